@@ -1,0 +1,1 @@
+"""Serried: a training script, from one machine to serried ranks of GPUs."""

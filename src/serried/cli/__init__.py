@@ -1,0 +1,76 @@
+"""The command line. One small file for each verb, imported when that verb is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from serried.errors import SerriedError
+
+VERBS = {
+    "init": "Write a serried.toml that fits this folder.",
+    "run": "Run here, now, in the foreground.",
+    "submit": "Send it to the cluster.",
+    "ps": "List runs, the running ones first.",
+    "show": "Show a run's plan, timeline and files.",
+    "logs": "Print or follow what the ranks wrote.",
+    "why": "Say why a run waits, or why it failed.",
+    "wait": "Wait for runs; exit 0 if all succeeded.",
+    "stop": "Stop runs.",
+    "forget": "Give up a submission whose fate cannot be found out.",
+    "config": "Show each setting and where it comes from.",
+    "clusters": "List the clusters known here, or show one.",
+    "lab": "Start and stop a throwaway Slurm on this machine.",
+    "completion": "Print the completion script for a shell.",
+}
+
+
+class Verbs(click.Group):
+    """Knows every verb's one-line help without importing it: --help has to be instant on slow file systems."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        module: Any = importlib.import_module(f"serried.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="serried", prog_name="serried")
+def serried() -> None:
+    r"""Take a training script from this machine to serried ranks of GPUs on a cluster.
+
+    \b
+    serried run -- python train.py                          here, now
+    serried submit --nodes 2 --gpus 4 -- python train.py    on the cluster
+    serried ps                                              how it goes
+    """
+
+
+def main() -> None:
+    """Entry point: runs the verb, prints what Serried raises, exits with its code."""
+    try:
+        serried.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except SerriedError as error:
+        from serried.ui import console
+
+        console.print_error(error)
+        sys.exit(error.exit_code)

@@ -1,0 +1,105 @@
+"""Files with one writer, safe on shared file systems: write aside and rename, append a line, claim by link.
+
+No locks: NFS and Lustre break them. Every reader here tolerates what a writer that died leaves behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
+def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:
+    """Create `path` and its parents with `mode`; leave what exists as it is.
+
+    By mkdir alone: chmod on a directory drops setgid, and with it the group's quota.
+    """
+    if not path.parent.exists():
+        make_directory(path.parent, mode)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=mode)
+
+
+def write_text(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
+    """Replace `path` by `text`, whole or not at all, durable when this returns."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def write_json(path: Path, value: Any, mode: int = PRIVATE_FILE) -> None:
+    """Replace `path` by `value` as JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1) + "\n", mode)
+
+
+def read_json(path: Path) -> Optional[Dict[str, Any]]:
+    """The JSON object in `path`; None where it is missing, torn or no object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class Journal:
+    """Appends JSON objects to a file, one a line, each by a single write."""
+
+    def __init__(self, path: Path, mode: int = PRIVATE_FILE) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+
+    def append(self, entry: Dict[str, Any]) -> None:
+        os.write(self._descriptor, (json.dumps(entry) + "\n").encode())
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_journal(path: Path) -> List[Dict[str, Any]]:
+    """Every whole entry of a journal; a torn last line and a missing file are no error."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return []
+    return list(_entries(text))
+
+
+def _entries(text: bytes) -> Iterator[Dict[str, Any]]:
+    for line in text.split(b"\n"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def claim(path: Path, owner: str) -> str:
+    """Make `owner` the owner of `path` unless somebody is; return who owns it now.
+
+    A hard link is exclusive and appears with its content, also on NFS.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside.write_text(owner, encoding="utf-8")
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return path.read_text(encoding="utf-8")
+    finally:
+        aside.unlink()
+    return owner

@@ -1,0 +1,98 @@
+"""Where things are in a run directory and in a record. Pure paths: nothing here touches a disk.
+
+<root>/<project>/<experiment>/<run-id>/          the run directory: bulk, where compute nodes can write
+  plan.json  job.sh  agent.pyz  commands.json    written at submit (commands.json: arrays with --each only)
+  scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
+  claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"
+  source/                                        the unpacked snapshot, made by the first attempt
+  exit.json                                      how the run ended; absent while it goes on
+  attempts/K/                                    K = 1, 2, …
+    attempt.json                                 who claimed it: job id, token, host, when
+    control.jsonl                                requests from outside; exists from the start
+    events.jsonl                                 the head agent's
+    node-N/events.jsonl                          node N's agent's
+    node-N/rank-R.log                            stdout and stderr of rank R
+    exit.json                                    how this attempt ended; written last, by rename
+  checkpoints/  results/
+  elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above
+
+$XDG_STATE_HOME/serried/runs/<run-id>/           the record: small, lasts, on the submitting side
+  plan.json  where  submissions/S.json  source.json  diff.patch  exit.json
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+
+class AttemptDirectory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.claim = path / "attempt.json"
+        self.control = path / "control.jsonl"
+        self.events = path / "events.jsonl"
+        self.exit = path / "exit.json"
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
+
+    def node(self, node: int) -> Path:
+        return self.path / f"node-{node}"
+
+    def node_events(self, node: int) -> Path:
+        return self.node(node) / "events.jsonl"
+
+    def rank_log(self, node: int, rank: int) -> Path:
+        return self.node(node) / f"rank-{rank}.log"
+
+
+class ElementDirectory:
+    """A run that is no array, or one element of an array: what has attempts and an end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.exit = path / "exit.json"
+        self.attempts = path / "attempts"
+        self.checkpoints = path / "checkpoints"
+        self.results = path / "results"
+
+    def attempt(self, number: int) -> AttemptDirectory:
+        return AttemptDirectory(self.attempts / str(number))
+
+
+class RunDirectory(ElementDirectory):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.plan = path / "plan.json"
+        self.job_script = path / "job.sh"
+        self.agent = path / "agent.pyz"
+        self.commands = path / "commands.json"
+        self.source = path / "source"
+        self.claims = path / "claims"
+        self.elements = path / "elements"
+
+    def claim(self, token: str) -> Path:
+        return self.claims / token
+
+    def element(self, index: Optional[int]) -> ElementDirectory:
+        """The element's directory; the run's own where `index` is None."""
+        return self if index is None else ElementDirectory(self.elements / str(index))
+
+    def scheduler_log(self, index: Optional[int] = None) -> Path:
+        return self.path / ("scheduler.log" if index is None else f"scheduler-{index}.log")
+
+
+class RecordDirectory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.plan = path / "plan.json"
+        self.where = path / "where"
+        self.submissions = path / "submissions"
+        self.source = path / "source.json"
+        self.diff = path / "diff.patch"
+        self.exit = path / "exit.json"
+
+    def submission(self, number: int) -> Path:
+        return self.submissions / f"{number}.json"

@@ -1,0 +1,51 @@
+"""Environment variables, exit codes and words that both sides use."""
+
+from __future__ import annotations
+
+# What job.sh gives to the agents.
+RUN_DIR = "SERRIED_RUN_DIR"
+TOKEN = "SERRIED_TOKEN"  # noqa: S105 - names a submission, opens nothing
+ELEMENT = "SERRIED_ELEMENT"
+ATTEMPT = "SERRIED_ATTEMPT"
+HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
+KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
+MARK = "SERRIED_MARK"  # run/element/attempt: how leftovers are known in /proc
+
+# What ranks read besides torch's own names.
+RUN_ID = "SERRIED_RUN_ID"
+DATA_DIR = "SERRIED_DATA_DIR"
+CHECKPOINT_DIR = "SERRIED_CHECKPOINT_DIR"
+RESUME_FROM = "SERRIED_RESUME_FROM"
+RESULTS_DIR = "SERRIED_RESULTS_DIR"
+DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
+STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks should save and leave
+
+# Exit codes.
+EXIT_SAVED = 85
+"""A rank's "saved, please continue"."""
+
+# How an attempt, an element or a run stands.
+PENDING = "PENDING"
+RUNNING = "RUNNING"
+COMPLETED = "COMPLETED"
+FAILED = "FAILED"
+TIMEOUT = "TIMEOUT"
+CANCELLED = "CANCELLED"
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
+NODE_FAIL = "NODE_FAIL"
+PREEMPTED = "PREEMPTED"
+LAUNCH_FAILED = "LAUNCH_FAILED"
+LOST = "LOST"
+UNKNOWN = "UNKNOWN"
+REQUEUED = "REQUEUED"  # an attempt that ended well enough for the next one; never a run's last state
+
+ENDED = frozenset({COMPLETED, FAILED, TIMEOUT, CANCELLED, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED, LAUNCH_FAILED, LOST})
+
+# Why an attempt was asked to stop.
+STOP_LIMIT = "limit"
+STOP_PREEMPT = "preempt"
+STOP_USER = "user"
+STOP_CANCEL = "cancel"
+
+WITHDRAWN = "withdrawn"
+"""The owner that a tombstone names: no job may run under this token any more."""

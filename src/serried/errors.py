@@ -1,0 +1,73 @@
+"""Everything that Serried raises on purpose.
+
+    SerriedError                 exit code 1
+    ├── UsageError               2  what was asked for cannot be, or is not there
+    │   ├── ConfigError          2  a configuration file says something wrong; knows file and line
+    │   ├── MissingProgramError  2  a program that is needed is not installed
+    │   ├── RunNotFoundError     2  no run, or more than one, answers to a name
+    │   └── SubmissionRefused    2  the scheduler read the request and said no
+    ├── SchedulerUnreachable     3  the scheduler did not answer: nothing was delivered
+    ├── SubmissionUncertain      3  it may have been delivered; the next command finds out
+    └── RunFailed                1  a run ended otherwise than well
+
+A caller who wants one net catches `SerriedError`. The command line prints `error: message`, then
+the scheduler's own words, then `hint: …`, and exits with `exit_code`.
+"""
+
+from __future__ import annotations
+
+
+class SerriedError(Exception):
+    """The root of the tree.
+
+    `message` is one sentence, lower case, without a full stop; `hint` says what to do next;
+    `details` are somebody else's words (a scheduler's stderr), quoted as they came.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None, details: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+
+class UsageError(SerriedError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A value in a configuration file is wrong: `path` and `line` (from 1) say where."""
+
+    def __init__(
+        self, message: str, *, path: str | None = None, line: int | None = None, hint: str | None = None
+    ) -> None:
+        where = f"{path}:{line}: " if path and line else f"{path}: " if path else ""
+        super().__init__(where + message, hint=hint)
+        self.path = path
+        self.line = line
+
+
+class MissingProgramError(UsageError):
+    pass
+
+
+class RunNotFoundError(UsageError):
+    pass
+
+
+class SubmissionRefused(UsageError):  # noqa: N818 - reads as what happened
+    pass
+
+
+class SchedulerUnreachable(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 3
+
+
+class SubmissionUncertain(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 3
+
+
+class RunFailed(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 1

@@ -1,0 +1,179 @@
+"""The plan: one experiment on one cluster with nothing left to decide. Immutable, JSON, printable."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried.contract import SCHEMA
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What the scheduler is asked for. One Slurm task per node owns everything on that node."""
+
+    nodes: int
+    ranks: int
+    """Ranks per node."""
+    gpus: int
+    """GPUs per node; 0 on CPU clusters."""
+    cpus: int
+    """CPUs per node."""
+    memory_mb: int | None
+    """Memory per node in MiB; 0 is all of it; None leaves it to the cluster."""
+    time_seconds: int | None
+    """Walltime limit; None is no limit of ours."""
+    gpu_type: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: tuple[str, ...] = ()
+    """Every one must hold: joined by `&`."""
+    licenses: tuple[str, ...] = ()
+    exclusive: bool = False
+    comment: str | None = None
+    mail_user: str | None = None
+    mail_type: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    """Options for the scheduler's submit command, as they are."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What ranks inherit. Values of secrets are never here, only their names."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    env_file: tuple[str, ...] = ()
+    """Names that the env_file defines; their values travel like secrets."""
+    inherit: str | tuple[str, ...] = "all"
+    """`all`, `none`, or the names to take from the submitting shell."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    lead_seconds: int = 60
+    """How long before the time limit ranks are told."""
+    grace_seconds: int = 30
+    """Between TERM and KILL."""
+    silence_seconds: int | None = None
+    """No output from any rank for so long is a failure; None is off."""
+    restarts: int = 0
+    """How many further attempts the run may have."""
+    signal: str | None = None
+    """Sent to ranks with the stop request, `USR1` say; None sends nothing."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What code the ranks run."""
+
+    directory: str
+    """The project's folder on the submitting side, absolute."""
+    workdir: str = "."
+    """Where ranks start, relative to the project's folder."""
+    snapshot: bool = True
+    """False: run in `directory` itself."""
+    archive: str | None = None
+    """Path of the tar to unpack."""
+    links: tuple[str, ...] = ()
+    """Top-level entries of the project that the unpacked tree links to."""
+    python_path: tuple[str, ...] = ()
+    """Folders (relative to the tree) put before PYTHONPATH: editable installs redirected to the snapshot."""
+
+
+@dataclass(frozen=True)
+class Array:
+    indices: tuple[int, ...]
+    parallel: int | None = None
+    """How many elements may run at once; None leaves it to the scheduler."""
+    each: bool = False
+    """True: element I runs line I of commands.json; False: all run the plan's command."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the script and the agent must know about the cluster."""
+
+    name: str
+    scheduler: str
+    root: str
+    """Where run directories go, absolute."""
+    python: str | None = None
+    """Runs the agent on compute nodes; None looks for python3 there."""
+    gpu_option: str = "gres"
+    """`gres` or `gpus-per-node`."""
+    requeue: bool = True
+    """Whether a job may requeue itself there."""
+    kill_wait_seconds: int = 30
+    """Between the scheduler's TERM and its KILL."""
+    local_disk: str | None = None
+    """Node-local scratch; may name environment variables of the node."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    run: str
+    """The run's id."""
+    name: str
+    """What the user calls it: --name, else the experiment's."""
+    project: str
+    experiment: str
+    created: str
+    """UTC, ISO 8601."""
+    command: tuple[str, ...]
+    """The program and its arguments, placeholders unfilled; with `shell` one element, a line for bash."""
+    site: Site
+    allocation: Allocation
+    source: Source
+    shell: bool = False
+    seed: int = 0
+    environment: Environment = field(default_factory=Environment)
+    limit: Limit = field(default_factory=Limit)
+    array: Array | None = None
+    defaults: tuple[str, ...] = ()
+    """Keys (`resources.cpus`) that nobody set: Serried's or the cluster's defaults."""
+    share: str = "user"
+    """`user` (0700/0600) or `group` (0750/0640)."""
+    schema: int = SCHEMA
+
+    @property
+    def directory(self) -> str:
+        """The run directory, absolute."""
+        return "/".join((self.site.root.rstrip("/") or "", self.project, self.experiment, self.run))
+
+    @property
+    def world_size(self) -> int:
+        return self.allocation.nodes * self.allocation.ranks
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        """The plan that `to_json` wrote, of this or an earlier schema. Raises ValueError on a later one."""
+        if value.get("schema", 0) > SCHEMA:
+            raise ValueError(f"this plan has schema {value['schema']}; this Serried reads up to {SCHEMA}")
+        return typing.cast("Plan", _build(cls, value))
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Make `value`, read from JSON, an instance of `kind`. Unknown keys (a later minor version's) are dropped."""
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        choices = [choice for choice in typing.get_args(kind) if choice is not type(None)]
+        tuples = [choice for choice in choices if typing.get_origin(choice) is tuple]
+        return _build(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        known = {f.name: _build(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value}
+        return typing.cast("Any", kind)(**known)
+    if typing.get_origin(kind) is tuple:
+        return tuple(value)
+    return value

@@ -1,0 +1,74 @@
+"""What Serried asks of a scheduler. `slurm.py` and `local.py` answer; one contract suite tests them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from serried.plan import Plan
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, or one element of an array job, as the scheduler sees it just now."""
+
+    id: str
+    """The scheduler's own id, `123`; the element's index is apart."""
+    element: int | None
+    state: str
+    """One of `serried.contract.names`: PENDING, RUNNING, COMPLETED, FAILED, …, UNKNOWN."""
+    raw: str = ""
+    """The scheduler's own word for it."""
+    reason: str = ""
+    """Why it waits or ended, in the scheduler's word (`QOSMaxJobsPerUserLimit`)."""
+    exit_code: int | None = None
+    signal: int | None = None
+    ended: float | None = None
+    """Seconds since the epoch."""
+    starts: float | None = None
+    """When the scheduler expects to start it; seconds since the epoch."""
+    nodes: tuple[str, ...] = ()
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is handed over: `argv` run with `environment` is exactly what --dry-run prints."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class Scheduler(Protocol):
+    name: str
+
+    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
+        """The command that submits `plan`'s job.sh under `token`. Pure."""
+
+    def submit(self, submission: Submission) -> str:
+        """Hand it over; return the job id.
+
+        Raises:
+            SubmissionRefused: it was read and refused; no job exists.
+            SchedulerUnreachable: it was not delivered; no job exists.
+            SubmissionUncertain: a job may exist.
+        """
+
+    def find(self, token: str) -> str | None:
+        """The id of the job submitted under `token`; None when the scheduler knows of none.
+
+        Raises SchedulerUnreachable when it cannot tell.
+        """
+
+    def poll(self, ids: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
+        """How these jobs stand: one question for all of them. A job that it no longer knows is absent.
+
+        Keys are (id, element). Raises SchedulerUnreachable.
+        """
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """End jobs (`123`) or elements (`123_4`); ended or unknown ones are no error."""
+
+    def explain(self, reason: str) -> str:
+        """The scheduler's reason for waiting as a sentence that a user understands."""
