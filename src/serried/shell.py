@@ -1,0 +1,177 @@
+"""The only place on the submitting side that starts a process.
+
+Arguments are always a list; no shell reads them. With SERRIED_VERBOSE set, each command is shown
+on stderr, quoted so that it can be pasted.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from serried.errors import MissingProgramError, SerriedError
+
+PACKAGES = {
+    "sbatch": "slurm-wlm",
+    "squeue": "slurm-wlm",
+    "srun": "slurm-wlm",
+    "scancel": "slurm-wlm",
+    "scontrol": "slurm-wlm",
+    "sinfo": "slurm-wlm",
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "sacct": "slurm-wlm",
+    "sacctmgr": "slurm-wlm",
+    "munged": "munge",
+    "mungekey": "munge",
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "git": "git",
+}
+"""Where Debian and its kin keep the programs that we call."""
+
+SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Daemons live here, and an ordinary user's PATH does not."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended. Bytes that are no UTF-8 are kept by surrogate escapes."""
+
+    argv: tuple[str, ...]
+    status: int
+    """The exit status; minus the signal's number when a signal ended it."""
+    stdout: str
+    stderr: str
+
+
+class TimedOut(SerriedError):  # noqa: N818 - reads as what happened
+    """A command did not end in time and was killed; what it had done until then stays done."""
+
+    exit_code = 3
+
+    def __init__(self, argv: Sequence[str], seconds: float, stdout: str, stderr: str) -> None:
+        super().__init__(f"`{argv[0]}` did not answer within {seconds:g} s", details=stderr or stdout)
+        self.argv = tuple(argv)
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+def which(name: str) -> str | None:
+    """The path of a program, also of a daemon that is not on an ordinary user's PATH."""
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(SYSTEM_FOLDERS))
+
+
+def missing_program(*names: str) -> MissingProgramError:
+    """The error that says which programs are not here and what installs them."""
+    packages = sorted({PACKAGES.get(name, name) for name in names})
+    install = f"apt-get install {' '.join(packages)}"
+    hint = f"{install} (on Debian or Ubuntu, as root); elsewhere, install {' and '.join(packages)} your system's way"
+    if len(names) == 1:
+        return MissingProgramError(f"`{names[0]}` is not installed, or not on PATH", hint=hint)
+    listed = ", ".join(f"`{name}`" for name in names)
+    return MissingProgramError(f"{listed} are not installed, or not on PATH", hint=hint)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    input: str | None = None,  # noqa: A002 - subprocess calls it that
+    cwd: Path | None = None,
+) -> Result:
+    """Run a command to its end and return what it said, whatever its exit status.
+
+    Without `env` it gets ours with LC_ALL=C, so that what we parse is English. A given `env` is passed on
+    exactly: sbatch hands it to the job.
+
+    Raises:
+        MissingProgramError: there is no such program.
+        TimedOut: it ran longer than `timeout` seconds and was killed.
+    """
+    _trace(argv)
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"} if env is None else dict(env),
+            cwd=cwd,
+        )
+    except FileNotFoundError as error:
+        if cwd is not None and not cwd.is_dir():
+            raise
+        raise missing_program(argv[0]) from error
+    with process:
+        try:
+            out, err = process.communicate(None if input is None else input.encode("utf-8", "surrogateescape"), timeout)
+        except subprocess.TimeoutExpired as expired:
+            process.kill()
+            out, err = _rest(process)
+            raise TimedOut(argv, timeout or 0, _text(out), _text(err)) from expired
+        except BaseException:
+            process.kill()
+            raise
+    return Result(tuple(argv), process.returncode, _text(out), _text(err))
+
+
+_spawned: list[subprocess.Popen[bytes]] = []
+
+
+def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
+    """Start a process in a session of its own that outlives us; its output is added to `log`. Returns its pid.
+
+    It gets no terminal, and none of our open files.
+    """
+    _trace(argv)
+    reap()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        if cwd is not None and not cwd.is_dir():
+            raise
+        raise missing_program(argv[0]) from error
+    finally:
+        os.close(descriptor)
+    _spawned.append(process)
+    return process.pid
+
+
+def reap() -> None:
+    """Bury the spawned processes that have ended, so that they do not stay zombies while we live."""
+    _spawned[:] = [process for process in _spawned if process.poll() is None]
+
+
+def _rest(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """What a killed process had printed; its own children may still hold the pipes, so do not wait for their end."""
+    try:
+        return process.communicate(timeout=1)
+    except subprocess.TimeoutExpired as expired:
+        return expired.stdout or b"", expired.stderr or b""
+
+
+def _text(output: bytes) -> str:
+    return output.decode("utf-8", "surrogateescape")
+
+
+def _trace(argv: Sequence[str]) -> None:
+    if os.environ.get("SERRIED_VERBOSE"):
+        print(f"+ {shlex.join(argv)}", file=sys.stderr)
