@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
@@ -29,7 +28,7 @@ def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:
 
 def write_text(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
     """Replace `path` by `text`, whole or not at all, durable when this returns."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -94,7 +93,7 @@ def claim(path: Path, owner: str) -> str:
 
     A hard link is exclusive and appears with its content, also on NFS.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     aside.write_text(owner, encoding="utf-8")
     try:
         os.link(aside, path)

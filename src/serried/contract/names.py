@@ -5,11 +5,13 @@ from __future__ import annotations
 # What job.sh gives to the agents.
 RUN_DIR = "SERRIED_RUN_DIR"
 TOKEN = "SERRIED_TOKEN"  # noqa: S105 - names a submission, opens nothing
+JOB = "SERRIED_JOB"  # the local scheduler's job id; Slurm has its own variable
 ELEMENT = "SERRIED_ELEMENT"
 ATTEMPT = "SERRIED_ATTEMPT"
 HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
 MARK = "SERRIED_MARK"  # run/element/attempt: how leftovers are known in /proc
+NODE = "SERRIED_NODE"  # the node's index: several nodes of a lab share one /proc
 
 # What ranks read besides torch's own names.
 RUN_ID = "SERRIED_RUN_ID"
@@ -22,7 +24,9 @@ STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks shoul
 
 # Exit codes.
 EXIT_SAVED = 85
-"""A rank's "saved, please continue"."""
+"""A rank's "saved, please continue"; a job.sh under the local scheduler asks for the next attempt with it."""
+EXIT_REFUSED = 75
+"""The head agent's "this attempt is not to be": job.sh then leaves at once, with 0."""
 
 # How an attempt, an element or a run stands.
 PENDING = "PENDING"
