@@ -1,16 +1,194 @@
-"""Talk goes to stderr, data to stdout."""
+"""What people see. Talk goes to stderr, data to stdout. The only place that knows rich."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import shutil
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
 
 from serried.errors import SerriedError
+from serried.ui.text import fit, pad, printable, width
+
+_STYLES = {
+    "error": "1;31",
+    "warning": "33",
+    "hint": "36",
+    "good": "32",
+    "bad": "31",
+    "busy": "36",
+    "waiting": "33",
+    "quiet": "2",
+    "head": "1",
+}
+_NARROWEST = 8
+
+
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Whether a person looks at `stream` (stdout)."""
+    return (stream or sys.stdout).isatty()
+
+
+def has_colour(stream: TextIO | None = None) -> bool:
+    """NO_COLOR and FORCE_COLOR decide (no-color.org); else whether it is a terminal that knows colours."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int:
+    """The terminal's width; `COLUMNS` overrides it."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def style(text: str, name: str | None, stream: TextIO | None = None) -> str:
+    """`text` in one of the few styles, where `stream` shows colours."""
+    if not name or not text or not has_colour(stream):
+        return text
+    return f"\x1b[{_STYLES[name]}m{text}\x1b[0m"
+
+
+def out(text: str = "") -> None:
+    """A line of data."""
+    print(_encodable(text, sys.stdout))
+
+
+def out_json(value: Any) -> None:
+    """The one JSON value of a reading verb."""
+    print(json.dumps(value, indent=1))
+
+
+def say(text: str = "") -> None:
+    """A line of talk."""
+    print(_encodable(text, sys.stderr), file=sys.stderr)
+
+
+def note(text: str) -> None:
+    say(f"{style('note:', 'hint', sys.stderr)} {printable(text)}")
+
+
+def warning(text: str, *, hint: str | None = None) -> None:
+    """Something is not as the user may think, and the command goes on."""
+    say(f"{style('warning:', 'warning', sys.stderr)} {printable(text)}")
+    if hint:
+        _hint(hint)
 
 
 def print_error(error: SerriedError) -> None:
     """`error: …`, the quoted words of others, a blank line, `hint: …`."""
-    print(f"error: {error.message}", file=sys.stderr)
+    say(f"{style('error:', 'error', sys.stderr)} {printable(error.message)}")
     for line in (error.details or "").splitlines():
-        print(f"  | {line}", file=sys.stderr)
+        say(f"  | {printable(line)}")
     if error.hint:
-        print(f"\nhint: {error.hint}", file=sys.stderr)
+        say()
+        _hint(error.hint)
+
+
+def _hint(text: str) -> None:
+    lines = text.splitlines()
+    say(f"{style('hint:', 'hint', sys.stderr)} {printable(lines[0])}")
+    for line in lines[1:]:
+        say(f"      {printable(line)}")
+
+
+def next_steps(steps: Sequence[tuple[str, str]]) -> None:
+    """The commands that one would type next, each with what it does."""
+    widest = max((width(command) for command, _ in steps), default=0)
+    for command, purpose in steps:
+        say(f"  {style(pad(command, widest), 'good', sys.stderr)}   {style(purpose, 'quiet', sys.stderr)}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    style: str | None = None
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, shrink: int | None = None) -> list[str]:
+    """Aligned lines, the head first. On a terminal column `shrink` and then the last one give way to its width."""
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    cells = [[Cell(printable(cell.text), cell.style) for cell in row] for row in cells]
+    widths = [max([width(head), *(width(row[at].text) for row in cells)]) for at, head in enumerate(heads)]
+    if is_terminal():
+        _give_way(widths, shrink, columns())
+    head = [Cell(text, "head") for text in heads]
+    return [_line(row, widths) for row in [head, *cells]]
+
+
+def _give_way(widths: list[int], shrink: int | None, room: int) -> None:
+    """Narrow column `shrink` until the last one keeps a third of the line, then the last one."""
+    gaps = 2 * (len(widths) - 1)
+    wanted_last = min(widths[-1], room // 3)
+    if shrink is not None:
+        over = sum(widths[:-1]) + wanted_last + gaps - room
+        widths[shrink] -= min(max(over, 0), max(widths[shrink] - _NARROWEST, 0))
+    widths[-1] = max(min(widths[-1], room - sum(widths[:-1]) - gaps), 0)
+
+
+def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
+    parts: list[str] = []
+    for at, (cell, columns_) in enumerate(zip(row, widths, strict=True)):
+        text = fit(cell.text, columns_)
+        filling = "" if at == len(row) - 1 else " " * (columns_ - width(text))
+        parts.append(style(text, cell.style) + filling)
+    return "  ".join(parts).rstrip()
+
+
+class StatusLine(Protocol):
+    def update(self, text: str) -> None:
+        """Show `text` instead of what was shown."""
+
+
+class _Silent:
+    def update(self, text: str) -> None:
+        """Nobody looks."""
+
+
+class _Spinner:
+    def __init__(self, status: Any) -> None:
+        self._status = status
+
+    def update(self, text: str) -> None:
+        from rich.text import Text
+
+        self._status.update(Text(printable(text)))
+
+
+@contextlib.contextmanager
+def status_line(text: str) -> Iterator[StatusLine]:
+    """One line that moves while something is awaited; nothing where stderr is no terminal."""
+    if not is_terminal(sys.stderr) or os.environ.get("SERRIED_NO_PROGRESS"):
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(printable(text))) as status:
+        yield _Spinner(status)
+
+
+def can_ask() -> bool:
+    """Whether a question would reach a person."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask on the terminal; only `y` or `yes` is yes."""
+    sys.stderr.write(f"{printable(question)} [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        say()
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """`text` as far as the stream's encoding goes: an ASCII terminal must not turn a name into a traceback."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,0 +1,252 @@
+"""The record of a run: small, lasting, on the submitting side. It answers after the run directory was purged."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serried.contract import SCHEMA
+from serried.contract.files import PRIVATE_DIRECTORY, make_directory, write_json, write_text
+from serried.contract.layout import RecordDirectory, RunDirectory
+from serried.errors import SerriedError
+from serried.plan import Plan
+
+_FIRST = "abcdefghjkmnpqrstuvwxyz"
+_REST = _FIRST + "23456789"
+_ID_LENGTH = 6
+
+
+class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
+    """A record that somebody tore, or that a later Serried wrote."""
+
+
+def records_directory() -> Path:
+    """Where all records of this user are: `$XDG_STATE_HOME/serried/runs`."""
+    state = os.environ.get("XDG_STATE_HOME")
+    home = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
+    return home / "serried" / "runs"
+
+
+def new_id() -> str:
+    """A run id that no record has: a letter and five letters or digits, without those that look alike."""
+    while True:
+        run = secrets.choice(_FIRST) + "".join(secrets.choice(_REST) for _ in range(_ID_LENGTH - 1))
+        if not (records_directory() / run).exists():
+            return run
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` could be a run id, and so the name of a record's folder."""
+    return len(text) == _ID_LENGTH and text[0] in _FIRST and set(text) <= set(_REST)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a listing shows of a plan. The record's exit.json carries it, so that one file tells all."""
+
+    name: str
+    project: str
+    experiment: str
+    cluster: str
+    scheduler: str
+    created: str
+    """UTC, ISO 8601."""
+    nodes: int
+    ranks: int
+    """Per node."""
+    gpus: int
+    """Per node."""
+    time_seconds: int | None
+    directory: str
+    elements: int | None = None
+    """How many an array has; None is no array."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Summary:
+        return cls.from_plan(plan.to_json())
+
+    @classmethod
+    def from_plan(cls, plan: Mapping[str, Any]) -> Summary:
+        """From plan.json as it is read: building a whole Plan would cost a listing a millisecond for each run."""
+        try:
+            site, allocation, array = plan["site"], plan["allocation"], plan.get("array")
+            return cls(
+                name=str(plan["name"]),
+                project=str(plan["project"]),
+                experiment=str(plan["experiment"]),
+                cluster=str(site["name"]),
+                scheduler=str(site["scheduler"]),
+                created=str(plan["created"]),
+                nodes=int(allocation["nodes"]),
+                ranks=int(allocation["ranks"]),
+                gpus=int(allocation["gpus"]),
+                time_seconds=allocation.get("time_seconds"),
+                directory="/".join((site["root"].rstrip("/"), plan["project"], plan["experiment"], plan["run"])),
+                elements=len(array["indices"]) if array else None,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RecordUnreadable(f"its plan.json makes no sense ({error!r})") from error
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Summary:
+        known = {field.name: value[field.name] for field in dataclasses.fields(cls) if field.name in value}
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise RecordUnreadable(f"its exit.json makes no sense ({error})") from error
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job given, or about to be given, to the scheduler: `submissions/S.json`."""
+
+    token: str
+    state: str
+    """submitting | submitted | failed | uncertain"""
+    cluster: str
+    scheduler: str
+    at: str
+    """UTC, ISO 8601."""
+    by_pid: int
+    job: str | None = None
+    message: str | None = None
+    by_host: str = ""
+    """Where `by_pid` means something."""
+    schema: int = SCHEMA
+
+    @property
+    def number(self) -> int:
+        return int(self.token.rpartition("-")[2])
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Submission:
+        known = {field.name: value[field.name] for field in dataclasses.fields(cls) if field.name in value}
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise RecordUnreadable(f"a submission of it makes no sense ({error})") from error
+
+
+class Record:
+    """One run's record. Everything is read when asked for; a missing or torn file raises RecordUnreadable."""
+
+    def __init__(self, path: Path) -> None:
+        self.id = path.name
+        self.directory = RecordDirectory(path)
+
+    @classmethod
+    def create(cls, plan: Plan) -> Record:
+        """The record of a new run, before anything is submitted. Raises FileExistsError where the id is taken."""
+        make_directory(records_directory())
+        record = cls(records_directory() / plan.run)
+        record.directory.path.mkdir(mode=PRIVATE_DIRECTORY)
+        record.directory.submissions.mkdir(mode=PRIVATE_DIRECTORY)
+        write_text(record.directory.where, plan.directory + "\n")
+        write_json(record.directory.plan, plan.to_json())  # last: a record without a plan never had a job
+        return record
+
+    @classmethod
+    def load(cls, run: str) -> Record:
+        """The record of an id. Raises RecordUnreadable where there is none."""
+        record = cls(records_directory() / run)
+        if not record.directory.plan.exists() and not record.directory.exit.exists():
+            raise RecordUnreadable(f"run `{run}` has no record")
+        return record
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        try:
+            return Plan.from_json(self._read(self.directory.plan))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RecordUnreadable(f"the plan of run `{self.id}` makes no sense ({error})") from error
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """From the end's file if there is one, else from the plan."""
+        end = self.end
+        if end is not None and isinstance(end.get("summary"), dict):
+            return Summary.from_json(end["summary"])
+        return Summary.from_plan(self._read(self.directory.plan))
+
+    @property
+    def end(self) -> dict[str, Any] | None:
+        """How the run ended, as its first reader wrote it down; None while no reader saw an end."""
+        if self._end is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._end = self._read_document(self.directory.exit)
+        return self._end
+
+    _end: dict[str, Any] | None = None
+
+    def write_end(self, end: Mapping[str, Any]) -> None:
+        """Remember how the run ended, with a summary of its plan, for good."""
+        document = {**end, "schema": SCHEMA, "run": self.id, "summary": dataclasses.asdict(self.summary)}
+        write_json(self.directory.exit, document)
+        self._end = document
+
+    @functools.cached_property
+    def where(self) -> RunDirectory:
+        """The run directory. It may be gone: sites purge."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = self.directory.where.read_text(encoding="utf-8", errors="surrogateescape").removesuffix("\n")
+            if text:
+                return RunDirectory(Path(text))
+        return RunDirectory(Path(self.summary.directory))
+
+    @property
+    def submissions(self) -> list[Submission]:
+        """All submissions, the first one first."""
+        try:
+            files = [int(name[:-5]) for name in os.listdir(self.directory.submissions) if name[:-5].isdecimal()]  # noqa: PTH208
+        except OSError:
+            return []
+        return [Submission.from_json(self._read(self.directory.submission(number))) for number in sorted(files)]
+
+    @property
+    def next_submission(self) -> int:
+        """The number that the next submission gets."""
+        submissions = self.submissions
+        return submissions[-1].number + 1 if submissions else 1
+
+    def write_submission(self, submission: Submission) -> None:
+        write_json(self.directory.submission(submission.number), submission.to_json())
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            return self._read_document(path)
+        except FileNotFoundError as error:
+            raise RecordUnreadable(f"run `{self.id}` lacks {path.name} in its record") from error
+
+    def _read_document(self, path: Path) -> dict[str, Any]:
+        try:
+            value = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise RecordUnreadable(f"{path.name} of run `{self.id}` cannot be read ({_short(error)})") from error
+        if not isinstance(value, dict):
+            raise RecordUnreadable(f"{path.name} of run `{self.id}` is no JSON object")
+        schema = value.get("schema")
+        if not isinstance(schema, int) or schema > SCHEMA:
+            raise RecordUnreadable(
+                f"{path.name} of run `{self.id}` has schema {schema}; this Serried reads up to {SCHEMA}",
+                hint="upgrade Serried: pip install --upgrade serried",
+            )
+        return value
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or "error"
+    return "torn or not JSON"

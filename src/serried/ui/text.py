@@ -1,0 +1,123 @@
+"""Text made fit for a terminal: harmless, cut to a width, times in words. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import unicodedata
+
+_ELLIPSIS = "…"
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MANY_DAYS = 100 * _DAY
+
+_HIDDEN = frozenset("\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+"""They reorder or break what a terminal shows."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_ESCAPE = re.compile(
+    r"\x1b(?:"
+    r"\[[0-?]*[ -/]*[@-~]"  # CSI: cursor, erase, modes
+    r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS and the like: titles, clipboard, links
+    r"|[ -/]*[0-~])?"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with everything that could move a cursor or hide a word spelled out."""
+    return "".join(character if _is_plain(character) else _spell(character) for character in text)
+
+
+def _is_plain(character: str) -> bool:
+    return character == " " or (character.isprintable() and character not in _HIDDEN)
+
+
+def _spell(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def harmless(line: str) -> str:
+    """A line of a program's output for a terminal: colours stay, every other escape sequence goes."""
+    kept: list[str] = []
+    position = 0
+    for colour in _COLOUR.finditer(line):
+        kept += [_strip(line[position : colour.start()]), colour.group()]
+        position = colour.end()
+    kept.append(_strip(line[position:]))
+    return "".join(kept) + ("\x1b[0m" if len(kept) > 1 and kept[-2] not in ("\x1b[0m", "\x1b[m") else "")
+
+
+def _strip(text: str) -> str:
+    return _CONTROL.sub("", _ESCAPE.sub("", text))
+
+
+def overwritten(line: str) -> str:
+    """What a terminal would show of a line with carriage returns: progress bars write over themselves."""
+    shown = ""
+    for part in line.rstrip("\r").split("\r"):
+        plain = "\x1b" not in part and "\x1b" not in shown
+        shown = part + shown[len(part) :] if plain else part or shown
+    return shown.rstrip() if "\r" in line.rstrip("\r") else shown
+
+
+def width(text: str) -> int:
+    """How many columns `text` takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(character) for character in text)
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def fit(text: str, columns: int) -> str:
+    """`text`, cut to `columns` with an ellipsis where it is wider."""
+    if width(text) <= columns:
+        return text
+    kept, used = "", 0
+    for character in text:
+        used += _cells(character)
+        if used > columns - 1:
+            break
+        kept += character
+    return kept.rstrip() + _ELLIPSIS if columns > 0 else ""
+
+
+def pad(text: str, columns: int) -> str:
+    return text + " " * (columns - width(text))
+
+
+def duration(seconds: float | None) -> str:
+    """`12s`, `3m07s`, `2h05m`, `4d03h`: two units at most."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02d}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
+    if whole < _MANY_DAYS:
+        return f"{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
+    return f"{whole // _DAY}d"
+
+
+def ago(seconds: float | None) -> str:
+    """`just now`, `5m ago`, `3d ago`: one unit. A time in the future, by another clock, is just now."""
+    if seconds is None:
+        return ""
+    for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)}{letter} ago"
+    return "just now"
+
+
+def local_time(seconds: float | None) -> str:
+    """`2026-11-21 04:00:12`, by this machine's clock and zone: for people."""
+    if seconds is None:
+        return "-"
+    return dt.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - the reader's own

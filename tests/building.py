@@ -1,0 +1,131 @@
+"""Plans, records and run directories made by hand, as their writers would have left them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from serried.contract.files import Journal, make_directory, write_json
+from serried.plan import Allocation, Array, Plan, Site, Source
+from serried.runs.record import Record, Submission
+
+CREATED = 1_795_000_000.0
+"""2026-11-18T11:06:40Z: when runs made here were created."""
+
+
+def a_plan(run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", indices=None, **allocation):
+    sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
+    return Plan(
+        run=run,
+        name=name,
+        project="digits",
+        experiment="train",
+        created="2026-11-18T11:06:40Z",
+        command=("python", "train.py"),
+        site=Site(name="fir", scheduler=scheduler, root=str(root)),
+        allocation=Allocation(**{**sizes, **allocation}),
+        source=Source(directory="/home/ada/digits"),
+        array=Array(indices=tuple(indices)) if indices is not None else None,
+    )
+
+
+class RunOnDisk:
+    """A record with its run directory, filled in step by step."""
+
+    def __init__(self, root: Path, run: str = "k3f9q2", *, job: str | None = "123", **plan) -> None:
+        self.plan = a_plan(run, root=root, **plan)
+        self.record = Record.create(self.plan)
+        self.where = self.record.where
+        make_directory(self.where.path)
+        if job is not None:
+            self.submit("submitted", job=job)
+
+    def submit(self, state, *, job=None, pid=1, number=1, host="", message=None, at="2026-11-18T11:06:41Z"):
+        self.record.write_submission(
+            Submission(
+                token=f"{self.plan.run}-{number}",
+                state=state,
+                job=job,
+                cluster=self.plan.site.name,
+                scheduler=self.plan.site.scheduler,
+                at=at,
+                by_pid=pid,
+                by_host=host,
+                message=message,
+            )
+        )
+        return self
+
+    def attempt(self, number=1, *, element=None, started=CREATED + 60):
+        attempt = self.where.element(element).attempt(number)
+        make_directory(attempt.path)
+        claim = {"schema": 1, "job": "123", "element": element, "token": f"{self.plan.run}-1", "host": "n1"}
+        write_json(attempt.claim, {**claim, "started": started, "attempt": number})
+        attempt.control.touch()
+        return attempt
+
+    def ending(self, state="COMPLETED", *, element=None, number=1, final=True, **changes):
+        """exit.json of an attempt, and of its run or element where it is the last."""
+        attempt = self.attempt(number, element=element)
+        document = an_ending(self.plan.run, state, element=element, number=number, **changes)
+        write_json(attempt.exit, document)
+        if final:
+            write_json(self.where.element(element).exit, {**document, "attempts": number})
+        return self
+
+    def journal(self, *entries, node=None, number=1, element=None):
+        attempt = self.attempt(number, element=element)
+        path = attempt.events if node is None else attempt.node_events(node)
+        make_directory(path.parent)
+        journal = Journal(path)
+        for entry in entries:
+            journal.append(entry)
+        journal.close()
+        return self
+
+    def log(self, rank, text, *, number=1, element=None, append=False):
+        attempt = self.attempt(number, element=element)
+        path = attempt.rank_log(rank // self.plan.allocation.ranks, rank)
+        make_directory(path.parent)
+        with path.open("ab" if append else "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+        return self
+
+
+def an_ending(run="k3f9q2", state="COMPLETED", *, element=None, number=1, **changes):
+    document = {
+        "schema": 1,
+        "run": run,
+        "element": element,
+        "attempt": number,
+        "job": "123",
+        "state": state,
+        "exit_code": 0 if state == "COMPLETED" else 1,
+        "cause": None if state == "COMPLETED" else "exit",
+        "message": "all ranks finished" if state == "COMPLETED" else "rank 3 on n2 exited with status 1",
+        "first_failure": None,
+        "started": "2026-11-18T11:07:40Z",
+        "ended": "2026-11-18T11:17:40Z",
+        "seconds": 600.0,
+        "nodes": ["n1", "n2"],
+        "world_size": 4,
+    }
+    return {**document, **changes}
+
+
+def a_failure(rank=3, *, exit_code=1, signal=None, tail=()):
+    return {
+        "rank": rank,
+        "node": 1,
+        "host": "n2",
+        "local_rank": 1,
+        "exit_code": exit_code,
+        "signal": signal,
+        "seconds": 12.3,
+        "tail": list(tail),
+    }
+
+
+def as_json(text):
+    """The one value on stdout."""
+    return json.loads(text)
