@@ -1,0 +1,69 @@
+# `make demo` trains a model, `make test` passes the tests. Both install what they need into .venv, and are quick the second time.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := $(CURDIR)/.venv/bin
+# Pins what is installed and also what builds it. -qq: of pip's words only the errors.
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck
+PYTEST_ARGS ?= -n 2
+
+.PHONY: help
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: .venv/demo ## train examples/digits on two ranks, here and now
+	@cd examples/digits && PATH="$(BIN):$$PATH" exec serried run digits
+
+.PHONY: test
+test: .venv/test slurm lint ## install what the tests need, a real Slurm included, and pass them
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: .venv/test ## ruff, then mypy
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
+
+.PHONY: clean
+clean: ## remove what was installed and cached here
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+
+.venv/python:
+	@for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  printf 'error: no Python 3.11 or later: not as python3, not as python3.11 to python3.13\n\n' >&2; \
+	  printf 'hint: say where there is one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)\n' >&2; exit 2; \
+	fi; \
+	"$$found" -m venv --clear .venv || { printf '\nhint: on Debian and Ubuntu: apt-get install python3-venv\n' >&2; exit 2; }
+	@$(PIP_INSTALL) --upgrade pip
+	@touch $@
+
+.venv/demo: .venv/python pyproject.toml constraints.txt examples/digits/requirements.txt
+	@echo "installing Serried and what examples/digits needs into .venv (PyTorch is big; once only) ..." >&2
+	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --requirement examples/digits/requirements.txt
+	@touch $@
+
+.venv/test: .venv/python pyproject.toml constraints.txt
+	@echo "installing Serried and what its tests need into .venv (PyTorch is big; once only) ..." >&2
+	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group lint
+	@touch $@
+
+# Where this user may not install Slurm, the tests that need it skip and say what to install.
+.PHONY: slurm
+slurm:
+	@for program in slurmctld slurmdbd munged mariadbd shellcheck; do \
+	  command -v $$program >/dev/null || missing="$$missing $$program"; \
+	done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $(SLURM_PACKAGES) ..." >&2; \
+	  log=$$(mktemp); \
+	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(SLURM_PACKAGES); } \
+	    >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }; \
+	  rm "$$log"; \
+	fi

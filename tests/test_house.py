@@ -1,0 +1,210 @@
+"""The rules of the house, read from the code itself. CONTRIBUTING.md says why they are what they are."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serried import errors
+
+ROOT = Path(__file__).parents[1]
+HOUSE = ROOT / "src" / "serried"
+MODULES = sorted(HOUSE.rglob("*.py"))
+
+ORDER = (
+    "cli",
+    "ui",
+    "lab",
+    "api",
+    "submit",
+    "runs",
+    "snapshot",
+    "schedulers",
+    "script",
+    "plan",
+    "clusters",
+    "config",
+    "shell",
+    "errors",
+    "contract",
+)
+"""A room imports only from rooms that stand below it here."""
+
+TRAVELLERS = ("agent", "contract")
+"""What goes to the compute node: the standard library of Python 3.9 and `contract`, nothing else."""
+
+LATER_THAN_39 = {
+    "tomllib",  # 3.11
+    "itertools.pairwise",  # 3.10
+    "itertools.batched",  # 3.12
+    "contextlib.aclosing",  # 3.10
+    "contextlib.chdir",  # 3.11
+    "datetime.UTC",  # 3.11
+    "enum.StrEnum",  # 3.11
+    "hashlib.file_digest",  # 3.11
+    "inspect.get_annotations",  # 3.10
+    "operator.call",  # 3.11
+    "types.UnionType",  # 3.10
+    "types.NoneType",  # 3.10
+    "typing.assert_never",  # 3.11
+    "typing.Self",  # 3.11
+    "typing.TypeAlias",  # 3.10
+    "typing.TypeGuard",  # 3.10
+    "typing.ParamSpec",  # 3.10
+    "typing.Never",  # 3.11
+    "typing.override",  # 3.12
+}
+LATER_KEYWORDS = {("zip", "strict"), ("dataclass", "slots"), ("dataclass", "kw_only"), ("field", "kw_only")}
+LATER_BUILTINS = {"aiter", "anext", "EncodingWarning", "ExceptionGroup", "BaseExceptionGroup"}
+
+STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty"}
+STARTS_PROCESSES_BY_OS = {"fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(HOUSE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(HOUSE).parts[0].removesuffix(".py")
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a module imports, at the top or within functions; `from a import b` gives `a.b`."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: imports here name the whole way"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms_imported(path: Path) -> set[str]:
+    inside = {name.split(".")[1] for name in imports(path) if name.startswith("serried.")}
+    return inside - {room_of(path)}
+
+
+each_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
+each_traveller = pytest.mark.parametrize("path", [m for m in MODULES if room_of(m) in TRAVELLERS], ids=name_of)
+
+
+def test_every_room_has_its_place_in_the_order():
+    rooms = {room_of(path) for path in MODULES} - {"__init__", "__main__", "agent"}
+    assert rooms - set(ORDER) == set()
+
+
+@pytest.mark.parametrize("path", [m for m in MODULES if room_of(m) in ORDER], ids=name_of)
+def test_imports_run_one_way(path: Path):
+    below = set(ORDER[ORDER.index(room_of(path)) + 1 :])
+    assert rooms_imported(path) - below == set()
+
+
+@each_traveller
+def test_what_travels_to_the_compute_node_imports_the_contract_and_the_standard_library_alone(path: Path):
+    foreign = {
+        name
+        for name in imports(path)
+        if name.split(".")[0] not in sys.stdlib_module_names
+        and not name.startswith(("serried.contract", "serried.agent"))
+    }
+    assert foreign == set()
+    if room_of(path) == "contract":
+        assert "agent" not in rooms_imported(path)
+
+
+@each_traveller
+def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
+    later = {name for name in imports(path) if name in LATER_THAN_39 or name.split(".")[0] in LATER_THAN_39}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            later |= {f"{node.value.id}.{node.attr}"} & LATER_THAN_39
+        elif isinstance(node, ast.Name):
+            later |= {node.id} & LATER_BUILTINS
+        elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+            function = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            later |= {f"{function}({word.arg}=)" for word in node.keywords if (function, word.arg) in LATER_KEYWORDS}
+    assert later == set()
+    annotated = any(isinstance(node, (ast.AnnAssign, ast.FunctionDef)) for node in ast.walk(tree))
+    assert not annotated or "__future__.annotations" in set(imports(path))
+
+
+@each_module
+def test_nothing_is_imported_that_is_not_a_declared_dependency(path: Path):
+    allowed = sys.stdlib_module_names | {"serried", "click", "rich"}
+    assert {name.split(".")[0] for name in imports(path)} - allowed == set()
+
+
+@each_module
+def test_only_the_console_knows_rich(path: Path):
+    if name_of(path) != "ui/console.py":
+        assert not any(name.split(".")[0] == "rich" for name in imports(path))
+
+
+@each_module
+def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
+    if room_of(path) in {"shell", "agent"}:
+        return
+    by_import = {name for name in imports(path) if name.split(".")[0] in STARTS_PROCESSES}
+    by_os = {
+        node.attr
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+        and (node.attr in STARTS_PROCESSES_BY_OS or node.attr.startswith(("exec", "spawn")))
+    }
+    assert by_import | by_os == set()
+
+
+@each_module
+def test_a_module_fits_in_one_sitting(path: Path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def exit_codes() -> set[int]:
+    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    return {0, 130} | {kind.exit_code for kind in kinds if issubclass(kind, errors.SerriedError)}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/exit-codes.md"])
+@pytest.mark.parametrize("code", sorted(exit_codes()))
+def test_every_exit_code_is_documented(page: str, code: int):
+    assert f"\n| {code} |" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def modules_after(program: str) -> set[str]:
+    """Names of all modules that a fresh interpreter has loaded once `program` is done."""
+    report = "\nimport sys; print('\\n' + '\\n'.join(sys.modules))"
+    # -S: what a .pth file of the environment imports is not ours.
+    paths = [str(HOUSE.parent), *(path for path in sys.path if path.endswith("site-packages"))]
+    prelude = f"import sys; sys.path[:0] = {paths!r}\n"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", prelude + program + report], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.splitlines())
+
+
+HEAVY = {"torch", "rich", "asyncio", "importlib.metadata", "tomllib", "email", "ssl", "multiprocessing", "unittest"}
+
+
+def test_importing_serried_loads_nothing_heavy():
+    loaded = modules_after("import serried")
+    assert loaded & (HEAVY | {"click", "subprocess", "dataclasses", "json"}) == set()
+
+
+def test_help_loads_nothing_heavy():
+    loaded = modules_after(
+        "from serried import cli\nsys.argv = ['serried', '--help']\ntry: cli.main()\nexcept SystemExit: pass"
+    )
+    assert "serried.cli" in loaded
+    assert loaded & HEAVY == set()
