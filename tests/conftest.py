@@ -1,13 +1,146 @@
-"""Shared by all tests: nothing of the real user's state is ever read or written."""
+"""What every test stands on: an environment of its own, a lab with real Slurm, waiting without sleeping."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+
+from serried import lab as labs
+from serried.errors import MissingProgramError
+from serried.lab import Lab, processes
+
+FOREIGN = (
+    "SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "PBS_", "SERRIED_", "XDG_",
+    "GIT_", "CUDA_", "NVIDIA_", "TORCHELASTIC_", "OMP_",
+)  # fmt: skip
+FOREIGN_NAMES = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COMP_WORDS",
+}  # fmt: skip
+
+LAB_ROOT = Path(f"/tmp/serried-test-{os.getuid()}-{os.getpid()}")
+"""Where labs go that tests start by command: never among those of the person who runs the tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"lab", "lab_with_accounting", "make_lab"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slurm)
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path, monkeypatch):
-    """An empty home for records."""
-    home = tmp_path / "state"
-    monkeypatch.setenv("XDG_STATE_HOME", str(home))
-    return home
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees, or writes to, the home, the settings or the Slurm of whoever runs it."""
+    for name in list(os.environ):
+        if name.startswith(FOREIGN) or name in FOREIGN_NAMES:
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for kind in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(home / "site"))
+    monkeypatch.setenv("SERRIED_LAB_ROOT", str(LAB_ROOT))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "ada@example.org")
+
+
+@pytest.fixture
+def state_home(_own_environment: None) -> Path:
+    """Where this test's records go; not made yet."""
+    return Path(os.environ["XDG_STATE_HOME"])
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A Slurm of four nodes with four GPUs each, without accounting; one for each pytest-xdist worker."""
+    yield from _lab_for_the_session(f"test-{os.getpid()}")
+
+
+@pytest.fixture(scope="session")
+def lab_with_accounting() -> Iterator[Lab]:
+    """The same, with sacct."""
+    yield from _lab_for_the_session(f"test-acct-{os.getpid()}", accounting=True)
+
+
+@pytest.fixture
+def in_lab(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """The lab, with this process's own environment pointed at it."""
+    for name, value in lab.variables.items():
+        monkeypatch.setenv(name, value)
+    return lab
+
+
+@pytest.fixture
+def make_lab() -> Iterator[Callable[..., Lab]]:
+    """Starts labs for one test that wants its own: `make_lab(nodes=2, settings={"SlurmdTimeout": "10"})`."""
+    made: list[Lab] = []
+
+    def make(**options: Any) -> Lab:
+        made.append(start_or_skip(f"own-{os.getpid()}-{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        _take_down(each)
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Any]:
+    """Polls until `predicate()` is truthy and returns that; fails after `seconds`."""
+
+    def wait(predicate: Callable[[], Any], seconds: float = 30, what: str = "") -> Any:
+        deadline = time.monotonic() + seconds
+        while not (value := predicate()):
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what or predicate}"
+            time.sleep(0.05)
+        return value
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def marked_processes() -> Callable[[str], list[int]]:
+    """The pids that carry a SERRIED_MARK which starts with `mark`: a run id finds all that the run has left."""
+
+    def marked(mark: str) -> list[int]:
+        found = processes.with_environment(lambda variables: variables.get("SERRIED_MARK", "").startswith(mark))
+        return sorted(process.pid for process in found)
+
+    return marked
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert not LAB_ROOT.exists(), f"a test has left a lab in {LAB_ROOT}"
+
+
+def start_or_skip(name: str, **options: Any) -> Lab:
+    """A lab; where Slurm is missing the test is skipped, and with CI=true it fails."""
+    try:
+        return labs.up(name, temporary=True, **options)
+    except MissingProgramError as error:
+        reason = f"{error.message}; {error.hint}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _lab_for_the_session(name: str, **options: Any) -> Iterator[Lab]:
+    made = start_or_skip(name, **options)
+    yield made
+    _take_down(made)
+
+
+def _take_down(made: Lab) -> None:
+    made.down()
+    assert (made.leftovers(), made.spec.directory.exists()) == ([], False)

@@ -124,6 +124,28 @@ def run(
     return Result(tuple(argv), process.returncode, _text(out), _text(err))
 
 
+def foreground(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
+    """Run a command on our own terminal, stdin included; return its exit status, 128 + signal if one ended it.
+
+    Ctrl-C reaches the command too, and what it does about that is its affair: we wait until it has ended.
+    """
+    _trace(argv)
+    try:
+        process = subprocess.Popen(list(argv), env=dict(env))
+    except FileNotFoundError as error:
+        raise missing_program(argv[0]) from error
+    while True:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            continue
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        return status if status >= 0 else 128 - status
+
+
 _spawned: list[subprocess.Popen[bytes]] = []
 
 

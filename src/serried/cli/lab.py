@@ -1,0 +1,239 @@
+"""`serried lab`: a real Slurm to rehearse on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import click
+
+from serried import lab
+from serried import shell as processes
+from serried.errors import UsageError
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+@click.group()
+def command() -> None:
+    r"""Start and stop a throwaway Slurm on this machine.
+
+    A lab is a real Slurm cluster with pretended nodes and GPUs, in one directory: rehearse a job here before
+    it waits in a queue. It needs no root, and does not mind a real Slurm beside it.
+
+    \b
+    serried lab up --nodes 2 --gpus 4     start one (takes a second)
+    serried lab run -- sinfo              run a command against it
+    serried lab shell                     or work in it; leave with exit
+    serried lab kill n2                   see what a job does when a node dies
+    serried lab down                      remove every trace of it
+    """
+
+
+def _size(function: Callable[..., None]) -> Callable[..., None]:
+    options: list[Decorator] = [
+        click.option("--nodes", default=4, show_default=True, metavar="N", help="How many nodes to pretend."),
+        click.option("--gpus", default=4, show_default=True, metavar="G", help="GPUs on each node."),
+        click.option("--gpu-type", default="", metavar="TYPE", help="Type them, as in --gres=gpu:v100:2."),
+        click.option("--accounting", is_flag=True, help="With sacct; needs slurmdbd and MariaDB."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf."),
+        click.option("--partition", "partitions", multiple=True, metavar="SPEC", help="One more: 'short MaxTime=10'."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+_name = click.option("--name", default=None, metavar="NAME", help="Which lab, when there are several.")
+
+
+@command.command()
+@_size
+@click.option("--name", default=lab.DEFAULT_NAME, show_default=True, metavar="NAME", help="Several can be up at once.")
+def up(
+    *,
+    name: str,
+    nodes: int,
+    gpus: int,
+    gpu_type: str,
+    accounting: bool,
+    settings: tuple[str, ...],
+    partitions: tuple[str, ...],
+) -> None:
+    r"""Start a lab.
+
+    \b
+    serried lab up
+    serried lab up --nodes 8 --gpus 2 --gpu-type a100 --accounting
+    serried lab up --name mine --partition 'short MaxTime=10' --set KillWait=30
+    """
+    with _progress() as progress:
+        made = lab.up(
+            name, nodes=nodes, gpus=gpus, gpu_type=gpu_type, accounting=accounting,
+            settings=_pairs(settings), partitions=partitions, progress=progress,
+        )  # fmt: skip
+    chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
+    print(f"lab `{name}` is up: {_describe(made.status())}", file=sys.stderr)
+    print(f"\n  serried lab run{chosen} -- sinfo\n  serried lab shell{chosen}", file=sys.stderr)
+    print(f"  serried lab down{'' if name == lab.DEFAULT_NAME else ' ' + name}", file=sys.stderr)
+
+
+@command.command()
+@click.argument("name", required=False)
+@click.option("--all", "every", is_flag=True, help="All labs of yours, also those whose maker was killed.")
+def down(name: str | None, *, every: bool) -> None:
+    """End a lab: its daemons, its jobs, its directory."""
+    if every:
+        names = lab.down_all()
+    else:
+        found = lab.find(name)
+        found.down()
+        names = [found.name]
+    for each in names:
+        print(f"lab `{each}` is down", file=sys.stderr)
+    if not names:
+        print("no lab was up", file=sys.stderr)
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
+def status(*, as_json: bool) -> None:
+    """List your labs and how their nodes are."""
+    found = [each.status() for each in lab.labs()]
+    if as_json:
+        print(json.dumps({"schema": 1, "labs": [_as_json(each) for each in found]}))
+        return
+    for each in found:
+        print(f"{each.name}  {_describe(each)}")
+    if not found:
+        print("no lab is up; start one: serried lab up", file=sys.stderr)
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@_name
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(name: str | None, argv: tuple[str, ...]) -> None:
+    r"""Run a command against a lab and exit with its status.
+
+    With no lab up, one with 4 nodes of 4 GPUs is started for this command and removed afterwards.
+
+    \b
+    serried lab run -- srun -N2 --gpus-per-node=2 env
+    serried lab run -- serried submit --nodes 2 --gpus 4 -- python train.py
+    serried lab run -- pytest tests
+    """
+    with _lab_for(name) as found:
+        sys.exit(processes.foreground(argv, env=found.environment()))
+
+
+@command.command()
+@_name
+def shell(name: str | None) -> None:
+    """Work in a lab: your shell, with sbatch and squeue speaking to it."""
+    with _lab_for(name) as found:
+        program = os.environ.get("SHELL") or "/bin/sh"
+        print(f"you are in lab `{found.name}`; leave with exit", file=sys.stderr)
+        sys.exit(processes.foreground([program], env=found.environment()))
+
+
+@command.command()
+@_name
+def env(name: str | None) -> None:
+    r"""Print what points a shell at a lab.
+
+    \b
+    eval "$(serried lab env)"
+    """
+    for variable, value in lab.find(name).variables.items():
+        print(f"export {variable}={shlex.quote(value)}")
+
+
+@command.command()
+@click.argument("daemon")
+@_name
+def kill(daemon: str, name: str | None) -> None:
+    """Crash a node (n2, with all that runs on it) or a daemon (slurmctld, slurmdbd, munged)."""
+    lab.find(name).kill(daemon)
+
+
+@command.command()
+@click.argument("daemon")
+@_name
+def restart(daemon: str, name: str | None) -> None:
+    """Bring a node or a daemon back, and wait until it serves."""
+    lab.find(name).restart(daemon)
+
+
+@contextlib.contextmanager
+def _lab_for(name: str | None) -> Iterator[lab.Lab]:
+    """The lab that is up, or one for as long as the body runs, whatever signal ends that."""
+    lab.sweep_abandoned()
+    if name is not None or lab.labs():
+        yield lab.find(name)
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    with _progress() as progress, lab.temporary(progress=progress) as made:
+        progress("")
+        yield made
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del frame
+    sys.exit(128 + number)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """One line on stderr that is written over, and only on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+
+    def show(text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        show("")
+
+
+def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
+    for setting in settings:
+        if "=" not in setting:
+            raise UsageError(f"`{setting}` is no setting of slurm.conf", hint="write it as --set KEY=VALUE")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def _describe(found: lab.Status) -> str:
+    spec = found.spec
+    kind = f"{spec.gpu_type} " if spec.gpu_type else ""
+    words = [f"{spec.nodes} nodes with {spec.gpus} {kind}GPUs each"]
+    words += ["accounting"] * spec.accounting
+    dead = [name for name, runs in found.daemons.items() if not runs]
+    words += [f"not running: {' '.join(dead)}"] * bool(dead)
+    troubled = [f"{name} {state}" for name, state in found.nodes.items() if state.endswith("*") or "down" in state]
+    words += [f"Slurm says: {', '.join(troubled)}"] * bool(troubled)
+    return "; ".join([*words, str(found.directory)])
+
+
+def _as_json(found: lab.Status) -> dict[str, object]:
+    return {
+        "name": found.name,
+        "directory": str(found.directory),
+        "is_up": found.is_up,
+        "gpus_per_node": found.spec.gpus,
+        "gpu_type": found.spec.gpu_type or None,
+        "accounting": found.spec.accounting,
+        "daemons": dict(found.daemons),
+        "nodes": dict(found.nodes),
+        "environment": {"SLURM_CONF": str(found.spec.slurm_conf)},
+    }

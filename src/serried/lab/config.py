@@ -1,0 +1,212 @@
+"""What a lab is, and the text of its configuration files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+CLUSTER = "lab"
+MAX_NODES = 60
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that a lab's files and daemons depend on."""
+
+    name: str
+    directory: Path
+    user: str
+    """Who owns daemons and jobs; with `root`, any user may submit."""
+    hostname: str
+    """This machine's short host name: Slurm's daemons look for themselves by it."""
+    port: int
+    """The first of the lab's ports: controller, accounting, then one for each node."""
+    nodes: int = 4
+    gpus: int = 4
+    """Per node. No process ever opens them: they exist to be counted and handed out."""
+    gpu_type: str = ""
+    """Empty for untyped GPUs, as `--gres=gpu:2` asks for them."""
+    gpu_devices: tuple[str, ...] = ()
+    """Slurm takes nothing but character devices for GPUs."""
+    accounting: bool = False
+    cpus: int = 16
+    """Per node: more than this machine may have, so that a cluster's requests fit."""
+    memory_mb: int = 65536
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More lines of slurm.conf, or other values for ours."""
+    partitions: tuple[str, ...] = ()
+    """Further partitions, each what follows `PartitionName=`: `short MaxTime=10`."""
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.directory / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.directory / "munge.socket"
+
+    @property
+    def database_socket(self) -> Path:
+        return self.directory / "mariadb.socket"
+
+    @property
+    def accounting_port(self) -> int:
+        return self.port + 1
+
+    @property
+    def first_node_port(self) -> int:
+        return self.port + 2
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "directory": str(self.directory)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Spec:
+        known = dict(value)
+        known["directory"] = Path(known["directory"])
+        known["gpu_devices"] = tuple(known["gpu_devices"])
+        known["partitions"] = tuple(known["partitions"])
+        return cls(**known)
+
+
+def files(spec: Spec) -> dict[str, str]:
+    """Every configuration file of the lab: name -> text."""
+    texts = {"slurm.conf": slurm_conf(spec)}
+    if spec.gpus:
+        texts["gres.conf"] = gres_conf(spec)
+    if spec.accounting:
+        texts["slurmdbd.conf"] = slurmdbd_conf(spec)
+    return texts
+
+
+def slurm_conf(spec: Spec) -> str:
+    settings = {
+        **_identity(spec),
+        **_daemons(spec),
+        **_scheduling(spec),
+        **_accounting(spec),
+        **spec.settings,
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    lines.append(_node_line(spec))
+    lines.append(f"PartitionName={CLUSTER} Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+    lines.extend(f"PartitionName={_with_nodes(partition)}" for partition in spec.partitions)
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(spec: Spec) -> str:
+    kind = f" Type={spec.gpu_type}" if spec.gpu_type else ""
+    return "".join(f"Name=gpu{kind} File={device}\n" for device in spec.gpu_devices)
+
+
+def slurmdbd_conf(spec: Spec) -> str:
+    settings = {
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={spec.munge_socket}",
+        "DbdHost": spec.hostname,
+        "DbdAddr": "127.0.0.1",
+        "DbdPort": spec.accounting_port,
+        "SlurmUser": spec.user,
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "localhost",
+        "StorageUser": "root",
+        "StorageLoc": "slurm_acct_db",
+        "LogFile": spec.directory / "log/slurmdbd.log",
+        "PidFile": spec.directory / "run/slurmdbd.pid",
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def _identity(spec: Spec) -> dict[str, object]:
+    return {
+        "ClusterName": CLUSTER,
+        "SlurmctldHost": f"{spec.hostname}(127.0.0.1)",
+        "SlurmctldPort": spec.port,
+        "SlurmUser": spec.user,
+        "SlurmdUser": spec.user,
+        "AuthType": "auth/munge",
+        # A requeued job waits for as long as a credential lives: 121 s by default.
+        "AuthInfo": f"socket={spec.munge_socket},cred_expire=10",
+        "CredType": "cred/munge",
+    }
+
+
+def _daemons(spec: Spec) -> dict[str, object]:
+    log, run = spec.directory / "log", spec.directory / "run"
+    return {
+        "StateSaveLocation": spec.directory / "state",
+        "SlurmdSpoolDir": spec.directory / "spool/%n",
+        "SlurmctldPidFile": run / "slurmctld.pid",
+        "SlurmdPidFile": run / "%n.pid",
+        "SlurmctldLogFile": log / "slurmctld.log",
+        "SlurmdLogFile": log / "%n.log",
+        "SlurmctldSyslogDebug": "quiet",
+        "SlurmdSyslogDebug": "quiet",
+        "MailProg": "/bin/true",
+        "MpiDefault": "none",
+        "ReturnToService": 2,
+        "KillWait": 5,
+        "SlurmdTimeout": 20,
+        "InactiveLimit": 0,
+        # No cgroups: they would need root, and a hierarchy that nobody else minds.
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+    }
+
+
+def _scheduling(spec: Spec) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU_Memory",
+        "DefMemPerCPU": 1024,
+        # A node may claim more CPUs and memory than this machine has.
+        "SlurmdParameters": "config_overrides",
+    }
+    if spec.gpus:
+        settings["GresTypes"] = "gpu"
+    return settings
+
+
+def _accounting(spec: Spec) -> dict[str, object]:
+    gather: dict[str, object] = {
+        "JobAcctGatherType": "jobacct_gather/linux",
+        "JobAcctGatherFrequency": "task=1",
+    }
+    if not spec.accounting:
+        return {**gather, "AccountingStorageType": "accounting_storage/none"}
+    storage: dict[str, object] = {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": "127.0.0.1",
+        "AccountingStoragePort": spec.accounting_port,
+        # The munge socket: without it slurmctld asks the system's munged, whose key slurmdbd refuses.
+        "AccountingStoragePass": spec.munge_socket,
+    }
+    return {**gather, **storage, **({"AccountingStorageTRES": "gres/gpu"} if spec.gpus else {})}
+
+
+def _node_line(spec: Spec) -> str:
+    last = spec.first_node_port + spec.nodes - 1
+    words = [
+        f"NodeName=n[1-{spec.nodes}]",
+        f"NodeHostname={spec.hostname}",
+        "NodeAddr=127.0.0.1",
+        f"Port=[{spec.first_node_port}-{last}]",
+        f"CPUs={spec.cpus}",
+        f"RealMemory={spec.memory_mb}",
+    ]
+    if spec.gpus:
+        kind = f"{spec.gpu_type}:" if spec.gpu_type else ""
+        words.append(f"Gres=gpu:{kind}{spec.gpus}")
+    return " ".join([*words, "State=UNKNOWN"])
+
+
+def _with_nodes(partition: str) -> str:
+    return partition if "nodes=" in partition.lower() else f"{partition} Nodes=ALL"

@@ -1,0 +1,156 @@
+"""How each daemon of a lab is started, and how one knows that it answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from serried import shell
+from serried.lab.config import CLUSTER, Spec
+
+MARK = "SERRIED_LAB"
+"""In the environment of every daemon, and of no job: the lab's directory."""
+NODE_MARK = "SERRIED_LAB_NODE"
+"""In the environment of a node's slurmd and its slurmstepds: the node's name."""
+
+SLURM = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "srun", "squeue")
+ACCOUNTING = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db")
+
+
+def require(*, accounting: bool) -> None:
+    """Raise MissingProgramError unless all that a lab starts is installed."""
+    wanted = SLURM + ACCOUNTING if accounting else SLURM
+    missing = [name for name in wanted if shell.which(name) is None]
+    if missing:
+        raise shell.missing_program(*missing)
+
+
+def names(spec: Spec) -> tuple[str, ...]:
+    """The lab's daemons in the order in which they start; a node's daemon has the node's name."""
+    accounting = ("mariadbd", "slurmdbd") if spec.accounting else ()
+    return ("munged", *accounting, "slurmctld", *spec.node_names)
+
+
+def argv(spec: Spec, name: str) -> list[str]:
+    """The command of one daemon, to run in the foreground."""
+    if name in spec.node_names:
+        return [_program("slurmd"), "-D", "-N", name]
+    arguments = {"munged": _munged, "mariadbd": _mariadbd}.get(name, _foreground)
+    return [_program(name), *arguments(spec)]
+
+
+def environment(spec: Spec, name: str = "") -> dict[str, str]:
+    """What a daemon is started with. A lab that is started from inside a job is no part of that job."""
+    node = {NODE_MARK: name} if name in spec.node_names else {}
+    return {
+        **outside_slurm(),
+        "SLURM_CONF": str(spec.slurm_conf),
+        "MYSQL_UNIX_PORT": str(spec.database_socket),
+        MARK: str(spec.directory),
+        **node,
+    }
+
+
+def outside_slurm() -> dict[str, str]:
+    """Our environment without what another Slurm, or a job of it, has put there."""
+    foreign = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+
+def prepare(spec: Spec, name: str) -> None:
+    """What a daemon needs before its first start."""
+    if name == "mariadbd":
+        _install_database(spec)
+    elif name == "slurmctld" and spec.accounting:
+        shell.run([_program("sacctmgr"), "-i", "add", "cluster", CLUSTER], env=environment(spec), timeout=30)
+
+
+def probe(spec: Spec, name: str) -> Callable[[], bool]:
+    """A question that is answered yes as soon as the daemon serves."""
+    if name == "munged":
+        return spec.munge_socket.exists
+    if name == "mariadbd":
+        return spec.database_socket.exists
+    if name == "slurmdbd":
+        return lambda: _answers(spec.accounting_port)
+    if name == "slurmctld":
+        return lambda: _controller_is_up(spec)
+    return lambda: _node_is_up(spec, name)
+
+
+def node_states(spec: Spec) -> dict[str, str]:
+    """What Slurm says of each node (`idle`, `mixed`, `down*`); empty while the controller is away."""
+    command = [_program("sinfo"), "--noheader", "--Node", "--format=%N %T", f"--partition={CLUSTER}"]
+    try:
+        result = shell.run(command, env=environment(spec), timeout=10)
+    except shell.TimedOut:
+        return {}
+    if result.status:
+        return {}
+    return dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if " " in line)
+
+
+def _program(name: str) -> str:
+    return shell.which(name) or name
+
+
+def _foreground(spec: Spec) -> list[str]:
+    del spec
+    return ["-D"]
+
+
+def _munged(spec: Spec) -> list[str]:
+    files = {"key": spec.directory / "munge.key", "socket": spec.munge_socket}
+    files |= {kind: spec.directory / f"run/munged.{kind}" for kind in ("pid", "seed")}
+    logs = [f"--log-file={spec.directory / 'log/munged.log'}"]
+    # --force: it dislikes that others may write to /tmp.
+    names = {"key": "--key-file", "socket": "--socket", "pid": "--pid-file", "seed": "--seed-file"}
+    return ["--foreground", "--force", *logs, *(f"{names[kind]}={path}" for kind, path in files.items())]
+
+
+def _mariadbd(spec: Spec) -> list[str]:
+    return [
+        "--no-defaults",
+        "--skip-networking",
+        f"--datadir={spec.directory / 'database'}",
+        f"--socket={spec.database_socket}",
+        f"--pid-file={spec.directory / 'run/mariadbd.pid'}",
+        f"--user={spec.user}",
+        # It is thrown away: durability only costs time.
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-buffer-pool-size=32M",
+        "--innodb-lock-wait-timeout=900",
+    ]
+
+
+def _install_database(spec: Spec) -> None:
+    command = [
+        _program("mariadb-install-db"),
+        "--no-defaults",
+        f"--datadir={spec.directory / 'database'}",
+        f"--user={spec.user}",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+    ]
+    result = shell.run(command, timeout=120)
+    (spec.directory / "log/mariadb-install-db.out").write_text(result.stdout + result.stderr, encoding="utf-8")
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as connection:
+        connection.settimeout(1)
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _controller_is_up(spec: Spec) -> bool:
+    try:
+        result = shell.run([_program("scontrol"), "ping"], env=environment(spec), timeout=10)
+    except shell.TimedOut:
+        return False
+    return " is UP" in result.stdout
+
+
+def _node_is_up(spec: Spec, name: str) -> bool:
+    state = node_states(spec).get(name, "")
+    return bool(state) and not state.endswith("*") and not state.startswith(("down", "unknown"))
