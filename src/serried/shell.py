@@ -87,6 +87,7 @@ def run(
     env: Mapping[str, str] | None = None,
     input: str | None = None,  # noqa: A002 - subprocess calls it that
     cwd: Path | None = None,
+    umask: int = -1,
 ) -> Result:
     """Run a command to its end and return what it said, whatever its exit status.
 
@@ -106,6 +107,7 @@ def run(
             stderr=subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C"} if env is None else dict(env),
             cwd=cwd,
+            umask=umask,
         )
     except FileNotFoundError as error:
         if cwd is not None and not cwd.is_dir():

@@ -1,1 +1,21 @@
 """Schedulers: what builds their argv and reads their output. Differences between them live here alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serried.errors import UsageError
+
+if TYPE_CHECKING:
+    from serried.schedulers.interface import Scheduler
+
+NAMES = ("slurm",)
+
+
+def get(name: str) -> Scheduler:
+    """The scheduler that a profile calls `name`; its module is imported now, not before."""
+    if name == "slurm":
+        from serried.schedulers.slurm import Slurm
+
+        return Slurm()
+    raise UsageError(f"there is no scheduler `{name}`", hint=f"use one of: {', '.join(NAMES)}")

@@ -38,10 +38,20 @@ class Submission:
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    umask: int = 0o077
+    """For the command, and through it for the job."""
+
+
+UMASKS = {"user": 0o077, "group": 0o027}
+"""By `Plan.share`."""
 
 
 class Scheduler(Protocol):
     name: str
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How often each of the scheduler's commands was started by this object, for --verbose and tests."""
 
     def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
         """The command that submits `plan`'s job.sh under `token`. Pure."""
@@ -55,16 +65,20 @@ class Scheduler(Protocol):
             SubmissionUncertain: a job may exist.
         """
 
-    def find(self, token: str) -> str | None:
+    def find(self, token: str, since: float | None = None) -> str | None:
         """The id of the job submitted under `token`; None when the scheduler knows of none.
+
+        `since` (seconds since the epoch) is when it may have been submitted at the earliest.
 
         Raises SchedulerUnreachable when it cannot tell.
         """
 
-    def poll(self, ids: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
+    def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:
         """How these jobs stand: one question for all of them. A job that it no longer knows is absent.
 
-        Keys are (id, element). Raises SchedulerUnreachable.
+        Keys are (id, element). An id `123` asks for the job and what is known of its elements; `123_4` insists on
+        that element: what the queue forgot of it is looked up in the accounts. `since` is when the oldest of them
+        was submitted. Raises SchedulerUnreachable.
         """
 
     def cancel(self, ids: Sequence[str]) -> None:

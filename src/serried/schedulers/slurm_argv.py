@@ -1,0 +1,144 @@
+"""A plan as an `sbatch` command. Pure.
+
+Everything is on argv: `#SBATCH` lines lose backslashes, are cut at `#`, and are overridden by
+`SBATCH_*` variables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried.contract import names
+from serried.contract.layout import RunDirectory
+from serried.plan import Allocation, Plan
+from serried.schedulers import indices
+from serried.schedulers.interface import UMASKS, Submission
+from serried.schedulers.naming import job_name
+
+CHOSEN_CLUSTER = "SLURM_CONF"
+"""The one SLURM_ variable that says which cluster, not which job."""
+
+SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "PMI_", "PMIX_")
+"""Prefixes of variables that would override our options, or tell a job that it is another."""
+
+LONGEST_LEAD = 65535
+"""What `--signal` can carry."""
+
+
+def submission(plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
+    """The `sbatch` command that submits `plan`'s job.sh under `token`."""
+    script = plan.directory + "/job.sh"
+    argv = ("sbatch", "--parsable", *_options(plan, token), *plan.allocation.extra, script, token)
+    return Submission(argv, scrub(environment), umask=UMASKS[plan.share])
+
+
+def scrub(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what belongs to the job we may be in."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == CHOSEN_CLUSTER or not (name.startswith(SCRUBBED) or name in names.JOB_VARIABLES)
+    }
+
+
+def lead_seconds(plan: Plan) -> int:
+    """How long before the limit job.sh is warned: as asked, but at most a quarter of the limit; 0 is never."""
+    limit = plan.allocation.time_seconds
+    if limit is None:
+        return 0
+    return max(0, min(plan.limit.lead_seconds, limit // 4, LONGEST_LEAD))
+
+
+def walltime(seconds: int) -> str:
+    """Slurm's spelling of a limit, rounded up to the minutes that it counts in: `2:00:00`, `1-00:00:00`."""
+    minutes = math.ceil(seconds / 60)
+    days, rest = divmod(minutes, 24 * 60)
+    hours, minutes = divmod(rest, 60)
+    return f"{days}-{hours:02}:{minutes:02}:00" if days else f"{hours}:{minutes:02}:00"
+
+
+def _options(plan: Plan, token: str) -> list[str]:
+    allocation = plan.allocation
+    return [
+        f"--job-name={job_name(plan.name, token)}",
+        f"--chdir={plan.directory}",
+        f"--output={_log_pattern(plan)}",
+        "--open-mode=append",
+        f"--nodes={allocation.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={allocation.cpus}",
+        *_memory(allocation),
+        *_gpus(allocation, plan.site.gpu_option),
+        *_time(plan),
+        *_queue(allocation),
+        "--requeue" if may_requeue(plan) else "--no-requeue",
+        "--export=ALL",
+        *_array(plan),
+    ]
+
+
+def may_requeue(plan: Plan) -> bool:
+    """Whether another attempt is allowed, by the user's budget and by the site."""
+    return plan.site.requeue and plan.limit.restarts > 0
+
+
+def _log_pattern(plan: Plan) -> str:
+    """Where job.sh's own output goes, in sbatch's escapes.
+
+    A backslash anywhere switches `%` off for the whole pattern, so elements then share one file.
+    """
+    log = str(RunDirectory(Path(plan.directory)).scheduler_log())
+    if "\\" in log:
+        return log.replace("\\", "\\\\")
+    escaped = log.replace("%", "%%")
+    return escaped if plan.array is None else escaped.removesuffix(".log") + "-%a.log"
+
+
+def _memory(allocation: Allocation) -> list[str]:
+    if allocation.memory_mb is None:
+        return []
+    return [f"--mem={allocation.memory_mb}M" if allocation.memory_mb else "--mem=0"]
+
+
+def _gpus(allocation: Allocation, option: str) -> list[str]:
+    if not allocation.gpus:
+        return []
+    kind = f"{allocation.gpu_type}:" if allocation.gpu_type else ""
+    if option == "gpus-per-node":
+        return [f"--gpus-per-node={kind}{allocation.gpus}"]
+    return [f"--gres=gpu:{kind}{allocation.gpus}"]
+
+
+def _time(plan: Plan) -> list[str]:
+    limit = plan.allocation.time_seconds
+    if limit is None:
+        return []
+    lead = lead_seconds(plan)
+    warning = [f"--signal=B:USR1@{lead}"] if lead else []
+    return [f"--time={walltime(limit)}", *warning]
+
+
+def _queue(allocation: Allocation) -> list[str]:
+    """Where it queues, and what it says about itself; only what was asked for."""
+    asked = {
+        "account": allocation.account,
+        "partition": allocation.partition,
+        "qos": allocation.qos,
+        "reservation": allocation.reservation,
+        "constraint": "&".join(allocation.constraint),
+        "licenses": ",".join(allocation.licenses),
+        "comment": allocation.comment,
+        "mail-user": allocation.mail_user,
+        "mail-type": ",".join(allocation.mail_type),
+    }
+    options = [f"--{name}={value}" for name, value in asked.items() if value]
+    return [*options, "--exclusive"] if allocation.exclusive else options
+
+
+def _array(plan: Plan) -> list[str]:
+    if plan.array is None:
+        return []
+    throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
+    return [f"--array={indices.compress(plan.array.indices)}{throttle}"]
