@@ -1,0 +1,189 @@
+"""What a job inherits: the environment in which sbatch, or the local supervisor, is started.
+
+It is filtered here, once, so that `inherit` means the same everywhere: the scheduler passes all of it on. Values of
+secrets are in it, and nowhere else: not on a command line, not in the plan, not in any file of ours.
+
+In order, the later winning: what `inherit` lets through, `env_file`, `env`, `secrets`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from serried.errors import ConfigError, UsageError
+from serried.plan import Environment
+
+LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
+"""What a fresh login gives; passed on whatever `inherit` says."""
+
+ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+"""Say which environment is active; passed on whatever `inherit` says."""
+
+FOREIGN = ("SERRIED_*", "SBATCH_*", "SALLOC_*", "SLURM_*", "SQUEUE_*", "SACCT_*", "SCANCEL_*", "SRUN_*")
+"""Another job's, when we are inside one, or options for the scheduler's commands. Never passed on."""
+
+KEPT = ("SLURM_CONF",)
+"""Says which cluster Slurm's commands talk to, inside the job too."""
+
+SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+SCHEDULER_PROGRAMS = ("srun", "scontrol")
+"""job.sh calls them; their folder stays on PATH."""
+
+
+def job_environment(
+    wanted: Environment,
+    shell: Mapping[str, str],
+    env_file: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The job's environment, made from the submitting `shell`'s.
+
+    Raises UsageError where a secret has no value.
+    """
+    file = env_file or {}
+    environment = _inherited(wanted.inherit, shell)
+    environment |= {name: file[name] for name in wanted.env_file if name in file}
+    environment |= wanted.env
+    for name in wanted.secrets:
+        value = shell.get(name, file.get(name))
+        if value is None:
+            raise UsageError(
+                f"the secret `{name}` is not set",
+                hint=f"`export {name}=…` before submitting, or put it into the env_file",
+            )
+        environment[name] = value
+    environment["PATH"] = _path(wanted, shell, environment.get("PATH"))
+    prefix = active_prefix(shell)
+    if prefix and "CONDA_PREFIX" not in environment:
+        environment["VIRTUAL_ENV"] = str(prefix)
+    return environment
+
+
+def active_prefix(shell: Mapping[str, str]) -> Path | None:
+    """The virtual or conda environment that jobs use: the active one, else the one that Serried is installed in.
+
+    The latter so that `.venv/bin/serried run -- python train.py` does what it looks like. An installation as a tool
+    of its own (pipx, `uv tool`) is nobody's environment.
+    """
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if shell.get(name):
+            return Path(shell[name])
+    own = Path(sys.prefix)
+    if sys.prefix == sys.base_prefix or (own / "uv-receipt.toml").exists() or (own / "pipx_metadata.json").exists():
+        return None
+    return own
+
+
+def package_prefixes(command: Sequence[str], environment: Mapping[str, str], workdir: Path) -> list[Path]:
+    """The prefixes whose packages the command may import: of the `python` on PATH, and of the command's own venv."""
+    prefixes: dict[Path, None] = {}
+    for program in dict.fromkeys([*command[:1], "python", "python3"]):
+        found = shutil.which(workdir / program if "/" in program else program, path=environment.get("PATH"))
+        if found is None:
+            continue
+        # A venv's python is a link: its prefix is where it lies. Others are where the link leads.
+        lies = Path.cwd().joinpath(found).parent.parent
+        prefixes[lies if (lies / "pyvenv.cfg").exists() else Path(os.path.realpath(found)).parent.parent] = None
+    if environment.get("CONDA_PREFIX"):
+        prefixes[Path(environment["CONDA_PREFIX"])] = None
+    if not all((prefix / "pyvenv.cfg").exists() for prefix in prefixes):
+        base = environment.get("PYTHONUSERBASE")
+        prefixes |= {Path(base or Path.home() / ".local"): None, Path("/usr/local"): None}
+    return list(prefixes)
+
+
+def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str]) -> dict[str, str]:
+    names = (*LOGIN, *ACTIVE, *(() if isinstance(inherit, str) else inherit))
+    return {
+        name: value
+        for name, value in shell.items()
+        if name in KEPT or ((inherit == "all" or _matches(name, names)) and not _matches(name, FOREIGN))
+    }
+
+
+def _path(wanted: Environment, shell: Mapping[str, str], path: str | None) -> str:
+    """PATH, the active environment's programs first."""
+    if path is None:
+        schedulers = [str(Path(found).parent) for name in SCHEDULER_PROGRAMS if (found := shutil.which(name))]
+        path = os.pathsep.join(dict.fromkeys((*SYSTEM_PATH, *schedulers)))
+    prefix = active_prefix(shell)
+    if prefix is None or "PATH" in wanted.env:
+        return path
+    programs = str(prefix / "bin")
+    return path if programs in path.split(os.pathsep) else programs + os.pathsep + path
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=[ \t]*")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$", "`": "`"}
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The names and values of a `.env` file: see `parse_env`. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError("this is not UTF-8 text", path=str(path)) from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the env_file: {error.strerror}",
+            path=str(path),
+            hint="paths are relative to the project's folder",
+        ) from error
+    return parse_env(text, str(path))
+
+
+def parse_env(text: str, path: str) -> dict[str, str]:
+    r"""Parse lines `NAME=value`, with `export`, comments, and quotes as a shell has them.
+
+    'single' quotes keep everything, "double" ones know \n, \t, \r, \", \\, \$; both may span lines. `$NAME` is not
+    expanded: what the file says is what the job gets. Raises ConfigError with the line.
+    """
+    values: dict[str, str] = {}
+    position = 0
+    text = text.replace("\r\n", "\n").removeprefix("\ufeff")
+    while position < len(text):
+        end = text.find("\n", position)
+        end = len(text) if end < 0 else end
+        line = text[position:end].strip()
+        if not line or line.startswith("#"):
+            position = end + 1
+            continue
+        number = text.count("\n", 0, position) + 1
+        match = _LINE.match(text, position)
+        if match is None or match.end() > end:
+            raise ConfigError("this is not `NAME=value`", path=path, line=number)
+        values[match[1]], position = _value(text, match.end(), path, number)
+    return values
+
+
+def _value(text: str, position: int, path: str, number: int) -> tuple[str, int]:
+    """The value that starts at `position`, and where the next line starts."""
+    quote = text[position : position + 1]
+    if quote not in ("'", '"'):
+        end = text.find("\n", position)
+        end = len(text) if end < 0 else end
+        return re.split(r"(?:^|\s)#", text[position:end], maxsplit=1)[0].strip(), end + 1
+    value = ""
+    position += 1
+    while position < len(text) and text[position] != quote:
+        if text[position] == "\\" and quote == '"' and text[position + 1 : position + 2] in _ESCAPES:
+            value += _ESCAPES[text[position + 1]]
+            position += 2
+        else:
+            value += text[position]
+            position += 1
+    end = text.find("\n", position)
+    end = len(text) if end < 0 else end
+    rest = text[position + 1 : end].strip()
+    if position >= len(text) or (rest and not rest.startswith("#")):
+        raise ConfigError("the quotes of this value do not end", path=path, line=number)
+    return value, end + 1

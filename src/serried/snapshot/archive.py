@@ -1,0 +1,132 @@
+"""One tar per content, the same bytes for the same files whoever packs them and when."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import secrets
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from serried.contract.files import PRIVATE_FILE, make_directory
+from serried.errors import UsageError
+from serried.snapshot.listing import Survey
+
+EPOCH = 315_532_800
+"""Every member's time, 1980-01-01: times are not content, and zip files cannot hold earlier ones."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    path: Path
+    digest: str
+    """SHA-256 of the tar, in hex."""
+    bytes: int
+
+
+def store(survey: Survey, folder: Path, mode: int = PRIVATE_FILE) -> Archive:
+    """Pack the survey's files into `folder`/<digest>.tar, unless that is there.
+
+    A file that vanishes meanwhile is left out; one that cannot be read is an error, and leaves nothing behind.
+    """
+    make_directory(folder, 0o700 if mode == PRIVATE_FILE else 0o750)
+    aside = folder / f".{secrets.token_hex(4)}.tar"
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            writer = _DigestWriter(file)
+            _pack(survey, writer)
+            digest = writer.digest.hexdigest()
+            path = folder / f"{digest[:16]}.tar"
+            if _is_whole(path, writer.position):
+                # Sites purge scratch by age: what is used again is young again.
+                os.utime(path)
+            else:
+                file.flush()
+                os.fsync(file.fileno())
+                aside.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+    return Archive(path, digest, writer.position)
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+class _DigestWriter(io.RawIOBase):
+    """Passes bytes on, and keeps their digest: the files are read once."""
+
+    def __init__(self, file: io.BufferedWriter) -> None:
+        super().__init__()
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.digest.update(data)
+        self.position += len(data)
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self.position
+
+
+def _pack(survey: Survey, writer: _DigestWriter) -> None:
+    # GNU's format takes names as bytes, of any length.
+    with tarfile.open(fileobj=writer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for member, content in _members(survey):
+            archive.addfile(member, content)
+
+
+def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | None]]:
+    root = survey.project.resolve()
+    for path in survey.files:
+        whole = root / path
+        member = tarfile.TarInfo(path)
+        member.mtime = EPOCH
+        try:
+            status = whole.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                member.type = tarfile.SYMTYPE
+                member.mode = 0o777
+                member.linkname = _target(root, path)
+                yield member, None
+            elif stat.S_ISREG(status.st_mode):
+                content = whole.read_bytes()
+                member.mode = stat.S_IMODE(status.st_mode) & 0o777
+                member.size = len(content)
+                yield member, io.BytesIO(content)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            raise UsageError(
+                f"cannot read `{path}`: {error.strerror}",
+                hint=f"make it readable, or leave it out of the snapshot by a line `/{path}` in `.gitignore`",
+            ) from error
+
+
+def _target(root: Path, path: str) -> str:
+    """Where a symbolic link of the unpacked tree leads.
+
+    What pointed into the project points to the same place in the tree; what pointed out of it, by whatever
+    way, still points there.
+    """
+    link = root / path
+    written = link.readlink()
+    absolute = os.path.normpath(link.parent / written)
+    if not Path(absolute).is_relative_to(root):
+        return absolute
+    return os.path.relpath(absolute, link.parent) if written.is_absolute() else str(written)

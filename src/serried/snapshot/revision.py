@@ -1,0 +1,43 @@
+"""Commit, branch and diff at submit, for the record: what ran, also when the snapshot is long purged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from serried.snapshot import git
+
+DIFF_LIMIT = 20_000_000
+"""Characters. A longer diff is data under version control; the snapshot has it."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    commit: str | None
+    """None without git, or before the first commit."""
+    branch: str | None
+    diff: str
+    """`git diff HEAD --binary`: applies to `commit`."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether tracked files differ from the commit."""
+        return bool(self.diff)
+
+
+def read_revision(project: Path) -> Revision:
+    try:
+        commit = git.ask(project, "rev-parse", "HEAD").strip()
+    except git.GitError:
+        return Revision(None, None, "")
+    try:
+        branch = git.ask(project, "symbolic-ref", "--short", "--quiet", "HEAD").strip()
+    except git.GitError:
+        branch = None
+    # Said here, because a user's own settings (colours, external tools, no prefixes) make diffs that do not apply.
+    diff = git.ask(
+        project,
+        *("-c", "core.quotepath=on", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"),
+        *("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
+    )
+    return Revision(commit, branch, diff if len(diff) <= DIFF_LIMIT else f"# longer than {DIFF_LIMIT} characters\n")

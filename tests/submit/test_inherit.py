@@ -1,0 +1,134 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried import inherit
+from serried.errors import ConfigError, UsageError
+from serried.inherit import job_environment, package_prefixes, parse_env, read_env_file
+from serried.plan import Environment
+
+SHELL = {
+    "HOME": "/home/ada",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C",
+    "PATH": "/usr/bin:/bin",
+    "VIRTUAL_ENV": "/home/ada/venv",
+    "CUDA_HOME": "/opt/cuda",
+    "WANDB_MODE": "offline",
+    "WANDB_API_KEY": "canary",
+    "SERRIED_MARK": "abcdef/-/1",
+    "SLURM_JOB_ID": "17",
+    "SLURM_CONF": "/etc/slurm.conf",
+    "SBATCH_PARTITION": "debug",
+}
+LOGIN = {name: SHELL[name] for name in ("HOME", "LANG", "LC_ALL", "VIRTUAL_ENV", "SLURM_CONF")}
+PATH = {"PATH": "/home/ada/venv/bin:/usr/bin:/bin"}
+
+
+def test_all_is_everything_but_another_jobs_and_the_schedulers():
+    got = job_environment(Environment(), SHELL)
+    assert got == LOGIN | PATH | {"CUDA_HOME": "/opt/cuda", "WANDB_MODE": "offline", "WANDB_API_KEY": "canary"}
+
+
+def test_none_is_what_a_login_gives_and_the_active_environment():
+    got = job_environment(Environment(inherit="none"), SHELL)
+    path = got.pop("PATH").split(":")
+    assert got == LOGIN
+    assert path[:4] == ["/home/ada/venv/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+
+
+def test_names_are_taken_besides_a_login_and_may_be_patterns():
+    got = job_environment(Environment(inherit=("PATH", "WANDB_M*", "SLURM_JOB_ID", "NOT_SET")), SHELL)
+    assert got == LOGIN | PATH | {"WANDB_MODE": "offline"}
+
+
+def test_later_sources_win():
+    wanted = Environment(env={"A": "env"}, env_file=("A", "B", "WANDB_MODE"), inherit="all")
+    got = job_environment(wanted, SHELL, {"A": "file", "B": "file", "WANDB_MODE": "online", "C": "not named"})
+    assert (got["A"], got["B"], got["WANDB_MODE"], "C" in got) == ("env", "file", "online", False)
+
+
+def test_a_secret_comes_from_the_shell_whatever_is_inherited():
+    got = job_environment(Environment(secrets=("WANDB_API_KEY",), inherit="none"), SHELL)
+    assert got["WANDB_API_KEY"] == "canary"
+
+
+def test_a_secret_that_is_not_set_is_an_error():
+    with pytest.raises(UsageError, match="the secret `HF_TOKEN` is not set"):
+        job_environment(Environment(secrets=("HF_TOKEN",)), SHELL)
+
+
+def test_serrieds_own_environment_is_used_when_none_is_active(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    got = job_environment(Environment(), {"PATH": "/usr/bin"})
+    assert got == {"PATH": f"{tmp_path}/bin:/usr/bin", "VIRTUAL_ENV": str(tmp_path)}
+
+    (tmp_path / "pipx_metadata.json").write_text("{}")
+    assert job_environment(Environment(), {"PATH": "/usr/bin"}) == {"PATH": "/usr/bin"}
+
+
+def test_a_conda_environment_is_no_virtual_one():
+    got = job_environment(Environment(), {"PATH": "/usr/bin", "CONDA_PREFIX": "/conda/envs/a"})
+    assert got == {"PATH": "/conda/envs/a/bin:/usr/bin", "CONDA_PREFIX": "/conda/envs/a"}
+
+
+def test_a_path_that_the_user_sets_is_left_alone():
+    assert job_environment(Environment(env={"PATH": "/mine"}), SHELL)["PATH"] == "/mine"
+
+
+def test_packages_are_looked_for_in_the_commands_own_environment(tmp_path):
+    for name in ("active", "own"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "pyvenv.cfg").write_text("")
+        (tmp_path / name / "bin/python").symlink_to(sys.executable)
+    got = package_prefixes(("own/bin/python", "train.py"), {"PATH": f"{tmp_path}/active/bin"}, tmp_path)
+    assert got == [tmp_path / "own", tmp_path / "active"]
+
+
+def test_an_env_file_is_read_as_a_shell_would_read_it():
+    text = (
+        '\ufeff# comment\r\n\r\nA=1\nexport B = two words  # comment\nC=\'$x \\n\'\nD="a\\tb \\"q\\" \\$x"\n'
+        "E=\nF=#none\nG=a#b\nH='two\nlines' # c\n"
+    )
+    assert parse_env(text, ".env") == {
+        "A": "1",
+        "B": "two words",
+        "C": "$x \\n",
+        "D": 'a\tb "q" $x',
+        "E": "",
+        "F": "",
+        "G": "a#b",
+        "H": "two\nlines",
+    }
+
+
+@pytest.mark.parametrize("text", ["A", "=1", "1A=2", "A=1\nB='x", 'B="x\ny', "A='x' y", "A B=1"])
+def test_what_is_no_env_file_is_an_error_with_its_line(text):
+    with pytest.raises(ConfigError, match=r"^\.env:[12]: "):
+        parse_env(text, ".env")
+
+
+@given(st.text())
+def test_any_text_is_parsed_or_refused(text):
+    try:
+        values = parse_env(text, ".env")
+    except ConfigError:
+        return
+    assert all(name.isidentifier() for name in values)
+
+
+def test_an_env_file_that_is_missing_or_binary_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the env_file"):
+        read_env_file(tmp_path / ".env")
+    (tmp_path / ".env").write_bytes(b"A=\xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_env_file(tmp_path / ".env")
+
+
+def test_no_variable_of_another_job_is_a_name_that_login_gives():
+    assert not any(inherit._matches(name, inherit.FOREIGN) for name in (*inherit.LOGIN, *inherit.ACTIVE))
+    assert Path(os.sep) in Path(inherit.SYSTEM_PATH[0]).parents
