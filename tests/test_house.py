@@ -24,6 +24,7 @@ ORDER = (
     "submit",
     "runs",
     "snapshot",
+    "inherit",
     "schedulers",
     "script",
     "plan",

@@ -1,0 +1,127 @@
+"""What the benchmarks share: a private environment, runs that take turns, medians, and where figures are kept.
+
+Each script here measures Serried and its peers in turns within one run, because two runs an hour apart on a
+shared machine compare the hours. Figures go to results.json, and from there into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
+PEERS = ("submitit==1.5.4",)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds: the median, and between what half of the runs lie."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Timing:
+        low, median, high = (round(1000 * quartile, 1) for quartile in statistics.quantiles(seconds, n=4))
+        return cls(median, low, high)
+
+    def __str__(self) -> str:
+        return f"{self.median:,.1f} ms ({self.low:,.1f} to {self.high:,.1f})"
+
+
+@dataclass(frozen=True)
+class Figure:
+    what: str
+    serried: str
+    beside: str
+    """What the peers took, in the same run."""
+    goal: str
+    kept: bool
+
+
+def environment() -> Path:
+    """The `bin` of a virtual environment with this Serried, installed as users install it, and its peers."""
+    folder = Path(tempfile.gettempdir()) / f"serried-benchmarks-{os.getuid()}"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
+    subprocess.run([*install, *PEERS, ROOT], check=True)
+    subprocess.run([*install, "--force-reinstall", "--no-deps", ROOT], check=True)
+    return folder / "bin"
+
+
+def seconds(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> float:
+    """How long a command takes, from its start to its end; it must succeed."""
+    began = time.perf_counter()
+    subprocess.run(argv, env=env, cwd=cwd, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def alternate(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
+    """Let them run in turns, once more than is counted: the first turn fills the caches."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, run in contenders.items():
+            took = run()
+            if turn:
+                taken[name].append(took)
+    return {name: Timing.of(each) for name, each in taken.items()}
+
+
+def record(chapter: str, figures: Sequence[Figure], timings: Mapping[str, Timing] | None = None) -> None:
+    """Keep the figures of one script, in place of what it kept before, and print them."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"schema": 1, "chapters": {}}
+    known["chapters"][chapter] = {
+        "machine": machine(),
+        "figures": [asdict(figure) for figure in figures],
+        "timings_ms": {name: asdict(timing) for name, timing in (timings or {}).items()},
+    }
+    RESULTS.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(known["chapters"]), encoding="utf-8")
+    print("\n".join(table(chapter, known["chapters"][chapter])))
+
+
+def machine() -> str:
+    distribution = platform.freedesktop_os_release().get("PRETTY_NAME", "").split(" (")[0].replace("GNU/Linux ", "")
+    python = f"Python {platform.python_version()}"
+    slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    return f"{os.cpu_count()} cores, {distribution}, {python}, Slurm {slurm} in the lab"
+
+
+def table(chapter: str, kept: Mapping[str, Any]) -> list[str]:
+    head = [f"## {chapter}", "", "| what | Serried | beside it | goal | kept |", "|---|---|---|---|---|"]
+    rows = [
+        " | ".join([each["what"], each["serried"], each["beside"], each["goal"], "yes" if each["kept"] else "**no**"])
+        for each in kept["figures"]
+    ]
+    return [*head, *(f"| {row} |" for row in rows), ""]
+
+
+INTRODUCTION = """\
+# Benchmarks
+
+Written by the scripts in `benchmarks/`, each run by hand: `.venv/bin/python benchmarks/startup.py`. Serried and what
+stands beside it take turns within one run. A time is the median; in brackets, the middle half of the runs.
+"""
+
+
+def page(chapters: Mapping[str, Mapping[str, Any]]) -> str:
+    machines = sorted({kept["machine"] for kept in chapters.values()})
+    lines = [INTRODUCTION, f"Machine: {'; '.join(machines)}.", ""]
+    for chapter, kept in sorted(chapters.items()):
+        lines += table(chapter, kept)
+    return "\n".join(lines)
