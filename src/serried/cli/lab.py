@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -16,6 +15,7 @@ import click
 from serried import lab
 from serried import shell as processes
 from serried.errors import UsageError
+from serried.ui import console
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -73,15 +73,15 @@ def up(
     serried lab up --nodes 8 --gpus 2 --gpu-type a100 --accounting
     serried lab up --name mine --partition 'short MaxTime=10' --set KillWait=30
     """
-    with _progress() as progress:
+    with console.status_line("starting a lab") as line:
         made = lab.up(
             name, nodes=nodes, gpus=gpus, gpu_type=gpu_type, accounting=accounting,
-            settings=_pairs(settings), partitions=partitions, progress=progress,
+            settings=_pairs(settings), partitions=partitions, progress=line.update,
         )  # fmt: skip
     chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
-    print(f"lab `{name}` is up: {_describe(made.status())}", file=sys.stderr)
-    print(f"\n  serried lab run{chosen} -- sinfo\n  serried lab shell{chosen}", file=sys.stderr)
-    print(f"  serried lab down{'' if name == lab.DEFAULT_NAME else ' ' + name}", file=sys.stderr)
+    console.say(f"lab `{name}` is up: {_describe(made.status())}")
+    console.say(f"\n  serried lab run{chosen} -- sinfo\n  serried lab shell{chosen}")
+    console.say(f"  serried lab down{'' if name == lab.DEFAULT_NAME else ' ' + name}")
 
 
 @command.command()
@@ -96,9 +96,9 @@ def down(name: str | None, *, every: bool) -> None:
         found.down()
         names = [found.name]
     for each in names:
-        print(f"lab `{each}` is down", file=sys.stderr)
+        console.say(f"lab `{each}` is down")
     if not names:
-        print("no lab was up", file=sys.stderr)
+        console.say("no lab was up")
 
 
 @command.command()
@@ -107,12 +107,12 @@ def status(*, as_json: bool) -> None:
     """List your labs and how their nodes are."""
     found = [each.status() for each in lab.labs()]
     if as_json:
-        print(json.dumps({"schema": 1, "labs": [_as_json(each) for each in found]}))
+        console.out_json({"schema": 1, "labs": [_as_json(each) for each in found]})
         return
     for each in found:
-        print(f"{each.name}  {_describe(each)}")
+        console.out(f"{each.name}  {_describe(each)}")
     if not found:
-        print("no lab is up; start one: serried lab up", file=sys.stderr)
+        console.say("no lab is up; start one: serried lab up")
 
 
 @command.command(context_settings={"ignore_unknown_options": True})
@@ -138,7 +138,7 @@ def shell(name: str | None) -> None:
     """Work in a lab: your shell, with sbatch and squeue speaking to it."""
     with _lab_for(name) as found:
         program = os.environ.get("SHELL") or "/bin/sh"
-        print(f"you are in lab `{found.name}`; leave with exit", file=sys.stderr)
+        console.say(f"you are in lab `{found.name}`; leave with exit")
         sys.exit(processes.foreground([program], env=found.environment()))
 
 
@@ -151,7 +151,7 @@ def env(name: str | None) -> None:
     eval "$(serried lab env)"
     """
     for variable, value in lab.find(name).variables.items():
-        print(f"export {variable}={shlex.quote(value)}")
+        console.out(f"export {variable}={shlex.quote(value)}")
 
 
 @command.command()
@@ -179,31 +179,17 @@ def _lab_for(name: str | None) -> Iterator[lab.Lab]:
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    with _progress() as progress, lab.temporary(progress=progress) as made:
-        progress("")
+    with console.status_line("starting a lab") as line:
+        made = lab.up(f"tmp-{os.getpid()}", temporary=True, progress=line.update)
+    try:
         yield made
+    finally:
+        made.down()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     del frame
     sys.exit(128 + number)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """One line on stderr that is written over, and only on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-
-    def show(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        show("")
 
 
 def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
@@ -216,7 +202,8 @@ def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
 def _describe(found: lab.Status) -> str:
     spec = found.spec
     kind = f"{spec.gpu_type} " if spec.gpu_type else ""
-    words = [f"{spec.nodes} nodes with {spec.gpus} {kind}GPUs each"]
+    plural, each = ("s", " each") if spec.nodes > 1 else ("", "")
+    words = [f"{spec.nodes} node{plural} with {spec.gpus} {kind}GPUs{each}"]
     words += ["accounting"] * spec.accounting
     dead = [name for name, runs in found.daemons.items() if not runs]
     words += [f"not running: {' '.join(dead)}"] * bool(dead)

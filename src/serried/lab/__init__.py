@@ -15,7 +15,7 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from serried.lab import daemons, ports, processes
 from serried.lab.config import MAX_NODES, Spec, files
 from serried.lab.lab import Lab, Status
 
-__all__ = ["Lab", "Status", "down_all", "find", "labs", "root", "sweep_abandoned", "temporary", "up"]
+__all__ = ["Lab", "Status", "down_all", "find", "labs", "root", "sweep_abandoned", "up"]
 
 DEFAULT_NAME = "lab"
 
@@ -66,6 +66,7 @@ def up(
             user=getpass.getuser() if os.getuid() else "root",
             hostname=socket.gethostname().partition(".")[0],
             port=port,
+            slurm_version=daemons.slurm_version(),
             nodes=nodes,
             gpus=gpus,
             gpu_type=gpu_type,
@@ -80,16 +81,6 @@ def up(
             lab.down()
             raise
     return lab
-
-
-@contextlib.contextmanager
-def temporary(name: str | None = None, **options: object) -> Iterator[Lab]:
-    """A lab for as long as the body runs."""
-    lab = up(name or f"tmp-{os.getpid()}", temporary=True, **options)  # type: ignore[arg-type] # passed on to up
-    try:
-        yield lab
-    finally:
-        lab.down()
 
 
 def labs() -> list[Lab]:

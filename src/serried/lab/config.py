@@ -23,6 +23,7 @@ class Spec:
     """This machine's short host name: Slurm's daemons look for themselves by it."""
     port: int
     """The first of the lab's ports: controller, accounting, then one for each node."""
+    slurm_version: tuple[int, int] = (22, 5)
     nodes: int = 4
     gpus: int = 4
     """Per node. No process ever opens them: they exist to be counted and handed out."""
@@ -71,13 +72,14 @@ class Spec:
         known = dict(value)
         known["directory"] = Path(known["directory"])
         known["gpu_devices"] = tuple(known["gpu_devices"])
+        known["slurm_version"] = tuple(known["slurm_version"])
         known["partitions"] = tuple(known["partitions"])
         return cls(**known)
 
 
 def files(spec: Spec) -> dict[str, str]:
     """Every configuration file of the lab: name -> text."""
-    texts = {"slurm.conf": slurm_conf(spec)}
+    texts = {"slurm.conf": slurm_conf(spec), "cgroup.conf": cgroup_conf(spec)}
     if spec.gpus:
         texts["gres.conf"] = gres_conf(spec)
     if spec.accounting:
@@ -103,6 +105,15 @@ def slurm_conf(spec: Spec) -> str:
 def gres_conf(spec: Spec) -> str:
     kind = f" Type={spec.gpu_type}" if spec.gpu_type else ""
     return "".join(f"Name=gpu{kind} File={device}\n" for device in spec.gpu_devices)
+
+
+def cgroup_conf(spec: Spec) -> str:
+    """Keep slurmd's hands off cgroups: it readies them at start even if nothing of ours asks for them.
+
+    The v2 plugin wants systemd, D-Bus and delegated controllers, or it ends slurmd; v1 does nothing until
+    it is asked. `disabled` came with Slurm 23.02.
+    """
+    return f"CgroupPlugin={'disabled' if spec.slurm_version >= (23, 2) else 'cgroup/v1'}\n"
 
 
 def slurmdbd_conf(spec: Spec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 
@@ -24,6 +25,12 @@ def require(*, accounting: bool) -> None:
     missing = [name for name in wanted if shell.which(name) is None]
     if missing:
         raise shell.missing_program(*missing)
+
+
+def slurm_version() -> tuple[int, int]:
+    """(22, 5) for `slurm-wlm 22.05.8`."""
+    found = re.search(r"(\d+)\.(\d+)", shell.run([_program("slurmd"), "-V"], timeout=10).stdout)
+    return (int(found[1]), int(found[2])) if found else (22, 5)
 
 
 def names(spec: Spec) -> tuple[str, ...]:
@@ -69,14 +76,15 @@ def prepare(spec: Spec, name: str) -> None:
 def probe(spec: Spec, name: str) -> Callable[[], bool]:
     """A question that is answered yes as soon as the daemon serves."""
     if name == "munged":
-        return spec.munge_socket.exists
+        return lambda: _listens(socket.AF_UNIX, str(spec.munge_socket))
     if name == "mariadbd":
-        return spec.database_socket.exists
+        return lambda: _listens(socket.AF_UNIX, str(spec.database_socket))
     if name == "slurmdbd":
-        return lambda: _answers(spec.accounting_port)
+        return lambda: _listens(socket.AF_INET, ("127.0.0.1", spec.accounting_port))
     if name == "slurmctld":
         return lambda: _controller_is_up(spec)
-    return lambda: _node_is_up(spec, name)
+    port = spec.first_node_port + spec.node_names.index(name)
+    return lambda: _listens(socket.AF_INET, ("127.0.0.1", port)) and _node_is_up(spec, name)
 
 
 def node_states(spec: Spec) -> dict[str, str]:
@@ -137,10 +145,10 @@ def _install_database(spec: Spec) -> None:
     (spec.directory / "log/mariadb-install-db.out").write_text(result.stdout + result.stderr, encoding="utf-8")
 
 
-def _answers(port: int) -> bool:
-    with socket.socket() as connection:
+def _listens(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:
+    with socket.socket(family) as connection:
         connection.settimeout(1)
-        return connection.connect_ex(("127.0.0.1", port)) == 0
+        return connection.connect_ex(address) == 0
 
 
 def _controller_is_up(spec: Spec) -> bool:
