@@ -7,9 +7,13 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried.contract import SCHEMA
+from serried.contract.slug import slug
+
+if TYPE_CHECKING:
+    from serried import config
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Plan:
     @property
     def directory(self) -> str:
         """The run directory, absolute."""
-        return "/".join((self.site.root.rstrip("/") or "", self.project, self.experiment, self.run))
+        return "/".join((self.site.root.rstrip("/") or "", slug(self.project), slug(self.experiment), self.run))
 
     @property
     def world_size(self) -> int:
@@ -177,3 +181,64 @@ def _build(kind: Any, value: Any) -> Any:
     if typing.get_origin(kind) is tuple:
         return tuple(value)
     return value
+
+
+def plan(
+    resolved: config.Resolved, *, run_id: str, created: str, array: Array | None = None, name: str | None = None
+) -> Plan:
+    """Decide all that is left to decide. Pure: the snapshot fills in `source` afterwards.
+
+    Raises UsageError where the request cannot be met on this cluster.
+    """
+    from serried import resources
+
+    project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
+    allocation = resources.allocate(experiment.resources, cluster)
+    return Plan(
+        run=run_id,
+        name=name or experiment.name,
+        project=project.name,
+        experiment=experiment.name,
+        created=created,
+        command=experiment.command,
+        shell=experiment.shell,
+        seed=experiment.seed,
+        site=_site(cluster),
+        allocation=allocation,
+        source=Source(project.directory, experiment.workdir, project.snapshot),
+        environment=Environment(
+            experiment.environment.env,
+            experiment.environment.secrets,
+            experiment.environment.env_file_names,
+            experiment.environment.inherit,
+        ),
+        limit=_limit(experiment.limit, allocation.time_seconds),
+        array=array,
+        defaults=_defaults(resolved, resources.left_out(experiment.resources)),
+        share=project.share,
+    )
+
+
+def _site(cluster: config.Cluster) -> Site:
+    return Site(
+        name=cluster.name,
+        scheduler=cluster.scheduler,
+        root=cluster.root,
+        python=cluster.python,
+        gpu_option=cluster.gpu_option,
+        requeue=cluster.requeue,
+        kill_wait_seconds=cluster.kill_wait,
+        local_disk=cluster.local_disk,
+    )
+
+
+def _limit(asked: config.Limit, time_seconds: int | None) -> Limit:
+    """The lead is at most a quarter of the time limit: a longer one would warn at birth."""
+    lead = asked.lead if time_seconds is None else min(asked.lead, time_seconds // 4)
+    return Limit(lead, asked.grace, asked.silence, asked.restarts, asked.signal)
+
+
+def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys that nobody set, in the order of their definition."""
+    profile = [key for key, origin in resolved.origins.items() if origin.is_default and key.startswith("resources.")]
+    return tuple(dict.fromkeys([*left_out, *profile]))

@@ -1,0 +1,50 @@
+"""Array runs: which elements there are, and what each runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from serried.config import words
+from serried.errors import ConfigError, UsageError
+
+MOST = 1_000_000
+"""Elements in one run; Slurm's own ceiling is 4,000,000 and its default 1,000."""
+
+
+def parse_indices(text: str) -> tuple[int, ...]:
+    """The indices of `0-999`, `0-10:2` or `1,3,5`, sorted, each once. Raises UsageError."""
+    if "%" in text:
+        ranges, _, parallel = text.partition("%")
+        raise UsageError(f"`{text}` is no list of indices", hint=f"--array {ranges} --parallel {parallel}")
+    indices: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part, re.ASCII)
+        if match is None:
+            raise UsageError(f"`{text}` is no list of indices", hint="write `0-999`, `0-10:2` or `1,3,5`")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or step == 0:
+            raise UsageError(f"`{part.strip()}` is an empty range", hint="the first index comes first: `0-9`")
+        if (last - first) // step + len(indices) >= MOST:
+            raise UsageError(f"`{text}` makes over {MOST:,} elements", hint="make several runs of it")
+        indices |= set(range(first, last + 1, step))
+    return tuple(sorted(indices))
+
+
+def read_each(path: Path) -> tuple[tuple[str, ...], ...]:
+    """The commands of a file, one a line, each as words. Raises ConfigError with the line."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {(error.strerror or 'unreadable').lower()}", path=str(path)) from None
+    except UnicodeDecodeError:
+        raise ConfigError("is not UTF-8 text", path=str(path)) from None
+    commands = []
+    for number, line in words.lines(text):
+        try:
+            commands.append(words.split(line))
+        except ValueError as error:
+            raise ConfigError(f"the command {error}", path=str(path), line=number) from None
+    if not commands:
+        raise ConfigError("holds no command", path=str(path), hint="one command a line; `#` begins a comment")
+    return tuple(commands)

@@ -1,0 +1,58 @@
+"""Where to run: the profiles that Serried ships, and how a cluster is recognised.
+
+A profile is a TOML file in this folder, the same table that `[clusters.NAME]` holds in a user's file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCAL = "local"
+SLURM = "slurm"
+"""The profile for a Slurm that no other profile knows."""
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What tells that we are on a cluster: all that is given must hold."""
+
+    cluster: str
+    hostname: tuple[str, ...] = ()
+    """Patterns, any of which must match."""
+    environ: Mapping[str, str] | None = None
+    """Variables, all of which must match their pattern."""
+
+
+def shipped() -> dict[str, Path]:
+    """Each shipped profile's file, by the cluster's name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def recognise(signs: Sequence[Sign], *, hostname: str, environ: Mapping[str, str], has_slurm: bool) -> str:
+    """The name of the cluster that we are on: the first whose signs hold, else a plain Slurm, else this machine.
+
+    Without Slurm's commands no profile counts: there would be no way to submit.
+    """
+    if not has_slurm:
+        return LOCAL
+    for sign in signs:
+        if holds(sign, hostname, environ):
+            return sign.cluster
+    names = {sign.cluster for sign in signs}
+    inside = environ.get("SLURM_CLUSTER_NAME", "")
+    return inside if inside in names else SLURM
+
+
+def holds(sign: Sign, hostname: str, environ: Mapping[str, str]) -> bool:
+    if not sign.hostname and not sign.environ:
+        return False
+    by_name = not sign.hostname or any(fnmatch.fnmatchcase(hostname.lower(), p.lower()) for p in sign.hostname)
+    return by_name and all(
+        fnmatch.fnmatchcase(environ[name], pattern) if name in environ else False
+        for name, pattern in (sign.environ or {}).items()
+    )

@@ -1,0 +1,20 @@
+"""Text to values: files, precedence, validation, and where each value came from."""
+
+from __future__ import annotations
+
+from serried.config.definitions import Cluster, Environment, Experiment, Limit, Partition, Project, Resources
+from serried.config.resolve import Resolved, resolve
+from serried.config.sources import Origin
+
+__all__ = [
+    "Cluster",
+    "Environment",
+    "Experiment",
+    "Limit",
+    "Origin",
+    "Partition",
+    "Project",
+    "Resolved",
+    "Resources",
+    "resolve",
+]

@@ -1,0 +1,143 @@
+"""Settings that hold -> the values that the rest of Serried works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from serried.config import definitions, env_file, roots, schema, words
+from serried.config.definitions import Cluster, Environment, Experiment, Limit, Match, Partition, Project, Resources
+from serried.config.document import Keys
+from serried.config.sources import Files, Origin, Setting
+from serried.config.values import BadValue
+from serried.errors import ConfigError, UsageError
+
+Made = TypeVar("Made")
+
+
+class Builder:
+    """Makes dataclasses from settings; keeps the origins and warnings that come up on the way."""
+
+    def __init__(self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._environ = environ
+        self.origins: dict[str, Origin] = {}
+        self.warnings: list[str] = []
+        for place, setting in settings.items():
+            shown = ("cluster", *place[2:]) if place[0] == "clusters" else place
+            self.origins[schema.dotted(shown)] = setting.origin
+
+    def project(self, files: Files) -> Project:
+        given = self._values(definitions.keys(Project), ("project",))
+        given.setdefault("name", files.directory.name or "project")
+        return Project(str(files.directory), files.project.path if files.project else None, **given)
+
+    def cluster(self) -> Cluster:
+        place = ("clusters", self._cluster)
+        given = self._values(definitions.keys(Cluster), place)
+        given["root"] = self._root(given)
+        named = {where[3]: None for where in self._settings if where[:3] == (*place, "partitions")}
+        partitions = {name: self._table(Partition, (*place, "partitions", name)) for name in named}
+        return Cluster(
+            self._cluster,
+            **given,
+            match=self._table(Match, (*place, "match")),
+            partitions=partitions,
+        )
+
+    def experiment(self, name: str | None, command: Sequence[str] | None, project: Path, here: Path) -> Experiment:
+        given = self._values(definitions.keys(Experiment), ())
+        given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
+        given["workdir"] = self._workdir(given.get("workdir"), name, project, here)
+        given["cluster"] = self._cluster
+        return Experiment(
+            name or words.experiment_name(given["command"]),
+            **given,
+            resources=self._table(Resources, ("resources",)),
+            environment=self._environment(project),
+            limit=self._table(Limit, ("limit",)),
+        )
+
+    def _table(self, table: type[Made], place: Keys) -> Made:
+        return table(**self._values(definitions.keys(table), place))
+
+    def _values(self, keys: Mapping[str, definitions.Key], place: Keys) -> dict[str, Any]:
+        """What is set of a table at `place`."""
+        values: dict[str, Any] = {}
+        for name, key in keys.items():
+            if key.kind.names:
+                here = {at[-1]: setting.value for at, setting in self._settings.items() if at[:-1] == (*place, name)}
+                values |= {name: here} if here else {}
+            elif (*place, name) in self._settings:
+                values[name] = self._settings[*place, name].value
+        return values
+
+    def _command(
+        self, text: str | tuple[str, ...] | None, given: Sequence[str] | None, shell: bool, name: str | None
+    ) -> tuple[str, ...]:
+        if given is not None:
+            self.origins["command"] = Origin("command line", "command line")
+        command = tuple(given) if given is not None else text
+        if command is None:
+            raise self._wrong(("command",), f"the experiment `{name}` has no `command`", 'command = "python train.py"')
+        if any("\0" in word for word in command):
+            raise UsageError("the command contains a NUL character, which no program can be given")
+        if isinstance(command, str):
+            return (command,) if shell else self._split(command)
+        if shell and len(command) > 1:
+            raise self._wrong(
+                ("shell",), "`shell` wants one line of text, and the command is a list of words", "drop one"
+            )
+        return command
+
+    def _split(self, text: str) -> tuple[str, ...]:
+        try:
+            command = words.split(text)
+        except ValueError as error:
+            raise self._wrong(("command",), f"`command` {error}", "a list of words needs no quotes") from None
+        if not command or not command[0]:
+            raise self._wrong(("command",), "`command` names no program")
+        return command
+
+    def _workdir(self, given: str | None, name: str | None, project: Path, here: Path) -> str:
+        """Relative to the project's folder; a bare command runs where it was typed."""
+        if given is None:
+            return "." if name else os.path.relpath(here, project)
+        relative = os.path.relpath(project / given, project)
+        if Path(relative).parts[:1] == (os.pardir,):
+            raise self._wrong(("workdir",), f"`workdir` must be inside the project, and `{given}` is not")
+        return relative
+
+    def _environment(self, project: Path) -> Environment:
+        given = self._values(definitions.keys(Environment), ("environment",))
+        if path := given.get("env_file"):
+            given["env_file"] = str(project / Path(path).expanduser())
+            given["env_file_names"] = tuple(env_file.read(Path(given["env_file"])))
+        return Environment(**given)
+
+    def _root(self, given: Mapping[str, Any]) -> str:
+        place = ("clusters", self._cluster, "root")
+        scheduler = given.get("scheduler", Cluster.scheduler)
+        if given.get("root"):
+            try:
+                root = roots.expand(given["root"], self._environ)
+            except BadValue as error:
+                raise self._wrong(place, f"`root` {error}") from None
+        else:
+            root, reason = roots.default(scheduler, self._environ)
+            self.origins["cluster.root"] = Origin("default", reason)
+        if scheduler != "local" and roots.is_under_home(root, self._environ):
+            self.warnings.append(
+                f"run directories go to `{root}`, under your home, where quotas are small and compute nodes may not "
+                f"write: set `root` in `[clusters.{self._cluster}]`"
+            )
+        return root
+
+    def _wrong(self, place: Keys, message: str, hint: str | None = None) -> UsageError:
+        setting = self._settings.get(place)
+        if setting is None or setting.origin.path is None:
+            return UsageError(message, hint=hint)
+        return ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)

@@ -1,0 +1,182 @@
+"""Every setting there is: its key, kind, default and help, once.
+
+Validation, the command line's flags, `SERRIED_*` variables, `serried config show` and the
+configuration's page are all made from the fields below. A field that is None was not set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried.config import values
+from serried.config.values import Kind
+
+
+@dataclass(frozen=True)
+class Key:
+    kind: Kind
+    help: str
+    default: str | None = None
+    """What holds when nobody sets it, in words for the reader."""
+
+
+def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None) -> Any:
+    """A dataclass field that can be set in a file: `text` is its help, `value` what it is when nobody sets it."""
+    definition = Key(kind, text, default)
+    if isinstance(value, dict):
+        return field(default_factory=dict, metadata={"key": definition})
+    return field(default=value, metadata={"key": definition})
+
+
+def keys(table: type) -> dict[str, Key]:
+    """The keys of a table, in the order in which they are documented."""
+    return {f.name: f.metadata["key"] for f in dataclasses.fields(table) if "key" in f.metadata}
+
+
+@dataclass(frozen=True)
+class Resources:
+    nodes: int | None = key(values.COUNT, "How many nodes.", default="1")
+    gpus: int | None = key(
+        values.COUNT_OR_NONE, "GPUs on each node.", default="1 where there are GPUs; 0 when only `ranks` is given"
+    )
+    gpu_type: str | None = key(values.TEXT, "Which GPUs, as the cluster calls them.", default="any")
+    ranks: int | None = key(values.COUNT, "Ranks (processes) on each node.", default="one per GPU, else 1")
+    cpus: int | None = key(values.COUNT, "CPUs per GPU; per rank without GPUs.", default="2")
+    mem: int | None = key(values.MEMORY, "Memory per GPU (per rank without GPUs), or `all`.", default="10G")
+    mem_per_node: int | None = key(values.MEMORY, "Memory on each node, instead of `mem`.")
+    mem_per_cpu: int | None = key(values.MEMORY_PART, "Memory per CPU, instead of `mem`.")
+    time: int | None = key(values.DURATION, "Time limit.", default="1h; none on `local`")
+    account: str | None = key(values.TEXT, "Account that pays.", default="`SBATCH_ACCOUNT`, else the cluster's choice")
+    partition: str | None = key(values.TEXT, "Partition.", default="`SBATCH_PARTITION`, else the cluster's choice")
+    qos: str | None = key(values.TEXT, "Quality of service.", default="`SBATCH_QOS`, else the cluster's choice")
+    reservation: str | None = key(values.TEXT, "Reservation.", default="`SBATCH_RESERVATION`, else none")
+    constraint: tuple[str, ...] = key(values.TEXTS, "Features that nodes must have, all of them.", value=())
+    exclusive: bool | None = key(values.BOOLEAN, "Share the nodes with nobody; all memory then.", default="false")
+    licenses: tuple[str, ...] = key(values.COMMA_TEXTS, "Licences, `name:count`.", value=())
+    comment: str | None = key(values.TEXT, "A comment that the scheduler keeps.")
+    mail_user: str | None = key(values.TEXT, "Where the scheduler sends mail.")
+    mail_type: tuple[str, ...] = key(values.COMMA_TEXTS, "When it sends mail: `END`, `FAIL`, `ALL` …", value=())
+    extra: tuple[str, ...] = key(values.TEXTS, "Further options for the scheduler, as they are.", value=())
+
+
+@dataclass(frozen=True)
+class Environment:
+    env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged name by name.", value={})
+    secrets: tuple[str, ...] = key(
+        values.NAMES, "Variables whose values are taken at submit and written nowhere.", value=()
+    )
+    env_file: str | None = key(values.TEXT, "A file of `NAME=value` lines; its values are treated as secrets.")
+    inherit: str | tuple[str, ...] = key(
+        values.INHERIT, "What to take from the submitting shell.", default="`all`", value="all"
+    )
+    env_file_names: tuple[str, ...] = ()
+    """What `env_file` defines; the file's path is absolute once resolved."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    lead: int = key(
+        values.DURATION,
+        "How long before the time limit ranks are told; at most a quarter of it.",
+        default="60s",
+        value=60,
+    )
+    grace: int = key(values.DURATION, "From TERM to KILL.", default="30s", value=30)
+    silence: int | None = key(values.DURATION_OR_OFF, "Fail when no rank prints for so long.", default="off")
+    restarts: int = key(values.COUNT_OR_NONE, "How many further attempts there may be.", default="0", value=0)
+    signal: str | None = key(values.SIGNAL, "Sent to ranks with a request to stop.", default="off")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    command: tuple[str, ...] = key(
+        values.COMMAND, "What each rank runs: a list of words, or text split as a shell would.", value=()
+    )
+    shell: bool = key(values.BOOLEAN, "Let bash read `command`.", default="false", value=False)
+    seed: int = key(values.SEED, "Fills in `{seed}`.", default="0", value=0)
+    workdir: str = key(
+        values.TEXT, "Where ranks start, from the project's folder.", default="the project's folder", value="."
+    )
+    cluster: str | None = key(values.TEXT, "Where `serried submit` sends it.", default="the cluster recognised")
+    resources: Resources = Resources()
+    environment: Environment = field(default_factory=Environment)
+    limit: Limit = Limit()
+
+
+@dataclass(frozen=True)
+class Project:
+    directory: str
+    """Absolute."""
+    file: str | None
+    """The file that describes it; None where there is none."""
+    name: str = key(values.TEXT, "What the project is called.", default="its folder's name", value="")
+    link: tuple[str, ...] = key(
+        values.TEXTS,
+        "Entries to link into the snapshot rather than copy (`data`), or not to link (`!outputs`).",
+        default="top-level entries that git ignores",
+        value=(),
+    )
+    snapshot: bool = key(
+        values.BOOLEAN, "Run a copy of the code made at submit; false runs in place.", default="true", value=True
+    )
+    share: str = key(
+        Kind("`user` or `group`", values.choice("user", "group")),
+        "Who may read what a run writes.",
+        default="`user`",
+        value="user",
+    )
+
+
+@dataclass(frozen=True)
+class Partition:
+    time: int | None = key(values.DURATION, "Longest time limit.")
+    nodes: int | None = key(values.COUNT, "Most nodes.")
+    gpus: int | None = key(values.COUNT_OR_NONE, "GPUs on each node.")
+
+
+@dataclass(frozen=True)
+class Match:
+    hostname: tuple[str, ...] = key(values.TEXTS, "Patterns (`*`) for the host's name.", value=())
+    environ: Mapping[str, str] = key(values.PATTERNS, "Variables and patterns (`*`) for their values.", value={})
+
+
+@dataclass(frozen=True)
+class Cluster:
+    name: str
+    scheduler: str = key(
+        Kind("`slurm` or `local`", values.choice("slurm", "local")),
+        "Who runs the jobs.",
+        default="`slurm`",
+        value="slurm",
+    )
+    root: str = key(
+        values.TEXT,
+        "Where run directories go. May name variables.",
+        default="`$SCRATCH/serried`, `$PSCRATCH/serried`, `/scratch/$USER/serried` or `$HOME/serried`; "
+        "`$XDG_DATA_HOME/serried` on `local`",
+        value="",
+    )
+    python: str | None = key(values.TEXT, "Python 3.9 or later that runs the agent.", default="found on the node")
+    gpu_option: str = key(
+        Kind("`gres` or `gpus-per-node`", values.choice("gres", "gpus-per-node")),
+        "How GPUs are asked for.",
+        default="`gres`",
+        value="gres",
+    )
+    requeue: bool = key(values.BOOLEAN, "Whether a job may requeue itself.", default="true", value=True)
+    kill_wait: int = key(values.DURATION, "From the scheduler's TERM to its KILL.", default="30s", value=30)
+    local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")
+    gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="asked of the cluster")
+    cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")
+    gpu_types: tuple[str, ...] = key(values.TEXTS, "Types of GPUs there are.", default="not checked", value=())
+    default_partition: str | None = key(
+        values.TEXT, "Where jobs go that name no partition.", default="asked of the cluster"
+    )
+    max_time: int | None = key(values.DURATION, "Longest time limit anywhere.", default="not checked")
+    match: Match = field(default_factory=Match)
+    """How it is recognised."""
+    partitions: Mapping[str, Partition] = field(default_factory=dict)

@@ -1,0 +1,143 @@
+"""One TOML file: read with clean errors, and able to say on which line a key stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from serried.errors import ConfigError
+
+Keys = tuple[str, ...]
+"""Where a value is: ("experiments", "digits", "resources", "nodes")."""
+
+_NAME = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
+_DOTTED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
+_HEADER = re.compile(rf"\s*\[\[?\s*({_DOTTED})\s*\]")
+_KEY = re.compile(rf"\s*({_DOTTED})\s*=")
+_TOKEN = re.compile(r"""\"{3}|'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|[\[\]{}#]""")
+
+
+@dataclass(frozen=True)
+class Document:
+    path: str
+    """As it is shown: relative where that is shorter."""
+    text: str
+    tables: dict[str, Any]
+    above: Keys = ()
+    """Where in the file `tables` is: ("tool", "serried") in pyproject.toml."""
+
+    def inner(self, above: Keys, tables: dict[str, Any]) -> Document:
+        return Document(self.path, self.text, tables, above)
+
+    def line(self, key: Keys) -> int | None:
+        """The line (from 1) of a key, or of the nearest table around it; None when it is nowhere."""
+        places = self._places
+        key = self.above + key
+        while key and key not in places:
+            key = key[:-1]
+        return places.get(key)
+
+    @cached_property
+    def _places(self) -> dict[Keys, int]:
+        return _places(self.text)
+
+    def error(self, message: str, key: Keys = (), hint: str | None = None) -> ConfigError:
+        return ConfigError(message, path=self.path, line=self.line(key), hint=hint)
+
+
+def read(path: Path, shown: str | None = None) -> Document:
+    """Read a TOML file. Raises ConfigError when it cannot be read, is no UTF-8 or no TOML."""
+    shown = shown or str(path)
+    try:
+        data = path.read_bytes()
+    except IsADirectoryError:
+        raise ConfigError("is a directory, not a file", path=shown, hint="move it away") from None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {os.strerror(error.errno or 0).lower()}", path=shown) from None
+    return parse(data, shown)
+
+
+def parse(data: bytes, shown: str) -> Document:
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError("is not UTF-8 text", path=shown, line=line, hint="save it as UTF-8") from None
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _syntax_error(str(error), text, shown) from None
+    return Document(shown, text, tables)
+
+
+def _syntax_error(message: str, text: str, shown: str) -> ConfigError:
+    """Tomllib's words without its `(at line 3, column 5)`, which becomes ours."""
+    match = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    line = int(match[1]) if match and match[1] else len(text.splitlines()) or 1
+    words = message[: match.start()] if match else message
+    column = f" at column {match[2]}" if match and match[2] else ""
+    reason = words[:1].lower() + words[1:]
+    return ConfigError(f"is not TOML: {reason}{column}", path=shown, line=line, hint=_syntax_hint(text, line))
+
+
+def _syntax_hint(text: str, line: int) -> str | None:
+    lines = text.splitlines()
+    bare = re.fullmatch(
+        r"\s*[\w.-]+\s*=\s*([A-Za-z0-9][^\"'#]*?)\s*(#.*)?", lines[line - 1] if line <= len(lines) else ""
+    )
+    return f'text needs quotes: "{bare[1]}"' if bare else None
+
+
+def _places(text: str) -> dict[Keys, int]:
+    """The line of every table and key. Tomllib keeps none, so the text is scanned, strings over lines left out."""
+    places: dict[Keys, int] = {}
+    table: Keys = ()
+    depth, fence = 0, ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not fence and not depth:
+            if header := _HEADER.match(line):
+                table = parts(header[1])
+                for size in range(1, len(table) + 1):
+                    places.setdefault(table[:size], number)
+            elif found := _KEY.match(line):
+                key = parts(found[1])
+                for size in range(1, len(key) + 1):
+                    places.setdefault(table + key[:size], number)
+        depth, fence = _within(line, depth, fence)
+    return places
+
+
+def _within(line: str, depth: int, fence: str) -> tuple[int, str]:
+    """How many brackets, and which triple quote, are open after `line`."""
+    position = 0
+    while True:
+        if fence:
+            end = line.find(fence, position)
+            if end < 0:
+                return depth, fence
+            position, fence = end + 3, ""
+        token = _TOKEN.search(line, position)
+        if token is None or token[0] == "#":
+            return max(depth, 0), ""
+        position = token.end()
+        if token[0] in ('"""', "'''"):
+            fence = token[0]
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+
+
+def parts(key: str) -> Keys:
+    """`experiments."a b".resources` as a path."""
+    try:
+        table: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        return ()
+    names: list[str] = []
+    while isinstance(table, dict):
+        name, table = next(iter(table.items()))
+        names.append(name)
+    return tuple(names)

@@ -1,0 +1,123 @@
+"""Which keys may stand where. A document's tables go in; checked values with their places come out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried.config import definitions
+from serried.config.definitions import Key
+from serried.config.document import Keys
+from serried.config.values import BadValue, closest
+
+EVERY = "*"
+"""Stands for a name that the user chooses."""
+
+
+@dataclass(frozen=True)
+class Table:
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+    def table(self, name: str) -> Table | None:
+        return self.tables.get(name) or self.tables.get(EVERY)
+
+    def names(self) -> list[str]:
+        return [*self.keys, *(name for name in self.tables if name != EVERY)]
+
+
+_PARTS = {
+    "resources": Table(definitions.keys(definitions.Resources)),
+    "environment": Table(definitions.keys(definitions.Environment)),
+    "limit": Table(definitions.keys(definitions.Limit)),
+}
+_EXPERIMENT = definitions.keys(definitions.Experiment)
+_OVERLAY = {name: key for name, key in _EXPERIMENT.items() if name != "cluster"}
+"""What `on.CLUSTER` may say: the cluster is chosen by then."""
+
+ROOT = Table(
+    tables={
+        "project": Table(definitions.keys(definitions.Project)),
+        "defaults": Table(_EXPERIMENT, _PARTS),
+        "experiments": Table(
+            tables={EVERY: Table(_EXPERIMENT, {**_PARTS, "on": Table(tables={EVERY: Table(_OVERLAY, _PARTS)})})}
+        ),
+        "clusters": Table(
+            tables={
+                EVERY: Table(
+                    definitions.keys(definitions.Cluster),
+                    {
+                        "resources": _PARTS["resources"],
+                        "match": Table(definitions.keys(definitions.Match)),
+                        "partitions": Table(tables={EVERY: Table(definitions.keys(definitions.Partition))}),
+                    },
+                )
+            }
+        ),
+    }
+)
+"""What a file may hold."""
+
+COMMAND_LINE = Table(_EXPERIMENT, {**_PARTS, **ROOT.tables})
+"""What `--set` and the flags may name: an experiment's keys need no table's name before them."""
+
+
+class WrongKey(Exception):  # noqa: N818 - becomes a ConfigError where the place is known
+    def __init__(self, keys: Keys, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.keys = keys
+        self.message = message
+        self.hint = hint
+
+
+def check(table: Mapping[str, Any], schema: Table = ROOT, where: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Every value in `table`, parsed, with its place. Raises WrongKey at the first that is wrong."""
+    for name, value in table.items():
+        place = (*where, name)
+        if name in schema.keys:
+            yield from _value(schema.keys[name], value, place)
+        elif (inner := schema.table(name)) is not None:
+            if not isinstance(value, Mapping):
+                raise WrongKey(place, f"`{dotted(place)}` is a table, not a value", f"write `[{dotted(place)}]`")
+            yield from check(value, inner, place)
+        else:
+            raise WrongKey(place, f"unknown key `{dotted(place)}`", _unknown_hint(name, schema, where))
+
+
+def _value(key: Key, value: Any, place: Keys) -> Iterator[tuple[Keys, Any]]:
+    if not key.kind.names:
+        yield place, _parse(key, value, place)
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise WrongKey((*place, name), f"`{name}` cannot be the name of an environment variable")
+            yield (*place, name), _parse(key, item, (*place, name))
+    else:
+        raise WrongKey(place, f"`{dotted(place)}` is a table of names and values", f"write `[{dotted(place)}]`")
+
+
+def _parse(key: Key, value: Any, place: Keys) -> Any:
+    try:
+        return key.kind.parse(value)
+    except BadValue as error:
+        raise WrongKey(place, f"`{dotted(place)}` {error}", error.hint) from None
+
+
+def _unknown_hint(name: str, schema: Table, where: Keys) -> str:
+    near = closest(name, schema.names())
+    if near:
+        return near
+    home = next((table for table, part in _PARTS.items() if name in part.keys), None)
+    if home and home in schema.tables:
+        return f"it belongs in the table `{dotted((*where, home))}`"
+    return f"known here: {', '.join(f'`{known}`' for known in schema.names())}"
+
+
+def dotted(keys: Keys) -> str:
+    """A place as it would be written in TOML."""
+    return ".".join(
+        key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False) for key in keys
+    )

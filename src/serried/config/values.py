@@ -1,0 +1,234 @@
+"""Kinds of values: how each is read from TOML, from the environment and from the command line.
+
+A kind takes what TOML gives (text, number, boolean, list) or plain text, and returns the value in
+Serried's units: seconds and MiB. It raises `BadValue`, whose words complete "`resources.time` …".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+ALL_MEMORY = 0
+"""What Slurm takes as all memory of a node."""
+
+
+class BadValue(ValueError):  # noqa: N818 - reads as what happened
+    """`str()` completes a sentence that begins with the key; `hint` says what to write instead."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    """What the configuration's page calls it."""
+    parse: Callable[[Any], Any]
+    metavar: str = "TEXT"
+    many: bool = False
+    """A list, whose flag may be repeated."""
+    names: bool = False
+    """A table whose keys the user chooses; `parse` reads one of its values."""
+
+
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_UNITS = re.compile(
+    rf"(?:{_NUMBER}d)? ?(?:{_NUMBER}h)? ?(?:{_NUMBER}m(?:in)?)? ?(?:{_NUMBER}s)?", re.IGNORECASE | re.ASCII
+)
+_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", re.ASCII)
+_MEMORY = re.compile(rf"{_NUMBER} ?([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
+_MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_LONGEST = 10 * 366 * 86400
+
+
+def duration(value: Any) -> int:
+    """Seconds of `90m`, `1h30m`, `2d`, `2-00:00:00`, `12:00:00` or `30:00` (minutes and seconds, as Slurm reads it)."""
+    text = "" if isinstance(value, bool) else str(value).strip()
+    seconds = _duration(text)
+    if seconds is None:
+        hint = f"did you mean `{text}m`, `{text}h` or `{text}s`?" if re.fullmatch(r"\d+(\.\d+)?", text) else None
+        raise BadValue(f"must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `{_shown(value)}`", hint)
+    if not 0 < seconds <= _LONGEST:
+        raise BadValue(f"must be a duration between a second and ten years, not `{_shown(value)}`")
+    return seconds
+
+
+def _duration(text: str) -> int | None:
+    if text and (match := _UNITS.fullmatch(text)):
+        parts = zip(match.groups(), (86400, 3600, 60, 1), strict=True)
+        return math.ceil(sum(float(number or 0) * unit for number, unit in parts))
+    if match := _DAYS.fullmatch(text):
+        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds
+    if match := _CLOCK.fullmatch(text):
+        hours, minutes, seconds = (int(number or 0) for number in match.groups())
+        return hours * 3600 + minutes * 60 + seconds
+    return None
+
+
+def duration_or_off(value: Any) -> int | None:
+    return None if _is_off(value) else duration(value)
+
+
+def memory(value: Any) -> int:
+    """MiB of `10G`, `512M`, `1.5T`, `64GB` (all powers of 1,024, as in Slurm), rounded up; 0 for `all`."""
+    text = "" if isinstance(value, bool) else str(value).strip()
+    if text in {"all", "0"}:
+        return ALL_MEMORY
+    match = _MEMORY.fullmatch(text)
+    if not match:
+        hint = f"did you mean `{text}G`?" if re.fullmatch(r"\d+(\.\d+)?", text) else None
+        raise BadValue(f"must be an amount of memory such as `10G` or `512M`, or `all`, not `{_shown(value)}`", hint)
+    return max(1, math.ceil(float(match[1]) * _MEBIBYTES[match[2].upper()]))
+
+
+def memory_part(value: Any) -> int:
+    """As `memory`, where `all` makes no sense."""
+    amount = memory(value)
+    if amount == ALL_MEMORY:
+        raise BadValue("must be an amount of memory such as `4G`", '`mem = "all"` takes all memory of each node')
+    return amount
+
+
+def whole(least: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        text = "" if isinstance(value, bool) else str(value).strip()
+        if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII) or int(text) < least:
+            raise BadValue(f"must be a whole number from {least}, not `{_shown(value)}`")
+        return int(text)
+
+    return parse
+
+
+def boolean(value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word in {"true", "yes", "on", "1"}:
+        return True
+    if word in {"false", "no", "off", "0"}:
+        return False
+    raise BadValue(f"must be true or false, not `{_shown(value)}`")
+
+
+def text(value: Any) -> str:
+    """One line of text that may stand on a command line."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadValue(f"must be text in quotes, not `{_shown(value)}`")
+    if not str(value).strip():
+        raise BadValue("must not be empty")
+    if not str(value).isprintable():
+        raise BadValue(f"must be one line without control characters, not {str(value)!r}")
+    return str(value)
+
+
+def free_text(value: Any) -> str:
+    """Any text at all but NUL, which no process can be given."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadValue(f"must be text in quotes, not `{_shown(value)}`")
+    if "\0" in str(value):
+        raise BadValue("must not contain a NUL character")
+    return str(value)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    return tuple(text(item) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def comma_texts(value: Any) -> tuple[str, ...]:
+    """As `texts`; an item may hold several, with commas between, as the scheduler's own option does."""
+    return tuple(part.strip() for item in texts(value) for part in item.split(",") if part.strip())
+
+
+def command(value: Any) -> str | tuple[str, ...]:
+    """A list is taken as it is; text is split later, when it is known whether a shell shall read it."""
+    if isinstance(value, list | tuple):
+        if not value:
+            raise BadValue("must not be empty")
+        return tuple(free_text(word) for word in value)
+    if not free_text(value).strip():
+        raise BadValue("must not be empty")
+    return free_text(value)
+
+
+def choice(*words: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in words:
+            shown = ", ".join(f"`{word}`" for word in words[:-1]) + f" or `{words[-1]}`"
+            raise BadValue(f"must be {shown}, not `{_shown(value)}`", closest(str(value), words))
+        return str(value)
+
+    return parse
+
+
+def inherit(value: Any) -> str | tuple[str, ...]:
+    if value in ("all", "none"):
+        return str(value)
+    if isinstance(value, str):
+        raise BadValue(f"must be `all`, `none` or a list of names, not `{_shown(value)}`", f'for one name: ["{value}"]')
+    return variable_names(value)
+
+
+def variable_names(value: Any) -> tuple[str, ...]:
+    names = texts(value)
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            hint = "give the name alone; the value is taken from your environment at submit" if "=" in name else None
+            raise BadValue("must be names of environment variables" + ("" if hint else f", not `{name}`"), hint)
+    return names
+
+
+def signal_name(value: Any) -> str | None:
+    if _is_off(value):
+        return None
+    name = str(value).upper().removeprefix("SIG")
+    if f"SIG{name}" not in signal.Signals.__members__:
+        known = [member.removeprefix("SIG") for member in signal.Signals.__members__]
+        raise BadValue(f"must be a signal such as `USR1`, not `{_shown(value)}`", closest(name, known))
+    return name
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """`did you mean …?` where something known is near `word`."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else None
+
+
+def _is_off(value: Any) -> bool:
+    return value is False or str(value).lower() in {"off", "none"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    shown = str(value)
+    return shown if len(shown) <= 60 else shown[:57] + "…"
+
+
+COUNT = Kind("whole number from 1", whole(1), "N")
+COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
+SEED = Kind("whole number from 0", whole(0), "N")
+DURATION = Kind("duration", duration, "TIME")
+DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME")
+MEMORY = Kind("memory, or `all`", memory, "SIZE")
+MEMORY_PART = Kind("memory", memory_part, "SIZE")
+BOOLEAN = Kind("true or false", boolean)
+TEXT = Kind("text", text)
+TEXTS = Kind("text or list of texts", texts, many=True)
+COMMA_TEXTS = Kind("text or list of texts", comma_texts, many=True)
+COMMAND = Kind("text, or list of words", command)
+INHERIT = Kind("`all`, `none` or list of names", inherit, many=True)
+NAMES = Kind("list of names", variable_names, "NAME", many=True)
+VARIABLES = Kind("table of texts", free_text, names=True)
+PATTERNS = Kind("table of texts", text, names=True)
+SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")

@@ -1,0 +1,89 @@
+"""Commands as text: split into words as a POSIX shell would, expanding nothing."""
+
+from __future__ import annotations
+
+import re
+
+_PIECE = re.compile(
+    r"""
+      (?P<glue>\\\n)                          # a line continued: nothing at all
+    | (?P<space>[\ \t\n]+)
+    | '(?P<single>[^']*)'
+    | "(?P<double>(?:[^"\\]|\\.)*)"
+    | \\(?P<escaped>.)
+    | (?P<plain>[^\s'"\\]+|[^\S\ \t\n])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_VARIABLE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The words of `text`. Raises ValueError for a quote that is never closed.
+
+    Unlike `shlex.split`, joins lines that end in a backslash, and reads backslashes in double quotes as sh does.
+    """
+    words: list[str] = []
+    word: str | None = None
+    position = 0
+    while position < len(text):
+        match = _PIECE.match(text, position)
+        if match is None:
+            raise ValueError(
+                "ends in a lone backslash" if text[position] == "\\" else "has a quote that is never closed"
+            )
+        position = match.end()
+        kind = match.lastgroup or ""
+        if kind == "space":
+            words += [] if word is None else [word]
+            word = None
+        elif kind != "glue":
+            word = (word or "") + _literal(kind, match[kind])
+    return tuple(words) if word is None else (*words, word)
+
+
+def _literal(kind: str, piece: str) -> str:
+    return re.sub(r'\\([$`"\\])|\\\n', lambda match: match[1] or "", piece) if kind == "double" else piece
+
+
+def lines(text: str) -> tuple[tuple[int, str], ...]:
+    """The commands in a file of one command a line, each with its line number.
+
+    Blank lines and lines that begin with `#` are skipped; a backslash at a line's end continues it.
+    """
+    found: list[tuple[int, str]] = []
+    pending: list[str] = []
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+        if not pending and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        pending.append(line)
+        if not _continues(line):
+            found.append((number - len(pending) + 1, "\n".join(pending)))
+            pending = []
+    return (*found, *([(number - len(pending) + 1, "\n".join(pending))] if pending else []))
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def variables(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What looks like a shell's variable in `words`, `$NAME` or `${NAME}`, each once."""
+    return tuple(dict.fromkeys(name for word in words for name in _VARIABLE.findall(word)))
+
+
+_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|bash|sh|Rscript|julia|node")
+
+
+def experiment_name(words: tuple[str, ...]) -> str:
+    """What a command given without a name is called: its script, module or program."""
+    names = [word.rsplit("/", 1)[-1] for word in words]
+    if len(words) > 1 and _INTERPRETER.fullmatch(names[0]):
+        for position, word in enumerate(words[1:], start=1):
+            if word == "-m" and position + 1 < len(words):
+                return words[position + 1]
+            if word == "-c":
+                break
+            if not word.startswith("-"):
+                return names[position].rsplit(".", 1)[0] or names[position]
+    return names[0].rsplit(".", 1)[0] or names[0] or "command"

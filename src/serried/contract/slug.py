@@ -1,0 +1,23 @@
+"""Names that are safe as a folder, in a job's name and on a command line, whatever the user called the thing."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+LONGEST = 40
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,%d}" % (LONGEST - 1))
+_DIGEST = 6
+
+
+def slug(text: str) -> str:
+    """`text` itself where it is plain, else what is plain in it and a short hash of the whole.
+
+    Never empty, never over 40 characters, only `[A-Za-z0-9._-]`, never starting with `-` or `.`. Two
+    names that need mending and differ anywhere get different slugs.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")[: LONGEST - _DIGEST - 1].rstrip("-.")
+    return f"{plain}-{digest}" if plain else digest

@@ -1,0 +1,188 @@
+"""What an experiment asks for, on a cluster -> what the scheduler is asked for. Pure, and the only place that counts.
+
+N nodes, G GPUs per node, c CPUs per GPU and m memory per GPU; without GPUs, per rank. One task per node
+owns everything there, so CPUs and memory are rendered per node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from serried.config.definitions import Cluster, Partition, Resources
+from serried.config.values import closest
+from serried.errors import UsageError
+from serried.plan import Allocation
+
+CPUS = 2
+"""Per GPU, or per rank."""
+MEMORY_MB = 10 * 1024
+"""Per GPU, or per rank."""
+TIME_SECONDS = 3600
+ALL = 0
+"""Memory: all that a node has."""
+
+
+def allocate(request: Resources, cluster: Cluster) -> Allocation:
+    """Fill in what was left out, and refuse what the cluster is known not to have.
+
+    Raises UsageError with a hint for what cannot be.
+    """
+    name = request.partition or cluster.default_partition
+    partition = _partition(request.partition, cluster)
+    nodes = request.nodes or 1
+    gpus = _gpus(request, cluster, partition)
+    ranks = request.ranks or gpus or 1
+    units = gpus or ranks
+    cpus = _cpus(request, cluster, units)
+    allocation = Allocation(
+        nodes=nodes,
+        ranks=ranks,
+        gpus=gpus,
+        cpus=cpus,
+        memory_mb=_memory(request, cluster, units, cpus),
+        time_seconds=_time(request, cluster, partition),
+        gpu_type=request.gpu_type if gpus else None,
+        account=request.account,
+        partition=request.partition,
+        qos=request.qos,
+        reservation=request.reservation,
+        constraint=request.constraint,
+        licenses=request.licenses,
+        exclusive=bool(request.exclusive),
+        comment=request.comment,
+        mail_user=request.mail_user,
+        mail_type=request.mail_type,
+        extra=request.extra,
+    )
+    _check(allocation, request, cluster, partition, name)
+    return allocation
+
+
+def left_out(request: Resources) -> tuple[str, ...]:
+    """Keys of the request that `allocate` fills in with a default."""
+    memory = (request.mem, request.mem_per_node, request.mem_per_cpu)
+    said = {
+        "nodes": request.nodes is not None,
+        "gpus": request.gpus is not None,
+        "ranks": request.ranks is not None,
+        "cpus": request.cpus is not None,
+        "mem": any(amount is not None for amount in memory),
+        "time": request.time is not None,
+    }
+    return tuple(f"resources.{key}" for key, is_said in said.items() if not is_said)
+
+
+def _partition(name: str | None, cluster: Cluster) -> Partition | None:
+    """What is known of the partition. Slurm takes several, `a,b`: then nothing is, and Slurm judges."""
+    if name is None:
+        return cluster.partitions.get(cluster.default_partition or "")
+    if "," in name or not cluster.partitions:
+        return None
+    if name not in cluster.partitions:
+        hint = closest(name, cluster.partitions) or f"there are {_listed(cluster.partitions)}"
+        raise UsageError(f"partition `{name}` does not exist on cluster `{cluster.name}`", hint=hint)
+    return cluster.partitions[name]
+
+
+def _gpus(request: Resources, cluster: Cluster, partition: Partition | None) -> int:
+    """One by default where there are GPUs; none for who asked for ranks alone, and so for CPUs."""
+    if request.gpus is not None:
+        return request.gpus
+    there = partition.gpus if partition and partition.gpus is not None else cluster.gpus_per_node
+    return 1 if there and request.ranks is None else 0
+
+
+def _cpus(request: Resources, cluster: Cluster, units: int) -> int:
+    if request.cpus is not None:
+        return request.cpus * units
+    if cluster.scheduler == "local" and cluster.cpus_per_node:
+        return max(1, min(CPUS, cluster.cpus_per_node // units)) * units
+    return CPUS * units
+
+
+def _memory(request: Resources, cluster: Cluster, units: int, cpus: int) -> int | None:
+    """MiB per node; 0 is all. A whole node comes with its memory."""
+    if request.mem is not None:
+        return request.mem * units
+    if request.mem_per_node is not None:
+        return request.mem_per_node
+    if request.mem_per_cpu is not None:
+        return request.mem_per_cpu * cpus
+    if cluster.scheduler == "local":
+        return None
+    return ALL if request.exclusive else MEMORY_MB * units
+
+
+def _time(request: Resources, cluster: Cluster, partition: Partition | None) -> int | None:
+    """An hour by default on a cluster, or what the partition allows where that is less."""
+    if request.time is not None or cluster.scheduler == "local":
+        return request.time
+    longest = [limit for limit in (cluster.max_time, partition.time if partition else None) if limit]
+    return min([TIME_SECONDS, *longest])
+
+
+def _check(
+    asked: Allocation, request: Resources, cluster: Cluster, partition: Partition | None, partition_name: str | None
+) -> None:
+    where = f"cluster `{cluster.name}`"
+    if cluster.scheduler == "local" and asked.nodes > 1:
+        hint = "ask for more ranks or GPUs on it, or name a cluster with --cluster"
+        raise UsageError(f"this machine is one node, and {asked.nodes} were asked for", hint=hint)
+    if asked.gpus and asked.gpus % asked.ranks and asked.ranks % asked.gpus:
+        hint = "give each rank the same number of GPUs, or each GPU the same number of ranks"
+        raise UsageError(f"{asked.gpus} GPUs cannot be shared evenly by {asked.ranks} ranks", hint=hint)
+    if cluster.gpus_per_node is not None and asked.gpus > cluster.gpus_per_node:
+        raise _too_many_gpus(
+            asked,
+            cluster.gpus_per_node,
+            f"a node of {where}" if asked.nodes > 1 or cluster.scheduler != "local" else "this machine",
+        )
+    if partition and partition.gpus is not None and asked.gpus > partition.gpus:
+        raise _too_many_gpus(asked, partition.gpus, f"a node of partition `{partition_name}`")
+    if request.gpu_type and not asked.gpus:
+        raise UsageError(f"`gpu_type` is `{request.gpu_type}` and no GPU is asked for", hint="ask for some with --gpus")
+    if asked.gpu_type and cluster.gpu_types and asked.gpu_type not in cluster.gpu_types:
+        hint = closest(asked.gpu_type, cluster.gpu_types) or f"there are {_listed(cluster.gpu_types)}"
+        raise UsageError(f"there is no GPU of type `{asked.gpu_type}` on {where}", hint=hint)
+    if cluster.scheduler != "local" and cluster.cpus_per_node and asked.cpus > cluster.cpus_per_node:
+        hint = "`cpus` counts per GPU, or per rank without GPUs"
+        raise UsageError(
+            f"{asked.cpus} CPUs per node were asked for and {where} has {cluster.cpus_per_node}", hint=hint
+        )
+    if partition and partition.nodes is not None and asked.nodes > partition.nodes:
+        hint = f"at most {partition.nodes} in `{partition_name}`"
+        raise UsageError(f"{asked.nodes} nodes are more than partition `{partition_name}` gives", hint=hint)
+    _check_time(asked.time_seconds, cluster, partition, partition_name)
+
+
+def _too_many_gpus(asked: Allocation, there: int, where: str) -> UsageError:
+    if not there:
+        return UsageError(f"GPUs were asked for and {where} has none", hint="ask for CPUs alone with --ranks")
+    more = f", or more nodes: --nodes {-(-asked.nodes * asked.gpus // there)} --gpus {there}"
+    hint = f"ask for at most {there}" + ("" if where == "this machine" else more)
+    return UsageError(f"{asked.gpus} GPUs per node were asked for and {where} has {there}", hint=hint)
+
+
+def _check_time(seconds: int | None, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
+    if seconds is None:
+        return
+    if cluster.max_time and seconds > cluster.max_time:
+        message = f"a time limit of {clock(seconds)} is over what cluster `{cluster.name}` allows"
+        raise UsageError(message, hint=f"at most {clock(cluster.max_time)}")
+    if partition and partition.time and seconds > partition.time:
+        longer = [other for other, known in cluster.partitions.items() if known.time is None or known.time >= seconds]
+        instead = f"; {_listed(longer)} would allow it" if longer else ""
+        message = f"a time limit of {clock(seconds)} is over what partition `{name}` allows"
+        raise UsageError(message, hint=f"at most {clock(partition.time)}{instead}")
+
+
+def clock(seconds: int) -> str:
+    """Seconds as Slurm writes them: `2-00:00:00`, `1:30:00`."""
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    tail = f"{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}:{tail}" if days else f"{hours}:{tail}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
