@@ -1,0 +1,50 @@
+"""A scheduler in memory that counts what it is asked: for tests of readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from serried.errors import SchedulerUnreachable
+from serried.plan import Plan
+from serried.schedulers.interface import Job, Submission
+
+
+class FakeScheduler:
+    name = "slurm"
+
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = {(job.id, job.element): job for job in jobs}
+        self.polls: list[tuple[str, ...]] = []
+        self.cancelled: list[str] = []
+        self.answers = True
+
+    def __call__(self, name: str) -> FakeScheduler:
+        """As `scheduler_for`."""
+        assert name == self.name
+        return self
+
+    def tell(self, job: Job) -> None:
+        self.jobs[job.id, job.element] = job
+
+    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
+        return Submission((plan.run, token), environment)
+
+    def submit(self, submission: Submission) -> str:
+        raise SchedulerUnreachable(f"readers submit nothing: {submission.argv}")
+
+    def find(self, token: str) -> str | None:
+        raise SchedulerUnreachable(f"readers reconcile nothing: {token}")
+
+    def poll(self, ids: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
+        self.polls.append(tuple(ids))
+        if not self.answers:
+            raise SchedulerUnreachable("slurm does not answer")
+        return {key: job for key, job in self.jobs.items() if job.id in ids}
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        if not self.answers:
+            raise SchedulerUnreachable("slurm does not answer")
+        self.cancelled += ids
+
+    def explain(self, reason: str) -> str:
+        return f"it waits because of {reason}"
