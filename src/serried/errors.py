@@ -16,6 +16,8 @@ the scheduler's own words, then `hint: …`, and exits with `exit_code`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class SerriedError(Exception):
     """The root of the tree.
@@ -71,3 +73,11 @@ class SubmissionUncertain(SerriedError):  # noqa: N818 - reads as what happened
 
 class RunFailed(SerriedError):  # noqa: N818 - reads as what happened
     exit_code = 1
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint that names what is nearest to `word`; None where nothing is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else None

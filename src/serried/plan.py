@@ -11,40 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from serried.contract import SCHEMA
 from serried.contract.slug import slug
+from serried.resources import Allocation, allocate, left_out
 
 if TYPE_CHECKING:
     from serried import config
 
-
-@dataclass(frozen=True)
-class Allocation:
-    """What the scheduler is asked for. One Slurm task per node owns everything on that node."""
-
-    nodes: int
-    ranks: int
-    """Ranks per node."""
-    gpus: int
-    """GPUs per node; 0 on CPU clusters."""
-    cpus: int
-    """CPUs per node."""
-    memory_mb: int | None
-    """Memory per node in MiB; 0 is all of it; None leaves it to the cluster."""
-    time_seconds: int | None
-    """Walltime limit; None is no limit of ours."""
-    gpu_type: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
-    constraint: tuple[str, ...] = ()
-    """Every one must hold: joined by `&`."""
-    licenses: tuple[str, ...] = ()
-    exclusive: bool = False
-    comment: str | None = None
-    mail_user: str | None = None
-    mail_type: tuple[str, ...] = ()
-    extra: tuple[str, ...] = ()
-    """Options for the scheduler's submit command, as they are."""
+__all__ = ["Allocation", "Array", "Environment", "Limit", "Plan", "Site", "Source", "plan"]
 
 
 @dataclass(frozen=True)
@@ -190,10 +162,8 @@ def plan(
 
     Raises UsageError where the request cannot be met on this cluster.
     """
-    from serried import resources
-
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
-    allocation = resources.allocate(experiment.resources, cluster)
+    allocation = allocate(experiment.resources, cluster)
     return Plan(
         run=run_id,
         name=name or experiment.name,
@@ -214,7 +184,7 @@ def plan(
         ),
         limit=_limit(experiment.limit, allocation.time_seconds),
         array=array,
-        defaults=_defaults(resolved, resources.left_out(experiment.resources)),
+        defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,
     )
 

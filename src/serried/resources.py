@@ -7,11 +7,13 @@ owns everything there, so CPUs and memory are rendered per node.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from serried.config.definitions import Cluster, Partition, Resources
-from serried.config.values import closest
-from serried.errors import UsageError
-from serried.plan import Allocation
+from serried.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:  # who only reads plans must not pay for the definitions
+    from serried.config.definitions import Cluster, Partition, Resources
 
 CPUS = 2
 """Per GPU, or per rank."""
@@ -20,6 +22,37 @@ MEMORY_MB = 10 * 1024
 TIME_SECONDS = 3600
 ALL = 0
 """Memory: all that a node has."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What the scheduler is asked for. One Slurm task per node owns everything on that node."""
+
+    nodes: int
+    ranks: int
+    """Ranks per node."""
+    gpus: int
+    """GPUs per node; 0 on CPU clusters."""
+    cpus: int
+    """CPUs per node."""
+    memory_mb: int | None
+    """Memory per node in MiB; 0 is all of it; None leaves it to the cluster."""
+    time_seconds: int | None
+    """Walltime limit; None is no limit of ours."""
+    gpu_type: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: tuple[str, ...] = ()
+    """Every one must hold: joined by `&`."""
+    licenses: tuple[str, ...] = ()
+    exclusive: bool = False
+    comment: str | None = None
+    mail_user: str | None = None
+    mail_type: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    """Options for the scheduler's submit command, as they are."""
 
 
 def allocate(request: Resources, cluster: Cluster) -> Allocation:
@@ -79,7 +112,7 @@ def _partition(name: str | None, cluster: Cluster) -> Partition | None:
     if "," in name or not cluster.partitions:
         return None
     if name not in cluster.partitions:
-        hint = closest(name, cluster.partitions) or f"there are {_listed(cluster.partitions)}"
+        hint = did_you_mean(name, cluster.partitions) or f"there are {_listed(cluster.partitions)}"
         raise UsageError(f"partition `{name}` does not exist on cluster `{cluster.name}`", hint=hint)
     return cluster.partitions[name]
 
@@ -142,7 +175,7 @@ def _check(
     if request.gpu_type and not asked.gpus:
         raise UsageError(f"`gpu_type` is `{request.gpu_type}` and no GPU is asked for", hint="ask for some with --gpus")
     if asked.gpu_type and cluster.gpu_types and asked.gpu_type not in cluster.gpu_types:
-        hint = closest(asked.gpu_type, cluster.gpu_types) or f"there are {_listed(cluster.gpu_types)}"
+        hint = did_you_mean(asked.gpu_type, cluster.gpu_types) or f"there are {_listed(cluster.gpu_types)}"
         raise UsageError(f"there is no GPU of type `{asked.gpu_type}` on {where}", hint=hint)
     if cluster.scheduler != "local" and cluster.cpus_per_node and asked.cpus > cluster.cpus_per_node:
         hint = "`cpus` counts per GPU, or per rank without GPUs"

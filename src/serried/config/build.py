@@ -115,7 +115,7 @@ class Builder:
         given = self._values(definitions.keys(Environment), ("environment",))
         if path := given.get("env_file"):
             given["env_file"] = str(project / Path(path).expanduser())
-            given["env_file_names"] = tuple(env_file.read(Path(given["env_file"])))
+            given["env_file_names"] = tuple(env_file.read_env_file(Path(given["env_file"])))
         return Environment(**given)
 
     def _root(self, given: Mapping[str, Any]) -> str:

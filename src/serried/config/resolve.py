@@ -16,8 +16,7 @@ from serried.config.build import Builder
 from serried.config.definitions import Cluster, Experiment, Project
 from serried.config.document import Keys
 from serried.config.sources import Files, Layer, Origin, Setting
-from serried.config.values import closest
-from serried.errors import ConfigError, UsageError
+from serried.errors import ConfigError, UsageError, did_you_mean
 
 _MEMORY = {("resources", "mem"), ("resources", "mem_per_node"), ("resources", "mem_per_cpu")}
 """Three ways to say one thing: the strongest source's way displaces the others."""
@@ -89,7 +88,7 @@ def _experiment(name: str | None, command: Sequence[str] | None, layers: list[La
         if name in known:
             return name
         listed = f"there are {_listed(known)}" if known else "a command without a table goes after `--`"
-        raise UsageError(f"there is no experiment `{name}`", hint=closest(name, known) or listed)
+        raise UsageError(f"there is no experiment `{name}`", hint=did_you_mean(name, known) or listed)
     if command is not None:
         return None
     if len(known) == 1:
@@ -118,7 +117,7 @@ def _cluster(
     if name is None:
         return _recognised(layers, environ)
     if name not in known:
-        hint = closest(name, known) or f"known here: {_listed(known)}; `[clusters.{name}]` describes another"
+        hint = did_you_mean(name, known) or f"known here: {_listed(known)}; `[clusters.{name}]` describes another"
         message = f"there is no cluster `{name}`"
         if asked or setting is None or setting.origin.path is None:
             raise UsageError(message, hint=hint)

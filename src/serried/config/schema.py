@@ -11,7 +11,8 @@ from typing import Any
 from serried.config import definitions
 from serried.config.definitions import Key
 from serried.config.document import Keys
-from serried.config.values import BadValue, closest
+from serried.config.values import BadValue
+from serried.errors import did_you_mean
 
 EVERY = "*"
 """Stands for a name that the user chooses."""
@@ -107,7 +108,7 @@ def _parse(key: Key, value: Any, place: Keys) -> Any:
 
 
 def _unknown_hint(name: str, schema: Table, where: Keys) -> str:
-    near = closest(name, schema.names())
+    near = did_you_mean(name, schema.names())
     if near:
         return near
     home = next((table for table, part in _PARTS.items() if name in part.keys), None)

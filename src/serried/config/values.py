@@ -10,9 +10,11 @@ import datetime as dt
 import math
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from serried.errors import did_you_mean
 
 ALL_MEMORY = 0
 """What Slurm takes as all memory of a node."""
@@ -161,18 +163,20 @@ def choice(*words: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in words:
             shown = ", ".join(f"`{word}`" for word in words[:-1]) + f" or `{words[-1]}`"
-            raise BadValue(f"must be {shown}, not `{_shown(value)}`", closest(str(value), words))
+            raise BadValue(f"must be {shown}, not `{_shown(value)}`", did_you_mean(str(value), words))
         return str(value)
 
     return parse
 
 
 def inherit(value: Any) -> str | tuple[str, ...]:
+    """Names may be patterns: `NCCL_*`."""
     if value in ("all", "none"):
         return str(value)
     if isinstance(value, str):
         raise BadValue(f"must be `all`, `none` or a list of names, not `{_shown(value)}`", f'for one name: ["{value}"]')
-    return variable_names(value)
+    variable_names([re.sub(r"[*?]", "_", item) if isinstance(item, str) else item for item in value])
+    return texts(value)
 
 
 def variable_names(value: Any) -> tuple[str, ...]:
@@ -190,16 +194,8 @@ def signal_name(value: Any) -> str | None:
     name = str(value).upper().removeprefix("SIG")
     if f"SIG{name}" not in signal.Signals.__members__:
         known = [member.removeprefix("SIG") for member in signal.Signals.__members__]
-        raise BadValue(f"must be a signal such as `USR1`, not `{_shown(value)}`", closest(name, known))
+        raise BadValue(f"must be a signal such as `USR1`, not `{_shown(value)}`", did_you_mean(name, known))
     return name
-
-
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """`did you mean …?` where something known is near `word`."""
-    import difflib
-
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean `{near[0]}`?" if near else None
 
 
 def _is_off(value: Any) -> bool:
