@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,16 +148,45 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
         return status if status >= 0 else 128 - status
 
 
-_spawned: list[subprocess.Popen[bytes]] = []
+Child = subprocess.Popen[bytes]
+"""A process that `start` started: it has a `pid`, and `poll()` gives its status once it has ended."""
+
+_spawned: list[Child] = []
 
 
-def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
+def spawn(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    umask: int = -1,
+) -> int:
     """Start a process in a session of its own that outlives us; its output is added to `log`. Returns its pid.
 
     It gets no terminal, and none of our open files.
     """
-    _trace(argv)
     reap()
+    process = start(argv, log=log, env=env, cwd=cwd, umask=umask)
+    _spawned.append(process)
+    return process.pid
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    umask: int = -1,
+    last_word: int | None = None,
+) -> Child:
+    """As `spawn`, for who wants to see the end of it.
+
+    `last_word` is a signal that it gets when we die first, where the system can do that (Linux).
+    """
+    _trace(argv)
+    tie = None if last_word is None or sys.platform != "linux" else _tie(last_word)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
@@ -167,7 +196,9 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = Non
             stderr=descriptor,
             env=None if env is None else dict(env),
             cwd=cwd,
+            umask=umask,
             start_new_session=True,
+            preexec_fn=tie,  # noqa: PLW1509 - one system call, prepared before the fork
         )
     except FileNotFoundError as error:
         if cwd is not None and not cwd.is_dir():
@@ -175,8 +206,16 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = Non
         raise missing_program(argv[0]) from error
     finally:
         os.close(descriptor)
-    _spawned.append(process)
-    return process.pid
+    return process
+
+
+def _tie(number: int) -> Callable[[], None]:
+    """What a child calls to get signal `number` when its parent dies."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    pr_set_pdeathsig = 1
+    return lambda: prctl(pr_set_pdeathsig, number, 0, 0, 0)
 
 
 def reap() -> None:

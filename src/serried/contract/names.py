@@ -13,9 +13,8 @@ KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
 MARK = "SERRIED_MARK"  # run/element/attempt: how leftovers are known in /proc
 NODE = "SERRIED_NODE"  # the node's index: several nodes of a lab share one /proc
 
-# What the local scheduler gives to job.sh, as Slurm gives SLURM_JOB_ID, SLURM_ARRAY_TASK_ID and SLURM_RESTART_COUNT.
-JOB_ID = "SERRIED_JOB_ID"
-RESTARTS = "SERRIED_RESTART_COUNT"
+# What else the local scheduler gives to job.sh.
+RESTARTS = "SERRIED_RESTART_COUNT"  # as SLURM_RESTART_COUNT
 LOCAL_JOB = "SERRIED_LOCAL_JOB"  # how the local scheduler knows a job's leftovers in /proc
 
 # What ranks read besides torch's own names.
@@ -28,7 +27,7 @@ DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks should save and leave
 
 JOB_VARIABLES = frozenset(
-    {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, JOB_ID, RESTARTS, LOCAL_JOB}
+    {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, JOB, RESTARTS, LOCAL_JOB}
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, DEADLINE, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""

@@ -9,7 +9,7 @@ from serried.errors import UsageError
 if TYPE_CHECKING:
     from serried.schedulers.interface import Scheduler
 
-NAMES = ("slurm",)
+NAMES = ("local", "slurm")
 
 
 def get(name: str) -> Scheduler:
@@ -18,4 +18,8 @@ def get(name: str) -> Scheduler:
         from serried.schedulers.slurm import Slurm
 
         return Slurm()
+    if name == "local":
+        from serried.schedulers.local import Local
+
+        return Local()
     raise UsageError(f"there is no scheduler `{name}`", hint=f"use one of: {', '.join(NAMES)}")
