@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from serried.config.catalogue import Catalogue, catalogue
 from serried.config.definitions import Cluster, Environment, Experiment, Limit, Partition, Project, Resources
 from serried.config.resolve import Resolved, resolve
 from serried.config.sources import Origin
 
 __all__ = [
+    "Catalogue",
     "Cluster",
     "Environment",
     "Experiment",
@@ -16,5 +18,6 @@ __all__ = [
     "Project",
     "Resolved",
     "Resources",
+    "catalogue",
     "resolve",
 ]

@@ -38,6 +38,8 @@ class Kind:
     """A list, whose flag may be repeated."""
     names: bool = False
     """A table whose keys the user chooses; `parse` reads one of its values."""
+    show: Callable[[Any], str] = str
+    """A value as one would write it."""
 
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
@@ -198,6 +200,33 @@ def signal_name(value: Any) -> str | None:
     return name
 
 
+def show_duration(seconds: int) -> str:
+    """Seconds as `1h30m`."""
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+def show_memory(mebibytes: int) -> str:
+    """MiB as `10G`, or `all`."""
+    if mebibytes == ALL_MEMORY:
+        return "all"
+    return f"{mebibytes}M" if mebibytes % 1024 else f"{mebibytes // 1024}G"
+
+
+def _show_texts(items: tuple[str, ...] | str) -> str:
+    return items if isinstance(items, str) else ", ".join(items)
+
+
+def _show_command(words: tuple[str, ...]) -> str:
+    import shlex
+
+    return shlex.join(words) if len(words) > 1 else "".join(words)
+
+
+def _show_boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def _is_off(value: Any) -> bool:
     return value is False or str(value).lower() in {"off", "none"}
 
@@ -213,18 +242,17 @@ def _shown(value: Any) -> str:
 
 COUNT = Kind("whole number from 1", whole(1), "N")
 COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
-SEED = Kind("whole number from 0", whole(0), "N")
-DURATION = Kind("duration", duration, "TIME")
-DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME")
-MEMORY = Kind("memory, or `all`", memory, "SIZE")
-MEMORY_PART = Kind("memory", memory_part, "SIZE")
-BOOLEAN = Kind("true or false", boolean)
+DURATION = Kind("duration", duration, "TIME", show=show_duration)
+DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME", show=show_duration)
+MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
+MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
+BOOLEAN = Kind("true or false", boolean, show=_show_boolean)
 TEXT = Kind("text", text)
-TEXTS = Kind("text or list of texts", texts, many=True)
-COMMA_TEXTS = Kind("text or list of texts", comma_texts, many=True)
-COMMAND = Kind("text, or list of words", command)
-INHERIT = Kind("`all`, `none` or list of names", inherit, many=True)
-NAMES = Kind("list of names", variable_names, "NAME", many=True)
+TEXTS = Kind("text or list of texts", texts, many=True, show=_show_texts)
+COMMA_TEXTS = Kind("text or list of texts", comma_texts, many=True, show=_show_texts)
+COMMAND = Kind("text, or list of words", command, show=_show_command)
+INHERIT = Kind("`all`, `none` or list of names", inherit, many=True, show=_show_texts)
+NAMES = Kind("list of names", variable_names, "NAME", many=True, show=_show_texts)
 VARIABLES = Kind("table of texts", free_text, names=True)
 PATTERNS = Kind("table of texts", text, names=True)
 SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")

@@ -77,6 +77,8 @@ _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|bash|sh|Rscript|julia|node")
 
 def experiment_name(words: tuple[str, ...]) -> str:
     """What a command given without a name is called: its script, module or program."""
+    if not words:
+        return ""
     names = [word.rsplit("/", 1)[-1] for word in words]
     if len(words) > 1 and _INTERPRETER.fullmatch(names[0]):
         for position, word in enumerate(words[1:], start=1):

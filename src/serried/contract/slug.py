@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 LONGEST = 40
@@ -18,6 +17,8 @@ def slug(text: str) -> str:
     """
     if _PLAIN.fullmatch(text):
         return text
+    import hashlib  # takes milliseconds, and most names need none
+
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")[: LONGEST - _DIGEST - 1].rstrip("-.")
     return f"{plain}-{digest}" if plain else digest

@@ -1,0 +1,96 @@
+"""`serried config`: each setting and where it comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried import config
+from serried.cli import options
+from serried.config import definitions, schema
+from serried.config.definitions import Key
+from serried.contract import SCHEMA
+from serried.ui import console
+
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_REDACTED = "(not shown)"
+
+Row = dict[str, Any]
+
+
+@click.group()
+def command() -> None:
+    """Show each setting and where it comes from."""
+
+
+@command.command()
+@click.argument("experiment", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON value: seconds and MiB.")
+@options.common
+@options.resources
+def show(
+    experiment: str | None, *, as_json: bool, cluster: str | None, settings: tuple[str, ...], **values: Any
+) -> None:
+    r"""Show the settings that EXPERIMENT would run with here.
+
+    Takes the flags of `submit`, so that it answers "what would this do?". Values of variables whose names
+    sound secret are not shown.
+
+    \b
+    serried config show
+    serried config show digits --cluster cedar
+    """
+    here = Path.cwd()
+    known = config.catalogue(here, os.environ).experiments
+    bare = None if experiment or len(known) == 1 else ()
+    resolved = config.resolve(experiment, bare, options.overrides(values, settings), cluster, here, os.environ)
+    rows = list(_rows(resolved))
+    if as_json:
+        console.out_json({"schema": SCHEMA, "settings": rows, "warnings": list(resolved.warnings)})
+        return
+    for line in console.table(["KEY", "VALUE", "ORIGIN"], [(row["key"], row["text"], row["origin"]) for row in rows]):
+        console.out(line)
+    for warning in resolved.warnings:
+        console.warning(warning)
+
+
+def _rows(resolved: config.Resolved) -> Iterator[Row]:
+    tables: list[tuple[str, object]] = [
+        ("project", resolved.project),
+        ("", resolved.experiment),
+        ("resources", resolved.experiment.resources),
+        ("environment", resolved.experiment.environment),
+        ("limit", resolved.experiment.limit),
+        ("cluster", resolved.cluster),
+    ]
+    for place, table in tables:
+        for name, key in definitions.keys(type(table)).items():
+            yield from _row((place, name) if place else (name,), key, getattr(table, name), resolved.origins)
+
+
+def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, config.Origin]) -> Iterator[Row]:
+    """A row for a key, one for each name of a table; none for what is not set and has no default."""
+    if key.kind.names:
+        for name, item in value.items():
+            hidden = _REDACTED if _SECRET.search(name) else item
+            yield _shown((*place, name), hidden, hidden, origins)
+    elif value not in (None, (), ""):
+        yield _shown(place, list(value) if isinstance(value, tuple) else value, key.kind.show(value), origins)
+    elif key.default:
+        yield _shown(place, None, key.default.replace("`", ""), origins)
+
+
+def _shown(place: tuple[str, ...], value: Any, text: str, origins: Mapping[str, config.Origin]) -> Row:
+    origin = origins.get(schema.dotted(place))
+    return {
+        "key": schema.dotted(place),
+        "value": value,
+        "text": text,
+        "origin": str(origin) if origin else "default",
+        "source": origin.source if origin else "default",
+    }

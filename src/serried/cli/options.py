@@ -1,0 +1,77 @@
+"""Flags that `run` and `submit` share, made from the definitions: one for each resource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from serried.config import sources
+from serried.config.definitions import Key, Resources, keys
+from serried.config.values import BOOLEAN, BadValue
+from serried.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_RESOURCES = keys(Resources)
+
+
+def flag(key: str) -> str:
+    """The flag for a resource: `mem_per_node` is `--mem-per-node`."""
+    return "--" + key.replace("_", "-")
+
+
+def resources(function: Function) -> Function:
+    """Add one flag for each key of the table `resources`; the function gets what was given as text."""
+    for name, key in reversed(_RESOURCES.items()):
+        function = _option(name, key)(function)
+    return function
+
+
+def _option(name: str, key: Key) -> Callable[[Function], Function]:
+    if key.kind is BOOLEAN:
+        return click.option(f"{flag(name)}/--no-{name}", name, default=None, help=key.help)
+    default = f"  [default: {key.default.replace('`', '')}]" if key.default else ""
+    return click.option(flag(name), name, metavar=key.kind.metavar, multiple=key.kind.many, help=key.help + default)
+
+
+def common(function: Function) -> Function:
+    """Add --cluster, --name and --set."""
+    decorators = [
+        click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
+        click.option("--name", metavar="NAME", help="What to call the run."),
+        click.option(
+            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set limit.grace=60s`."
+        ),
+    ]
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What was given, by dotted key, for `config.resolve`.
+
+    `values` may hold more than resources; the rest is left alone. A flag beats `--set` of the same key.
+
+    Raises UsageError that names the flag.
+    """
+    given = dict(_setting(text) for text in settings)
+    for name, key in _RESOURCES.items():
+        value = values.get(name)
+        if value is None or value == ():
+            continue
+        try:
+            key.kind.parse(value)
+        except BadValue as error:
+            raise UsageError(f"`{flag(name)}` {error}", hint=error.hint) from None
+        given[f"resources.{name}"] = value
+    return given
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"`--set {text}` says no `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
+    return key.strip(), sources.guess(value)

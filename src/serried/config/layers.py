@@ -1,0 +1,140 @@
+"""Sources -> layers of settings, and which of them hold for an experiment on a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from serried import clusters
+from serried.clusters import Sign, machine
+from serried.config import document, schema, sources
+from serried.config.document import Keys
+from serried.config.sources import Files, Layer, Origin, Setting
+from serried.errors import ConfigError
+
+_MEMORY = {("resources", "mem"), ("resources", "mem_per_node"), ("resources", "mem_per_cpu")}
+"""Three ways to say one thing: the strongest source's way displaces the others."""
+
+
+def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> list[Layer]:
+    """What users and site say, the weakest first."""
+    return [
+        *(sources.from_document("site", found) for found in reversed(files.site)),
+        *([sources.from_document("user", files.user)] if files.user else []),
+        *([sources.from_document("project", files.project)] if files.project else []),
+        sources.from_environ(environ),
+        sources.from_overrides(overrides),
+    ]
+
+
+def recognise(layers: list[Layer], environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """The name of the cluster that we are on, and what to say about it."""
+    if machine.has_slurm(environ):
+        return clusters.recognise(_signs(layers), hostname=socket.gethostname(), environ=environ, has_slurm=True), ()
+    if shutil.which("sbatch", path=environ.get("PATH", os.defpath)):
+        return clusters.LOCAL, ("Slurm's commands are here but no cluster is configured: this machine runs it itself",)
+    return clusters.LOCAL, ()
+
+
+def _signs(layers: list[Layer]) -> list[Sign]:
+    """How each cluster is recognised: the users' and the site's clusters before the shipped ones."""
+    shipped = clusters.shipped()
+    every = [*(_shipped(name) for name in reversed(shipped)), *layers]
+    names = dict.fromkeys([*sources.names(layers, "clusters"), *shipped])
+    return [_sign(name, every) for name in names]
+
+
+def _sign(name: str, layers: list[Layer]) -> Sign:
+    """A cluster's signs from all layers, the strongest's last."""
+    hostname: tuple[str, ...] = ()
+    environ: dict[str, str] = {}
+    for layer in layers:
+        for place, setting in layer.settings.items():
+            if place[:4] == ("clusters", name, "match", "hostname"):
+                hostname = setting.value
+            elif place[:4] == ("clusters", name, "match", "environ"):
+                environ[place[4]] = setting.value
+    return Sign(name, hostname, environ)
+
+
+def _shipped(name: str) -> Layer:
+    found = document.read(clusters.shipped()[name])
+    whole = document.Document(found.path, found.text, {"clusters": {name: found.tables}})
+    return sources.from_document("profile", whole, f"profile `{name}`")
+
+
+def cluster_names(layers: list[Layer]) -> list[str]:
+    return list(dict.fromkeys([*sources.names(layers, "clusters"), *clusters.shipped()]))
+
+
+def with_cluster(layers: list[Layer], name: str, environ: Mapping[str, str], *, look: bool = True) -> list[Layer]:
+    """All layers for a cluster: its profile, the scheduler's variables and what is found come below the given ones.
+
+    `look` is whether to go and find: on this machine, or by asking Slurm.
+    """
+    profile = [_shipped(name)] if name in clusters.shipped() else []
+    scheduler = stack([*profile, *layers], None, name).get(("clusters", name, "scheduler"))
+    if scheduler and scheduler.value == "local":
+        found = machine.local(environ) if look else {}
+        return [_found(name, found, "this machine"), *profile, *layers]
+    variables = sources.from_scheduler_environ(environ)
+    known = any(place[:3] == ("clusters", name, "partitions") for layer in layers for place in layer.settings)
+    found = machine.slurm(environ) if look and not known else {}
+    return [_found(name, found, "`sinfo`"), variables, *profile, *layers]
+
+
+def _found(name: str, table: Mapping[str, Any], where: str) -> Layer:
+    origin = Origin("machine", where)
+    checked = schema.check({"clusters": {name: table}})
+    return Layer({place: Setting(value, origin) for place, value in checked})
+
+
+def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict[Keys, Setting]:
+    """The settings that hold: those of the project and cluster at their own place, an experiment's without its name.
+
+    Sources first, and within one: cluster's defaults < `[defaults]` < experiment < `on.CLUSTER` < command line.
+    """
+    stacked: dict[Keys, Setting] = {}
+    for layer in layers:
+        ranked = [
+            (*ranking, setting)
+            for place, setting in layer.settings.items()
+            if (ranking := _rank(place, experiment, cluster))
+        ]
+        for rank in range(6):
+            level = {place: setting for level, place, setting in ranked if level == rank}
+            _forget_other_memory(stacked, level)
+            stacked |= level
+    return stacked
+
+
+def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys] | None:
+    """How strong a place is within its source, and what it sets; None when it is about something else."""
+    found: tuple[int, Keys] | None
+    match place:
+        case ("clusters", name, "resources", *rest):
+            found = (1, ("resources", *rest)) if name == cluster else None
+        case ("project", *_) | ("clusters", _, *_):
+            found = (0, place) if place[0] == "project" or place[1] == cluster else None
+        case ("defaults", *rest):
+            found = 2, tuple(rest)
+        case ("experiments", name, "on", where, *rest):
+            found = (4, tuple(rest)) if (name, where) == (experiment, cluster) else None
+        case ("experiments", name, *rest):
+            found = (3, tuple(rest)) if name == experiment else None
+        case _:
+            found = 5, place
+    return found
+
+
+def _forget_other_memory(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
+    said = sorted(_MEMORY & level.keys())
+    if len(said) > 1:
+        names = " and ".join(f"`{schema.dotted(place)}`" for place in said)
+        origin = level[said[1]].origin
+        raise ConfigError(f"{names} say the same thing", path=origin.path, line=origin.line, hint="keep one of them")
+    for place in _MEMORY if said else ():
+        stacked.pop(place, None)
