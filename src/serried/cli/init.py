@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 from pathlib import Path
 
 import click
 
+from serried.clusters import LOCAL, SLURM, machine
 from serried.config import sources
 from serried.config.catalogue import catalogue
 from serried.contract.slug import slug
@@ -31,9 +33,11 @@ def command() -> None:
         raise UsageError(f"`{sources.FILE}` is here already", hint="`serried config show` shows what it says")
     found = catalogue(here, os.environ)
     script = find_script(here)
+    gpus = machine.gpus(os.environ) if found.here == LOCAL else 0
+    text = render(here.name or "project", script, found.here, python=_python(), gpus=gpus)
     try:
         with target.open("x", encoding="utf-8") as file:
-            file.write(render(here.name or "project", script, found.here))
+            file.write(text)
     except OSError as error:
         reason = (error.strerror or "failed").lower()
         raise UsageError(f"`{sources.FILE}` cannot be written: {reason}") from None
@@ -52,7 +56,7 @@ def command() -> None:
 
 
 def find_script(folder: Path) -> str | None:
-    """The script that trains: train.py, main.py or run.py, in the folder or one below, else one that runs as a program."""
+    """The script that trains: train.py, main.py or run.py, here or one folder below, else the one program here."""
     scripts = sorted(path.relative_to(folder) for path in _scripts(folder))
     named = [script for name in _PREFERRED for script in scripts if script.name == name]
     if named:
@@ -82,29 +86,39 @@ def _is_program(path: Path) -> bool:
     return any("__name__" in ast.dump(test) and "__main__" in ast.dump(test) for test in tests)
 
 
-def render(project: str, script: str | None, cluster: str) -> str:
-    """The file's text, at most 20 lines."""
+def render(project: str, script: str | None, cluster: str, *, python: str = "python", gpus: int = 0) -> str:
+    """The file's text, at most 20 lines. `gpus` are those of this machine, where `cluster` is this machine."""
     name = slug(Path(script).stem) if script else "train"
-    words = json.dumps(["python", script or "train.py"], ensure_ascii=False)
-    counted = (
-        "ranks = 2           # processes on each node; or: gpus = 4"
-        if cluster == "local"
-        else ("gpus = 1            # on each node; for CPUs alone: ranks = 4")
-    )
+    table = f"experiments.{json.dumps(name) if '.' in name else name}"
+    if cluster != LOCAL:
+        resources = 'gpus = 1       # on each node; for CPUs alone: ranks = 4\ntime = "1h"'
+    elif gpus:
+        resources = f"gpus = {gpus}       # on each node, one rank each"
+    else:
+        resources = "ranks = 2      # processes; where there are GPUs: gpus = 4"
     return f"""\
-# What to run and where: `serried config show` explains every setting, `serried --help` the commands.
+# What runs, and where. `serried config show` explains each setting.
 [project]
-name = {json.dumps(project, ensure_ascii=False)}
+name = {_quoted(project)}
 
-[experiments.{json.dumps(name) if "." in name else name}]
-command = {words}
+[{table}]
+command = [{_quoted(python)}, {_quoted(script or "train.py")}]
 
-[experiments.{json.dumps(name) if "." in name else name}.resources]
+[{table}.resources]
 nodes = 1
-{counted}
-time = "1h"
+{resources}
 
-# Recognised here: cluster `{cluster}` (`serried clusters` lists others).
-# [experiments.{name}.on.{cluster}.resources]
-# account = "my-account"
+# Recognised here: cluster `{cluster}`. `serried clusters` lists them; one of them may differ:
+# [{table}.on.{SLURM if cluster == LOCAL else cluster}.resources]
+# nodes = 2
 """
+
+
+def _quoted(text: str) -> str:
+    """`text` as a TOML string; JSON's differ from them in DEL alone."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _python() -> str:
+    """What an active environment calls it; some systems have only `python3`."""
+    return "python" if shutil.which("python") else "python3"

@@ -1,0 +1,5 @@
+"""`python -m serried`."""
+
+from serried.cli import main
+
+main()
