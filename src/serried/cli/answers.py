@@ -1,0 +1,53 @@
+"""What several reading verbs say alike: JSON, staleness, exit code 3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from serried.contract import SCHEMA, names
+from serried.errors import SchedulerUnreachable
+from serried.runs.run_status import RunStatus
+from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.ui import console
+from serried.ui.text import ago
+
+STYLES = {
+    names.COMPLETED: "good",
+    names.RUNNING: "busy",
+    names.PENDING: "waiting",
+    SUBMITTING: "waiting",
+    names.CANCELLED: "quiet",
+    names.PREEMPTED: "warning",
+    names.UNKNOWN: "warning",
+    UNCERTAIN: "warning",
+}
+"""Every other state is a failure."""
+
+
+def state_style(state: str) -> str:
+    return STYLES.get(state, "bad")
+
+
+def runs_json(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "runs": list(runs)}
+
+
+def warn_if_stale(statuses: Sequence[RunStatus]) -> None:
+    """Say once that a scheduler did not answer, and how old what is shown is."""
+    stale = [status.verdict.stale for status in statuses if status.verdict.stale is not None]
+    if stale:
+        console.warning(
+            f"the scheduler does not answer; what is shown of live runs is from {ago(time.time() - min(stale))}"
+        )
+
+
+def insist(statuses: Sequence[RunStatus]) -> None:
+    """Raise SchedulerUnreachable where nothing at all is known of a run because its scheduler is silent."""
+    unknown = [status for status in statuses if status.verdict.cause == "unreachable"]
+    if unknown:
+        raise SchedulerUnreachable(
+            f"the scheduler does not answer, and nothing is known yet of {', '.join(one.id for one in unknown[:5])}",
+            hint="try again in a minute; the run itself does not need this command",
+        )

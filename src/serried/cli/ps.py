@@ -1,0 +1,153 @@
+"""`serried ps`: all of my runs on one screen."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import click
+
+from serried.cli import answers
+from serried.contract import names
+from serried.errors import UsageError
+from serried.runs import arrays, index
+from serried.runs.run_status import RunStatus
+from serried.runs.status import statuses
+from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.ui import console
+from serried.ui.console import Cell
+from serried.ui.text import ago, duration
+
+_SHOWN = 10
+_HEADS = ("ID", "NAME", "STATE", "SIZE", "CLUSTER", "TIME", "NOTE")
+_NAME = _HEADS.index("NAME")
+_ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
+_LAST = 3
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Every run that has a record.")
+@click.option("-n", "--last", "number", default=_SHOWN, show_default=True, metavar="N", help="How many finished ones.")
+@click.option("--since", metavar="TIME", help="Runs submitted or ended since: 2d, 6h, 2026-11-20.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, everything: bool, number: int, since: str | None, as_json: bool) -> None:
+    r"""List runs, the running ones first, then the last that ended.
+
+    \b
+    serried ps
+    serried ps --since 2d
+    serried ps --all --json | jq '.runs[] | select(.state == "FAILED") | .id'
+
+    TIME is how long a run waits, runs, or ran. The SIZE `2x4 gpu` is two nodes with four GPUs and
+    ranks each; `2x1/4 gpu` has one rank for four GPUs.
+    """
+    now = time.time()
+    oldest = _moment(since, now) if since else None
+    known = sorted(statuses(index.records()), key=_order)
+    shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
+    if not everything and oldest is None:
+        ended = [status for status in shown if status.has_ended][: max(number, 0)]
+        shown = [status for status in shown if not status.has_ended] + ended
+    if as_json:
+        console.out_json(answers.runs_json([status.to_json() for status in shown]))
+    else:
+        _draw(shown, len(known), now)
+    answers.warn_if_stale(shown)
+    answers.insist(shown)
+
+
+def _order(status: RunStatus) -> tuple[int, float, str]:
+    moment = status.verdict.since if status.has_ended else None
+    return _ORDER.get(status.state, _LAST), -(moment or status.created), status.id
+
+
+def _is_recent(status: RunStatus, oldest: float | None) -> bool:
+    return oldest is None or max(status.verdict.since or 0.0, status.created) >= oldest
+
+
+def _moment(text: str, now: float) -> float:
+    number, unit = text[:-1], text[-1:]
+    if number.isdecimal() and unit in _UNITS:
+        return now - int(number) * _UNITS[unit]
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"`--since {text}` is no time", hint="write 90m, 6h, 2d, 1w or 2026-11-20") from None
+
+
+def _draw(shown: list[RunStatus], known: int, now: float) -> None:
+    if not shown:
+        console.say("no runs yet" if not known else "no runs to show")
+        steps = [("serried submit -- python train.py", "send one")] if not known else [("serried ps --all", "list all")]
+        console.next_steps(steps)
+        return
+    for line in console.table(_HEADS, [_row(status, now) for status in shown], shrink=_NAME):
+        console.out(line)
+    if known > len(shown):
+        console.say(f"{known - len(shown)} more: serried ps --all")
+
+
+def _row(status: RunStatus, now: float) -> list[str | Cell]:
+    summary = status.summary
+    return [
+        status.record.id,
+        summary.name if summary else "?",
+        Cell(status.state, answers.state_style(status.state)),
+        size(status),
+        summary.cluster if summary else "?",
+        duration(_elapsed(status, now)),
+        Cell(_note(status, now), None if status.state not in (names.COMPLETED, names.CANCELLED) else "quiet"),
+    ]
+
+
+def size(status: RunStatus) -> str:
+    """`2x4 gpu`, `2x1/4 gpu` where ranks and GPUs differ, `2x2 cpu`."""
+    summary = status.summary
+    if summary is None:
+        return "?"
+    if not summary.gpus:
+        return f"{summary.nodes}x{summary.ranks} cpu"
+    per_node = f"{summary.gpus}" if summary.ranks == summary.gpus else f"{summary.ranks}/{summary.gpus}"
+    return f"{summary.nodes}x{per_node} gpu"
+
+
+def _elapsed(status: RunStatus, now: float) -> float | None:
+    if status.has_ended:
+        return status.seconds
+    if status.state == names.RUNNING:
+        started = status.started if status.elements is None else status.created
+        return now - started if started else None
+    return now - status.created if status.created else None
+
+
+def _note(status: RunStatus, now: float) -> str:
+    parts = [_progress(status)] if status.elements is not None else []
+    if status.state in (names.PENDING, names.RUNNING) and status.elements is None:
+        parts += [_waiting(status, now), f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""]
+    elif status.state == UNCERTAIN:
+        parts.append(f"serried why {status.record.id}")
+    elif status.state != names.COMPLETED and status.elements is None:
+        parts.append(status.verdict.message)
+    if status.has_ended and status.verdict.since is not None:
+        parts.append(ago(now - status.verdict.since))
+    if status.verdict.stale is not None:
+        parts.append(f"as of {ago(now - status.verdict.stale)}")
+    return ", ".join(filter(None, parts))
+
+
+def _waiting(status: RunStatus, now: float) -> str:
+    if status.verdict.stale is not None:
+        return ""
+    if status.verdict.message:
+        return status.verdict.message
+    soon = f"starts in {duration(status.starts - now)}" if status.starts and status.starts > now else ""
+    return ", ".join(filter(None, (status.reason, soon)))
+
+
+def _progress(status: RunStatus) -> str:
+    counts = arrays.counts(status.elements or {})
+    total = sum(counts.values())
+    done = counts.get(names.COMPLETED, 0)
+    failed = sum(number for state, number in counts.items() if state in names.ENDED and state != names.COMPLETED)
+    return f"{done}/{total} done" + (f", {failed} failed" if failed else "")

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from building import CREATED
+from serried.schedulers.interface import Job
+from serried.ui import console
+
+NOW = CREATED + 3600
+
+
+@pytest.fixture
+def _screen(make, slurm):
+    """One run of each kind."""
+    make("aaaaaa", name="digits", job="1").attempt(started=NOW - 754)
+    slurm.tell(Job("1", None, "RUNNING"))
+    make("bbbbbb", name="big", job="2", nodes=8, ranks=4, gpus=4)
+    slurm.tell(Job("2", None, "PENDING", reason="Priority", starts=NOW + 300))
+    make("cccccc", name="done", job="3").ending()
+    make("dddddd", name="broken", job="4", ranks=1, gpus=4).ending("FAILED", exit_code=3)
+    make("eeeeee", name="lr-sweep", job="5", nodes=1, ranks=1, gpus=1, indices=range(10)).ending(element=0)
+    for element in range(1, 10):
+        slurm.tell(Job("5", element, "RUNNING" if element < 4 else "PENDING"))
+    make("ffffff", name="odd", job=None).submit("uncertain")
+
+
+@pytest.mark.usefixtures("_screen")
+def test_everything_on_one_screen(serried):
+    done = serried("ps")
+    assert done.out == (
+        "ID      NAME      STATE      SIZE       CLUSTER  TIME    NOTE\n"
+        "aaaaaa  digits    RUNNING    2x2 cpu    fir      12m34s\n"
+        "eeeeee  lr-sweep  RUNNING    1x1 gpu    fir      1h00m   1/10 done\n"
+        "bbbbbb  big       PENDING    8x4 gpu    fir      1h00m   Priority, starts in 5m00s\n"
+        "ffffff  odd       UNCERTAIN  2x2 cpu    fir      1h00m   serried why ffffff\n"
+        "cccccc  done      COMPLETED  2x2 cpu    fir      10m00s  49m ago\n"
+        "dddddd  broken    FAILED     2x1/4 gpu  fir      10m00s  rank 3 on n2 exited with status 1, 49m ago\n"
+    )
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.usefixtures("_screen")
+def test_a_terminal_of_80_columns_keeps_every_line_within_80(serried, monkeypatch):
+    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = serried("ps").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "dddddd  broken    FAILED     2x1/4 gpu  fir      10m00s  rank 3 on n2 exited wi…"
+
+
+def test_long_names_give_way_before_the_note_does(serried, make, monkeypatch):
+    make("aaaaaa", name="a" * 300, job="1").ending("FAILED")
+    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = serried("ps").out.splitlines()
+    assert lines == [
+        "ID      NAME        STATE   SIZE     CLUSTER  TIME    NOTE",
+        "aaaaaa  aaaaaaaaa…  FAILED  2x2 cpu  fir      10m00s  rank 3 on n2 exited with…",
+    ]
+
+
+def test_colours_only_where_they_are_wanted(serried, make, monkeypatch):
+    make().ending()
+    assert "\x1b" not in serried("ps").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[32mCOMPLETED\x1b[0m" in serried("ps").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in serried("ps").out
+
+
+def test_hostile_names_are_spelled_out(serried, make):
+    make(name="\x1b[2J\x1b]0;owned\x07a\nb\u202ec").ending()
+    done = serried("ps")
+    assert r"\x1b[2J\x1b]0;owned\x07a\nb\u202ec" in done.out
+    assert len(done.out.splitlines()) == 2
+
+
+def test_json_is_one_value_with_utc_times(serried, make):
+    run = make("cccccc", name="done").ending()
+    done = serried("ps", "--json")
+    assert json.loads(done.out) == {
+        "schema": 1,
+        "runs": [
+            {
+                "id": "cccccc",
+                "name": "done",
+                "project": "digits",
+                "experiment": "train",
+                "cluster": "fir",
+                "scheduler": "slurm",
+                "job": "123",
+                "state": "COMPLETED",
+                "exit_code": 0,
+                "cause": None,
+                "message": "all ranks finished",
+                "reason": None,
+                "attempt": 1,
+                "created": "2026-11-18T11:06:40Z",
+                "expected_start": None,
+                "started": "2026-11-18T11:07:40Z",
+                "ended": "2026-11-18T11:17:40Z",
+                "seconds": 600.0,
+                "stale_since": None,
+                "nodes": 2,
+                "ranks_per_node": 2,
+                "gpus_per_node": 0,
+                "node_names": ["n1", "n2"],
+                "directory": str(run.where.path),
+                "elements": None,
+            }
+        ],
+    }
+    assert done.err == ""
+
+
+def test_only_the_last_finished_ones_are_shown_unless_all_are_asked_for(serried, make):
+    for letter in "abcdefghjkmn":
+        make(letter * 6, job=letter).ending(ended=f"2026-11-18T11:{ord(letter) - 80}:00Z")
+    done = serried("ps")
+    assert len(done.out.splitlines()) == 11
+    assert done.out.splitlines()[1].startswith("nnnnnn")
+    assert done.err == "2 more: serried ps --all\n"
+    assert len(serried("ps", "-n", "3").out.splitlines()) == 4
+    assert len(serried("ps", "--all").out.splitlines()) == 13
+
+
+def test_since_shows_all_of_a_time_and_nothing_older(serried, make):
+    make("aaaaaa").ending(ended="2026-11-18T11:17:40Z")
+    make("bbbbbb").ending(ended="2026-11-18T12:00:40Z")
+    assert [line.split()[0] for line in serried("ps", "--since", "30m").out.splitlines()] == ["ID", "bbbbbb"]
+    assert len(serried("ps", "--since", "2026-11-18").out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("since", ["yesterday", "", "2x", "-1d", "٣d" * 9])
+def test_a_since_that_is_no_time_is_refused(serried, since):
+    done = serried("ps", f"--since={since or ' '}")
+    assert done.code == 2
+    assert "is no time\n\nhint: write 90m, 6h, 2d, 1w or 2026-11-20\n" in done.err
+
+
+def test_no_runs_at_all_says_how_to_send_one(serried):
+    done = serried("ps")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "no runs yet\n  serried submit -- python train.py   send one\n"
+    assert json.loads(serried("ps", "--json").out) == {"schema": 1, "runs": []}
+
+
+def test_a_silent_scheduler_leaves_what_was_known_and_says_so(serried, make, slurm):
+    make()
+    slurm.tell(Job("123", None, "RUNNING"))
+    serried("ps")
+    slurm.answers = False
+    done = serried("ps")
+    assert done.code == 0
+    assert "as of just now" in done.out
+    assert done.err == ("warning: the scheduler does not answer; what is shown of live runs is from just now\n")
+
+
+def test_a_silent_scheduler_and_nothing_known_is_exit_code_3(serried, make, slurm):
+    make()
+    slurm.answers = False
+    done = serried("ps")
+    assert done.code == 3
+    assert "UNKNOWN" in done.out
+    assert done.err == (
+        "error: the scheduler does not answer, and nothing is known yet of k3f9q2\n"
+        "\n"
+        "hint: try again in a minute; the run itself does not need this command\n"
+    )
+
+
+def test_a_record_of_a_later_version_is_a_line_and_no_traceback(serried, make):
+    make("aaaaaa").record.directory.plan.write_text('{"schema": 7}')
+    make("bbbbbb").ending()
+    done = serried("ps")
+    assert done.code == 0
+    assert done.out.splitlines()[1] == (
+        "aaaaaa  ?      UNKNOWN    ?        ?        -       "
+        "plan.json of run `aaaaaa` has schema 7; this Serried reads up to 1"
+    )
