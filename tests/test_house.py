@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -183,6 +184,16 @@ def exit_codes() -> set[int]:
 @pytest.mark.parametrize("code", sorted(exit_codes()))
 def test_every_exit_code_is_documented(page: str, code: int):
     assert f"\n| {code} |" in (ROOT / page).read_text(encoding="utf-8")
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_in_the_docs_leads_somewhere(page: Path):
+    links = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def modules_after(program: str) -> set[str]:
