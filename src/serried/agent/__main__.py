@@ -1,0 +1,26 @@
+"""`python -I -S agent.pyz ROLE …`: each role imports only what it needs, because every start counts."""
+
+from __future__ import annotations
+
+import sys
+from typing import List
+
+
+def main(arguments: List[str]) -> int:
+    role, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if role == "node":
+        from serried.agent import node as chosen
+    elif role == "head":
+        from serried.agent import head as chosen  # type: ignore[no-redef]
+    elif role == "finish":
+        from serried.agent import finish as chosen  # type: ignore[no-redef]
+    elif role == "sweep":
+        from serried.agent import sweep as chosen  # type: ignore[no-redef]
+    else:
+        print(f"serried agent: no role `{role}`; there are head, node, finish and sweep", file=sys.stderr)
+        return 2
+    return chosen.main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

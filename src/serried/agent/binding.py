@@ -1,0 +1,59 @@
+"""Which CPUs each rank of a node gets: even shares, neighbours together."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Callable, List, Sequence
+
+Reader = Callable[[str], str]
+SYSTEM = "/sys/devices/system"
+
+
+def shares(ranks: int) -> List[List[int]]:
+    """A list of CPUs for each rank; empty ones where nothing is to be bound."""
+    if sys.platform != "linux" or ranks == 1:
+        return [[]] * ranks
+    return split(in_order(sorted(os.sched_getaffinity(0)), _read), ranks)
+
+
+def available() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def split(cpus: Sequence[int], ranks: int) -> List[List[int]]:
+    """Cut `cpus` into `ranks` even pieces; no binding where there are fewer CPUs than ranks."""
+    if len(cpus) < ranks:
+        return [[]] * ranks
+    return [list(cpus[len(cpus) * r // ranks : len(cpus) * (r + 1) // ranks]) for r in range(ranks)]
+
+
+def in_order(cpus: Sequence[int], read: Reader) -> List[int]:
+    """`cpus` by NUMA node, and the hardware threads of one core side by side."""
+    memory = {
+        cpu: node for node in parse_list(read("node/online")) for cpu in parse_list(read(f"node/node{node}/cpulist"))
+    }
+    cores = {cpu: cpu for cpu in cpus}
+    if read("cpu/smt/active").strip() == "1":
+        for cpu in cpus:
+            cores[cpu] = min(parse_list(read(f"cpu/cpu{cpu}/topology/thread_siblings_list")), default=cpu)
+    return sorted(cpus, key=lambda cpu: (memory.get(cpu, 0), cores[cpu], cpu))
+
+
+def parse_list(text: str) -> List[int]:
+    """The kernel's `0-3,8,10-11`."""
+    numbers: List[int] = []
+    for item in text.strip().split(","):
+        first, dash, last = item.partition("-")
+        if item:
+            numbers += range(int(first), int(last if dash else first) + 1)
+    return numbers
+
+
+def _read(name: str) -> str:
+    try:
+        with open(f"{SYSTEM}/{name}", encoding="ascii") as file:  # noqa: PTH123 - hundreds of small files on a large node
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,140 @@
+"""Messages between the head and the node agents: JSON lines over TCP, both ends proven, every line signed.
+
+Each end proves that it knows the attempt's key by signing the other's nonce; from both nonces comes the
+key of this one connection, and each line starts with a signature over its sender and number. Nothing here
+is secret, but nobody else in the cluster's network may stop a job or say how it ended.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+from typing import Any, Dict, List, Optional, Tuple
+
+Message = Dict[str, Any]
+
+LONGEST_GREETING = 1024
+"""No stranger makes us keep more than this."""
+
+
+class ProtocolError(Exception):
+    """The other end is not one of ours."""
+
+
+def sign(key: bytes, *parts: str) -> str:
+    return hmac.new(key, "\0".join(parts).encode(), "sha256").hexdigest()
+
+
+class Channel:
+    """One end of an open connection. Never blocks: what cannot be sent now waits in `backlog`."""
+
+    def __init__(self, connection: socket.socket, key: bytes, me: str, other: str) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.backlog = b""
+        self._key = key
+        self._me, self._other = me, other
+        self._sent, self._received = 0, 0
+        self._partial = b""
+
+    def send(self, message: Message) -> None:
+        text = json.dumps(message)
+        self._sent += 1
+        self.backlog += f"{sign(self._key, self._me, str(self._sent), text)} {text}\n".encode()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what can be sent. A broken connection shows at the next `receive`."""
+        while self.backlog:
+            try:
+                self.backlog = self.backlog[self.connection.send(self.backlog) :]
+            except BlockingIOError:
+                return
+            except OSError:
+                self.backlog = b""
+
+    def receive(self) -> Optional[List[Message]]:
+        """What has arrived; None when the connection is over.
+
+        Raises ProtocolError on a line with a wrong signature.
+        """
+        try:
+            data = self.connection.recv(65536)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [self._open(line.decode()) for line in lines]
+
+    def _open(self, line: str) -> Message:
+        signature, _, text = line.partition(" ")
+        self._received += 1
+        if not hmac.compare_digest(signature, sign(self._key, self._other, str(self._received), text)):
+            raise ProtocolError("a line with a wrong signature")
+        message: Message = json.loads(text)
+        return message
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Guest:
+    """A connection that the head has accepted and does not trust yet."""
+
+    def __init__(self, connection: socket.socket, key: bytes) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self._key = key
+        self._nonce = os.urandom(16).hex()
+        self._partial = b""
+        connection.send(f"{self._nonce}\n".encode())
+
+    def receive(self) -> Optional[Tuple[Channel, Message]]:
+        """The channel and the node's greeting once it has proven itself; None while that is incomplete.
+
+        Raises ProtocolError, or OSError when the connection breaks.
+        """
+        data = self.connection.recv(LONGEST_GREETING)
+        self._partial += data
+        if not data or len(self._partial) > LONGEST_GREETING:
+            raise ProtocolError("no greeting")
+        if not self._partial.endswith(b"\n"):
+            return None
+        try:
+            signature, nonce, text = self._partial.decode().rstrip("\n").split(" ", 2)
+        except ValueError:
+            raise ProtocolError("no greeting") from None
+        if not hmac.compare_digest(signature, sign(self._key, "node", self._nonce, nonce, text)):
+            raise ProtocolError("a greeting with a wrong signature")
+        self.connection.send(f"{sign(self._key, 'head', nonce, self._nonce)}\n".encode())
+        key = bytes.fromhex(sign(self._key, "session", self._nonce, nonce))
+        return Channel(self.connection, key, "head", "node"), json.loads(text)
+
+
+def greet(connection: socket.socket, key: bytes, greeting: Message) -> Channel:
+    """The node's side of the handshake, on a connection with a time limit.
+
+    Raises ProtocolError or OSError where the other end is not the head of this attempt.
+    """
+    theirs = _read_line(connection)
+    nonce, text = os.urandom(16).hex(), json.dumps(greeting)
+    connection.sendall(f"{sign(key, 'node', theirs, nonce, text)} {nonce} {text}\n".encode())
+    if not hmac.compare_digest(_read_line(connection), sign(key, "head", nonce, theirs)):
+        raise ProtocolError("the head could not prove itself")
+    return Channel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")
+
+
+def _read_line(connection: socket.socket) -> str:
+    """One line and not a byte more: what follows it belongs to the channel."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(line) > LONGEST_GREETING:
+            raise ProtocolError("no greeting")
+        line += byte
+    return line.decode("ascii", "replace").rstrip("\n")

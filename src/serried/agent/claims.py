@@ -1,0 +1,87 @@
+"""Who may run: a job claims its submission, then the next attempt, each by something only one can do."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import List, Optional
+
+from serried.agent.work import Work
+from serried.contract import SCHEMA, files, names
+
+RESTARTABLE = frozenset({"cancel", "preempt", "node-lost", "agent-killed", "job-script-killed"})
+"""Causes after which a scheduler may start the same job again by itself: its TERM is the same for all of them."""
+
+
+class Refused(Exception):  # noqa: N818 - reads as what happened
+    """This attempt is not to be."""
+
+
+def begin(work: Work, token: str, job: str) -> Work:
+    """Claim submission `token` for `job` and make the next attempt.
+
+    Raises Refused when the token belongs to another job, was withdrawn, or the work is finished.
+    """
+    files.make_directory(work.run.claims, work.directory_mode)
+    owner = files.claim(work.run.claim(token), job)
+    if owner != job:
+        what = "was withdrawn" if owner == names.WITHDRAWN else f"belongs to job {owner}"
+        raise Refused(f"submission {token} {what}")
+    _check_unfinished(work, job)
+    files.make_directory(work.place.attempts, work.directory_mode)
+    begun = Work(work.run, work.plan, work.element, _make_next(work.place.attempts, work.directory_mode))
+    _describe(begun, token, job)
+    return begun
+
+
+def latest(work: Work, token: str, job: str) -> Optional[Work]:
+    """The last attempt that `job` began under `token`."""
+    for number in sorted(_numbers(work.place.attempts), reverse=True):
+        owner = files.read_json(work.place.attempt(number).claim) or {}
+        if (owner.get("job"), owner.get("token")) == (job, token):
+            return Work(work.run, work.plan, work.element, number)
+    return None
+
+
+def _check_unfinished(work: Work, job: str) -> None:
+    """An end is final, unless the scheduler ended this very job and has now started it again."""
+    end = files.read_json(work.place.exit)
+    if end is None:
+        return
+    if end.get("job") != job or end.get("cause") not in RESTARTABLE:
+        raise Refused(f"it has ended already: {end.get('state')}")
+    work.place.exit.unlink()
+
+
+def _make_next(attempts: Path, mode: int) -> int:
+    number = max(_numbers(attempts), default=0) + 1
+    while True:
+        try:
+            (attempts / str(number)).mkdir(mode=mode)
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+
+def _numbers(attempts: Path) -> List[int]:
+    try:
+        return [int(name) for name in os.listdir(attempts) if name.isdigit()]  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+
+
+def _describe(work: Work, token: str, job: str) -> None:
+    attempt = work.place.attempt(work.number)
+    os.close(os.open(attempt.control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, work.file_mode))
+    claim = {
+        "schema": SCHEMA,
+        "job": job,
+        "element": work.element,
+        "token": token,
+        "host": os.uname().nodename,
+        "started": round(time.time(), 3),
+        "attempt": work.number,
+    }
+    files.write_json(attempt.claim, claim, work.file_mode)

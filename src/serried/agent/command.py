@@ -1,0 +1,147 @@
+"""What a rank runs and what it finds in its environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import Dict, List, Mapping, NamedTuple, Sequence
+
+from serried.agent.work import Work
+from serried.contract import names
+
+PLACEHOLDERS = (
+    "data",
+    "results",
+    "checkpoints",
+    "seed",
+    "element",
+    "run",
+    "attempt",
+    "rank",
+    "local_rank",
+    "world_size",
+)
+_PLACEHOLDER = re.compile(r"\{\{(NAMES)\}\}|\{(NAMES)\}".replace("NAMES", "|".join(PLACEHOLDERS)))
+
+NOT_FOR_RANKS = (
+    names.KEY,
+    names.HEAD,
+    names.TOKEN,
+    names.JOB,
+    names.ELEMENT,
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_MAX_RESTARTS",
+)
+"""Ours alone, or left by a torchrun around us: it would make rank 0 look for a store that nobody serves."""
+
+
+class Place(NamedTuple):
+    """Where one rank stands and what this node tells it."""
+
+    node: int
+    local_rank: int
+    master: str
+    """host of the rendezvous"""
+    port: int
+    cpus: int
+    """How many this rank may use."""
+    deadline: float
+    """Seconds since the epoch; 0 is none."""
+    stop_file: str
+
+
+def fill(word: str, values: Mapping[str, str]) -> str:
+    """Replace `{name}` by its value and `{{name}}` by `{name}`; every other brace stays."""
+
+    def replacement(match: "re.Match[str]") -> str:
+        return f"{{{match.group(1)}}}" if match.group(1) else values[match.group(2)]
+
+    return _PLACEHOLDER.sub(replacement, word)
+
+
+def argv(work: Work, place: Place) -> List[str]:
+    """The rank's program and arguments, every placeholder filled."""
+    values = placeholders(work, place)
+    if not work.plan.get("shell"):
+        return [fill(word, values) for word in work.words]
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
+    return ["/bin/bash", "-c", *(fill(word, quoted) for word in work.words)]
+
+
+def placeholders(work: Work, place: Place) -> Dict[str, str]:
+    return {
+        "data": str(work.tree / "data"),
+        "results": str(work.place.results),
+        "checkpoints": str(work.place.checkpoints),
+        "seed": str(work.seed),
+        "element": "" if work.element is None else str(work.element),
+        "run": str(work.plan["run"]),
+        "attempt": str(work.number),
+        "rank": str(place.node * work.ranks + place.local_rank),
+        "local_rank": str(place.local_rank),
+        "world_size": str(work.nodes * work.ranks),
+    }
+
+
+def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[str, str]:
+    """The variables that a rank gets beside the inherited ones: torch's, ours, the plan's."""
+    own = {**_torch(work, place), **_serried(work, place)}
+    own.update(
+        source_dir=str(work.tree),
+        project_name=work.plan["project"],
+        scratch_dir=work.scratch,
+        exp_name=work.plan["experiment"],
+    )
+    own.update(work.plan["environment"]["env"])
+    told = {**inherited, **own}
+    if "OMP_NUM_THREADS" not in told:
+        own["OMP_NUM_THREADS"] = str(max(1, place.cpus))
+    if "PYTHONUNBUFFERED" not in told:
+        own["PYTHONUNBUFFERED"] = "1"
+    if work.plan["site"]["local_disk"] and "SLURM_TMPDIR" not in told:
+        own["SLURM_TMPDIR"] = os.path.expandvars(work.plan["site"]["local_disk"])
+    if work.plan["source"]["python_path"]:
+        own["PYTHONPATH"] = _python_path(work, told.get("PYTHONPATH", ""))
+    return own
+
+
+def _torch(work: Work, place: Place) -> Dict[str, str]:
+    """What `init_method="env://"` and the libraries above it read: torchrun's own names."""
+    return {
+        "RANK": str(place.node * work.ranks + place.local_rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "WORLD_SIZE": str(work.nodes * work.ranks),
+        "LOCAL_WORLD_SIZE": str(work.ranks),
+        "GROUP_RANK": str(place.node),
+        "NODE_RANK": str(place.node),
+        "MASTER_ADDR": place.master,
+        "MASTER_PORT": str(place.port),
+        "TORCHELASTIC_RUN_ID": str(work.plan["run"]),
+        "TORCHELASTIC_RESTART_COUNT": str(work.number - 1),
+    }
+
+
+def _serried(work: Work, place: Place) -> Dict[str, str]:
+    own = {
+        names.RUN_ID: str(work.plan["run"]),
+        names.RUN_DIR: str(work.run.path),
+        names.ATTEMPT: str(work.number),
+        names.DATA_DIR: str(work.tree / "data"),
+        names.CHECKPOINT_DIR: str(work.place.checkpoints),
+        names.RESULTS_DIR: str(work.place.results),
+        names.STOP_FILE: place.stop_file,
+        names.MARK: work.mark,
+        names.NODE: str(place.node),
+    }
+    if work.element is not None:
+        own[names.ELEMENT] = str(work.element)
+    if place.deadline:
+        own[names.DEADLINE] = str(int(place.deadline))
+    return own
+
+
+def _python_path(work: Work, inherited: str) -> str:
+    folders: Sequence[str] = [str(work.tree / folder) for folder in work.plan["source"]["python_path"]]
+    return os.pathsep.join([*folders, *([inherited] if inherited else [])])

@@ -1,0 +1,27 @@
+"""When ranks are warned and ended so that the scheduler's own limit is never what ends them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+MARGIN_SECONDS = 15.0
+
+
+class Deadline(NamedTuple):
+    at: float
+    """When the scheduler ends the job, seconds since the epoch."""
+    warning: float
+    """When ranks are asked to save."""
+    end: float
+    """When they get TERM."""
+    grace: float
+    """How long after that they get KILL, in seconds: it leaves a third of the margin to tidy up."""
+
+
+def decide(began: float, limit: Optional[float], told: float, lead: float, grace: float) -> Optional[Deadline]:
+    """None where there is no limit. `told` is the scheduler's own word for when it ends the job; 0 is none."""
+    if limit is None:
+        return None
+    at = min(began + limit, told or float("inf"))
+    margin = min(MARGIN_SECONDS, limit / 20)
+    return Deadline(at, at - min(lead, limit / 4), at - margin, min(grace, margin * 2 / 3))

@@ -1,0 +1,46 @@
+"""What the last lines of a rank's output say about why it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+LINES = 20
+WINDOW = 16384
+
+SIGNS = (
+    ("out-of-memory", re.compile(r"OutOfMemoryError|CUDA out of memory|^MemoryError\b|std::bad_alloc|^Killed$")),
+    ("import-error", re.compile(r"^(ModuleNotFoundError|ImportError): ")),
+    ("command-not-found", re.compile(r"^\S*bash: line \d+: .*: command not found$")),
+)
+"""In the order in which they are believed."""
+
+
+def read_tail(path: Path, count: int = LINES) -> List[str]:
+    """The last `count` lines of a file of any size and content."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - WINDOW))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").rstrip("\n").split("\n")][-count:]
+
+
+def cause(exit_: Dict[str, Any], tail: List[str]) -> str:
+    """One word for why the rank of `exit_` ended: what the agent saw, else what its output says, else its status."""
+    if exit_.get("problem"):
+        return str(exit_["problem"])
+    if exit_.get("oom"):
+        return "out-of-memory"
+    return _from_text(tail) or ("signal" if exit_.get("signal") else "exit")
+
+
+def _from_text(tail: List[str]) -> Optional[str]:
+    for word, pattern in SIGNS:
+        if any(pattern.search(line) for line in tail):
+            return word
+    return None

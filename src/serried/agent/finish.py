@@ -1,0 +1,138 @@
+"""After the head: gather the evidence, write exit.json, sweep this node, tell job.sh what to do.
+
+Doing it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from serried.agent import claims, diagnose, sweep, verdict
+from serried.agent.options import parse
+from serried.agent.verdict import Event, Evidence
+from serried.agent.work import Work, make_umask, run_directory
+from serried.contract import files, names
+
+STRAGGLER_SECONDS = 10.0
+"""How much longer than their grace we wait for node agents whose head was killed."""
+
+
+def main(arguments: List[str]) -> int:
+    """`finish TOKEN --job ID [--element I] [--final REASON]`."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    options = parse(arguments)
+    try:
+        work = Work.load(run_directory(), options.element, 0)
+        make_umask(work)
+        begun = claims.latest(work, options.token, options.job) or claims.begin(work, options.token, options.job)
+        result = files.read_json(begun.place.attempt(begun.number).exit) or _end(begun)
+        if options.final:
+            result = verdict.finalise(result, options.final)
+            files.write_json(begun.place.attempt(begun.number).exit, result, work.file_mode)
+        _publish(begun, result)
+    except claims.Refused:
+        print("done")
+        return 0
+    except (OSError, ValueError) as error:
+        print(f"serried: cannot conclude: {error}", file=sys.stderr)
+        print(f"fail {verdict.LAUNCH_FAILED_CODE}")
+        return 0
+    print(verdict.word(result))
+    return 0
+
+
+def _end(work: Work) -> Dict[str, Any]:
+    """Wait for what still ends, sweep, then judge."""
+    attempt = work.place.attempt(work.number)
+    if not any(event["event"] == "ended" for event in files.read_journal(attempt.events)):
+        _await_stragglers(work)
+    sweep.end(lambda: sweep.leftovers(work.mark))
+    result = assess(work)
+    files.write_json(attempt.exit, result, work.file_mode)
+    return result
+
+
+def conclude(work: Work) -> None:
+    """The head's own way, when job.sh is no more: write what is known now."""
+    result = assess(work)
+    files.write_json(work.place.attempt(work.number).exit, result, work.file_mode)
+    _publish(work, result)
+
+
+def assess(work: Work) -> Dict[str, Any]:
+    """exit.json from all that is known."""
+    evidence = gather(work)
+    failure = verdict.first_failure(evidence)
+    tail = _tail(work, evidence, failure) if failure else []
+    return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
+
+
+def gather(work: Work) -> Evidence:
+    attempt = work.place.attempt(work.number)
+    claim = files.read_json(attempt.claim) or {}
+    head = files.read_journal(attempt.events)
+    told = {event["node"] for event in head if event["event"] == "node-ended"}
+    nodes: Dict[int, Sequence[Event]] = {
+        node: files.read_journal(attempt.node_events(node)) for node in range(work.nodes) if node not in told
+    }
+    return Evidence(
+        run=str(work.plan["run"]),
+        element=work.element,
+        attempt=work.number,
+        job=str(claim.get("job", "")),
+        host=str(claim.get("host", "")),
+        world_size=work.nodes * work.ranks,
+        started=float(claim.get("started", time.time())),
+        ended=time.time(),
+        head=head,
+        nodes=nodes,
+        has_checkpoint=has_newer(work.place.checkpoints, attempt.claim),
+        may_continue=work.saving_continues,
+    )
+
+
+def has_newer(directory: Path, reference: Path) -> bool:
+    """Whether a file under `directory` is newer than `reference`: both by the clock of the file server."""
+    try:
+        since = reference.stat().st_mtime_ns
+    except OSError:
+        return False
+    return any(
+        os.lstat(os.path.join(folder, name)).st_mtime_ns > since  # noqa: PTH118 - os.walk's own words
+        for folder, _, found in os.walk(directory)
+        for name in found
+    )
+
+
+def _tail(work: Work, evidence: Evidence, failure: verdict.Exit) -> List[str]:
+    for event in evidence.head:
+        if event["event"] == "rank-failed" and event["exit"]["rank"] == failure["rank"] and event["tail"]:
+            return list(event["tail"])
+    return diagnose.read_tail(work.place.attempt(work.number).rank_log(failure["node"], failure["rank"]))
+
+
+def _publish(work: Work, result: Dict[str, Any]) -> None:
+    """The last attempt's end is the run's or the element's, unless it goes on."""
+    if result["state"] != names.REQUEUED:
+        files.write_json(work.place.exit, {**result, "attempts": work.number}, work.file_mode)
+
+
+def _await_stragglers(work: Work) -> None:
+    """The head was killed: its nodes notice by themselves and end their ranks within the grace."""
+    attempt = work.place.attempt(work.number)
+    waiting = [node for node in range(work.nodes) if _is_busy(attempt.node_events(node))]
+    limit = time.monotonic() + work.grace + STRAGGLER_SECONDS
+    while waiting and time.monotonic() < limit:
+        time.sleep(0.2)
+        waiting = [node for node in waiting if _is_busy(attempt.node_events(node))]
+
+
+def _is_busy(journal: Path) -> bool:
+    events: List[Optional[str]] = [event.get("event") for event in files.read_journal(journal)]
+    return "started" in events and "ended" not in events

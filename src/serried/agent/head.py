@@ -1,0 +1,304 @@
+"""The head agent: claims the attempt, starts one node agent per node, and decides when they stop.
+
+It alone hears job.sh and reads control.jsonl, and its journal alone is enough to say how the attempt ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from serried.agent import claims, deadline, rendezvous, snapshot, system
+from serried.agent.channel import Message
+from serried.agent.deadline import Deadline
+from serried.agent.launch import Launcher, agent_command
+from serried.agent.loop import Loop
+from serried.agent.members import Member, Members, Reactions
+from serried.agent.options import Options, parse
+from serried.agent.work import Work, make_umask, run_directory
+from serried.contract import files, hostlist, names
+
+CONTROL_SECONDS = 2.0
+BEAT_SECONDS = 5.0
+SILENT_NODE_SECONDS = 60.0
+CONNECT_SECONDS = 120.0
+FAREWELL_SECONDS = 5.0
+SWEEP_SECONDS = 10.0
+
+
+class Head:
+    def __init__(self, work: Work, options: Options, launcher: List[str]) -> None:
+        self.work = work
+        self.loop = Loop()
+        self._attempt = work.place.attempt(work.number)
+        self._journal = files.Journal(self._attempt.events, work.file_mode)
+        self._parent = os.getppid()
+        self._stop_reason: Optional[str] = None
+        self._is_going = False
+        self._is_over = False
+        self._is_orphaned = False
+        self._read_requests = 0
+        self._deadline = _deadline(work, options.end)
+        self._port = rendezvous.hold_port()
+        hosts = hostlist.expand(options.hosts)
+        self._members = Members(self.loop, work.nodes, hosts, Reactions(self._welcome, self._heed, self._lose))
+        self._argv = launcher
+        role = agent_command("node", *(["--node-variable", options.node_variable] if options.node_variable else []))
+        self._launcher = Launcher(self.loop, [*launcher, *role], self._environment(), self._launcher_exited)
+        self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename)
+
+    def _environment(self) -> Dict[str, str]:
+        return {
+            names.HEAD: self._members.addresses(),
+            names.KEY: self._members.key.hex(),
+            names.ATTEMPT: str(self.work.number),
+            names.RUN_DIR: str(self.work.run.path),
+            names.ELEMENT: "" if self.work.element is None else str(self.work.element),
+        }
+
+    def run(self) -> None:
+        system.die_with_parent(signal.SIGHUP)
+        self.loop.on_signal(signal.SIGTERM, lambda: self._stop(names.STOP_CANCEL, "TERM", self.work.hurried_grace))
+        self.loop.on_signal(signal.SIGUSR1, lambda: self._ask_to_save(names.STOP_LIMIT, "USR1"))
+        self.loop.on_signal(signal.SIGHUP, self._check_parent)
+        self.loop.on_signal(signal.SIGCHLD, self._reap)
+        self.note("launching", argv=self._argv)
+        self._launcher.start()
+        self.loop.after(CONNECT_SECONDS, self._check_present)
+        self.loop.every(CONTROL_SECONDS, self._read_control)
+        self.loop.every(BEAT_SECONDS, self._beat)
+        if self._deadline:
+            self._watch_deadline(self._deadline)
+        self._unpack()
+        if not self._is_over or self._launcher.is_running:
+            self.loop.run()
+        self._launcher.signal(signal.SIGKILL)
+        self._sweep_lost_nodes()
+        self.note("ended")
+        if self._is_orphaned:
+            self._conclude()
+
+    def _unpack(self) -> None:
+        """While the launcher is at work: it needs as long."""
+        try:
+            snapshot.unpack(self.work)
+            for folder in (self.work.place.checkpoints, self.work.place.results):
+                files.make_directory(folder, self.work.directory_mode)
+        except OSError as error:
+            self._fail_launch(f"cannot prepare the source: {error}")
+
+    def _watch_deadline(self, deadline: Deadline) -> None:
+        now = time.time()
+        because = "time limit"
+        self.loop.after(max(0.0, deadline.warning - now), lambda: self._ask_to_save(names.STOP_LIMIT, because))
+        self.loop.after(max(0.0, deadline.end - now), lambda: self._stop(names.STOP_LIMIT, because, deadline.grace))
+
+    # What the nodes say.
+
+    def _welcome(self, member: Member) -> None:
+        self.note("connected", node=member.index, host=member.host)
+        if len(self._members) == self.work.nodes:
+            self._go()
+
+    def _go(self) -> None:
+        if self._is_over or self._stop_reason:
+            return
+        self._is_going = True
+        self._members.close_door()
+        self.note("go")
+        end = self._deadline.at if self._deadline else 0
+        self._members.tell("go", port=self._port.getsockname()[1], deadline=end)
+
+    def _heed(self, member: Member, message: Message) -> None:
+        facts = {name: value for name, value in message.items() if name != "event"}
+        event = message["event"]
+        if event == "beat":
+            member.quiet, member.running = message["quiet"], message["running"]
+        elif event == "started":
+            self.note("started", node=member.index, host=member.host)
+        elif event == "failed":
+            self.note("rank-failed", node=member.index, host=member.host, **facts)
+            self._judge_failure(member, message["exit"])
+        elif event == "stop":
+            self._stop(message["reason"], f"TERM on {member.host}", self.work.hurried_grace)
+        elif event == "orphaned":
+            self._lose(member, "the scheduler's process there ended")
+        elif event == "done":
+            member.is_done = True
+            self.note("node-ended", node=member.index, host=member.host, **facts)
+            self._check_over()
+
+    def _judge_failure(self, member: Member, exit_: Dict[str, Any]) -> None:
+        """Any failure ends the others, but a rank that has saved as it was asked to has not failed."""
+        was_asked = self._stop_reason in (names.STOP_LIMIT, names.STOP_PREEMPT)
+        if was_asked and exit_["exit_code"] == names.EXIT_SAVED:
+            return
+        self._stop("failure", f"rank {exit_['rank']} on {member.host}", self.work.grace)
+
+    def _lose(self, member: Member, because: str) -> None:
+        self._members.disconnect(member)
+        if member.is_done or self._is_over:
+            return
+        member.is_done = member.is_lost = True
+        self.note("node-lost", node=member.index, host=member.host, because=because)
+        if self._is_going:
+            self._stop("lost", f"lost {member.host}", self.work.grace)
+        else:
+            self._fail_launch(f"lost the agent on {member.host} before the ranks started")
+        self._check_over()
+
+    # Why to stop.
+
+    def _stop(self, reason: str, because: str, grace: float) -> None:
+        """End the ranks on every node: TERM, `grace`, KILL."""
+        self.note("stopping", reason=reason, because=because)
+        self._stop_reason = self._stop_reason or reason
+        self._members.tell("stop", reason=reason, hard=True, grace=grace)
+        if not self._is_going:
+            self._abandon_launch()
+
+    def _ask_to_save(self, reason: str, because: str) -> None:
+        """Let ranks know that the end is near."""
+        if self._stop_reason:
+            return
+        self._stop_reason = reason
+        self.note("stopping", reason=reason, because=because)
+        self._members.tell("stop", reason=reason, hard=False, grace=0)
+
+    def _read_control(self) -> None:
+        """Requests from outside. Opened anew each time, so that NFS looks at the server."""
+        requests = files.read_journal(self._attempt.control)
+        for request in requests[self._read_requests :]:
+            if request.get("request") == "stop":
+                self._stop(request.get("reason", names.STOP_USER), request.get("by", ""), self.work.grace)
+        self._read_requests = len(requests)
+
+    def _beat(self) -> None:
+        self._check_parent()
+        now = time.monotonic()
+        self._members.tell("beat")
+        for member in self._members:
+            if not member.is_done and now - member.heard > SILENT_NODE_SECONDS:
+                self._lose(member, f"silent for {SILENT_NODE_SECONDS:.0f} s")
+        self._check_silence()
+
+    def _check_silence(self) -> None:
+        patience = self.work.plan["limit"]["silence_seconds"]
+        busy = [member for member in self._members if member.running and not member.is_done]
+        if patience is None or not busy or self._stop_reason:
+            return
+        if min(member.quiet for member in busy) > patience:
+            ranks = ", ".join(str(rank) for member in busy for rank in member.running)
+            self._stop("silence", ranks, self.work.grace)
+
+    def _check_parent(self) -> None:
+        """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy."""
+        if os.getppid() != self._parent and not self._is_orphaned:
+            self._is_orphaned = True
+            self.note("orphaned")
+            self._conclude()
+            self._stop("lost", "job.sh ended", self.work.grace)
+
+    def _conclude(self) -> None:
+        from serried.agent import finish
+
+        finish.conclude(self.work)
+
+    # The launcher, and the end.
+
+    def _reap(self) -> None:
+        self._launcher.reap()
+
+    def _launcher_exited(self, status: int) -> None:
+        self.note("launcher-exit", status=status, said=self._launcher.last_lines)
+        if self._is_over:
+            self._check_over()
+        elif self._is_going:
+            self.loop.after(FAREWELL_SECONDS, self._give_up_unheard)
+        elif self._stop_reason or len(self._members) or not self._argv or not self._launcher.try_again():
+            self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
+
+    def _give_up_unheard(self) -> None:
+        """The launcher is gone, and with it every agent: those that still seem connected cannot be."""
+        for member in self._members:
+            if not member.is_done:
+                self._lose(member, "the launcher ended")
+
+    def _check_present(self) -> None:
+        if not self._is_going and not self._is_over:
+            missing = ", ".join(self._members.missing())
+            self._fail_launch(f"no agent answered from {missing} within {CONNECT_SECONDS:.0f} s")
+
+    def _fail_launch(self, message: str) -> None:
+        if not self._stop_reason:
+            self.note("launch-failed", message=message)
+        self._abandon_launch()
+
+    def _abandon_launch(self) -> None:
+        for member in self._members:
+            member.is_done = True
+        self._check_over()
+
+    def _check_over(self) -> None:
+        """Once every node is done: let the agents go, and the launcher after them."""
+        if not self._members.are_done():
+            return
+        if not self._is_over:
+            self._is_over = True
+            self._members.close_door()
+            self._members.tell("bye")
+            self._farewell()
+        if not self._launcher.is_running:
+            self.loop.stop()
+
+    def _farewell(self) -> None:
+        def end_launcher() -> None:
+            self.note("ending-launcher")
+            self._launcher.signal(signal.SIGTERM)
+            self.loop.after(FAREWELL_SECONDS, self.loop.stop)
+
+        patience = FAREWELL_SECONDS if len(self._members) else 0
+        self.loop.after(patience, end_launcher)
+
+    def _sweep_lost_nodes(self) -> None:
+        """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
+        if not self._argv or not any(member.is_lost for member in self._members):
+            return
+        argv = [*self._argv, *agent_command("sweep", self.work.mark)]
+        self._launcher = Launcher(self.loop, argv, {}, lambda _: self.loop.stop())
+        self._launcher.start()
+        self.loop.after(SWEEP_SECONDS, self.loop.stop)
+        self.loop.run()
+        self._launcher.signal(signal.SIGKILL)
+
+    def note(self, event: str, **facts: Any) -> None:
+        try:
+            self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
+        except OSError as error:
+            print(f"serried: cannot write the journal: {error}", file=sys.stderr)
+
+
+def _deadline(work: Work, told: float) -> Optional[Deadline]:
+    limit, lead = work.plan["allocation"]["time_seconds"], float(work.plan["limit"]["lead_seconds"])
+    return deadline.decide(time.time(), limit, told, lead, work.grace)
+
+
+def main(arguments: List[str]) -> int:
+    """`head TOKEN --job ID [--element I] [--hosts LIST] [--node-variable NAME] [--end TIME] -- LAUNCHER…`."""
+    cut = arguments.index("--")
+    options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
+    try:
+        work = Work.load(run_directory(), options.element, 0)
+        make_umask(work)
+        work = claims.begin(work, options.token, options.job)
+    except claims.Refused as refusal:
+        print(f"serried: nothing to do: {refusal}", file=sys.stderr)
+        return names.EXIT_REFUSED
+    except (OSError, ValueError) as error:
+        print(f"serried: cannot begin: {error}", file=sys.stderr)
+        return 1
+    Head(work, options, launcher).run()
+    return 0

@@ -1,0 +1,91 @@
+"""The launcher's process: started, started again while the scheduler's controller is away, heard, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Any, Callable, List, Mapping, Optional, Sequence
+
+from serried.agent import system
+from serried.agent.loop import Loop
+
+RETRY_SECONDS = 120.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 15.0
+LAST_LINES = 5
+
+
+def agent_command(role: str, *arguments: str) -> List[str]:
+    """The words that start a role of this very file with this very Python."""
+    return [sys.executable, "-I", "-S", sys.path[0], role, *arguments]
+
+
+class Launcher:
+    """Runs `argv` and passes on what it says. `on_exit` is called with its status, and whether it should be the end."""
+
+    def __init__(
+        self, loop: Loop, argv: Sequence[str], changes: Mapping[str, str], on_exit: Callable[[int], None]
+    ) -> None:
+        self._loop = loop
+        self._argv = [system.encode(word) for word in argv]
+        self._environment = system.environment_bytes(changes)
+        self._on_exit = on_exit
+        self._child: Optional[system.Child] = None
+        self._began = time.monotonic()
+        self._pause = FIRST_PAUSE
+        self._errors: Any = None
+        self.last_lines: List[str] = []
+        """The end of what it wrote to stderr: the only explanation when nothing starts."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None
+
+    def start(self) -> None:
+        reader, writer = os.pipe()
+        null = os.open(os.devnull, os.O_RDONLY)
+        self._child = system.spawn(self._argv, self._environment, os.fsencode(os.getcwd()), (null, 2, writer))  # noqa: PTH109 - bytes
+        os.close(null)
+        os.close(writer)
+        os.set_blocking(reader, False)
+        self._errors = os.fdopen(reader, "rb", 0)
+        self._loop.watch(self._errors, self._hear)
+
+    def try_again(self) -> bool:
+        """Start it once more after a pause, longer each time; False when it has had its chances."""
+        if time.monotonic() - self._began + self._pause > RETRY_SECONDS:
+            return False
+        self._loop.after(self._pause, self.start)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return True
+
+    def reap(self) -> None:
+        """Call `on_exit` if it has ended."""
+        for pid, status in system.reap():
+            if self._child and pid == self._child.pid:
+                problem = self._child.problem()
+                self._child = None
+                self._hear()
+                if problem:
+                    self.last_lines = [f"{os.fsdecode(self._argv[0])}: {os.strerror(problem[1])}"]
+                self._on_exit(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
+
+    def _hear(self) -> None:
+        if self._errors is None:
+            return
+        text = self._errors.read()
+        if text:
+            os.write(2, text)
+            self.last_lines = [*self.last_lines, *text.decode("utf-8", "replace").splitlines()][-LAST_LINES:]
+        elif text == b"":
+            self._loop.forget(self._errors)
+            self._errors.close()
+            self._errors = None

@@ -1,0 +1,88 @@
+"""One thread, one loop: sockets, signals and timers call back from here. Nothing happens inside signal handlers."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import selectors
+import signal
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+Action = Callable[[], None]
+
+
+class Timer:
+    def __init__(self, due: float, action: Action) -> None:
+        self.due = due
+        """On the monotonic clock."""
+        self.action = action
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: List[Tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._reactions: Dict[int, Action] = {}
+        self._is_running = False
+        self._woken, waker = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self.watch(self._woken, self._heed_signals)
+
+    def on_signal(self, number: int, action: Action) -> None:
+        """Call `action` from the loop after signal `number`; several at once are one."""
+        self._reactions[number] = action
+        signal.signal(number, lambda *_: None)
+
+    def watch(self, source: Any, action: Action, *, writable: bool = False) -> None:
+        """Call `action` whenever `source` can be read, or also when it can be written."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
+        try:
+            self._selector.modify(source, events, action)
+        except KeyError:
+            self._selector.register(source, events, action)
+
+    def forget(self, source: Any) -> None:
+        self._selector.unregister(source)
+
+    def after(self, seconds: float, action: Action) -> Timer:
+        timer = Timer(time.monotonic() + seconds, action)
+        heapq.heappush(self._timers, (timer.due, next(self._order), timer))
+        return timer
+
+    def every(self, seconds: float, action: Action) -> None:
+        def again() -> None:
+            action()
+            self.after(seconds, again)
+
+        self.after(seconds, again)
+
+    def stop(self) -> None:
+        self._is_running = False
+
+    def run(self) -> None:
+        """Call back until `stop` is called."""
+        self._is_running = True
+        while self._is_running:
+            for key, _ in self._selector.select(self._patience()):
+                key.data()
+            while self._is_running and self._timers and self._timers[0][0] <= time.monotonic():
+                timer = heapq.heappop(self._timers)[2]
+                if not timer.is_cancelled:
+                    timer.action()
+
+    def _patience(self) -> float:
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 3600.0
+
+    def _heed_signals(self) -> None:
+        for number in sorted(set(os.read(self._woken, 4096))):
+            if number in self._reactions:
+                self._reactions[number]()

@@ -1,0 +1,151 @@
+"""The node agents that have called the head: who they are, whether they are still there, and a word to them all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+
+from serried.agent import rendezvous
+from serried.agent.channel import Channel, Guest, Message, ProtocolError
+from serried.agent.loop import Loop
+
+GREETING_SECONDS = 10.0
+
+
+class Member:
+    """A node agent that has proven itself."""
+
+    def __init__(self, index: int, host: str, channel: Channel) -> None:
+        self.index = index
+        self.host = host
+        self.channel = channel
+        self.heard = time.monotonic()
+        self.quiet = 0.0
+        """Since when its running ranks have written nothing, in seconds."""
+        self.running: List[int] = []
+        self.is_connected = True
+        self.is_done = False
+        self.is_lost = False
+        """It went before it was done: something of the attempt may still run there."""
+
+
+class Reactions(NamedTuple):
+    """What is called from the loop when an agent has joined, says something, or is gone and why."""
+
+    join: Callable[[Member], None]
+    message: Callable[[Member, Message], None]
+    loss: Callable[[Member, str], None]
+
+
+class Members:
+    def __init__(self, loop: Loop, nodes: int, hosts: Sequence[str], reactions: Reactions) -> None:
+        self.key = os.urandom(32)
+        self._loop = loop
+        self._nodes = nodes
+        self._hosts = hosts
+        self._on = reactions
+        self._members: Dict[int, Member] = {}
+        self._is_open = True
+        self._listener = rendezvous.listen(nodes)
+        loop.watch(self._listener, self._accept)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(sorted(self._members.values(), key=lambda member: member.index))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def addresses(self) -> str:
+        """Where node agents may call: `host:port,…`."""
+        port = self._listener.getsockname()[1]
+        return ",".join(f"{address}:{port}" for address in rendezvous.addresses(self._hosts, self._nodes))
+
+    def host(self, index: int) -> str:
+        return self._hosts[index] if index < len(self._hosts) else f"node {index}"
+
+    def missing(self) -> List[str]:
+        return [self.host(index) for index in range(self._nodes) if index not in self._members]
+
+    def are_done(self) -> bool:
+        return all(member.is_done for member in self)
+
+    def close_door(self) -> None:
+        """Everybody is here, or nobody is wanted any more."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.forget(self._listener)
+            self._listener.close()
+
+    def tell(self, do: str, **facts: Any) -> None:
+        """Send `{"do": do, …}` to all."""
+        for member in self:
+            if member.is_connected:
+                member.channel.send({"do": do, **facts})
+                self._watch(member)
+
+    def disconnect(self, member: Member) -> None:
+        if member.is_connected:
+            member.is_connected = False
+            with contextlib.suppress(KeyError, ValueError):
+                self._loop.forget(member.channel.connection)
+            member.channel.close()
+
+    def _watch(self, member: Member) -> None:
+        waits = bool(member.channel.backlog)
+        self._loop.watch(member.channel.connection, lambda: self._receive(member), writable=waits)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            guest = Guest(connection, self.key)
+        except OSError:
+            return
+        impatience = self._loop.after(GREETING_SECONDS, lambda: self._dismiss(connection))
+
+        def hear() -> None:
+            try:
+                answer = guest.receive()
+            except BlockingIOError:
+                return
+            except (OSError, ProtocolError, ValueError):
+                impatience.cancel()
+                self._dismiss(connection)
+                return
+            if answer:
+                impatience.cancel()
+                self._join(*answer)
+
+        self._loop.watch(connection, hear)
+
+    def _dismiss(self, connection: socket.socket) -> None:
+        self._loop.forget(connection)
+        connection.close()
+
+    def _join(self, channel: Channel, greeting: Message) -> None:
+        index = int(greeting["node"])
+        if not self._is_open or index in self._members or index >= self._nodes:
+            self._dismiss(channel.connection)
+            return
+        host = self._hosts[index] if index < len(self._hosts) else str(greeting["host"])
+        member = self._members[index] = Member(index, host, channel)
+        self._watch(member)
+        self._on.join(member)
+
+    def _receive(self, member: Member) -> None:
+        member.channel.flush()
+        try:
+            messages = member.channel.receive()
+        except ProtocolError:
+            messages = None
+        if messages is None:
+            self.disconnect(member)
+            self._on.loss(member, "its connection ended")
+            return
+        member.heard = time.monotonic()
+        self._watch(member)
+        for message in messages:
+            self._on.message(member, message)

@@ -1,0 +1,276 @@
+"""The agent of one node: starts its ranks when the head says so, reports, stops them when told, leaves nothing behind.
+
+It exits 0 whatever its ranks did: a launcher that sees anything else ends the other nodes without a chance to save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, List, Optional
+
+from serried.agent import rendezvous, sweep, system
+from serried.agent.channel import Channel, Message, ProtocolError
+from serried.agent.loop import Loop, Timer
+from serried.agent.ranks import Exit, Ranks, has_failed
+from serried.agent.work import Work, make_umask, run_directory
+from serried.contract import files, names
+
+BEAT_SECONDS = 5.0
+SILENT_HEAD_SECONDS = 60.0
+JOIN_SECONDS = 60.0
+TOGETHER_SECONDS = 1.0
+"""A scheduler's TERM reaches ranks and agent at once: how long a rank's death by TERM waits for ours to show."""
+
+
+class Node:
+    def __init__(self, work: Work, index: int, channel: Channel, master: str) -> None:
+        self.work = work
+        self.loop = Loop()
+        self._index = index
+        self._channel: Optional[Channel] = channel
+        self._heard = time.monotonic()
+        self._master = master
+        attempt = work.place.attempt(work.number)
+        files.make_directory(attempt.node(index), work.directory_mode)
+        self._journal = files.Journal(attempt.node_events(index), work.file_mode)
+        self._private = _private_directory(work, index)
+        self._parent = os.getppid()
+        self._ranks: Optional[Ranks] = None
+        self._held: List[Exit] = []
+        self._has_failure = False
+        self._is_stopping = False
+        """TERM has been sent, or there is nothing to send it to."""
+        self._is_done = False
+        self._kill: Optional[Timer] = None
+        self._lingering_since = 0.0
+
+    def run(self) -> None:
+        system.adopt_orphans()
+        system.die_with_parent(signal.SIGHUP)
+        self.loop.on_signal(signal.SIGTERM, self._terminated)
+        self.loop.on_signal(signal.SIGHUP, self._check_parent)
+        self.loop.on_signal(signal.SIGUSR1, lambda: None)
+        self.loop.on_signal(signal.SIGCHLD, self._reap)
+        self.loop.every(BEAT_SECONDS, self._beat)
+        if self._channel:
+            self.loop.watch(self._channel.connection, self._receive)
+        try:
+            self.loop.run()
+        finally:
+            shutil.rmtree(self._private, ignore_errors=True)
+
+    # What the head says.
+
+    def _receive(self) -> None:
+        if self._channel is None:
+            return
+        self._channel.flush()
+        try:
+            messages = self._channel.receive()
+        except ProtocolError:
+            messages = None
+        if messages is None:
+            self._lose_head()
+            return
+        self._heard = time.monotonic()
+        for message in messages:
+            self._heed(message)
+
+    def _heed(self, message: Message) -> None:
+        if message["do"] == "go":
+            self._go(message)
+        elif message["do"] == "stop" and message["hard"]:
+            self._stop(message["reason"], message["grace"])
+        elif message["do"] == "stop":
+            self._ask_to_save(message["reason"])
+        elif message["do"] == "bye":
+            self._leave()
+
+    def _go(self, message: Message) -> None:
+        place = {
+            "master": self._master,
+            "port": message["port"],
+            "deadline": message["deadline"],
+            "stop_file": str(self._private / "stop"),
+        }
+        self._ranks = Ranks(self.work, self._index, place)
+        for rank in self._ranks.running:
+            self._note("started", rank=rank.number, local_rank=rank.local, pid=rank.child.pid)
+        self._tell("started")
+        self._reap()
+
+    def _lose_head(self) -> None:
+        """Nobody can tell us anything any more: end what runs here."""
+        if self._channel:
+            self.loop.forget(self._channel.connection)
+            self._channel.close()
+            self._channel = None
+        self._stop("lost", self.work.grace)
+        if self._is_done:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._note("ended")
+        self.loop.stop()
+
+    # What this node sees.
+
+    def _beat(self) -> None:
+        self._check_parent()
+        if self._channel and time.monotonic() - self._heard > SILENT_HEAD_SECONDS:
+            self._lose_head()
+        running = [rank.number for rank in self._ranks.running] if self._ranks else []
+        quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
+        self._tell("beat", quiet=round(quiet, 1), running=running)
+
+    def _check_parent(self) -> None:
+        """Whether the launcher's process on this node is gone: then the scheduler has lost this node."""
+        if os.getppid() != self._parent and not self._is_stopping:
+            self._tell("orphaned")
+            self._stop("lost", self.work.hurried_grace)
+
+    def _terminated(self) -> None:
+        """TERM comes from the scheduler, to all of us at once."""
+        if not self._is_stopping:
+            self._tell("stop", reason=names.STOP_CANCEL)
+        self._stop(names.STOP_CANCEL, self.work.hurried_grace)
+
+    def _reap(self) -> None:
+        if self._ranks is None:
+            system.reap()
+            return
+        for exit_ in self._ranks.reap():
+            if exit_["signal"] == signal.SIGTERM and not exit_["ended_by_us"]:
+                self._held.append(exit_)
+                self.loop.after(TOGETHER_SECONDS, self._release)
+            else:
+                self._report(exit_)
+        self._check_end()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for exit_ in held:
+            self._report(exit_)
+        self._check_end()
+
+    def _report(self, exit_: Exit) -> None:
+        self._note("rank-exit", **exit_)
+        if self._ranks and not exit_["ended_by_us"] and has_failed(exit_):
+            tail = [] if self._has_failure else self._ranks.tail(exit_)
+            self._has_failure = True
+            self._tell("failed", exit=exit_, tail=tail)
+
+    # Stopping.
+
+    def _ask_to_save(self, reason: str) -> None:
+        """Tell ranks that the end is near: they may save and leave in their own time."""
+        self._note_stop(reason)
+        if self._ranks:
+            self._ranks.tell(self.work.plan["limit"]["signal"])
+
+    def _stop(self, reason: str, grace: float) -> None:
+        """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
+        if reason == names.STOP_CANCEL:
+            for exit_ in self._held:
+                exit_["ended_by_us"] = True
+        if self._ranks and not self._is_stopping:
+            self._reap()
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._note_stop(reason)
+            if self._ranks:
+                self._ranks.terminate()
+        if self._ranks and (self._kill is None or self._kill.due > time.monotonic() + grace):
+            if self._kill:
+                self._kill.cancel()
+            self._kill = self.loop.after(grace, self._ranks.kill)
+        self._check_end()
+
+    def _note_stop(self, reason: str) -> None:
+        self._note("stopping", reason=reason)
+        with contextlib.suppress(OSError):  # a full /tmp must not keep ranks from being ended
+            files.write_text(self._private / "stop", reason)
+
+    # The end.
+
+    def _check_end(self) -> None:
+        """Finish once every rank has ended; let what they left end by itself first, if all went well."""
+        if self._is_done or (self._ranks and (self._ranks.running or self._held)):
+            return
+        if self._ranks is None:
+            if self._is_stopping:
+                self._finish([])
+            return
+        left = self._leftovers()
+        can_wait = not self._is_stopping and not any(has_failed(exit_) for exit_ in self._ranks.exits)
+        if left and can_wait and self._may_linger():
+            return
+        self._finish(left if can_wait else [])
+
+    def _may_linger(self) -> bool:
+        """Look again soon, until the grace is over: a helper often ends a moment after its program."""
+        self._lingering_since = self._lingering_since or time.monotonic()
+        lingered = time.monotonic() - self._lingering_since
+        if lingered > self.work.grace:
+            return False
+        self.loop.after(min(1.0, 0.02 + lingered), self._check_end)
+        return True
+
+    def _leftovers(self) -> List[sweep.Leftover]:
+        return sweep.leftovers(self.work.mark, self._index, os.getpid())
+
+    def _finish(self, left: List[sweep.Leftover]) -> None:
+        self._is_done = True
+        if self._kill:
+            self._kill.cancel()
+        count = sweep.end(self._leftovers)
+        commands = [leftover.command for leftover in left]
+        self._note("swept", count=count, left=commands)
+        self._tell("done", exits=self._ranks.exits if self._ranks else [], left=commands)
+        if self._channel is None:
+            self._leave()
+
+    def _note(self, event: str, **facts: Any) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not keep ranks from being ended: the head knows too
+            self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        if self._channel:
+            self._channel.send({"event": event, **facts})
+            self.loop.watch(self._channel.connection, self._receive, writable=bool(self._channel.backlog))
+
+
+def _private_directory(work: Work, index: int) -> Path:
+    """A folder on this node alone, for the stop file: no shared file system's cache between head and rank."""
+    base = next(
+        (Path(os.environ[name]) for name in ("SLURM_TMPDIR", "TMPDIR") if os.path.isdir(os.environ.get(name, ""))),  # noqa: PTH112 - "" is no path
+        Path("/tmp"),  # noqa: S108 - the last resort, and the folder's own name cannot be guessed
+    )
+    directory = base / f"serried-{work.mark.replace('/', '.')}.{index}.{os.urandom(6).hex()}"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+def main(arguments: List[str]) -> int:
+    """`node [--node-variable NAME]`: the environment says the rest."""
+    variable = arguments[1] if arguments[:1] == ["--node-variable"] else ""
+    index = int(os.environ.get(variable) or 0)
+    element = os.environ.get(names.ELEMENT)
+    work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
+    make_umask(work)
+    key = bytes.fromhex(os.environ.pop(names.KEY))
+    greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0]}
+    try:
+        channel, master = rendezvous.join(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
+    except OSError as error:
+        print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
+        return 1
+    Node(work, index, channel, master if work.nodes > 1 else rendezvous.LOOPBACK).run()
+    return 0

@@ -1,0 +1,36 @@
+"""`ROLE TOKEN --name value …`: all that job.sh says. argparse would cost each start more than most of its imports."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+FLAGS = ("job", "element", "hosts", "node-variable", "end", "final")
+
+
+class Options:
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.job = ""
+        self.element: Optional[int] = None
+        self.hosts = ""
+        self.node_variable = ""
+        self.end = 0.0
+        """When the scheduler ends the job, seconds since the epoch; 0 where it does not say."""
+        self.final = ""
+        """Why an attempt that was to be continued cannot be: `limit` or `cancel`."""
+
+
+def parse(arguments: List[str]) -> Options:
+    """Raises ValueError on anything that job.sh would not say. An empty value leaves the default."""
+    token, *rest = arguments
+    options = Options(token)
+    if len(rest) % 2:
+        raise ValueError(f"`{rest[-1]}` has no value")
+    for flag, value in zip(rest[::2], rest[1::2]):  # noqa: B905 - `strict` is 3.10's, and the length is even
+        if flag[2:] not in FLAGS:
+            raise ValueError(f"no option `{flag}`")
+        name = flag[2:].replace("-", "_")
+        if value:
+            convert = {"element": int, "end": float}.get(name, str)
+            setattr(options, name, convert(value))
+    return options

@@ -1,0 +1,73 @@
+"""The source that ranks run: unpacked once for a run, by its first attempt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from serried.agent.work import Work
+
+
+def unpack(work: Work) -> None:
+    """Make `source/` of the snapshot unless it is there; whole or not at all, whoever else does the same.
+
+    Raises OSError.
+    """
+    source = work.plan["source"]
+    if not source["snapshot"] or not source["archive"] or work.tree.exists():
+        return
+    aside = work.run.path / f".source.{os.urandom(4).hex()}"
+    aside.mkdir(mode=work.directory_mode)
+    try:
+        extract(work.run.path / source["archive"], aside)
+        for entry in source["links"]:
+            link(Path(source["directory"]) / entry, aside / entry)
+        _publish(aside, work.tree)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _publish(aside: Path, tree: Path) -> None:
+    try:
+        aside.rename(tree)
+    except OSError:
+        if not tree.is_dir():  # else another element of the array was faster
+            raise
+
+
+def extract(archive: Path, target: Path) -> None:
+    """Unpack with modes left to mkdir and the umask: tarfile's own chmod would drop a folder's setgid.
+
+    A file that the archive holds twice becomes two files: a program may write over its own source.
+    """
+    import tarfile
+
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                _extract_one(tar, member, target / member.name)
+    except tarfile.TarError as error:
+        raise OSError(f"cannot unpack {archive}: {error}") from error
+
+
+def _extract_one(tar: Any, member: Any, path: Path) -> None:
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym():
+        path.symlink_to(member.linkname)
+    elif member.isfile() or member.islnk():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if member.mode & 0o100 else 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            shutil.copyfileobj(tar.extractfile(member), file)
+        os.utime(path, (member.mtime, member.mtime))
+
+
+def link(original: Path, path: Path) -> None:
+    """Let `path` lead to an entry of the project that no snapshot holds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(path):
+        path.symlink_to(original)

@@ -1,0 +1,92 @@
+"""Find and end what an attempt left behind: by its mark in /proc, never by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Callable, List, NamedTuple, Optional, Set
+
+from serried.contract import names
+
+PROC = "/proc"
+
+
+class Leftover(NamedTuple):
+    pid: int
+    command: str
+    """Its command line, shortened."""
+
+
+def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> List[Leftover]:
+    """This user's processes that carry `mark`, on one node only if `node` says so, and `adopted_by`'s children."""
+    wanted = {f"{names.MARK}={mark}".encode()}
+    if node is not None:
+        wanted.add(f"{names.NODE}={node}".encode())
+    return [Leftover(pid, _command(pid)) for pid in _pids() if _is_ours(pid, wanted, adopted_by)]
+
+
+def end(find: Callable[[], List[Leftover]], bound: float = 5.0) -> int:
+    """KILL what `find` finds until it finds nothing, for `bound` seconds at most; how many there were."""
+    killed: Set[int] = set()
+    limit = time.monotonic() + bound
+    while time.monotonic() < limit:
+        found = find()
+        if not found:
+            break
+        for leftover in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(leftover.pid, signal.SIGKILL)
+            killed.add(leftover.pid)
+        time.sleep(0.02)
+        _reap_adopted()
+    return len(killed)
+
+
+def _pids() -> List[int]:
+    try:
+        return [int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _is_ours(pid: int, wanted: Set[bytes], parent: int) -> bool:
+    """Whether process `pid` runs and carries every entry of `wanted`, or is a child of `parent`.
+
+    A zombie has no environment any more and is no leftover. /proc lets us read only our own user's.
+    """
+    if wanted <= set(_read(f"{PROC}/{pid}/environ").split(b"\0")):
+        return True
+    if not parent:
+        return False
+    state, their_parent = [*_read(f"{PROC}/{pid}/stat").rpartition(b") ")[2].split()[:2], b"", b""][:2]
+    return state != b"Z" and their_parent == str(parent).encode()
+
+
+def _command(pid: int) -> str:
+    return _read(f"{PROC}/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:60]
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - thousands of files of /proc
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _reap_adopted() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def main(arguments: List[str]) -> int:
+    """`sweep MARK`: what the head starts on the nodes when an agent there was killed."""
+    mark = arguments[0]
+    count = end(lambda: leftovers(mark))
+    if count:
+        print(f"serried: ended {count} processes that were left over", file=sys.stderr)
+    return 0

@@ -1,0 +1,145 @@
+"""What only the kernel can do for us: a signal when our parent dies, adoption of orphans. Linux; elsewhere nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+DEFAULTED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)
+"""What a child must not inherit: bash ignores INT and QUIT for what it starts with `&`, Python PIPE and XFSZ."""
+
+
+def _load_prctl() -> Any:
+    """The C library's prctl, or a stand-in that does nothing: macOS has none, some Pythons have no ctypes."""
+    if sys.platform != "linux":
+        return lambda *_: 0
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return lambda *_: 0
+
+
+_prctl = _load_prctl()
+
+
+def die_with_parent(number: int) -> None:
+    """Ask for signal `number` when the process that started this one ends."""
+    _prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants whose own parent ends, so that none can hide from it."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def spawn(
+    argv: Sequence[bytes],
+    environment: Mapping[bytes, bytes],
+    directory: bytes,
+    descriptors: Sequence[int],
+    *,
+    cpus: Sequence[int] = (),
+    parent_death: int = 0,
+    own_group: bool = False,
+) -> "Child":
+    """Start `argv` in `directory` with `descriptors` as its stdin, stdout and stderr; return at once.
+
+    A fork of our own: subprocess would cost each start more to import, and its preexec_fn is this anyway.
+    Signals wait meanwhile: one meant for the child must not reach the parent's wake-up pipe, which both hold.
+    """
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP})
+    pid = os.fork()
+    if pid == 0:
+        stage = "start"
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in DEFAULTED:
+                signal.signal(number, signal.SIG_DFL)
+            if own_group:
+                os.setpgid(0, 0)
+            if parent_death:
+                die_with_parent(parent_death)
+                if os.getppid() != parent:
+                    os._exit(1)
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+            _move_descriptors(descriptors)
+            stage = "directory"
+            os.chdir(directory)
+            stage = "command"
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - no shell is the point
+        except OSError as error:
+            os.write(writer, f"{stage}:{error.errno}".encode())
+        finally:
+            os._exit(127)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.close(writer)
+    return Child(pid, reader)
+
+
+def _move_descriptors(descriptors: Sequence[int]) -> None:
+    """Make `descriptors` 0, 1 and 2: through copies above 2, lest one is overwritten before it is used."""
+    import fcntl
+
+    copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in descriptors]
+    for target, copy in enumerate(copies):
+        os.dup2(copy, target)
+
+
+class Child:
+    def __init__(self, pid: int, problem: int) -> None:
+        self.pid = pid
+        self._problem = problem
+
+    def problem(self) -> Optional[Tuple[str, int]]:
+        """Once it has ended: where its start failed (`start`, `directory`, `command`) and errno; None if it began."""
+        stage, _, number = os.read(self._problem, 64).decode().partition(":")
+        os.close(self._problem)
+        return (stage, int(number)) if stage else None
+
+
+def reap() -> List[Tuple[int, int]]:
+    """Every child that has ended, as (pid, wait status)."""
+    ended: List[Tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def environment_bytes(changes: Mapping[str, str], without: Sequence[str] = ()) -> Dict[bytes, bytes]:
+    """This process's environment with `changes` and `without` some names: as bytes, whatever the locale is."""
+    environment = dict(os.environb)
+    for name in without:
+        environment.pop(name.encode(), None)
+    environment.update({encode(name): encode(value) for name, value in changes.items()})
+    return environment
+
+
+def encode(text: str) -> bytes:
+    """What came through JSON as it was before: bytes that are no UTF-8 included."""
+    return text.encode("utf-8", "surrogateescape")

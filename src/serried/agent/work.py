@@ -1,0 +1,111 @@
+"""One attempt of a run, or of one element of an array: its plan and where its things are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from serried.contract import SCHEMA, files, names
+from serried.contract.layout import ElementDirectory, RunDirectory
+
+
+class Work:
+    def __init__(self, run: RunDirectory, plan: Dict[str, Any], element: Optional[int], number: int) -> None:
+        self.run = run
+        self.plan = plan
+        self.element = element
+        self.number = number
+        """The attempt's number; 0 before there is one."""
+
+    @classmethod
+    def load(cls, directory: str, element: Optional[int], number: int) -> Work:
+        """Raises ValueError where plan.json is missing, torn or of a later schema."""
+        run = RunDirectory(Path(directory))
+        plan = files.read_json(run.plan)
+        if plan is None or plan.get("schema", 0) > SCHEMA:
+            raise ValueError(f"cannot read the plan in {run.plan}")
+        return cls(run, plan, element, number)
+
+    @property
+    def place(self) -> ElementDirectory:
+        """Where the attempts, checkpoints and results are."""
+        return self.run.element(self.element)
+
+    @property
+    def mark(self) -> str:
+        """What every process of the attempt carries in its environment as SERRIED_MARK."""
+        return f"{self.plan['run']}/{'-' if self.element is None else self.element}/{self.number}"
+
+    @property
+    def nodes(self) -> int:
+        return int(self.plan["allocation"]["nodes"])
+
+    @property
+    def ranks(self) -> int:
+        """Ranks per node."""
+        return int(self.plan["allocation"]["ranks"])
+
+    @property
+    def grace(self) -> float:
+        """Seconds between TERM and KILL when the choice is ours."""
+        return float(self.plan["limit"]["grace_seconds"])
+
+    @property
+    def hurried_grace(self) -> float:
+        """The same when the scheduler has sent TERM already and its KILL will follow."""
+        patience = float(self.plan["site"]["kill_wait_seconds"])
+        return min(self.grace, max(patience - 5, patience / 2))
+
+    @property
+    def shared(self) -> bool:
+        return bool(self.plan.get("share") == "group")
+
+    @property
+    def file_mode(self) -> int:
+        return 0o640 if self.shared else 0o600
+
+    @property
+    def directory_mode(self) -> int:
+        return 0o750 if self.shared else 0o700
+
+    @property
+    def tree(self) -> Path:
+        """The source that ranks run: the unpacked snapshot, or the project itself."""
+        return self.run.source if self.plan["source"]["snapshot"] else Path(str(self.plan["source"]["directory"]))
+
+    @property
+    def workdir(self) -> Path:
+        return self.tree / str(self.plan["source"]["workdir"])
+
+    @property
+    def words(self) -> List[str]:
+        """The command as the plan has it, or this element's own line."""
+        array = self.plan.get("array")
+        if not (array and array["each"]):
+            return list(self.plan["command"])
+        import json
+
+        commands = json.loads(self.run.commands.read_text(encoding="utf-8"))
+        return list(commands[array["indices"].index(self.element)])
+
+    @property
+    def scratch(self) -> str:
+        return os.path.join(str(self.plan["site"]["root"]), str(self.plan["project"]))  # noqa: PTH118 - root may be "/"
+
+    @property
+    def seed(self) -> int:
+        return int(self.plan["seed"]) + (self.element or 0)
+
+    @property
+    def saving_continues(self) -> bool:
+        """Whether an attempt that ended with everything saved may have a next one."""
+        return bool(self.plan["site"]["requeue"]) and self.number <= int(self.plan["limit"]["restarts"])
+
+
+def make_umask(work: Work) -> None:
+    os.umask(0o027 if work.shared else 0o077)
+
+
+def run_directory() -> str:
+    return os.environ[names.RUN_DIR]

@@ -1,0 +1,84 @@
+"""The text of job.sh, from the plan alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from string import Template
+
+from serried.plan import Plan
+from serried.script.fragments import FRAGMENTS
+from serried.script.launcher import launcher
+
+BODY = Template("""\
+#!/bin/bash
+# $command
+#
+# Run $run, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
+# starts one agent per node, waits for them, has them say how it ended, and does as they say.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+umask $umask
+token=$${1:?usage: job.sh TOKEN}
+export SERRIED_RUN_DIR=$directory
+cd -- "$$SERRIED_RUN_DIR" || exit 70
+$cleanup
+for python in $pythons ''; do
+  "$$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+done
+if [[ -z $$python ]]; then
+  echo "serried: no Python 3.9 or later on $$HOSTNAME: name one as 'python' in the cluster's profile" >&2
+  exit 70
+fi
+agent=("$$python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
+who=("$$token" --job $job$element)
+$functions
+# Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
+head=
+trap '[[ -n $$head ]] && kill -TERM "$$head" 2>/dev/null' TERM
+trap '[[ -n $$head ]] && kill -USR1 "$$head" 2>/dev/null' USR1
+
+"$${agent[@]}" head "$${who[@]}"$head_options -- $launcher&
+head=$$!
+while kill -0 "$$head" 2>/dev/null; do wait "$$head"; done
+wait "$$head"
+status=$$?
+head=
+[[ $$status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
+
+word=$$("$${agent[@]}" finish "$${who[@]}")
+if [[ $$word == requeue ]]; then
+${again}fi
+case $$word in
+  done) exit 0 ;;
+  fail\\ *) exit "$${word#fail }" ;;
+  *) exit 70 ;;
+esac
+""")
+
+
+def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
+    """job.sh for `plan`, submitted by `command`. `python` runs the agent where a node has none of its own.
+
+    Raises ValueError where a path or a word of `command` holds a newline: no comment could carry it.
+    """
+    text = shlex.join(command) or "bash job.sh TOKEN"
+    if "\n" in text + plan.directory:
+        raise ValueError("job.sh cannot say a path with a newline")
+    fragment = FRAGMENTS[plan.site.scheduler]
+    candidates = [plan.site.python] if plan.site.python else ["/usr/bin/python3", "python3", python]
+    start = shlex.join(launcher(plan))
+    return BODY.substitute(
+        command=text,
+        run=plan.run,
+        umask="027" if plan.share == "group" else "077",
+        directory=shlex.quote(plan.directory),
+        cleanup=fragment.cleanup,
+        pythons=shlex.join(dict.fromkeys(candidates)),
+        job=fragment.job,
+        element=f" --element {fragment.element}" if plan.array else "",
+        functions=fragment.functions,
+        again=fragment.again,
+        head_options=f" {fragment.head_options}" if fragment.head_options else "",
+        launcher=f"{start} " if start else "",
+    )
