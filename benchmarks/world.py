@@ -53,7 +53,10 @@ class World:
 
 @contextlib.contextmanager
 def world(bin_: Path, *, nodes: int = 2) -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="serried-bench-") as place, lab.temporary(nodes=nodes, gpus=0) as slurm:
+    with tempfile.TemporaryDirectory(prefix="serried-bench-") as place, contextlib.ExitStack() as ending:
+        os.environ["SERRIED_LAB_ROOT"] = f"/tmp/serried-bench-{os.getuid()}"  # short, and not where the user's labs are
+        slurm = lab.up(f"bench-{os.getpid()}", nodes=nodes, gpus=0, temporary=True)
+        ending.callback(slurm.down)
         folder = Path(place)
         home = folder / "home"
         counters = folder / "counters"
