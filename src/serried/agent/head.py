@@ -187,12 +187,10 @@ class Head:
 
     def _check_silence(self) -> None:
         patience = self.work.plan["limit"]["silence_seconds"]
-        busy = [member for member in self._members if member.running and not member.is_done]
-        if patience is None or not busy or self._stop_reason:
-            return
-        if min(member.quiet for member in busy) > patience:
-            ranks = ", ".join(str(rank) for member in busy for rank in member.running)
-            self._stop("silence", ranks, self.work.grace)
+        if patience is not None and self._stop_reason is None:
+            silent = self._members.silent_ranks(float(patience))
+            if silent:
+                self._stop("silence", ", ".join(map(str, silent)), self.work.grace)
 
     def _check_parent(self) -> None:
         """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy."""

@@ -72,6 +72,12 @@ class Members:
     def are_done(self) -> bool:
         return all(member.is_done for member in self)
 
+    def silent_ranks(self, patience: float) -> List[int]:
+        """All ranks that still run, if none of them has written anything for `patience` seconds."""
+        busy = [member for member in self if member.running and not member.is_done]
+        is_silent = bool(busy) and min(member.quiet for member in busy) > patience
+        return [rank for member in busy for rank in member.running] if is_silent else []
+
     def close_door(self) -> None:
         """Everybody is here, or nobody is wanted any more."""
         if self._is_open:

@@ -17,7 +17,7 @@ class Options:
         self.end = 0.0
         """When the scheduler ends the job, seconds since the epoch; 0 where it does not say."""
         self.final = ""
-        """Why an attempt that was to be continued cannot be: `limit` or `cancel`."""
+        """What job.sh knows about the end: `cancel`, or `limit` where it could not be run again."""
 
 
 def parse(arguments: List[str]) -> Options:

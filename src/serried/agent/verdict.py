@@ -137,15 +137,23 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
 
 
 def finalise(exit_json: Dict[str, Any], reason: str) -> Dict[str, Any]:
-    """The end of an attempt that was to be continued and cannot be, because of `reason`: limit or cancel."""
-    if exit_json["state"] != names.REQUEUED:
-        return exit_json
-    if reason == names.STOP_CANCEL:
-        changes = {"state": names.CANCELLED, "exit_code": TERMINATED_CODE, "cause": reason, "message": "cancelled"}
-    else:
-        what = "the ranks have saved, and the scheduler did not take the job back"
-        changes = {"state": names.TIMEOUT, "exit_code": TIMEOUT_CODE, "message": what}
-    return {**exit_json, **changes}
+    """How it ended in the light of what only job.sh knows: it was cancelled, or could not be run again (`limit`)."""
+    cancelled = {
+        "state": names.CANCELLED,
+        "exit_code": TERMINATED_CODE,
+        "cause": names.STOP_CANCEL,
+        "message": "cancelled",
+    }
+    left_alone = {
+        "state": names.TIMEOUT,
+        "exit_code": TIMEOUT_CODE,
+        "message": "the ranks have saved, but the scheduler did not take the job back",
+    }
+    if reason == names.STOP_CANCEL and exit_json["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
+        return {**exit_json, **cancelled}
+    if reason == names.STOP_LIMIT and exit_json["state"] == names.REQUEUED:
+        return {**exit_json, **left_alone}
+    return exit_json
 
 
 def word(exit_json: Dict[str, Any]) -> str:

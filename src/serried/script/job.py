@@ -34,19 +34,20 @@ agent=("$$python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
 who=("$$token" --job $job$element)
 $functions
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
-head=
-trap '[[ -n $$head ]] && kill -TERM "$$head" 2>/dev/null' TERM
+head= final=
+trap 'final=cancel; [[ -n $$head ]] && kill -TERM "$$head" 2>/dev/null' TERM
 trap '[[ -n $$head ]] && kill -USR1 "$$head" 2>/dev/null' USR1
 
 "$${agent[@]}" head "$${who[@]}"$head_options -- $launcher&
 head=$$!
+[[ -n $$final ]] && kill -TERM "$$head"
 while kill -0 "$$head" 2>/dev/null; do wait "$$head"; done
 wait "$$head"
 status=$$?
 head=
 [[ $$status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
 
-word=$$("$${agent[@]}" finish "$${who[@]}")
+word=$$("$${agent[@]}" finish "$${who[@]}" --final "$$final")
 if [[ $$word == requeue ]]; then
 ${again}fi
 case $$word in
