@@ -22,7 +22,7 @@ ORDER = (
     "ui",
     "lab",
     "api",
-    "submit",
+    "submission",
     "runs",
     "snapshot",
     "inherit",

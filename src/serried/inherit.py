@@ -15,11 +15,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from serried.config.env_file import parse_env, read_env_file
 from serried.errors import UsageError
 from serried.plan import Environment
-
-__all__ = ["active_prefix", "job_environment", "package_prefixes", "parse_env", "read_env_file"]
 
 LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 """What a fresh login gives; passed on whatever `inherit` says."""

@@ -141,7 +141,7 @@ def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
         return _not_submitted("it was never handed to the scheduler")
     if submission.state == "failed":
         return _not_submitted(submission.message or "the scheduler refused it", seconds_of(submission.at))
-    if submission.state == "submitting" and _is_at_work(submission, now):
+    if submission.state == "submitting" and is_at_work(submission, now):
         return Verdict(SUBMITTING)
     if submission.state != "submitted" or submission.job is None:
         message = submission.message or "the command that submitted it got no answer from the scheduler"
@@ -153,7 +153,8 @@ def _not_submitted(message: str, since: float | None = None) -> Verdict:
     return Verdict(names.LAUNCH_FAILED, 70, "submission", message, since=since, settled=True)
 
 
-def _is_at_work(submission: Submission, now: float) -> bool:
+def is_at_work(submission: Submission, now: float) -> bool:
+    """Whether the command that wrote `submitting` may still come back with an answer."""
     if submission.by_host and submission.by_host != socket.gethostname():
         at = seconds_of(submission.at)
         return at is not None and now - at < _ELSEWHERE_SECONDS

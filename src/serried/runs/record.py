@@ -120,6 +120,8 @@ class Submission:
     message: str | None = None
     by_host: str = ""
     """Where `by_pid` means something."""
+    missed: float | None = None
+    """When the scheduler was first asked and did not know of it; seconds since the epoch."""
     schema: int = SCHEMA
 
     @property

@@ -1,0 +1,101 @@
+"""What `run` and `submit` share: `[EXPERIMENT | -- COMMAND...]`, their flags, and the way the plan is shown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from serried.cli import options
+from serried.contract import SCHEMA
+from serried.submission.prepare import Prepared
+from serried.submission.request import Request
+from serried.ui import console
+from serried.ui.plan_lines import plan_lines
+from serried.ui.text import pad, printable
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_COMMAND = "serried.command"
+
+
+class TakesCommand(click.Command):
+    """A verb whose words after the first `--` are a command, verbatim; click would lose the `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return ["[OPTIONS]", "[EXPERIMENT | -- COMMAND...]"]
+
+
+def flags(function: Function) -> Function:
+    """The flags of both verbs."""
+    decorators = [
+        click.argument("experiment", required=False),
+        options.resources,
+        options.common,
+        click.option("--array", metavar="INDICES", help="Many elements of it: 0-999, 0-10:2 or 1,3,5."),
+        click.option("--parallel", type=int, metavar="N", help="How many elements may run at once."),
+        click.option(
+            "--each", type=click.Path(path_type=Path), metavar="FILE", help="An element for each line of FILE."
+        ),
+        click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    ]
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def request(values: Mapping[str, Any], cluster: str | None) -> Request:
+    """What the flags in `values` ask for."""
+    context = click.get_current_context()
+    return Request(
+        experiment=values["experiment"],
+        command=context.meta.get(_COMMAND),
+        overrides=options.overrides(values, values["settings"]),
+        cluster=cluster,
+        name=values["name"],
+        array=values["array"],
+        parallel=values["parallel"],
+        each=values["each"],
+    )
+
+
+def show_plan(prepared: Prepared) -> None:
+    """The plan in a few lines, and what the user may not expect, as talk."""
+    lines = plan_lines(prepared.plan, prepared.survey, prepared.revision)
+    for label, text in lines:
+        console.say(f"{console.style(pad(label, 9), 'quiet')}  {printable(text)}")
+    for text in prepared.warnings:
+        console.warning(text)
+
+
+def dry_run(prepared: Prepared, *, as_json: bool) -> None:
+    """The plan, and exactly what the scheduler would be given, as data. Of the environment only names."""
+    names = sorted(prepared.environment)
+    if as_json:
+        console.out_json(
+            {
+                "schema": SCHEMA,
+                "plan": prepared.plan.to_json(),
+                "argv": list(prepared.handover.argv),
+                "environment": names,
+                "script": prepared.script,
+                "snapshot": list(prepared.survey.files) if prepared.survey else None,
+                "warnings": list(prepared.warnings),
+            }
+        )
+        return
+    show_plan(prepared)
+    console.out(f"# the command\n{shlex.join(prepared.handover.argv)}\n")
+    console.out(f"# variables that the job inherits\n{' '.join(names)}\n")
+    console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")

@@ -1,0 +1,29 @@
+"""`serried forget`: give up a submission whose fate cannot be found out."""
+
+from __future__ import annotations
+
+import click
+
+from serried import submission
+from serried.cli import selecting
+from serried.ui import console
+
+
+@click.command(epilog=selecting.HELP)
+@selecting.one_run()
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def command(run: str, *, yes: bool) -> None:
+    """Give up a submission whose fate cannot be found out.
+
+    Only for runs that `serried ps` calls UNCERTAIN: the command that submitted them was killed, or got
+    no answer. Should the scheduler have the job after all, it ends itself when it starts.
+    """
+    record = selecting.select(run).record
+    submission.reconcile(record)
+    if not yes and console.can_ask() and not console.confirm(f"forget the submission of {record.id}?"):
+        raise click.Abort
+    job = submission.forget(record)
+    if job is not None:
+        console.note(f"run {record.id} has started after all, as job {job}; `serried stop {record.id}` ends it")
+    else:
+        console.say(f"forgot {record.id}: if its job starts after all, it ends itself")

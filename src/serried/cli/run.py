@@ -1,0 +1,91 @@
+"""`serried run`: here, now, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried import submission
+from serried.cli import answers, asking
+from serried.contract import names
+from serried.errors import UsageError
+from serried.runs.status import status
+from serried.submission.foreground import INTERRUPTED, Outcome, run_here
+from serried.submission.request import decide
+from serried.ui import console
+from serried.ui.text import duration, printable
+
+HERE = "local"
+
+
+@click.command(cls=asking.TakesCommand)
+@asking.flags
+@click.option("--gpu-ids", metavar="IDS", help="Which GPUs: 0,2. Without it, idle ones.")
+def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str | None, **values: Any) -> None:
+    r"""Run an experiment, or any command, on this machine, and pass on what it prints.
+
+    \b
+    serried run                                the only experiment of serried.toml
+    serried run --ranks 2 -- python train.py   two ranks on CPUs
+    serried run --gpu-ids 0,2 train            on these GPUs
+
+    It runs in your project itself, without a snapshot. Its exit status is the program's own: that
+    of the first rank that failed. Ctrl-C ends all ranks; a second one does not wait for them.
+    """
+    if cluster not in (None, HERE):
+        raise UsageError(f"`serried run` runs here, not on `{cluster}`", hint=f"serried submit --cluster {cluster} …")
+    asked = asking.request(values, HERE)
+    decided = decide(asked.with_setting("project.snapshot", value=False), Path.cwd(), os.environ)
+    prepared = submission.prepare(decided.plan, decided.resolved, os.environ, decided.each)
+    if dry_run:
+        asking.dry_run(prepared, as_json=as_json)
+        return
+    for text in prepared.warnings:
+        console.warning(text)
+    outcome = run_here(
+        prepared,
+        gpu_ids=[word.strip() for word in gpu_ids.split(",")] if gpu_ids else (),
+        # With --json the one value is all that stdout gets.
+        output=sys.stderr.buffer if as_json else None,
+    )
+    if as_json:
+        console.out_json(answers.runs_json([status(outcome.record).to_json()]))
+    _say_the_end(outcome)
+    sys.exit(outcome.status)
+
+
+def _say_the_end(outcome: Outcome) -> None:
+    run, end = outcome.record.id, outcome.end or {}
+    console.say()
+    seconds = end.get("seconds")
+    took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
+    if outcome.status == 0:
+        console.say(
+            f"{console.style('completed', 'good', sys.stderr)}{took}; its files are in {outcome.record.where.path}"
+        )
+        console.next_steps(
+            [
+                (f"serried logs {run}", "what it printed"),
+                (f"serried show {run}", "plan, timeline, and where its files are"),
+                ("serried submit …", "the same on the cluster"),
+            ]
+        )
+        return
+    if outcome.status == INTERRUPTED:
+        console.say(f"interrupted{took}; its files are in {outcome.record.where.path}")
+        return
+    message = end.get("message") or f"it ended with status {outcome.status}"
+    state = end.get("state", names.FAILED)
+    console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
+    console.say(f"its files are in {outcome.record.where.path}")
+    console.next_steps(
+        [
+            (f"serried why {run}", "what happened, and what to do"),
+            (f"serried logs {run}", "what it printed"),
+            (f"serried show {run}", "plan, timeline, and where its files are"),
+        ]
+    )

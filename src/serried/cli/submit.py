@@ -1,0 +1,58 @@
+"""`serried submit`: a plan, shown and handed to the scheduler, at most once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried import submission
+from serried.cli import answers, asking
+from serried.contract import names
+from serried.runs.run_status import RunStatus
+from serried.runs.verdict import Verdict
+from serried.submission.request import decide
+from serried.ui import console
+
+
+@click.command(cls=asking.TakesCommand)
+@asking.flags
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever the warnings.")
+def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **values: Any) -> None:
+    r"""Send an experiment, or any command, to the cluster.
+
+    \b
+    serried submit                                      the only experiment of serried.toml
+    serried submit train --nodes 4 --set seed=3         one of several, with changes
+    serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
+    serried submit --each commands.txt --parallel 8     one element for each line
+
+    The code is frozen: edits after this do not reach the job. What the job inherits, and what
+    happens when this command is interrupted, is in the pages on snapshots and on how a job starts.
+    """
+    decided = decide(asking.request(values, cluster), Path.cwd(), os.environ)
+    prepared = submission.prepare(decided.plan, decided.resolved, os.environ, decided.each)
+    if dry_run:
+        asking.dry_run(prepared, as_json=as_json)
+        return
+    asking.show_plan(prepared)
+    if prepared.warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
+        raise click.Abort
+    record = submission.deliver(prepared)
+    job = record.submissions[0].job
+    if as_json:
+        status = RunStatus(record, record.summary, Verdict(names.PENDING), job=job)
+        console.out_json(answers.runs_json([status.to_json()]))
+        return
+    console.say()
+    console.say(f"submitted {record.id} as job {job} of {decided.plan.site.name}")
+    console.next_steps(
+        [
+            (f"serried logs {record.id} -f", "what it prints, as it prints it"),
+            (f"serried wait {record.id}", "until it has ended"),
+            (f"serried show {record.id}", "plan, timeline, and where its files are"),
+        ]
+    )
+    console.out(record.id)

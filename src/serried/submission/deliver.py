@@ -1,0 +1,105 @@
+"""Hand a prepared run to its scheduler, at most once whatever happens meanwhile.
+
+The order is the promise. The record says `submitting`, durably, before the scheduler is called; afterwards it says
+`submitted`, or `uncertain`, or there is no record at all, because nothing was delivered. Killed in between, it goes on
+saying `submitting`, and the next command finds out (reconcile.py). Nothing is ever submitted a second time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import time
+from pathlib import Path
+
+from serried import schedulers, snapshot
+from serried.errors import SerriedError, SubmissionUncertain
+from serried.plan import Plan
+from serried.runs.moments import iso
+from serried.runs.record import Record, Submission, records_directory
+from serried.snapshot import Archive
+from serried.submission import directory
+from serried.submission.prepare import Prepared
+from serried.submission.root import plain_errors, probe
+
+FIND_OUT = "do not submit it again: the next `serried ps` finds out; `serried forget {run}` gives it up"
+
+
+def deliver(prepared: Prepared) -> Record:
+    """Submit; return the run's record.
+
+    Raises:
+        UsageError: it cannot be written, or the scheduler refused it; nothing is left.
+        SchedulerUnreachable: it was not delivered; nothing is left.
+        SubmissionUncertain: a job may exist; the record stays.
+    """
+    record, plan = establish(prepared)
+    submission = record.submissions[0]
+    try:
+        job = schedulers.get(plan.site.scheduler).submit(prepared.handover)
+    except SubmissionUncertain as error:
+        _note_uncertain(record, submission, error.message)
+        error.hint = FIND_OUT.format(run=record.id)
+        raise
+    except SerriedError:
+        directory.remove(record, plan)
+        raise
+    except BaseException as error:
+        # Interrupted while the scheduler was asked: it may have heard us.
+        message = f"interrupted while `{prepared.handover.argv[0]}` was asked; the job may have been accepted"
+        _note_uncertain(record, submission, message)
+        raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
+    with plain_errors(record.directory.path):
+        record.write_submission(dataclasses.replace(submission, state="submitted", job=job))
+    return record
+
+
+def establish(prepared: Prepared) -> tuple[Record, Plan]:
+    """Make record and run directory, the record saying `submitting`; return it and the plan, now whole.
+
+    A failure leaves nothing behind but the archive, which is nobody's in particular.
+    """
+    plan = prepared.plan
+    directory_mode, file_mode = directory.MODES[plan.share]
+    root = Path(plan.site.root)
+    probe(root, prepared.survey.bytes if prepared.survey else 0, directory_mode)
+    archive: Archive | None = None
+    if prepared.survey is not None:
+        with plain_errors(root):
+            archive = snapshot.store(prepared.survey, sources_directory(plan), file_mode)
+        plan = dataclasses.replace(plan, source=dataclasses.replace(plan.source, archive=str(archive.path)))
+    with plain_errors(records_directory()):
+        record = Record.create(plan)
+    try:
+        with plain_errors(record.directory.path):
+            record.write_submission(_intent(prepared, plan))
+            directory.write_source(record, prepared, plan, archive)
+        with plain_errors(root):
+            directory.make_run_directory(prepared, plan)
+    except BaseException:
+        directory.remove(record, plan)
+        raise
+    return record, plan
+
+
+def sources_directory(plan: Plan) -> Path:
+    """Where a project's archives are kept."""
+    return Path(plan.directory).parents[1] / "sources"
+
+
+def _intent(prepared: Prepared, plan: Plan) -> Submission:
+    return Submission(
+        token=prepared.token,
+        state="submitting",
+        cluster=plan.site.name,
+        scheduler=plan.site.scheduler,
+        at=iso(time.time()) or "",
+        by_pid=os.getpid(),
+        by_host=socket.gethostname(),
+    )
+
+
+def _note_uncertain(record: Record, submission: Submission, message: str) -> None:
+    with plain_errors(record.directory.path):
+        record.write_submission(dataclasses.replace(submission, state="uncertain", message=message))

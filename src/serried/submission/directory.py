@@ -1,0 +1,69 @@
+"""The run directory and the record's account of the source, written before the scheduler is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+from serried import script
+from serried.contract import SCHEMA
+from serried.contract.files import make_directory, write_json, write_text
+from serried.contract.layout import RunDirectory
+from serried.plan import Plan
+from serried.runs.record import Record
+from serried.snapshot import Archive
+from serried.submission.prepare import Prepared
+
+MODES = {"user": (0o700, 0o600), "group": (0o750, 0o640)}
+"""Of directories and of files, by `Plan.share`."""
+
+UNTRACKED_LISTED = 1000
+
+
+def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
+    """Write what the job reads: four files at most. Raises OSError."""
+    directory_mode, file_mode = MODES[plan.share]
+    where = RunDirectory(Path(plan.directory))
+    make_directory(where.path.parent, directory_mode)
+    where.path.mkdir(mode=directory_mode)
+    where.claims.mkdir(mode=directory_mode)
+    write_json(where.plan, plan.to_json(), file_mode)
+    write_text(where.job_script, prepared.script, file_mode)
+    if prepared.each:
+        write_json(where.commands, [list(command) for command in prepared.each], file_mode)
+    script.write_agent(where.agent, file_mode)
+    return where
+
+
+def write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archive | None) -> None:
+    """What ran, for when the run directory is purged: commit, diff, and what the snapshot holds."""
+    survey, revision = prepared.survey, prepared.revision
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "directory": plan.source.directory,
+        "commit": revision.commit,
+        "branch": revision.branch,
+        "dirty": revision.is_dirty,
+        "untracked": list(survey.untracked[:UNTRACKED_LISTED]) if survey else None,
+        "archive": str(archive.path) if archive else None,
+        "sha256": archive.digest if archive else None,
+        "files": len(survey.files) if survey else None,
+        "bytes": survey.bytes if survey else None,
+        "links": list(plan.source.links),
+        "python_path": list(plan.source.python_path),
+    }
+    write_json(record.directory.source, document)
+    if revision.diff:
+        write_text(record.directory.diff, revision.diff)
+
+
+def remove(record: Record, plan: Plan) -> None:
+    """Take back a run that no scheduler knows: its directory, its record, and folders that are empty then."""
+    directory = Path(plan.directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        directory.parent.rmdir()
+        directory.parent.parent.rmdir()
+    shutil.rmtree(record.directory.path, ignore_errors=True)

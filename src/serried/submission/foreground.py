@@ -1,0 +1,73 @@
+"""`serried run`: the same plan, run directory and record as a submitted run, here and now, output passed on."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from serried.contract.files import read_json
+from serried.contract.names import CANCELLED
+from serried.runs.record import Record
+from serried.submission import directory
+from serried.submission.deliver import establish
+from serried.submission.live import LiveOutput
+from serried.submission.prepare import Prepared
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Outcome:
+    record: Record
+    status: int
+    """The program's own exit status; 130 when it was interrupted from the terminal."""
+    end: dict[str, Any] | None
+    """The run's exit.json; None where there is none."""
+
+
+def run_here(prepared: Prepared, *, gpu_ids: Sequence[str] = (), output: BinaryIO | None = None) -> Outcome:
+    """Run it to its end. The ranks' output goes to `output` (stdout) as they write it.
+
+    Raises UsageError where this machine has not what the plan asks for; nothing is left then.
+    """
+    from serried.schedulers import local_here
+
+    record, plan = establish(prepared)
+    submission = record.submissions[0]
+    several = plan.world_size > 1 or plan.array is not None
+    live = LiveOutput(record.where, several=several, to=output or sys.stdout.buffer)
+    started: list[str] = []
+
+    def note_start(job: str) -> None:
+        record.write_submission(dataclasses.replace(submission, state="submitted", job=job))
+        started.append(job)
+
+    try:
+        status = local_here.run_here(
+            plan,
+            prepared.token,
+            prepared.environment,
+            gpu_ids=gpu_ids,
+            on_start=note_start,
+            tick=live.pass_on,
+        )
+    except BaseException:
+        if not started:
+            directory.remove(record, plan)
+        raise
+    live.finish()
+    end = read_json(record.where.exit)
+    return Outcome(record, _status(status, end), end)
+
+
+def _status(job_status: int, end: dict[str, Any] | None) -> int:
+    if end is None:
+        return job_status
+    # Another terminal's `serried stop` has the cause `user`.
+    if end.get("state") == CANCELLED and end.get("cause") == "cancel":
+        return INTERRUPTED
+    code = end.get("exit_code")
+    return code if isinstance(code, int) else job_status

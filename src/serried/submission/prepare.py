@@ -1,0 +1,135 @@
+"""All that a submission is, decided and checked before anything is touched. `--dry-run` prints it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from serried import config, inherit, schedulers, script, shell, snapshot
+from serried.config.env_file import read_env_file
+from serried.errors import UsageError
+from serried.plan import Plan
+from serried.schedulers.interface import Submission
+from serried.snapshot import Revision, Survey
+from serried.snapshot.editable import site_folders
+
+
+@dataclass(frozen=True)
+class Prepared:
+    plan: Plan
+    """Lacks only the archive's path, which follows from its content."""
+    token: str
+    environment: Mapping[str, str]
+    """What the job inherits. Holds the values of secrets: never print more than its names."""
+    handover: Submission
+    """What the scheduler is given."""
+    script: str
+    """job.sh"""
+    survey: Survey | None
+    """None: it runs in place."""
+    revision: Revision
+    each: tuple[tuple[str, ...], ...] = ()
+    """One command for each element of the array, where they differ."""
+    warnings: tuple[str, ...] = ()
+
+
+def prepare(
+    plan: Plan,
+    resolved: config.Resolved,
+    environ: Mapping[str, str],
+    each: Sequence[Sequence[str]] = (),
+) -> Prepared:
+    """Check and collect what `deliver` hands over.
+
+    `environ` is the submitting shell's environment.
+
+    Raises UsageError for whatever cannot be: a missing working directory, program or secret, a project that is too
+    large, an editable install that cannot be redirected.
+    """
+    refuse_windows()
+    project = Path(plan.source.directory)
+    _check_workdir(plan, project)
+    environment = _environment(plan, resolved, environ)
+    surveyed = _survey(plan, resolved, project)
+    if surveyed is not None:
+        plan = _with_snapshot(plan, surveyed, environment)
+    token = f"{plan.run}-1"
+    scheduler = schedulers.get(plan.site.scheduler)
+    handover = scheduler.submission(plan, token, environment)
+    program = handover.argv[0]
+    if "/" not in program and shell.which(program) is None:
+        raise shell.missing_program(program)
+    return Prepared(
+        plan=plan,
+        token=token,
+        environment=environment,
+        handover=handover,
+        script=_script(plan, handover),
+        survey=surveyed,
+        revision=snapshot.read_revision(project),
+        each=tuple(tuple(command) for command in each),
+        warnings=(*resolved.warnings, *(surveyed.warnings if surveyed else ())),
+    )
+
+
+def _script(plan: Plan, handover: Submission) -> str:
+    try:
+        return script.render(plan, python=sys.executable, command=handover.argv)
+    except ValueError as error:
+        raise UsageError(
+            f"neither a scheduler nor a script can carry {error}",
+            hint="look at `root`, the folder's own path, `resources.comment` and `resources.extra`",
+        ) from error
+
+
+def refuse_windows() -> None:
+    if sys.platform == "win32":
+        raise UsageError(
+            "Serried does not run on Windows itself",
+            hint="use it within WSL2: `wsl --install`, then install Serried there",
+        )
+
+
+def _check_workdir(plan: Plan, project: Path) -> None:
+    if not project.is_dir():
+        raise UsageError(f"the project's folder `{project}` is not there")
+    if not (project / plan.source.workdir).is_dir():
+        raise UsageError(
+            f"the working directory `{plan.source.workdir}` is not in the project `{project}`",
+            hint="`workdir` is relative to the folder of `serried.toml`",
+        )
+
+
+def _environment(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str]) -> dict[str, str]:
+    path = resolved.experiment.environment.env_file
+    return inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+
+
+def _survey(plan: Plan, resolved: config.Resolved, project: Path) -> Survey | None:
+    if not plan.source.snapshot:
+        return None
+    return snapshot.survey(project, resolved.project.link, leave_out=[Path(plan.site.root)])
+
+
+def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
+    workdir = surveyed.project / plan.source.workdir
+    prefixes = inherit.package_prefixes(plan.command, environment, workdir)
+    sites = [site for prefix in prefixes for site in site_folders(prefix)]
+    redirected = snapshot.redirect(surveyed, sites)
+    source = dataclasses.replace(plan.source, links=surveyed.links, python_path=redirected)
+    if plan.source.workdir != os.curdir and not _is_in(surveyed, plan.source.workdir):
+        raise UsageError(
+            f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",
+            hint="put a file into it that git does not ignore, or run in place: `--set project.snapshot=false`",
+        )
+    return dataclasses.replace(plan, source=source)
+
+
+def _is_in(surveyed: Survey, folder: str) -> bool:
+    if any(folder == link or folder.startswith(f"{link}/") for link in surveyed.links):
+        return True
+    return any(path.startswith(f"{folder}/") for path in surveyed.files)

@@ -1,0 +1,122 @@
+"""Find out what became of submissions whose end nobody saw. Never by submitting again.
+
+A job that exists is found by its token: it has claimed the run directory, or the scheduler knows its name. That the
+scheduler does not know it proves nothing yet, for a request may still be under way. So after two looks that found
+nothing, the claim is taken for nobody, a tombstone: should the job start after all, it finds that and ends itself.
+Only then is the submission called failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable
+
+from serried import schedulers
+from serried.contract.files import claim
+from serried.contract.names import WITHDRAWN
+from serried.errors import SerriedError, UsageError
+from serried.runs.evidence import is_at_work
+from serried.runs.moments import seconds_of
+from serried.runs.record import Record, Submission
+
+PATIENCE_SECONDS = 30.0
+"""A submission younger than this may still be on its way through a busy controller."""
+
+BETWEEN_SECONDS = 5.0
+"""Between the two looks that find nothing."""
+
+OPEN = ("submitting", "uncertain")
+
+
+def reconcile_all(records: Iterable[Record], now: float | None = None) -> list[Record]:
+    """Reconcile every one of `records`; return those that are uncertain still."""
+    return [record for record in records if not reconcile(record, now)]
+
+
+def reconcile(record: Record, now: float | None = None) -> bool:
+    """Find out about the record's open submissions; return whether none is uncertain now.
+
+    A scheduler that does not answer leaves them as they are.
+    """
+    moment = time.time() if now is None else now
+    settled = True
+    for submission in record.submissions:
+        if submission.state not in OPEN or (submission.state == "submitting" and is_at_work(submission, moment)):
+            continue
+        found = _find_out(record, submission, moment)
+        if found != submission:
+            record.write_submission(found)
+        settled &= found.state not in OPEN
+    return settled
+
+
+def forget(record: Record) -> str | None:
+    """Give up the record's open submission; return the job's id if it turns out to have one after all.
+
+    Raises UsageError where there is nothing uncertain about the run.
+    """
+    now = time.time()
+    open_ = [each for each in record.submissions if each.state in OPEN]
+    open_ = [each for each in open_ if each.state == "uncertain" or not is_at_work(each, now)]
+    if not open_:
+        raise UsageError(
+            f"nothing about run `{record.id}` is uncertain",
+            hint=f"`serried stop {record.id}` ends it; `serried show {record.id}` tells how it stands",
+        )
+    for submission in open_:
+        owner = _withdraw(record, submission)
+        if owner not in (None, WITHDRAWN):
+            record.write_submission(_adopted(submission, str(owner)))
+            return owner
+        record.write_submission(dataclasses.replace(submission, state="failed", message="forgotten by its user"))
+    return None
+
+
+def _find_out(record: Record, submission: Submission, now: float) -> Submission:
+    """The submission as it is known to stand at `now`."""
+    since = seconds_of(submission.at)
+    owner = _owner(record, submission)
+    if owner is None:
+        try:
+            owner = schedulers.get(submission.scheduler).find(submission.token, since)
+        except SerriedError as error:  # no answer, or a login node without that scheduler's commands
+            return dataclasses.replace(submission, state="uncertain", message=error.message)
+    if owner is None and submission.missed is not None and now - submission.missed >= BETWEEN_SECONDS:
+        is_young = since is not None and now - since < PATIENCE_SECONDS
+        owner = None if is_young else _withdraw(record, submission)
+    if owner is None:
+        message = "the scheduler does not know of it so far"
+        return dataclasses.replace(submission, state="uncertain", message=message, missed=submission.missed or now)
+    return _failed(submission) if owner == WITHDRAWN else _adopted(submission, owner)
+
+
+def _owner(record: Record, submission: Submission) -> str | None:
+    """Who has claimed the submission; None where nobody has, or it cannot be seen."""
+    try:
+        return record.where.claim(submission.token).read_text(encoding="utf-8") or None
+    except OSError:
+        return None
+
+
+def _withdraw(record: Record, submission: Submission) -> str | None:
+    """Take the claim for nobody; return who has it now. None: it cannot be taken, the run directory being away."""
+    if not os.path.lexists(record.where.job_script):
+        # Without job.sh no job can be under way: we died before we asked, or the site purged it all.
+        return WITHDRAWN if record.where.path.parent.parent.parent.is_dir() else None
+    try:
+        record.where.claims.mkdir(mode=0o700, exist_ok=True)
+        return claim(record.where.claim(submission.token), WITHDRAWN)
+    except OSError:
+        return None
+
+
+def _adopted(submission: Submission, job: str) -> Submission:
+    return dataclasses.replace(submission, state="submitted", job=job, message=None)
+
+
+def _failed(submission: Submission) -> Submission:
+    return dataclasses.replace(
+        submission, state="failed", message="it never reached the scheduler, and can start no more"
+    )

@@ -1,0 +1,60 @@
+"""Whether run directories can be written where they should go, found out before anything depends on it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from serried.contract.files import PRIVATE_FILE, make_directory
+from serried.errors import UsageError
+from serried.snapshot.size import spell
+
+SPARE_BYTES = 10_000_000
+"""Left for the run's own files beside the snapshot."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def probe(root: Path, bytes_needed: int, mode: int) -> None:
+    """Make `root`, write to it, and see that there is room. Raises UsageError."""
+    with plain_errors(root):
+        make_directory(root, mode)
+        test = root / f".probe-{secrets.token_hex(4)}"
+        try:
+            descriptor = os.open(test, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+            try:
+                os.write(descriptor, b"serried\n")
+            finally:
+                os.close(descriptor)
+        finally:
+            with contextlib.suppress(OSError):
+                test.unlink()
+        space = os.statvfs(root)
+    free = space.f_bavail * space.f_frsize
+    if free < bytes_needed + SPARE_BYTES:
+        raise UsageError(
+            f"only {spell(free)} are free in `{root}`, and this run needs {spell(bytes_needed + SPARE_BYTES)}",
+            hint="delete old runs there, or set another `root` in the cluster's profile",
+        )
+
+
+@contextlib.contextmanager
+def plain_errors(place: Path) -> Iterator[None]:
+    """Turn an OSError within into a sentence about `place` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise UsageError(
+                f"no space is left in `{place}`", hint="delete old runs there, or ask for quota", details=str(error)
+            ) from error
+        raise UsageError(
+            f"cannot write to `{place}`: {(error.strerror or str(error)).lower()}",
+            hint="runs go to the `root` of the cluster's profile, records to `$XDG_STATE_HOME/serried`; "
+            "both must be folders that you may write to",
+            details=str(error),
+        ) from error

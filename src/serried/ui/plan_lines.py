@@ -1,0 +1,102 @@
+"""A plan in a few lines: what `submit` shows before it hands it over."""
+
+from __future__ import annotations
+
+import shlex
+
+from serried.plan import Allocation, Plan
+from serried.snapshot import Revision, Survey
+from serried.snapshot.size import spell
+from serried.ui.text import duration
+
+FILES_PER_ATTEMPT = 4
+"""Claim, requests, events and end; then each node's events, and a log for each rank."""
+
+
+def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
+    """Labels and texts. A `*` follows what nobody asked for."""
+    lines = [
+        ("command", plan.command[0] if plan.shell else shlex.join(plan.command)),
+        ("cluster", _cluster(plan)),
+        ("each node", _node(plan.allocation, plan.defaults)),
+        ("ranks", _ranks(plan)),
+        ("costs", _cost(plan)),
+        ("code", _code(plan, survey, revision)),
+    ]
+    if plan.array:
+        lines.insert(1, ("array", _array(plan)))
+    if plan.source.links:
+        lines.append(("linked", ", ".join(plan.source.links)))
+    if plan.environment.secrets or plan.environment.env_file:
+        lines.append(("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))))
+    if plan.defaults:
+        lines.append(("", "* a default"))
+    return lines
+
+
+def _cluster(plan: Plan) -> str:
+    asked = {name: getattr(plan.allocation, name) for name in ("partition", "account", "qos", "reservation")}
+    kind = "" if plan.site.name == plan.site.scheduler else f" ({plan.site.scheduler})"
+    return ", ".join([plan.site.name + kind, *(f"{name} {value}" for name, value in asked.items() if value)])
+
+
+def _node(allocation: Allocation, defaults: tuple[str, ...]) -> str:
+    def star(key: str) -> str:
+        return "*" if f"resources.{key}" in defaults else ""
+
+    gpus = _count(allocation.gpus, f"{allocation.gpu_type} GPU" if allocation.gpu_type else "GPU") + star("gpus")
+    memory = {None: "memory as the cluster gives", 0: "all memory"}.get(
+        allocation.memory_mb, f"{(allocation.memory_mb or 0) / 1024:g} GiB"
+    )
+    whole = "alone on it, " if allocation.exclusive else ""
+    return f"{whole}{gpus}, {_count(allocation.cpus, 'CPU')}{star('cpus')}, {memory}{star('mem')}"
+
+
+def _ranks(plan: Plan) -> str:
+    nodes = _count(plan.allocation.nodes, "node")
+    star = "*" if "resources.nodes" in plan.defaults else ""
+    if plan.allocation.nodes == 1:
+        return f"{_count(plan.allocation.ranks, 'rank')} on {nodes}{star}"
+    return f"{nodes}{star}, {_count(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all"
+
+
+def _cost(plan: Plan) -> str:
+    """GPU-hours (CPU-hours without GPUs), files, and the time that there is before the warning."""
+    allocation = plan.allocation
+    elements = len(plan.array.indices) if plan.array else 1
+    files = FILES_PER_ATTEMPT + allocation.nodes * (1 + allocation.ranks)
+    unit = "GPU" if allocation.gpus else "CPU"
+    limit = allocation.time_seconds
+    if limit is None:
+        return f"no time limit; {elements * files} files per attempt"
+    star = "*" if "resources.time" in plan.defaults else ""
+    hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
+    useful = duration(limit - plan.limit.lead_seconds)
+    return (
+        f"at most {duration(limit)}{star} ({useful} until the warning), {hours:.3g} {unit}-hours; "
+        f"{elements * files} files per attempt"
+    )
+
+
+def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
+    if survey is None:
+        what = f"in place, {plan.source.directory}"
+    else:
+        what = f"a snapshot of {_count(len(survey.files), 'file')}, {spell(survey.bytes)}"
+    if revision.commit is None:
+        return what
+    branch = f" on {revision.branch}" if revision.branch else ""
+    changes = ", with changes" if revision.is_dirty or (survey and survey.untracked) else ""
+    return f"{what}; commit {revision.commit[:10]}{branch}{changes}"
+
+
+def _array(plan: Plan) -> str:
+    if plan.array is None:
+        return ""
+    throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
+    each = ", each its own command" if plan.array.each else ""
+    return f"{_count(len(plan.array.indices), 'element')}{throttle}{each}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
