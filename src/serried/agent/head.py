@@ -236,8 +236,7 @@ class Head:
         self._abandon_launch()
 
     def _abandon_launch(self) -> None:
-        for member in self._members:
-            member.is_done = True
+        self._members.expect_nothing()
         self._check_over()
 
     def _check_over(self) -> None:
@@ -248,18 +247,14 @@ class Head:
             self._is_over = True
             self._members.close_door()
             self._members.tell("bye")
-            self._farewell()
+            self.loop.after(FAREWELL_SECONDS if len(self._members) else 0, self._end_launcher)
         if not self._launcher.is_running:
             self.loop.stop()
 
-    def _farewell(self) -> None:
-        def end_launcher() -> None:
-            self.note("ending-launcher")
-            self._launcher.signal(signal.SIGTERM)
-            self.loop.after(FAREWELL_SECONDS, self.loop.stop)
-
-        patience = FAREWELL_SECONDS if len(self._members) else 0
-        self.loop.after(patience, end_launcher)
+    def _end_launcher(self) -> None:
+        self.note("ending-launcher")
+        self._launcher.signal(signal.SIGTERM)
+        self.loop.after(FAREWELL_SECONDS, self.loop.stop)
 
     def _sweep_lost_nodes(self) -> None:
         """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""

@@ -34,7 +34,8 @@ agent=("$$python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
 who=("$$token" --job $job$element)
 $functions
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
-head= final=
+head=''
+final=''
 trap 'final=cancel; [[ -n $$head ]] && kill -TERM "$$head" 2>/dev/null' TERM
 trap '[[ -n $$head ]] && kill -USR1 "$$head" 2>/dev/null' USR1
 
@@ -44,7 +45,7 @@ head=$$!
 while kill -0 "$$head" 2>/dev/null; do wait "$$head"; done
 wait "$$head"
 status=$$?
-head=
+head=''
 [[ $$status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
 
 word=$$("$${agent[@]}" finish "$${who[@]}" --final "$$final")
