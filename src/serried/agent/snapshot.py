@@ -63,7 +63,6 @@ def _extract_one(tar: Any, member: Any, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if member.mode & 0o100 else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(tar.extractfile(member), file)
-        os.utime(path, (member.mtime, member.mtime))
 
 
 def link(original: Path, path: Path) -> None:

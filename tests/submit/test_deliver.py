@@ -1,0 +1,128 @@
+import json
+import os
+
+import pytest
+
+from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
+from serried.runs.index import records
+from serried.submission import deliver
+
+
+def test_a_submission_is_recorded_before_the_scheduler_is_asked_and_after_it_answered(ask, scheduler):
+    prepared = ask()
+    before = []
+    scheduler.while_asked = lambda: before.extend(records()[0].submissions)
+
+    record = deliver(prepared)
+
+    assert [(each.state, each.job, each.by_pid) for each in before] == [("submitting", None, os.getpid())]
+    assert [(each.state, each.job, each.token) for each in record.submissions] == [("submitted", "1", prepared.token)]
+
+
+def test_what_is_written_is_private_and_little(ask, root, tree):
+    record = deliver(ask(name="first try"))
+    run = record.id
+    digest = record.plan.source.archive.rpartition("/")[2]
+    assert tree(root) == {
+        "project": "0o700",
+        "project/sources": "0o700",
+        f"project/sources/{digest}": "0o600",
+        "project/train": "0o700",
+        f"project/train/{run}": "0o700",
+        f"project/train/{run}/agent.pyz": "0o600",
+        f"project/train/{run}/claims": "0o700",
+        f"project/train/{run}/job.sh": "0o600",
+        f"project/train/{run}/plan.json": "0o600",
+    }
+    assert tree(record.directory.path) == {
+        "plan.json": "0o600",
+        "source.json": "0o600",
+        "submissions": "0o700",
+        "submissions/1.json": "0o600",
+        "where": "0o600",
+    }
+
+
+def test_a_group_shares_what_it_asks_to_share(ask, root, tree):
+    before = os.umask(0o022)
+    try:
+        deliver(ask(overrides={"project.share": "group"}))
+    finally:
+        os.umask(before)
+    assert set(tree(root).values()) == {"0o750", "0o640"}
+
+
+@pytest.mark.parametrize("error", [SubmissionRefused("no"), SchedulerUnreachable("away")])
+def test_what_was_not_delivered_leaves_nothing_but_the_archive(ask, scheduler, root, tree, error):
+    scheduler.accepts, scheduler.raises = False, error
+    with pytest.raises(type(error)):
+        deliver(ask())
+    assert [path for path in tree(root) if not path.startswith("project/sources")] == ["project"]
+    assert records() == []
+
+
+def test_what_may_have_been_delivered_stays_on_record(ask, scheduler):
+    scheduler.raises = SubmissionUncertain("no answer")
+    with pytest.raises(SubmissionUncertain) as caught:
+        deliver(ask())
+    (record,) = records()
+    assert [(each.state, each.message) for each in record.submissions] == [("uncertain", "no answer")]
+    assert "do not submit it again" in (caught.value.hint or "")
+    assert caught.value.exit_code == 3
+
+
+def test_an_interruption_while_the_scheduler_is_asked_is_uncertain(ask, scheduler):
+    scheduler.raises = KeyboardInterrupt()
+    with pytest.raises(SubmissionUncertain, match="interrupted while `true` was asked"):
+        deliver(ask())
+    assert records()[0].submissions[0].state == "uncertain"
+
+
+def test_commit_diff_and_untracked_files_are_on_record(ask, project):
+    os.system(f"cd {project} && git init -q -b main && git add . && git commit -qm first")
+    (project / "train.py").write_text("print('changed')\n")
+    (project / "new.py").write_text("")
+    (project / ".gitignore").write_text("data\n")
+    (project / "data").mkdir()
+    (project / "data/x").write_text("")
+
+    record = deliver(ask())
+
+    source = json.loads(record.directory.source.read_text())
+    assert (source["branch"], source["dirty"], source["files"]) == ("main", True, 3)
+    assert source["untracked"] == [".gitignore", "new.py"]
+    assert source["links"] == ["data"]
+    assert len(source["commit"]) == 40
+    assert "+print('changed')" in record.directory.diff.read_text()
+
+
+def test_commands_of_an_array_are_one_file(ask, project):
+    (project / "commands.txt").write_text("python train.py 1\n\npython train.py 'a b'\n")
+    record = deliver(ask(command=None, each=project / "commands.txt", array="1"))
+    assert json.loads(record.where.commands.read_text()) == [["python", "train.py", "a b"]]
+    assert record.plan.array is not None
+    assert record.plan.array.indices == (1,)
+
+
+def test_a_root_that_cannot_be_made_is_refused_with_nothing_left(ask, scheduler, root, state_home):
+    root.write_text("a file")
+    with pytest.raises(UsageError, match="cannot write to"):
+        deliver(ask())
+    assert not (state_home / "serried/runs").exists()
+    assert scheduler.jobs == {}
+
+
+def test_a_state_folder_that_cannot_be_made_is_refused_before_the_scheduler_is_asked(ask, scheduler, state_home):
+    state_home.write_text("a file")
+    with pytest.raises(UsageError, match="cannot write to"):
+        deliver(ask())
+    assert scheduler.jobs == {}
+
+
+def test_too_little_space_is_seen_before_anything_is_written(ask, scheduler, root, tree, monkeypatch):
+    full = os.statvfs_result((4096, 4096, 100, 100, 100, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)  # noqa: ARG005
+    with pytest.raises(UsageError, match=r"only 409\.6 kB are free"):
+        deliver(ask())
+    assert tree(root) == {}
+    assert scheduler.jobs == {}
