@@ -87,7 +87,11 @@ def allocate(request: Resources, cluster: Cluster) -> Allocation:
         mail_type=request.mail_type,
         extra=request.extra,
     )
-    _check(allocation, request, cluster, partition, name)
+    _check_nodes(nodes, cluster, partition, name)
+    _check_gpus(allocation, cluster, partition, name)
+    _check_cpus(cpus, cluster)
+    # A QoS may allow more than its partition does, and only Slurm knows.
+    _check_time(allocation.time_seconds, cluster, None if request.qos else partition, name)
     return allocation
 
 
@@ -122,7 +126,7 @@ def _gpus(request: Resources, cluster: Cluster, partition: Partition | None) -> 
     if request.gpus is not None:
         return request.gpus
     there = partition.gpus if partition and partition.gpus is not None else cluster.gpus_per_node
-    return 1 if there and request.ranks is None else 0
+    return 1 if (there or request.gpu_type) and request.ranks is None else 0
 
 
 def _cpus(request: Resources, cluster: Cluster, units: int) -> int:
@@ -154,46 +158,42 @@ def _time(request: Resources, cluster: Cluster, partition: Partition | None) -> 
     return min([TIME_SECONDS, *longest])
 
 
-def _check(
-    asked: Allocation, request: Resources, cluster: Cluster, partition: Partition | None, partition_name: str | None
-) -> None:
-    where = f"cluster `{cluster.name}`"
-    if cluster.scheduler == "local" and asked.nodes > 1:
+def _check_nodes(nodes: int, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
+    if cluster.scheduler == "local" and nodes > 1:
         hint = "ask for more ranks or GPUs on it, or name a cluster with --cluster"
-        raise UsageError(f"this machine is one node, and {asked.nodes} were asked for", hint=hint)
+        raise UsageError(f"this machine is one node, and {nodes} were asked for", hint=hint)
+    if partition and partition.nodes is not None and nodes > partition.nodes:
+        message = f"{nodes} nodes were asked for and partition `{name}` gives {partition.nodes}"
+        raise UsageError(message, hint=f"ask for at most {partition.nodes}")
+
+
+def _check_gpus(asked: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
     if asked.gpus and asked.gpus % asked.ranks and asked.ranks % asked.gpus:
         hint = "give each rank the same number of GPUs, or each GPU the same number of ranks"
         raise UsageError(f"{asked.gpus} GPUs cannot be shared evenly by {asked.ranks} ranks", hint=hint)
+    is_local = cluster.scheduler == "local"
+    node = "this machine" if is_local else f"a node of cluster `{cluster.name}`"
     if cluster.gpus_per_node is not None and asked.gpus > cluster.gpus_per_node:
-        raise _too_many_gpus(
-            asked,
-            cluster.gpus_per_node,
-            f"a node of {where}" if asked.nodes > 1 or cluster.scheduler != "local" else "this machine",
-        )
+        raise _too_many_gpus(asked, cluster.gpus_per_node, node, one_node=is_local)
     if partition and partition.gpus is not None and asked.gpus > partition.gpus:
-        raise _too_many_gpus(asked, partition.gpus, f"a node of partition `{partition_name}`")
-    if request.gpu_type and not asked.gpus:
-        raise UsageError(f"`gpu_type` is `{request.gpu_type}` and no GPU is asked for", hint="ask for some with --gpus")
+        raise _too_many_gpus(asked, partition.gpus, f"a node of partition `{name}`", one_node=False)
     if asked.gpu_type and cluster.gpu_types and asked.gpu_type not in cluster.gpu_types:
         hint = did_you_mean(asked.gpu_type, cluster.gpu_types) or f"there are {_listed(cluster.gpu_types)}"
-        raise UsageError(f"there is no GPU of type `{asked.gpu_type}` on {where}", hint=hint)
-    if cluster.scheduler != "local" and cluster.cpus_per_node and asked.cpus > cluster.cpus_per_node:
-        hint = "`cpus` counts per GPU, or per rank without GPUs"
-        raise UsageError(
-            f"{asked.cpus} CPUs per node were asked for and {where} has {cluster.cpus_per_node}", hint=hint
-        )
-    if partition and partition.nodes is not None and asked.nodes > partition.nodes:
-        hint = f"at most {partition.nodes} in `{partition_name}`"
-        raise UsageError(f"{asked.nodes} nodes are more than partition `{partition_name}` gives", hint=hint)
-    _check_time(asked.time_seconds, cluster, partition, partition_name)
+        raise UsageError(f"there is no GPU of type `{asked.gpu_type}` on cluster `{cluster.name}`", hint=hint)
 
 
-def _too_many_gpus(asked: Allocation, there: int, where: str) -> UsageError:
+def _check_cpus(cpus: int, cluster: Cluster) -> None:
+    if cluster.scheduler != "local" and cluster.cpus_per_node and cpus > cluster.cpus_per_node:
+        message = f"{cpus} CPUs per node were asked for and cluster `{cluster.name}` has {cluster.cpus_per_node}"
+        raise UsageError(message, hint="`cpus` counts per GPU, or per rank without GPUs")
+
+
+def _too_many_gpus(asked: Allocation, there: int, node: str, *, one_node: bool) -> UsageError:
     if not there:
-        return UsageError(f"GPUs were asked for and {where} has none", hint="ask for CPUs alone with --ranks")
-    more = f", or more nodes: --nodes {-(-asked.nodes * asked.gpus // there)} --gpus {there}"
-    hint = f"ask for at most {there}" + ("" if where == "this machine" else more)
-    return UsageError(f"{asked.gpus} GPUs per node were asked for and {where} has {there}", hint=hint)
+        return UsageError(f"GPUs were asked for and {node} has none", hint="for CPUs alone: --gpus 0 --ranks 4")
+    nodes = -(-asked.nodes * asked.gpus // there)
+    hint = f"--gpus {there}" if one_node else f"--nodes {nodes} --gpus {there}"
+    return UsageError(f"{asked.gpus} GPUs per node were asked for and {node} has {there}", hint=hint)
 
 
 def _check_time(seconds: int | None, cluster: Cluster, partition: Partition | None, name: str | None) -> None:

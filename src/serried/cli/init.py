@@ -34,7 +34,7 @@ def command() -> None:
     found = catalogue(here, os.environ)
     script = find_script(here)
     gpus = machine.gpus(os.environ) if found.here == LOCAL else 0
-    text = render(here.name or "project", script, found.here, python=_python(), gpus=gpus)
+    text = render(_readable(here.name) or "project", script, found.here, python=_python(), gpus=gpus)
     try:
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -117,6 +117,11 @@ nodes = 1
 def _quoted(text: str) -> str:
     """`text` as a TOML string; JSON's differ from them in DEL alone."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _readable(name: str) -> str:
+    """A file's name as text; the bytes that are no UTF-8 become `\ufffd`."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _python() -> str:

@@ -82,12 +82,12 @@ def slurm(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     if shutil.which("sinfo", path=environ.get("PATH", os.defpath)) is None:
         return {}
     clean = {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
-    listed = command(["sinfo", "--noheader", "--format=%P|%l|%G"], _SINFO_SECONDS, clean)
+    listed = command(["sinfo", "--all", "--noheader", "--format=%P|%l|%G"], _SINFO_SECONDS, clean)
     return partitions(listed or "")
 
 
 def partitions(listed: str) -> dict[str, Any]:
-    """The profile's table from `sinfo --format=%P|%l|%G`: one line for each kind of node in each partition."""
+    """The profile's table from `sinfo --all --format=%P|%l|%G`: one line for each kind of node in each partition."""
     found: dict[str, dict[str, Any]] = {}
     types: list[str] = []
     default = None

@@ -113,7 +113,7 @@ class Project:
     """Absolute."""
     file: str | None
     """The file that describes it; None where there is none."""
-    name: str = key(values.TEXT, "What the project is called.", default="its folder's name", value="")
+    name: str = key(values.NAME, "What the project is called.", default="its folder's name", value="")
     link: tuple[str, ...] = key(
         values.TEXTS,
         "Entries to link into the snapshot rather than copy (`data`), or not to link (`!outputs`).",

@@ -141,6 +141,13 @@ def free_text(value: Any) -> str:
     return str(value)
 
 
+def name(value: Any) -> str:
+    """What the user calls something: anything at all. Paths and jobs get its `slug`."""
+    if not free_text(value).strip():
+        raise BadValue("must not be empty")
+    return free_text(value)
+
+
 def texts(value: Any) -> tuple[str, ...]:
     return tuple(text(item) for item in (value if isinstance(value, list | tuple) else [value]))
 
@@ -248,6 +255,7 @@ MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
 MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
 BOOLEAN = Kind("true or false", boolean, show=_show_boolean)
 TEXT = Kind("text", text)
+NAME = Kind("text", name)
 TEXTS = Kind("text or list of texts", texts, many=True, show=_show_texts)
 COMMA_TEXTS = Kind("text or list of texts", comma_texts, many=True, show=_show_texts)
 COMMAND = Kind("text, or list of words", command, show=_show_command)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.config import values
+from serried.config.values import BadValue
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2h", 7200),
+        ("90m", 5400),
+        ("90min", 5400),
+        ("45s", 45),
+        ("1h30m", 5400),
+        ("1h 30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172800),
+        ("2d12h", 216000),
+        ("2H", 7200),
+        ("2-00:00:00", 172800),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        ("02:00:00", 7200),
+        ("100:00:00", 360000),
+        ("30:00", 1800),
+        (dt.time(2, 30), 9000),
+        (dt.timedelta(hours=2), 7200),
+    ],
+)
+def test_a_duration_is_read_in_units_and_in_slurms_own_forms(text: object, seconds: int):
+    assert values.duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "h", "2", 2, "2x", "-2h", "0s", "0:00:00", "1h30", "2 hours", True, [], "1e3s", "٣h"]
+)
+def test_what_is_no_duration_is_refused(text: object):
+    with pytest.raises(BadValue, match="must be a duration"):
+        values.duration(text)
+
+
+def test_a_number_without_a_unit_asks_which_was_meant():
+    with pytest.raises(BadValue) as caught:
+        values.duration(60)
+    assert caught.value.hint == "did you mean `60m`, `60h` or `60s`?"
+
+
+@given(st.integers(min_value=1, max_value=10**8))
+def test_a_duration_that_is_shown_can_be_read_again(seconds: int):
+    assert values.duration(values.show_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "mebibytes"),
+    [
+        ("10G", 10240),
+        ("512M", 512),
+        ("64GB", 65536),
+        ("64GiB", 65536),
+        ("1.5T", 1572864),
+        ("100K", 1),
+        ("10 g", 10240),
+        ("all", 0),
+        ("0", 0),
+        (0, 0),
+    ],
+)
+def test_memory_is_read_in_powers_of_1024(text: object, mebibytes: int):
+    assert values.memory(text) == mebibytes
+
+
+@pytest.mark.parametrize("text", ["", "10", 10, "G", "-1G", "10GG", "ten", True, "1e3G", "half"])
+def test_what_is_no_memory_is_refused(text: object):
+    with pytest.raises(BadValue, match="must be an amount of memory"):
+        values.memory(text)
+
+
+@given(st.integers(min_value=0, max_value=10**9 - 1))
+def test_memory_that_is_shown_can_be_read_again(mebibytes: int):
+    assert values.memory(values.show_memory(mebibytes)) == mebibytes
+
+
+@pytest.mark.parametrize("value", ["1", 1])
+def test_a_whole_number_may_come_as_text_from_the_command_line(value: object):
+    assert values.whole(1)(value) == 1
+
+
+@pytest.mark.parametrize("value", [0, "0", -1, "two", 1.0, "1.5", True, None, "", "9" * 30, "٣"])
+def test_what_is_no_whole_number_from_one_is_refused(value: object):
+    with pytest.raises(BadValue, match="must be a whole number from 1"):
+        values.whole(1)(value)
+
+
+def test_text_for_the_scheduler_is_one_line():
+    with pytest.raises(BadValue, match="control characters"):
+        values.text("a\nb")
+
+
+def test_a_secret_is_named_without_its_value():
+    with pytest.raises(BadValue) as caught:
+        values.variable_names(["WANDB_API_KEY=canary"])
+    assert "canary" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(("value", "name"), [("USR1", "USR1"), ("sigterm", "TERM"), ("off", None), (False, None)])
+def test_a_signal_is_named_with_or_without_sig(value: object, name: str | None):
+    assert values.signal_name(value) == name
+
+
+def test_a_signal_that_does_not_exist_is_refused():
+    with pytest.raises(BadValue) as caught:
+        values.signal_name("USR3")
+    assert (str(caught.value), caught.value.hint) == (
+        "must be a signal such as `USR1`, not `USR3`",
+        "did you mean `USR2`?",
+    )
