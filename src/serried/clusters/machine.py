@@ -93,9 +93,11 @@ def partitions(listed: str) -> dict[str, Any]:
     default = None
     for line in listed.splitlines():
         name, limit, gres = (*line.split("|"), "", "")[:3]
+        if not limit:
+            continue
         default = name.rstrip("*") if name.endswith("*") else default
         partition = found.setdefault(name.rstrip("*"), {"gpus": 0})
-        if limit not in {"", "infinite", "n/a"}:
+        if limit not in {"infinite", "n/a"}:
             partition["time"] = limit
         counted = _gres(gres)
         partition["gpus"] = max(partition["gpus"], sum(count for _, count in counted))

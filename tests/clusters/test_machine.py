@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from serried.clusters import machine
+
+
+def silent(_argv: list[str], _seconds: float, _environ: Mapping[str, str]) -> None:
+    return None
+
+
+@pytest.fixture
+def without_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(machine, "PROC", tmp_path / "gpus")
+    return tmp_path / "gpus"
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [("", 0), ("0", 1), ("0,1,3", 3), ("-1", 0), ("0,-1,2", 1), ("GPU-ab,GPU-cd", 2)]
+)
+def test_visible_devices_are_counted_as_cuda_does(visible: str, count: int):
+    assert machine.gpus({"CUDA_VISIBLE_DEVICES": visible}, silent) == count
+
+
+def test_the_drivers_folder_is_counted(without_driver: Path):
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (without_driver / name).mkdir(parents=True)
+    assert machine.gpus({}, silent) == 2
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_nvidia_smi_is_asked_where_there_is_no_such_folder(tmp_path: Path):
+    (tmp_path / "nvidia-smi").touch(0o755)
+    listed = "GPU 0: A100 (UUID: GPU-1)\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\nGPU 1: A100 (UUID: GPU-2)\n"
+    assert machine.gpus({"PATH": str(tmp_path)}, lambda *_: listed) == 2
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_a_machine_without_any_of_them_has_no_gpu(tmp_path: Path):
+    assert machine.gpus({"PATH": str(tmp_path)}, silent) == 0
+
+
+def test_partitions_are_read_with_their_limits_and_gpus():
+    listed = """\
+debug*|30:00|(null)
+long|7-00:00:00|gpu:v100:4(S:0-1),gpu:a100_1g.5gb:7(S:0)
+long|7-00:00:00|gpu:h100:8,shard:80
+forever|infinite|gpu:2
+"""
+    assert machine.partitions(listed) == {
+        "partitions": {
+            "debug": {"gpus": 0, "time": "30:00"},
+            "long": {"gpus": 11, "time": "7-00:00:00"},
+            "forever": {"gpus": 2},
+        },
+        "gpus_per_node": 11,
+        "gpu_types": ["a100_1g.5gb", "h100", "v100"],
+        "default_partition": "debug",
+    }
+
+
+@pytest.mark.parametrize("listed", ["", "\n", "slurm_load_partitions: Unable to contact slurm controller"])
+def test_what_is_no_list_of_partitions_says_nothing(listed: str):
+    assert machine.partitions(listed) == {}
+
+
+@pytest.mark.usefixtures("in_lab")
+def test_a_real_slurm_answers():
+    assert machine.slurm(os.environ) == {
+        "partitions": {"lab": {"gpus": 4}},
+        "gpus_per_node": 4,
+        "gpu_types": [],
+        "default_partition": "lab",
+    }
+
+
+def test_a_distributions_packages_alone_are_no_cluster(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine.shutil, "which", lambda *_args, **_options: "/usr/bin/sbatch")
+    monkeypatch.setattr(machine, "_SLURM_FILES", ())
+    assert not machine.has_slurm({"PATH": "/usr/bin"})
+    assert machine.has_slurm({"PATH": "/usr/bin", "SLURM_CONF": "/lab/slurm.conf"})
+
+
+def test_a_sites_own_slurm_is_a_cluster(tmp_path: Path):
+    (tmp_path / "sbatch").touch(0o755)
+    assert machine.has_slurm({"PATH": str(tmp_path)})

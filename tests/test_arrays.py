@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.arrays import parse_indices, read_each
+from serried.errors import ConfigError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "indices"),
+    [
+        ("0-3", (0, 1, 2, 3)),
+        ("0-10:5", (0, 5, 10)),
+        ("1,3,5", (1, 3, 5)),
+        ("5, 1-2,2", (1, 2, 5)),
+        ("7", (7,)),
+    ],
+)
+def test_indices_are_sorted_and_each_stands_once(text: str, indices: tuple[int, ...]):
+    assert parse_indices(text) == indices
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "`` is no list of indices", "write `0-999`, `0-10:2` or `1,3,5`"),
+        ("a-b", "`a-b` is no list of indices", "write `0-999`, `0-10:2` or `1,3,5`"),
+        ("-1", "`-1` is no list of indices", "write `0-999`, `0-10:2` or `1,3,5`"),
+        ("3-1", "`3-1` is an empty range", "the first index comes first: `0-9`"),
+        ("0-9:0", "`0-9:0` is an empty range", "the first index comes first: `0-9`"),
+        ("0-999%8", "`0-999%8` is no list of indices", "--array 0-999 --parallel 8"),
+        ("0-999999999", "`0-999999999` makes over 1,000,000 elements", "make several runs of it"),
+    ],
+)
+def test_what_is_no_list_of_indices_is_refused(text: str, message: str, hint: str):
+    with pytest.raises(UsageError) as caught:
+        parse_indices(text)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+@given(st.sets(st.integers(min_value=0, max_value=10**6), min_size=1))
+def test_any_list_of_indices_comes_back(indices: set[int]):
+    assert parse_indices(",".join(map(str, indices))) == tuple(sorted(indices))
+
+
+def test_each_line_of_a_file_is_a_command(tmp_path: Path):
+    file = tmp_path / "commands.txt"
+    file.write_bytes(b"\xef\xbb\xbf# seeds\r\npython train.py --seed 1\r\n\r\npython 'my train.py' \\\r\n --seed 2")
+    assert read_each(file) == (("python", "train.py", "--seed", "1"), ("python", "my train.py", "--seed", "2"))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a\nb 'c\n", "commands.txt:2: the command has a quote that is never closed"),
+        (b"# nothing\n\n", "commands.txt: holds no command"),
+        (b"\xff", "commands.txt: is not UTF-8 text"),
+    ],
+)
+def test_a_file_of_commands_that_is_wrong_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
+):
+    monkeypatch.chdir(tmp_path)
+    Path("commands.txt").write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
+        read_each(Path("commands.txt"))
+    assert caught.value.message == message
+
+
+def test_a_missing_file_of_commands_is_said_to_be_missing():
+    with pytest.raises(ConfigError, match=r"^nowhere\.txt: cannot be read: no such file or directory$"):
+        read_each(Path("nowhere.txt"))
