@@ -30,7 +30,7 @@ def statuses(
     moment = time.time() if now is None else now
     looks = [_look(record) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
-    answers = _ask(open_, scheduler_for or _registered)
+    answers = _ask(open_, scheduler_for or registered)
     return [look if isinstance(look, RunStatus) else _conclude(look, answers, moment) for look in looks]
 
 
@@ -40,7 +40,8 @@ def status(record: Record, element: int | None = None, scheduler_for: SchedulerF
     return whole if element is None else element_of(whole, element)
 
 
-def _registered(name: str) -> Scheduler:
+def registered(name: str) -> Scheduler:
+    """The scheduler of that name; its module is loaded now, not before."""
     from serried import schedulers
 
     scheduler: Scheduler = schedulers.get(name)

@@ -173,6 +173,25 @@ def status_line(text: str) -> Iterator[StatusLine]:
         yield _Spinner(status)
 
 
+class MovingLine:
+    """The last, unfinished line of data on a terminal: written over until it is whole. Elsewhere it is not shown."""
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if is_terminal():
+            sys.stdout.write("\r\x1b[2K" + _encodable(fit(printable(text), columns() - 1), sys.stdout))
+            sys.stdout.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stdout.write("\r\x1b[2K")
+            sys.stdout.flush()
+            self._shown = False
+
+
 def can_ask() -> bool:
     """Whether a question would reach a person."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -120,4 +120,7 @@ def local_time(seconds: float | None) -> str:
     """`2026-11-21 04:00:12`, by this machine's clock and zone: for people."""
     if seconds is None:
         return "-"
-    return dt.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - the reader's own
+    try:
+        return dt.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - the reader's own
+    except (ValueError, OverflowError, OSError):
+        return "-"

@@ -1,0 +1,223 @@
+"""`serried logs`: what the ranks wrote, whole or as it grows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+import click
+
+from serried.cli import answers, selecting
+from serried.cli.wait import how
+from serried.contract import names
+from serried.contract.layout import AttemptDirectory
+from serried.errors import UsageError
+from serried.runs.evidence import attempt_numbers
+from serried.runs.index import Selection
+from serried.runs.logs import Lines, RankLog, Tail, rank_logs
+from serried.runs.waiting import has_ended_by_file, is_over, stand
+from serried.ui import console
+from serried.ui.text import harmless, overwritten
+
+_PAUSE_SECONDS = 0.5
+_ASK_SECONDS, _ASK_LONGEST_SECONDS = 5.0, 60.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which ranks of which attempt."""
+
+    rank: int | None
+    node: int | None
+    attempt: int | None
+
+    def of(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
+        logs = rank_logs(attempt, selection.record.summary)
+        if self.rank is not None and self.rank >= len(logs):
+            raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {len(logs) - 1}")
+        if self.node is not None and self.node > logs[-1].node:
+            raise UsageError(f"run `{selection}` has no node {self.node}", hint=f"its nodes are 0 to {logs[-1].node}")
+        logs = [log for log in logs if self.rank in (None, log.rank) and self.node in (None, log.node)]
+        if not logs:
+            raise UsageError(f"rank {self.rank} does not run on node {self.node}")
+        return logs
+
+
+@click.command()
+@selecting.one_run()
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, through all its attempts.")
+@click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
+@click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
+@click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
+def command(*, run: str, follow: bool, rank: int | None, node: int | None, attempt: int | None) -> None:
+    r"""Print or follow what the ranks wrote.
+
+    With several ranks each line starts with its `[rank]`. Where no rank has written anything after the
+    end, what the job's own script said is shown instead.
+
+    \b
+    serried logs -f last
+    serried logs k3f9q2 --rank 3
+    serried logs lr-sweep/17 --attempt 1 > log.txt
+    """
+    selection = selecting.select(run)
+    _refuse_whole_arrays(selection)
+    choice = Choice(rank, node, attempt)
+    if follow:
+        _follow(selection, choice)
+    else:
+        _print(selection, choice)
+
+
+def _refuse_whole_arrays(selection: Selection) -> None:
+    array = selection.record.plan.array
+    if array is not None and selection.element is None:
+        raise UsageError(
+            f"run `{selection}` is an array of {len(array.indices)} elements",
+            hint=f"name one: serried logs {selection}/{array.indices[0]}",
+        )
+
+
+class Printer:
+    """Prints the lines of several ranks, each with its rank in front where there are several."""
+
+    def __init__(self, logs: list[RankLog]) -> None:
+        widest = len(str(logs[-1].rank))
+        self._prefixes = {log.rank: f"[{log.rank:>{widest}}] " if len(logs) > 1 else "" for log in logs}
+        self._tails = [(log.rank, Tail(log.path), Lines()) for log in logs]
+        self._moving = console.MovingLine()
+        self.has_printed = False
+
+    def pump(self) -> bool:
+        """Print what is new; say whether there was anything."""
+        moved = False
+        unfinished = ""
+        for rank, tail, lines in self._tails:
+            while added := tail.read():
+                moved = True
+                for line in lines.feed(added):
+                    self._line(rank, line)
+            if lines.rest:
+                unfinished = self._prefixes[rank] + harmless(overwritten(lines.rest))
+        if unfinished and moved:
+            self._moving.show(unfinished)
+        return moved
+
+    def finish(self) -> None:
+        for rank, _, lines in self._tails:
+            for line in lines.finish():
+                self._line(rank, line)
+        self._moving.clear()
+
+    def _line(self, rank: int, line: str) -> None:
+        self._moving.clear()
+        text = overwritten(line)
+        console.out(self._prefixes[rank] + (harmless(text) if console.is_terminal() else text))
+        self.has_printed = True
+
+
+def _attempt(selection: Selection, choice: Choice) -> AttemptDirectory | None:
+    """The one asked for, else the latest; None where there is none yet."""
+    directory = selection.record.where.element(selection.element)
+    numbers = attempt_numbers(directory)
+    if choice.attempt is None:
+        return directory.attempt(numbers[-1]) if numbers else None
+    if choice.attempt not in numbers:
+        there = ", ".join(map(str, numbers)) or "none yet"
+        raise UsageError(f"run `{selection}` has no attempt {choice.attempt}", hint=f"attempts there are: {there}")
+    return directory.attempt(choice.attempt)
+
+
+def _print(selection: Selection, choice: Choice) -> None:
+    attempt = _attempt(selection, choice)
+    if attempt is not None:
+        logs = choice.of(attempt, selection)
+        if len(logs) == 1 and not console.is_terminal():
+            if _copy(logs[0]):
+                return
+        else:
+            printer = Printer(logs)
+            printer.pump()
+            printer.finish()
+            if printer.has_printed:
+                return
+    _nothing_written(selection)
+
+
+def _copy(log: RankLog) -> bool:
+    """One rank into a pipe or a file: byte for byte."""
+    tail, copied = Tail(log.path), False
+    sys.stdout.flush()
+    while added := tail.read():
+        sys.stdout.buffer.write(added)
+        copied = True
+    sys.stdout.buffer.flush()
+    return copied
+
+
+def _nothing_written(selection: Selection) -> None:
+    """Say why there is nothing; show what the job's script said, if that is all there is."""
+    status = stand([selection])[0]
+    record = selection.record
+    console.note(f"no rank has written anything: {how(status)}")
+    printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
+    if printer.pump():
+        console.note("this is what the job's script said (scheduler.log)")
+    printer.finish()
+    if status.has_ended and not record.where.path.is_dir():
+        console.warning(f"the run directory is gone: {record.where.path}")
+    answers.warn_if_stale([status])
+
+
+def _follow(selection: Selection, choice: Choice) -> None:
+    shown: int | None = None
+    printer: Printer | None = None
+    clock = _Clock(selection)
+    while True:
+        attempt = _attempt(selection, choice)
+        if attempt is not None and attempt.number != shown:
+            if printer is not None:
+                printer.pump()
+                printer.finish()
+                console.note(f"attempt {attempt.number} begins")
+            shown, printer = attempt.number, Printer(choice.of(attempt, selection))
+        over = clock.says_it_is_over(attempt if choice.attempt is not None else None)
+        moved = printer.pump() if printer else False
+        if over and not moved:
+            break
+        if not moved:
+            time.sleep(_PAUSE_SECONDS)
+    if printer is not None:
+        printer.finish()
+    if printer is None or not printer.has_printed:
+        _nothing_written(selection)
+        return
+    status = stand([selection])[0]
+    console.say(how(status))
+    if status.has_ended and status.state != names.COMPLETED:
+        console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
+
+
+class _Clock:
+    """Whether a run is over: its file each time, everything there is to know ever more seldom."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._interval = _ASK_SECONDS
+        self._next = time.monotonic()
+        self._said = ""
+
+    def says_it_is_over(self, only: AttemptDirectory | None) -> bool:
+        """Of the run, or of the one attempt that was asked for."""
+        if has_ended_by_file(self._selection) or (only is not None and only.exit.exists()):
+            return True
+        if time.monotonic() < self._next:
+            return False
+        status = stand([self._selection])[0]
+        self._next = time.monotonic() + self._interval
+        self._interval = min(self._interval * 1.5, _ASK_LONGEST_SECONDS)
+        if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._said:
+            console.note(f"{how(status)}; waiting for what it writes")
+        self._said = status.state
+        return is_over(status)

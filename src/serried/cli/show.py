@@ -1,0 +1,173 @@
+"""`serried show`: all that is known of one run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+
+from serried.cli import answers, selecting
+from serried.cli.ps import size
+from serried.contract import names
+from serried.contract.files import read_json
+from serried.errors import SerriedError
+from serried.plan import Plan
+from serried.runs import arrays
+from serried.runs.index import Selection
+from serried.runs.record import RecordUnreadable
+from serried.runs.run_status import RunStatus
+from serried.runs.timeline import Attempt, Event, attempts, timeline
+from serried.runs.waiting import stand
+from serried.ui import console
+from serried.ui.text import duration, local_time, printable
+
+_LABEL = 11
+
+
+@click.command()
+@selecting.one_run()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, run: str, as_json: bool) -> None:
+    r"""Show a run's plan, timeline and files.
+
+    \b
+    serried show last
+    serried show lr-sweep/17 --json
+    """
+    selection = selecting.select(run)
+    status = stand([selection])[0]
+    if status.summary is None:
+        raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
+    if as_json:
+        console.out_json(answers.runs_json([_json(selection, status)]))
+    else:
+        for line in _screen(selection, status):
+            console.out(line)
+        _suggest(status)
+    answers.warn_if_stale([status])
+    answers.insist([status])
+
+
+def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
+    record = selection.record
+    plan = _plan(selection)
+    return {
+        **status.to_json(),
+        "plan": plan.to_json() if plan else None,
+        "source": read_json(record.directory.source),
+        "submissions": [submission.to_json() for submission in record.submissions],
+        "attempts": [attempt.to_json() for attempt in _attempts(selection)],
+        "timeline": [event.to_json() for event in timeline(record, selection.element)],
+        "files": dict(_files(selection, status)),
+    }
+
+
+def _screen(selection: Selection, status: RunStatus) -> list[str]:
+    state = console.style(status.state, answers.state_style(status.state))
+    name = printable(status.summary.name) if status.summary else "?"
+    message = f": {printable(status.verdict.message)}" if status.verdict.message else ""
+    lines = [f"{status.id} {name} {state}{message}", ""]
+    lines += [f"  {label.ljust(_LABEL)} {printable(text)}" for label, text in _facts(selection, status) if text]
+    lines += ["", console.style("timeline", "head"), *_timeline(timeline(selection.record, selection.element))]
+    lines += ["", console.style("files", "head")]
+    lines += [f"  {label.ljust(_LABEL)} {printable(path)}" for label, path in _files(selection, status)]
+    return lines
+
+
+def _plan(selection: Selection) -> Plan | None:
+    try:
+        return selection.record.plan
+    except RecordUnreadable:
+        return None
+
+
+def _attempts(selection: Selection) -> list[Attempt]:
+    """Of an array as a whole there are none: its elements have them."""
+    if selection.element is None and selection.record.summary.elements is not None:
+        return []
+    return attempts(selection.record.where.element(selection.element))
+
+
+def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
+    plan, summary = _plan(selection), status.summary
+    if summary is None:
+        return []
+    facts = [("command", _command(plan)), ("project", f"{summary.project}, experiment {summary.experiment}")]
+    facts.append(
+        ("cluster", f"{summary.cluster} ({summary.scheduler})" + (f", job {status.job}" if status.job else ""))
+    )
+    facts.append(("size", _size(plan, status)))
+    facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))
+    facts.append(("source", _source(selection, plan)))
+    if status.elements is not None:
+        by_state = arrays.ranges_by_state(status.elements)
+        facts.append(("elements", ", ".join(f"{state} {which}" for state, which in by_state.items())))
+    facts.append(("waits for", status.reason))
+    facts.append(("nodes", ", ".join(status.node_names)))
+    facts.append(("ran", duration(status.seconds) if status.seconds is not None else ""))
+    code = status.verdict.exit_code
+    facts.append(("exit code", str(code) if status.has_ended and code is not None else ""))
+    return facts
+
+
+def _command(plan: Plan | None) -> str:
+    if plan is None:
+        return ""
+    return plan.command[0] if plan.shell else shlex.join(plan.command)
+
+
+def _size(plan: Plan | None, status: RunStatus) -> str:
+    if plan is None:
+        return size(status)
+    allocation = plan.allocation
+    each = [f"{allocation.ranks} ranks" if allocation.ranks != 1 else "1 rank"]
+    if allocation.gpus:
+        each.append(f"{allocation.gpus} {allocation.gpu_type or ''} GPUs".replace("  ", " "))
+    each.append(f"{allocation.cpus} CPUs")
+    if allocation.memory_mb is not None:
+        each.append(f"{allocation.memory_mb} MiB" if allocation.memory_mb else "all memory")
+    nodes = "1 node" if allocation.nodes == 1 else f"{allocation.nodes} nodes, each"
+    return f"{nodes} with {', '.join(each)}"
+
+
+def _source(selection: Selection, plan: Plan | None) -> str:
+    source = read_json(selection.record.directory.source) or {}
+    commit = str(source.get("commit") or "")[:12]
+    parts = [plan.source.directory if plan else "", f"commit {commit}" if commit else ""]
+    if commit and selection.record.directory.diff.exists():
+        parts.append("with changes that diff.patch in the record holds")
+    return ", ".join(filter(None, parts))
+
+
+def _timeline(events: list[Event]) -> list[str]:
+    return [f"  {local_time(event.t)}  {printable(event.text)}" for event in events] or ["  nothing yet"]
+
+
+def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
+    record, where = selection.record, selection.record.where
+    directory = where.element(selection.element)
+    gone = "" if where.path.is_dir() else " (gone)"
+    files = [("run", f"{directory.path}{gone}"), ("record", str(record.directory.path))]
+    if gone:
+        return files
+    begun = _attempts(selection)
+    if begun:
+        files.append(("logs", f"{begun[-1].directory.path}/node-N/rank-R.log"))
+    plan = _plan(selection)
+    if plan is not None:
+        files.append(("source", str(where.source) if plan.source.snapshot else plan.source.directory))
+    if status.elements is None:
+        files += [("checkpoints", str(directory.checkpoints)), ("results", str(directory.results))]
+    files.append(("scheduler", str(where.scheduler_log(selection.element))))
+    return files
+
+
+def _suggest(status: RunStatus) -> None:
+    console.say()
+    if status.state == names.PENDING:
+        console.next_steps([(f"serried why {status.id}", "why it waits")])
+    elif status.has_ended and status.state != names.COMPLETED:
+        console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
+    elif status.elements is None:
+        console.next_steps([(f"serried logs {'' if status.has_ended else '-f '}{status.id}", "what the ranks wrote")])

@@ -1,0 +1,130 @@
+"""`serried stop`: end runs, politely where they run, at once where they wait."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from serried.cli import selecting
+from serried.cli.wait import how
+from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
+from serried.runs import stopping
+from serried.runs.index import Selection
+from serried.runs.run_status import RunStatus
+from serried.runs.status import registered
+from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.runs.waiting import stand
+from serried.ui import console
+from serried.ui.text import printable
+
+_NAMED = 5
+
+
+@click.command()
+@selecting.many_runs()
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--now", is_flag=True, help="Do not let ranks save first: cancel at once.")
+def command(*, runs: tuple[str, ...], yes: bool, now: bool) -> None:
+    r"""Stop runs, or elements of an array.
+
+    Ranks of a running run are told, may save within `limit.grace`, and are ended then. What still waits
+    is taken out of the queue. A stopped run never starts again by itself. One that has ended already is
+    no error.
+
+    \b
+    serried stop last
+    serried stop -y lr-sweep/17 a3k9
+    """
+    selections = selecting.select_all(runs)
+    found = stand(selections)
+    for status in found:
+        if status.has_ended:
+            console.say(how(status))
+    live = [status for status in found if not status.has_ended]
+    _refuse_what_is_not_submitted(live)
+    if not live or not (yes or _agreed(live)):
+        return
+    asked = [] if now else [one for status in live for one in stopping.request(status)]
+    for status in live:
+        _cancel(status, stopping.left(status, asked), now=now)
+    if asked:
+        _await(asked, _grace(live))
+    if not now:
+        for status in stand(selections):
+            if any(status.id == before.id for before in live):
+                console.say(how(status))
+
+
+def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:
+    for status in live:
+        if status.state == SUBMITTING:
+            raise SubmissionUncertain(
+                f"run `{status.id}` is just being submitted by another command", hint=f"serried stop {status.id} later"
+            )
+        if status.state == UNCERTAIN or status.summary is None:
+            raise SubmissionUncertain(
+                f"it is not known whether the scheduler has run `{status.id}`",
+                hint=f"serried forget {status.id} gives it up: should the job exist, it ends itself when it starts",
+            )
+
+
+def _agreed(live: Sequence[RunStatus]) -> bool:
+    named = ", ".join(f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED])
+    more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
+    if not console.can_ask():
+        raise UsageError(f"not stopping {named}{more} without being told twice", hint="add -y")
+    agreed = console.confirm(f"stop {named}{more}?")
+    if not agreed:
+        console.say("nothing was stopped")
+    return agreed
+
+
+def _cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> None:
+    """Through the scheduler: `left` of the run, which nobody could ask or was to be asked."""
+    record, job, summary = status.record, status.job, status.summary
+    if job is None or summary is None or not left:
+        return
+    if status.element is None and stopping.withdraw(record):
+        _through_scheduler(summary.scheduler, [job], harmless=True)
+        return
+    is_whole = status.element is None and (now or status.elements is None)
+    _through_scheduler(summary.scheduler, [job] if is_whole else [f"{job}_{index}" for index in left])
+    stopping.remember_cancelled(record, job, stopping.waiting(status, left))
+
+
+def _through_scheduler(name: str, ids: Sequence[str], *, harmless: bool = False) -> None:
+    try:
+        registered(name).cancel(ids)
+    except SchedulerUnreachable:
+        if not harmless:
+            raise
+        console.warning("the scheduler does not answer; the job stays in its queue, and ends itself when it starts")
+
+
+def _grace(live: Sequence[RunStatus]) -> int:
+    return max(status.record.plan.limit.grace_seconds for status in live)
+
+
+def _await(asked: list[Selection], grace: int) -> None:
+    patience = grace + stopping.PATIENCE_SECONDS
+    what = str(asked[0]) if len(asked) == 1 else f"{len(asked)} of them"
+    try:
+        with console.status_line(f"asked {what} to stop; ranks have {grace} s to save"):
+            left = stopping.wait_for(asked, patience)
+    except KeyboardInterrupt:
+        console.say()
+        console.note("they were asked and will end; serried stop --now does not wait for them")
+        sys.exit(130)
+    for selection in left:
+        _end_by_force(selection, patience)
+
+
+def _end_by_force(selection: Selection, patience: int) -> None:
+    status = stand([selection])[0]
+    if status.has_ended or status.job is None or status.summary is None:
+        return
+    job = status.job if selection.element is None else f"{status.job}_{selection.element}"
+    console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
+    _through_scheduler(status.summary.scheduler, [job])

@@ -1,0 +1,100 @@
+"""`serried wait`: until runs have ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from serried.cli import answers, selecting
+from serried.config.values import BadValue, duration
+from serried.contract import names
+from serried.errors import SerriedError, SubmissionUncertain, UsageError
+from serried.runs.run_status import RunStatus
+from serried.runs.verdict import UNCERTAIN
+from serried.runs.waiting import wait
+from serried.ui import console
+from serried.ui.text import duration as in_words
+from serried.ui.text import printable
+
+
+class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
+    """--timeout is over and nothing is known to have failed."""
+
+    exit_code = 3
+
+
+@click.command()
+@selecting.many_runs()
+@click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs go on.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON when all is over.")
+def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
+    r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.
+
+    The program's own exit status is in --json. Ctrl-C ends the waiting, never the runs.
+
+    \b
+    serried wait last && serried submit evaluate
+    serried wait --json a3k9 lr-sweep/17
+    """
+    seconds = _seconds(timeout) if timeout else None
+    selections = selecting.select_all(runs)
+    try:
+        with console.status_line("looking") as line:
+            found = wait(selections, timeout=seconds, observe=lambda found: line.update(_progress(found)))
+    except KeyboardInterrupt:
+        console.say()
+        console.note("not waiting any longer; the runs go on (serried ps)")
+        sys.exit(130)
+    if as_json:
+        console.out_json(answers.runs_json([status.to_json() for status in found]))
+    else:
+        for status in found:
+            console.say(how(status))
+    _exit(found, timeout)
+
+
+def _seconds(text: str) -> int:
+    try:
+        return duration(text)
+    except BadValue as error:
+        raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
+
+
+def _progress(found: Sequence[RunStatus]) -> str:
+    if len(found) == 1:
+        return f"{found[0].id} {found[0].state}"
+    over = sum(status.has_ended for status in found)
+    return f"{over} of {len(found)} runs have ended"
+
+
+def how(status: RunStatus) -> str:
+    """One line on how a run stands: `k3f9q2 train COMPLETED after 10m00s`."""
+    name = f" {printable(status.summary.name)}" if status.summary else ""
+    state = console.style(status.state, answers.state_style(status.state), sys.stderr)
+    after = f" after {in_words(status.seconds)}" if status.seconds is not None else ""
+    code = status.verdict.exit_code
+    detail = f" with exit code {code}" if status.has_ended and code else ""
+    said = (
+        f": {printable(status.verdict.message)}" if status.state != names.COMPLETED and status.verdict.message else ""
+    )
+    return f"{status.id}{name} {state}{after}{detail}{said}"
+
+
+def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
+    unsure = [status for status in found if status.state == UNCERTAIN]
+    if unsure:
+        raise SubmissionUncertain(
+            f"it is not known whether the scheduler has {unsure[0].id}", hint=f"serried why {unsure[0].id}"
+        )
+    bad = [status for status in found if status.has_ended and status.state != names.COMPLETED]
+    if bad:
+        console.next_steps([(f"serried why {bad[0].id}", "what happened, and what to do")])
+        sys.exit(1)
+    going_on = [status for status in found if not status.has_ended]
+    if going_on:
+        more = f" and {len(going_on) - 1} more" if len(going_on) > 1 else ""
+        raise StillGoingOn(
+            f"{going_on[0].id}{more} did not end within {timeout}", hint=f"serried wait {going_on[0].id} waits on"
+        )

@@ -1,0 +1,90 @@
+"""`serried why`: why a run waits, or why it failed, and what to do."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from serried.cli import answers, selecting
+from serried.contract import names
+from serried.runs.explain import Explanation, explain, signal_name
+from serried.runs.waiting import stand
+from serried.ui import console
+from serried.ui.text import ago, duration, harmless, local_time, overwritten, printable
+
+
+@click.command()
+@selecting.one_run()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, run: str, as_json: bool) -> None:
+    r"""Say why a run waits, or why it failed.
+
+    A run that waits: the scheduler's reason in plain words. One that failed: the first failing rank,
+    its node, its exit status or signal, its last lines, and what to do next.
+
+    \b
+    serried why last
+    serried why lr-sweep/17
+    """
+    status = stand([selecting.select(run)])[0]
+    explanation = explain(status)
+    if as_json:
+        console.out_json(answers.runs_json([explanation.to_json()]))
+    else:
+        for line in _lines(explanation):
+            console.out(line)
+    answers.warn_if_stale([status])
+    answers.insist([status])
+
+
+def _lines(explanation: Explanation) -> list[str]:
+    lines = [_headline(explanation)]
+    facts = list(filter(lambda fact: fact[1], _facts(explanation)))
+    if facts:
+        widest = max(len(name) for name, _ in facts)
+        lines += ["", *(f"  {name.ljust(widest)}   {printable(text)}" for name, text in facts)]
+    if explanation.tail:
+        lines += ["", f"  last lines of {explanation.tail_of}"]
+        lines += [f"  | {_shown(line)}" for line in explanation.tail]
+    if explanation.steps:
+        lines += ["", "  what to do", *(f"  - {printable(step)}" for step in explanation.steps)]
+    return lines
+
+
+def _headline(explanation: Explanation) -> str:
+    status = explanation.status
+    name = printable(status.summary.name) if status.summary else "?"
+    state = console.style(status.state, answers.state_style(status.state))
+    message = status.verdict.message
+    return f"{status.id} {name} {state}" + (f": {printable(message)}" if message else "")
+
+
+def _facts(explanation: Explanation) -> list[tuple[str, str]]:
+    status, now = explanation.status, time.time()
+    failure = explanation.first_failure or {}
+    facts = [("reason", status.reason), ("means", explanation.meaning)]
+    if status.state == names.PENDING:
+        facts.append(("waits for", duration(now - status.created) if status.created else ""))
+        if status.starts is not None:
+            facts.append(("expected", f"{local_time(status.starts)}, in {duration(status.starts - now)}"))
+    if failure:
+        where = f"rank {failure.get('rank')} (local rank {failure.get('local_rank')}) on {failure.get('host')}"
+        seconds = failure.get("seconds")
+        when = f", {duration(seconds)} after the start" if isinstance(seconds, int | float) else ""
+        facts.append(("first failure", where + when))
+        signal = failure.get("signal")
+        facts.append(("ended by", signal_name(signal) if signal else f"exit status {failure.get('exit_code')}"))
+    if status.has_ended:
+        facts += [("exit code", "" if status.verdict.exit_code is None else str(status.verdict.exit_code))]
+        facts += [("attempt", str(status.attempt) if (status.attempt or 1) > 1 else "")]
+        facts += [("asked by", explanation.asked_by or "")]
+        if status.verdict.since is not None:
+            facts.append(("ended", f"{local_time(status.verdict.since)}, {ago(now - status.verdict.since)}"))
+    if explanation.others:
+        facts.append(("elements", ", ".join(f"{state} {which}" for state, which in explanation.others.items())))
+    return facts
+
+
+def _shown(line: str) -> str:
+    return harmless(overwritten(line)) if console.has_colour() else printable(overwritten(line))

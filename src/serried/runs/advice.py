@@ -1,0 +1,188 @@
+"""What to do about an end. Data: a new row here is all that a new piece of advice needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from serried.contract import names
+
+
+@dataclass(frozen=True)
+class Advice:
+    meaning: str
+    """One sentence: what this kind of end is."""
+    steps: tuple[str, ...]
+    """What to do; `{run}`, `{rank}`, `{host}`, `{attempt}` are filled in."""
+
+
+OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory"), "gpu-memory"),
+    (re.compile(r"ModuleNotFoundError|ImportError"), "import-error"),
+    (re.compile(r"MemoryError\b|Cannot allocate memory"), "out-of-memory"),
+    (re.compile(r"No space left on device|Disk quota exceeded"), "disk-full"),
+    (re.compile(r"No such file or directory|FileNotFoundError"), "file-missing"),
+    (re.compile(r"NCCL (?:error|WARN)|ncclSystemError|ncclRemoteError|ncclUnhandledCudaError"), "nccl"),
+    (re.compile(r"no kernel image is available|CUDA driver version is insufficient|No CUDA GPUs"), "cuda"),
+)
+"""Tried from the top on the last lines of a rank that failed by itself (cause `exit`)."""
+
+ADVICE: Mapping[str, Advice] = {
+    "exit": Advice(
+        "the program itself ended with an error",
+        ("read all that the rank wrote: serried logs {run} --rank {rank}", "try it here: serried run -- COMMAND"),
+    ),
+    "signal": Advice(
+        "a signal killed the rank; SIGSEGV and SIGBUS are faults in compiled code, SIGKILL is often memory",
+        (
+            "read what it wrote before: serried logs {run} --rank {rank}",
+            'set `environment.env = {{PYTHONFAULTHANDLER = "1"}}` to see where Python was',
+        ),
+    ),
+    "out-of-memory": Advice(
+        "it needed more main memory (not GPU memory) than it had asked for",
+        (
+            "ask for more: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
+            "use fewer data loading workers: each holds its own copy of what it loads",
+        ),
+    ),
+    "gpu-memory": Advice(
+        "a GPU's own memory was full",
+        (
+            "use a smaller batch, or let it be accumulated over several steps",
+            "use a GPU with more memory: --set resources.gpu_type=TYPE (serried clusters lists them)",
+        ),
+    ),
+    "limit": Advice(
+        "it reached its time limit",
+        (
+            "ask for more: serried submit --time 4h …",
+            "or let it go on by itself: save at `limit.lead` before the end, exit 85, and set `limit.restarts`",
+        ),
+    ),
+    "node-lost": Advice(
+        "a node failed under it; that is the cluster's fault, not the program's",
+        ("submit it again", "leave the node out: --set 'resources.extra=[\"--exclude={host}\"]'"),
+    ),
+    "agent-killed": Advice(
+        "Serried's own process on a node was killed, by the node's memory limit or by somebody",
+        (
+            "read what the job's script said: serried logs {run} --attempt {attempt}",
+            "ask for more memory if this happens again: --set resources.mem=20G",
+        ),
+    ),
+    "job-script-killed": Advice(
+        "the job's script was killed on the first node, by the node's memory limit or by somebody",
+        ("submit it again", "ask for more memory if this happens again: --set resources.mem=20G"),
+    ),
+    "import-error": Advice(
+        "Python did not find a module in the environment of the job",
+        (
+            "activate the environment that has it, then submit again: jobs use the one that is active at submit",
+            "see what the job inherits: serried show {run}",
+        ),
+    ),
+    "command-not-found": Advice(
+        "the program to run does not exist on the node, or may not be executed",
+        (
+            "name it by its whole path, or load its module before you submit",
+            "see the command: serried show {run}",
+        ),
+    ),
+    "workdir-missing": Advice(
+        "the folder to start in does not exist in the snapshot",
+        (
+            "correct `workdir`; it is relative to the project's folder",
+            "is it ignored by git? then add it to `project.link`",
+        ),
+    ),
+    "file-missing": Advice(
+        "a file that the program wanted is not there",
+        (
+            "the program runs in a snapshot: tracked and not ignored files, and links to ignored top-level folders",
+            "see where it ran and what is linked: serried show {run}",
+        ),
+    ),
+    "disk-full": Advice(
+        "a disk or a quota was full",
+        (
+            "look at your quotas; many sites count files as well as bytes",
+            "see where the run writes: serried show {run}",
+        ),
+    ),
+    "nccl": Advice(
+        "GPUs could not talk to each other; often another rank failed first, or the network interface is wrong",
+        (
+            "look at the other ranks: serried logs {run}",
+            'set `environment.env = {{NCCL_DEBUG = "INFO"}}` and submit again',
+        ),
+    ),
+    "cuda": Advice(
+        "the GPU, its driver and this build of torch do not fit together, or the rank sees no GPU",
+        ("compare `nvidia-smi` on the node with torch.version.cuda", "did you ask for GPUs? serried show {run}"),
+    ),
+    "silence": Advice(
+        "no rank wrote anything for `limit.silence`, so it was taken for hung",
+        (
+            "see where each rank stopped: serried logs {run}",
+            "ranks that wait for each other for ever often differ in their number of batches",
+            "if it is only quiet, let it print now and then, or raise `limit.silence`",
+        ),
+    ),
+    "user": Advice("somebody stopped it with `serried stop`", ()),
+    "cancel": Advice(
+        "it was cancelled through the scheduler (scancel, or an administrator)",
+        ("ask the site if it was not you",),
+    ),
+    "preempt": Advice(
+        "a job of higher priority took its nodes",
+        ("submit it again", "let it go on by itself: set `limit.restarts`, and save when asked to"),
+    ),
+    "launch": Advice(
+        "no rank ever started; that is not the program's fault",
+        (
+            "read what the job's script said: serried logs {run}",
+            "submit it again if a node or the network was at fault",
+        ),
+    ),
+    "submission": Advice(
+        "the scheduler did not take it, so no job exists",
+        ("correct what it says, and submit again; serried submit --dry-run shows what would be asked",),
+    ),
+    "lost": Advice(
+        "the job is over and nothing says how: a file system or a node may have failed, or the folder was purged",
+        ("ask the scheduler: sacct -j JOB", "look at what is left: serried show {run}"),
+    ),
+    "uncertain": Advice(
+        "whether the scheduler has the job is not known; do not submit it again yet",
+        (
+            "the next serried command that reaches the scheduler finds out by the job's name",
+            "serried forget {run} gives it up",
+        ),
+    ),
+    "unreachable": Advice(
+        "the scheduler does not answer", ("try again in a minute; the run does not need this command",)
+    ),
+    "unreadable": Advice("its record cannot be read", ("upgrade Serried, or look at the file that is named",)),
+}
+
+_BY_STATE = {
+    names.OUT_OF_MEMORY: "out-of-memory",
+    names.TIMEOUT: "limit",
+    names.NODE_FAIL: "node-lost",
+    names.PREEMPTED: "preempt",
+    names.LAUNCH_FAILED: "launch",
+    names.LOST: "lost",
+    names.CANCELLED: "cancel",
+    names.FAILED: "exit",
+}
+
+
+def advice_for(state: str, cause: str | None, tail: Sequence[str] = ()) -> tuple[str, Advice] | None:
+    """The key and the advice that fit best; None where there is nothing to say."""
+    key = cause if cause in ADVICE else _BY_STATE.get(state)
+    if key == "exit":
+        text = "\n".join(tail)
+        key = next((better for pattern, better in OF_OUTPUT if pattern.search(text)), key)
+    return (key, ADVICE[key]) if key else None
