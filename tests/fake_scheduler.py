@@ -32,7 +32,7 @@ class FakeScheduler:
     def submit(self, submission: Submission) -> str:
         raise SchedulerUnreachable(f"readers submit nothing: {submission.argv}")
 
-    def find(self, token: str) -> str | None:
+    def find(self, token: str, since: float | None = None) -> str | None:  # noqa: ARG002
         raise SchedulerUnreachable(f"readers reconcile nothing: {token}")
 
     def poll(self, ids: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:

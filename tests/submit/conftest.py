@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from serried import schedulers, submission
+from serried import schedulers
 from serried.plan import Plan
 from serried.schedulers.interface import Submission
-from serried.submission import Prepared
+from serried.submission.prepare import Prepared, prepare
 from serried.submission.request import Request, decide
 
 
@@ -70,14 +70,14 @@ def ask(project, root, scheduler) -> Callable[..., Prepared]:
     """Prepare a run of `python train.py`, or of what is asked for, for the scheduler that does as it is told."""
     assert scheduler.accepts
 
-    def prepare(**asked: Any) -> Prepared:
+    def make(**asked: Any) -> Prepared:
         asked.setdefault("command", ("python", "train.py"))
         overrides = {"clusters.local.root": str(root), **asked.pop("overrides", {})}
         request = Request(cluster="local", overrides=overrides, **asked)
         decided = decide(request, Path(project), os.environ)
-        return submission.prepare(decided.plan, decided.resolved, os.environ, decided.each)
+        return prepare(decided.plan, decided.resolved, os.environ, decided.each)
 
-    return prepare
+    return make
 
 
 @pytest.fixture

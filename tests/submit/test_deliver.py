@@ -5,7 +5,7 @@ import pytest
 
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.runs.index import records
-from serried.submission import deliver
+from serried.submission.deliver import deliver
 
 
 def test_a_submission_is_recorded_before_the_scheduler_is_asked_and_after_it_answered(ask, scheduler):

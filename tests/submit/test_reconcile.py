@@ -8,7 +8,8 @@ from serried.contract import files
 from serried.contract.names import WITHDRAWN
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.runs.index import records
-from serried.submission import deliver, forget, reconcile, reconcile_all
+from serried.submission.deliver import deliver
+from serried.submission.reconcile import forget, reconcile, reconcile_all
 
 NEVER = 4_194_305
 """No pid is as high."""

@@ -8,6 +8,7 @@ import time
 import click
 
 from serried.cli import answers
+from serried.cli.selecting import find_out
 from serried.contract import names
 from serried.errors import UsageError
 from serried.runs import arrays, index
@@ -44,7 +45,7 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
     """
     now = time.time()
     oldest = _moment(since, now) if since else None
-    known = sorted(statuses(index.records()), key=_order)
+    known = sorted(_settled(statuses(index.records())), key=_order)
     shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
     if not everything and oldest is None:
         ended = [status for status in shown if status.has_ended][: max(number, 0)]
@@ -55,6 +56,17 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
         _draw(shown, len(known), now)
     answers.warn_if_stale(shown)
     answers.insist(shown)
+
+
+def _settled(found: list[RunStatus]) -> list[RunStatus]:
+    """The same, where a submission whose end nobody saw has been looked for."""
+    uncertain = [status.record for status in found if status.state == UNCERTAIN]
+    if not uncertain:
+        return found
+    for record in uncertain:
+        find_out(record)
+    again = {status.id: status for status in statuses(uncertain)}
+    return [again.get(status.id, status) for status in found]
 
 
 def _order(status: RunStatus) -> tuple[int, float, str]:

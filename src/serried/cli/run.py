@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from serried import submission
 from serried.cli import answers, asking
 from serried.contract import names
 from serried.errors import UsageError
 from serried.runs.status import status
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
+from serried.submission.prepare import prepare
 from serried.submission.request import decide
 from serried.ui import console
 from serried.ui.text import duration, printable
@@ -40,7 +40,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         raise UsageError(f"`serried run` runs here, not on `{cluster}`", hint=f"serried submit --cluster {cluster} …")
     asked = asking.request(values, HERE)
     decided = decide(asked.with_setting("project.snapshot", value=False), Path.cwd(), os.environ)
-    prepared = submission.prepare(decided.plan, decided.resolved, os.environ, decided.each)
+    prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each)
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
         return

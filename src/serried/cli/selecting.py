@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from serried.runs import index
 from serried.runs.index import Selection
-from serried.runs.record import RecordUnreadable
+from serried.runs.record import OPEN, Record, RecordUnreadable
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -40,9 +40,22 @@ def many_runs() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def select(word: str) -> Selection:
     """The run that `word` means; what should be known about the choice goes to stderr."""
     selection = index.find(word)
+    find_out(selection.record)
     if selection.note:
         console.note(selection.note)
     return selection
+
+
+def find_out(record: Record) -> None:
+    """Before anything is said of a run: what became of a submission whose end nobody saw."""
+    try:
+        is_open = record.end is None and any(submission.state in OPEN for submission in record.submissions)
+    except RecordUnreadable:
+        return
+    if is_open:
+        from serried.submission.reconcile import reconcile
+
+        reconcile(record)
 
 
 def select_all(words: Iterable[str]) -> list[Selection]:

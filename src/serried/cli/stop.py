@@ -9,7 +9,7 @@ import click
 
 from serried.cli import selecting
 from serried.cli.wait import how
-from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
+from serried.errors import SubmissionUncertain, UsageError
 from serried.runs import stopping
 from serried.runs.index import Selection
 from serried.runs.run_status import RunStatus
@@ -48,7 +48,8 @@ def command(*, runs: tuple[str, ...], yes: bool, now: bool) -> None:
         return
     asked = [] if now else [one for status in live for one in stopping.request(status)]
     for status in live:
-        _cancel(status, stopping.left(status, asked), now=now)
+        if not stopping.cancel(status, stopping.left(status, asked), now=now):
+            console.warning("the scheduler does not answer; the job stays in its queue, and ends itself when it starts")
     if asked:
         _await(asked, _grace(live))
     if not now:
@@ -81,28 +82,6 @@ def _agreed(live: Sequence[RunStatus]) -> bool:
     return agreed
 
 
-def _cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> None:
-    """Through the scheduler: `left` of the run, which nobody could ask or was to be asked."""
-    record, job, summary = status.record, status.job, status.summary
-    if job is None or summary is None or not left:
-        return
-    if status.element is None and stopping.withdraw(record):
-        _through_scheduler(summary.scheduler, [job], harmless=True)
-        return
-    is_whole = status.element is None and (now or status.elements is None)
-    _through_scheduler(summary.scheduler, [job] if is_whole else [f"{job}_{index}" for index in left])
-    stopping.remember_cancelled(record, job, stopping.waiting(status, left))
-
-
-def _through_scheduler(name: str, ids: Sequence[str], *, harmless: bool = False) -> None:
-    try:
-        registered(name).cancel(ids)
-    except SchedulerUnreachable:
-        if not harmless:
-            raise
-        console.warning("the scheduler does not answer; the job stays in its queue, and ends itself when it starts")
-
-
 def _grace(live: Sequence[RunStatus]) -> int:
     return max(status.record.plan.limit.grace_seconds for status in live)
 
@@ -127,4 +106,4 @@ def _end_by_force(selection: Selection, patience: int) -> None:
         return
     job = status.job if selection.element is None else f"{status.job}_{selection.element}"
     console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
-    _through_scheduler(status.summary.scheduler, [job])
+    registered(status.summary.scheduler).cancel([job])

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from serried import submission
 from serried.cli import answers, asking
 from serried.contract import names
 from serried.runs.run_status import RunStatus
 from serried.runs.verdict import Verdict
+from serried.submission.deliver import deliver
+from serried.submission.prepare import prepare
 from serried.submission.request import decide
 from serried.ui import console
 
@@ -33,14 +34,14 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
     happens when this command is interrupted, is in the pages on snapshots and on how a job starts.
     """
     decided = decide(asking.request(values, cluster), Path.cwd(), os.environ)
-    prepared = submission.prepare(decided.plan, decided.resolved, os.environ, decided.each)
+    prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each)
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
         return
     asking.show_plan(prepared)
     if prepared.warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
         raise click.Abort
-    record = submission.deliver(prepared)
+    record = deliver(prepared)
     job = record.submissions[0].job
     if as_json:
         status = RunStatus(record, record.summary, Verdict(names.PENDING), job=job)

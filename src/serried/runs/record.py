@@ -23,6 +23,9 @@ _FIRST = "abcdefghjkmnpqrstuvwxyz"
 _REST = _FIRST + "23456789"
 _ID_LENGTH = 6
 
+OPEN = ("submitting", "uncertain")
+"""States of a submission that somebody has to find out about."""
+
 
 class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
     """A record that somebody tore, or that a later Serried wrote."""

@@ -7,18 +7,19 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from serried.contract import names
 from serried.contract.files import Journal, claim, make_directory
 from serried.contract.layout import ElementDirectory
-from serried.errors import SerriedError
+from serried.errors import SchedulerUnreachable, SerriedError
 from serried.runs import seen
 from serried.runs.evidence import latest_attempt
 from serried.runs.index import Selection
 from serried.runs.record import Record
 from serried.runs.run_status import RunStatus
+from serried.runs.status import registered
 from serried.runs.waiting import has_ended_by_file
 from serried.schedulers.interface import Job
 
@@ -108,6 +109,29 @@ def withdraw(record: Record) -> bool:
             "ended": _now(),
         }
     )
+    return True
+
+
+def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> bool:
+    """End `left` of a run, which nobody could ask or was to be asked, through its scheduler.
+
+    Return False where the scheduler did not answer and that does no harm: the claim is taken, the job ends itself.
+
+    Raises SchedulerUnreachable where a job runs on.
+    """
+    record, job, summary = status.record, status.job, status.summary
+    if job is None or summary is None or not left:
+        return True
+    scheduler = registered(summary.scheduler)
+    if status.element is None and withdraw(record):
+        try:
+            scheduler.cancel([job])
+        except SchedulerUnreachable:
+            return False
+        return True
+    is_whole = status.element is None and (now or status.elements is None)
+    scheduler.cancel([job] if is_whole else [f"{job}_{index}" for index in left])
+    remember_cancelled(record, job, waiting(status, left))
     return True
 
 

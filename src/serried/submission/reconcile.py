@@ -8,6 +8,7 @@ Only then is the submission called failed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -19,15 +20,13 @@ from serried.contract.names import WITHDRAWN
 from serried.errors import SerriedError, UsageError
 from serried.runs.evidence import is_at_work
 from serried.runs.moments import seconds_of
-from serried.runs.record import Record, Submission
+from serried.runs.record import OPEN, Record, Submission
 
 PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""
 
 BETWEEN_SECONDS = 5.0
 """Between the two looks that find nothing."""
-
-OPEN = ("submitting", "uncertain")
 
 
 def reconcile_all(records: Iterable[Record], now: float | None = None) -> list[Record]:
@@ -47,7 +46,8 @@ def reconcile(record: Record, now: float | None = None) -> bool:
             continue
         found = _find_out(record, submission, moment)
         if found != submission:
-            record.write_submission(found)
+            with contextlib.suppress(OSError):  # a full disk: the next command finds the same out
+                record.write_submission(found)
         settled &= found.state not in OPEN
     return settled
 
