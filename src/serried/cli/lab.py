@@ -22,7 +22,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 @click.group()
 def command() -> None:
-    r"""Start and stop a throwaway Slurm on this machine.
+    """Start and stop a throwaway Slurm on this machine.
 
     A lab is a real Slurm cluster with pretended nodes and GPUs, in one directory: rehearse a job here before
     it waits in a queue. It needs no root, and does not mind a real Slurm beside it.
@@ -33,7 +33,7 @@ def command() -> None:
     serried lab shell                     or work in it; leave with exit
     serried lab kill n2                   see what a job does when a node dies
     serried lab down                      remove every trace of it
-    """
+    """  # noqa: D301 - click wants the character itself: keep these lines
 
 
 def _size(function: Callable[..., None]) -> Callable[..., None]:
@@ -42,6 +42,7 @@ def _size(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--gpus", default=4, show_default=True, metavar="G", help="GPUs on each node."),
         click.option("--gpu-type", default="", metavar="TYPE", help="Type them, as in --gres=gpu:v100:2."),
         click.option("--accounting", is_flag=True, help="With sacct; needs slurmdbd and MariaDB."),
+        click.option("--feature", "features", multiple=True, metavar="NAME", help="What --constraint may ask for."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf."),
         click.option("--partition", "partitions", multiple=True, metavar="SPEC", help="One more: 'short MaxTime=10'."),
     ]
@@ -63,20 +64,21 @@ def up(
     gpus: int,
     gpu_type: str,
     accounting: bool,
+    features: tuple[str, ...],
     settings: tuple[str, ...],
     partitions: tuple[str, ...],
 ) -> None:
-    r"""Start a lab.
+    """Start a lab.
 
     \b
     serried lab up
     serried lab up --nodes 8 --gpus 2 --gpu-type a100 --accounting
     serried lab up --name mine --partition 'short MaxTime=10' --set KillWait=30
-    """
+    """  # noqa: D301 - click wants the character itself: keep these lines
     with console.status_line("starting a lab") as line:
         made = lab.up(
             name, nodes=nodes, gpus=gpus, gpu_type=gpu_type, accounting=accounting,
-            settings=_pairs(settings), partitions=partitions, progress=line.update,
+            features=features, settings=_pairs(settings), partitions=partitions, progress=line.update,
         )  # fmt: skip
     chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
     console.say(f"lab `{name}` is up: {_describe(made.status())}")
@@ -115,11 +117,11 @@ def status(*, as_json: bool) -> None:
         console.say("no lab is up; start one: serried lab up")
 
 
-@command.command(context_settings={"ignore_unknown_options": True})
+@command.command(context_settings={"allow_interspersed_args": False})
 @_name
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(name: str | None, argv: tuple[str, ...]) -> None:
-    r"""Run a command against a lab and exit with its status.
+    """Run a command against a lab and exit with its status.
 
     With no lab up, one with 4 nodes of 4 GPUs is started for this command and removed afterwards.
 
@@ -127,7 +129,7 @@ def run(name: str | None, argv: tuple[str, ...]) -> None:
     serried lab run -- srun -N2 --gpus-per-node=2 env
     serried lab run -- serried submit --nodes 2 --gpus 4 -- python train.py
     serried lab run -- pytest tests
-    """
+    """  # noqa: D301 - click wants the character itself: keep these lines
     with _lab_for(name) as found:
         sys.exit(processes.foreground(argv, env=found.environment()))
 
@@ -145,11 +147,11 @@ def shell(name: str | None) -> None:
 @command.command()
 @_name
 def env(name: str | None) -> None:
-    r"""Print what points a shell at a lab.
+    """Print what points a shell at a lab.
 
     \b
     eval "$(serried lab env)"
-    """
+    """  # noqa: D301 - click wants the character itself: keep these lines
     for variable, value in lab.find(name).variables.items():
         console.out(f"export {variable}={shlex.quote(value)}")
 
@@ -158,15 +160,30 @@ def env(name: str | None) -> None:
 @click.argument("daemon")
 @_name
 def kill(daemon: str, name: str | None) -> None:
-    """Crash a node (n2, with all that runs on it) or a daemon (slurmctld, slurmdbd, munged)."""
+    """Crash a node or a daemon.
+
+    A node (n2) goes with everything that runs on it. The daemons are slurmctld, which forgets what it has not
+    yet saved (up to 5 s), slurmdbd, mariadbd and munged.
+    """
     lab.find(name).kill(daemon)
 
 
 @command.command()
 @click.argument("daemon")
 @_name
+def stop(daemon: str, name: str | None) -> None:
+    """Stop a daemon in good order.
+
+    slurmctld saves its state first; the jobs of a node (n2) go on.
+    """
+    lab.find(name).stop(daemon)
+
+
+@command.command()
+@click.argument("daemon")
+@_name
 def restart(daemon: str, name: str | None) -> None:
-    """Bring a node or a daemon back, and wait until it serves."""
+    """Bring a node or a daemon back."""
     lab.find(name).restart(daemon)
 
 

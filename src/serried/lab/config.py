@@ -35,6 +35,8 @@ class Spec:
     cpus: int = 16
     """Per node: more than this machine may have, so that a cluster's requests fit."""
     memory_mb: int = 65536
+    features: tuple[str, ...] = ()
+    """What `--constraint` may ask of the nodes."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """More lines of slurm.conf, or other values for ours."""
     partitions: tuple[str, ...] = ()
@@ -71,9 +73,8 @@ class Spec:
     def from_json(cls, value: Mapping[str, Any]) -> Spec:
         known = dict(value)
         known["directory"] = Path(known["directory"])
-        known["gpu_devices"] = tuple(known["gpu_devices"])
-        known["slurm_version"] = tuple(known["slurm_version"])
-        known["partitions"] = tuple(known["partitions"])
+        for key in ("slurm_version", "gpu_devices", "features", "partitions"):
+            known[key] = tuple(known[key])
         return cls(**known)
 
 
@@ -216,6 +217,8 @@ def _node_line(spec: Spec) -> str:
     if spec.gpus:
         kind = f"{spec.gpu_type}:" if spec.gpu_type else ""
         words.append(f"Gres=gpu:{kind}{spec.gpus}")
+    if spec.features:
+        words.append(f"Feature={','.join(spec.features)}")
     return " ".join([*words, "State=UNKNOWN"])
 
 

@@ -99,6 +99,13 @@ def node_states(spec: Spec) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if " " in line)
 
 
+def registered_nodes(spec: Spec) -> frozenset[str]:
+    """The nodes that have spoken to the controller since it started."""
+    shown = shell.run([_program("scontrol"), "--oneliner", "show", "nodes"], env=environment(spec), timeout=10).stdout
+    heard = (line for line in shown.splitlines() if " SlurmdStartTime=" in line and "SlurmdStartTime=None" not in line)
+    return frozenset(line.split()[0].removeprefix("NodeName=") for line in heard)
+
+
 def _program(name: str) -> str:
     return shell.which(name) or name
 

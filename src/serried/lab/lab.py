@@ -17,7 +17,7 @@ from serried.lab import daemons, processes
 from serried.lab.config import Spec
 from serried.lab.processes import Process
 
-START_SECONDS = 90
+PATIENCE_SECONDS = 90
 RECORD = "lab.json"
 
 
@@ -94,18 +94,29 @@ class Lab:
             self._await(name)
 
     def kill(self, name: str) -> None:
-        """End a daemon at once, as a crash would; with a node, everything that runs on it."""
+        """End a daemon as a crash would: the controller forgets its last seconds, a node takes its jobs along."""
         self._check_name(name)
         if name in self._processes:
             self._processes[name].kill()
         if name in self.spec.node_names:
             self._sweep(lambda variables: self._is_on(variables, name))
 
+    def stop(self, name: str) -> None:
+        """End a daemon in good order, as for an upgrade: the controller saves its state, a node's jobs go on."""
+        self._check_name(name)
+        if name in self._processes:
+            self._processes[name].terminate()
+        self._wait_for(name, lambda: not self._is_running(name), "end")
+
     def restart(self, name: str) -> None:
-        """Start a daemon again and wait until it serves; one that still runs is ended first."""
-        self.kill(name)
+        """Start a daemon again and wait until it serves; one that still runs is stopped first."""
+        self.stop(name)
         self._launch(name, again=True)
         self._await(name)
+        if name == "slurmctld":
+            # For some seconds it knows nothing of the nodes, and a step that is asked for then may hang for ever.
+            running = {node for node in self.spec.node_names if self._is_running(node)}
+            self._wait_for(name, lambda: running <= daemons.registered_nodes(self.spec), "hear of its nodes")
 
     def down(self) -> None:
         """End everything that belongs to this lab and remove its directory. May be called again."""
@@ -152,6 +163,8 @@ class Lab:
         record = files.read_json(directory / RECORD)
         if record is None:
             return None
+        if record["spec"]["directory"] != str(directory):
+            return None
         known = {name: Process(*pair) for name, pair in record["processes"].items()}
         owner = Process(*record["owner"]) if record["owner"] else None
         return cls(Spec.from_json(record["spec"]), known, owner=owner, temporary=record["temporary"])
@@ -172,13 +185,20 @@ class Lab:
 
     def _await(self, name: str) -> None:
         answers = daemons.probe(self.spec, name)
-        deadline = time.monotonic() + START_SECONDS
-        while not answers():
+
+        def serves() -> bool:
             if not self._is_running(name):
                 raise SerriedError(f"the lab's {name} ended while it started", details=self._last_words(name))
+            return answers()
+
+        self._wait_for(name, serves, "answer")
+
+    def _wait_for(self, name: str, happened: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not happened():
             if time.monotonic() > deadline:
                 raise SerriedError(
-                    f"the lab's {name} did not answer within {START_SECONDS} s", details=self._last_words(name)
+                    f"the lab's {name} did not {what} within {PATIENCE_SECONDS} s", details=self._last_words(name)
                 )
             time.sleep(0.05)
 

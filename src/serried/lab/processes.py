@@ -24,9 +24,16 @@ class Process:
 
     def kill(self) -> None:
         """End it at once, unless it is gone and its pid belongs to somebody else."""
+        self._signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it to end, with the same care."""
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
 
 
 def identify(pid: int) -> Process | None:

@@ -1,0 +1,123 @@
+"""The files of a lab, byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serried.lab.config import Spec, cgroup_conf, files, gres_conf, slurm_conf, slurmdbd_conf
+
+SPEC = Spec(
+    name="lab", directory=Path("/tmp/labs/lab"), user="ada", hostname="gauss", port=21001, nodes=2, gpus=2,
+    gpu_devices=("/dev/tty10", "/dev/tty11"),
+)  # fmt: skip
+
+
+def test_a_plain_labs_slurm_conf():
+    assert slurm_conf(SPEC) == (
+        "ClusterName=lab\n"
+        "SlurmctldHost=gauss(127.0.0.1)\n"
+        "SlurmctldPort=21001\n"
+        "SlurmUser=ada\n"
+        "SlurmdUser=ada\n"
+        "AuthType=auth/munge\n"
+        "AuthInfo=socket=/tmp/labs/lab/munge.socket,cred_expire=10\n"
+        "CredType=cred/munge\n"
+        "StateSaveLocation=/tmp/labs/lab/state\n"
+        "SlurmdSpoolDir=/tmp/labs/lab/spool/%n\n"
+        "SlurmctldPidFile=/tmp/labs/lab/run/slurmctld.pid\n"
+        "SlurmdPidFile=/tmp/labs/lab/run/%n.pid\n"
+        "SlurmctldLogFile=/tmp/labs/lab/log/slurmctld.log\n"
+        "SlurmdLogFile=/tmp/labs/lab/log/%n.log\n"
+        "SlurmctldSyslogDebug=quiet\n"
+        "SlurmdSyslogDebug=quiet\n"
+        "MailProg=/bin/true\n"
+        "MpiDefault=none\n"
+        "ReturnToService=2\n"
+        "KillWait=5\n"
+        "SlurmdTimeout=20\n"
+        "InactiveLimit=0\n"
+        "ProctrackType=proctrack/linuxproc\n"
+        "TaskPlugin=task/none\n"
+        "SchedulerType=sched/backfill\n"
+        "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0\n"
+        "SelectType=select/cons_tres\n"
+        "SelectTypeParameters=CR_CPU_Memory\n"
+        "DefMemPerCPU=1024\n"
+        "SlurmdParameters=config_overrides\n"
+        "GresTypes=gpu\n"
+        "JobAcctGatherType=jobacct_gather/linux\n"
+        "JobAcctGatherFrequency=task=1\n"
+        "AccountingStorageType=accounting_storage/none\n"
+        "NodeName=n[1-2] NodeHostname=gauss NodeAddr=127.0.0.1 Port=[21003-21004] CPUs=16 RealMemory=65536 "
+        "Gres=gpu:2 State=UNKNOWN\n"
+        "PartitionName=lab Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+    )
+
+
+def test_accounting_adds_its_lines_and_its_file():
+    spec = replace(SPEC, accounting=True)
+    added = set(slurm_conf(spec).splitlines()) - set(slurm_conf(SPEC).splitlines())
+    assert added == {
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        "AccountingStorageHost=127.0.0.1",
+        "AccountingStoragePort=21002",
+        "AccountingStoragePass=/tmp/labs/lab/munge.socket",
+        "AccountingStorageTRES=gres/gpu",
+    }
+    assert slurmdbd_conf(spec) == (
+        "AuthType=auth/munge\n"
+        "AuthInfo=socket=/tmp/labs/lab/munge.socket\n"
+        "DbdHost=gauss\n"
+        "DbdAddr=127.0.0.1\n"
+        "DbdPort=21002\n"
+        "SlurmUser=ada\n"
+        "StorageType=accounting_storage/mysql\n"
+        "StorageHost=localhost\n"
+        "StorageUser=root\n"
+        "StorageLoc=slurm_acct_db\n"
+        "LogFile=/tmp/labs/lab/log/slurmdbd.log\n"
+        "PidFile=/tmp/labs/lab/run/slurmdbd.pid\n"
+    )
+    assert set(files(spec)) - set(files(SPEC)) == {"slurmdbd.conf"}
+
+
+def test_typed_gpus_are_typed_in_both_files():
+    spec = replace(SPEC, gpu_type="v100")
+    assert gres_conf(spec) == "Name=gpu Type=v100 File=/dev/tty10\nName=gpu Type=v100 File=/dev/tty11\n"
+    assert " Gres=gpu:v100:2 " in slurm_conf(spec)
+
+
+def test_a_lab_without_gpus_has_no_gres_at_all():
+    spec = replace(SPEC, gpus=0, gpu_devices=())
+    assert "gres" not in slurm_conf(spec).lower()
+    assert set(files(spec)) == {"slurm.conf", "cgroup.conf"}
+
+
+def test_a_setting_replaces_the_labs_own_or_adds_a_line():
+    text = slurm_conf(replace(SPEC, settings={"KillWait": "30", "Licenses": "matlab:2"}))
+    assert [line for line in text.splitlines() if line.startswith(("KillWait", "Licenses"))] == [
+        "KillWait=30",
+        "Licenses=matlab:2",
+    ]
+
+
+def test_partitions_have_all_nodes_unless_they_name_some():
+    text = slurm_conf(replace(SPEC, partitions=("short MaxTime=10", "one Nodes=n1")))
+    assert text.splitlines()[-2:] == ["PartitionName=short MaxTime=10 Nodes=ALL", "PartitionName=one Nodes=n1"]
+
+
+def test_features_go_on_the_nodes():
+    assert " Feature=v100,nvlink State" in slurm_conf(replace(SPEC, features=("v100", "nvlink")))
+
+
+@pytest.mark.parametrize(("version", "plugin"), [((22, 5), "cgroup/v1"), ((23, 2), "disabled"), ((25, 11), "disabled")])
+def test_slurmd_is_kept_off_cgroups_in_its_versions_words(version, plugin):
+    assert cgroup_conf(replace(SPEC, slurm_version=version)) == f"CgroupPlugin={plugin}\n"
+
+
+def test_a_spec_survives_its_record():
+    spec = replace(SPEC, features=("a",), partitions=("b",), settings={"KillWait": "1"}, accounting=True)
+    assert Spec.from_json(spec.as_json()) == spec

@@ -1,0 +1,44 @@
+"""Processes are known by pid and start time, and by what is in their environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from serried.lab import processes
+from serried.lab.processes import Process, identify
+
+
+def test_a_process_is_itself_and_no_other_with_its_pid():
+    me = identify(os.getpid())
+    assert me.is_running
+    assert not Process(me.pid, me.started + 1).is_running
+
+
+def test_an_ended_child_that_nobody_has_buried_does_not_count_as_running():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    found = identify(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert (found.is_running, identify(child.pid)) == (False, None)
+    child.wait()
+
+
+def test_killing_a_process_that_has_gone_harms_nobody():
+    child = subprocess.Popen(["sleep", "60"])
+    identify(child.pid).kill()
+    child.wait()
+    Process(os.getpid(), 1).kill()
+
+
+def test_a_process_is_found_by_its_environment_also_with_a_name_full_of_parentheses(tmp_path, wait_until):
+    program = tmp_path / "a) Z (b"
+    program.symlink_to("/bin/sleep")
+    child = subprocess.Popen([program, "60"], env={"MARK": "here is\none"})
+    try:
+        wait_until(lambda: processes.environment(child.pid))
+        found = list(processes.with_environment(lambda variables: variables.get("MARK") == "here is\none"))
+        assert found == [identify(child.pid)]
+    finally:
+        child.kill()
+        child.wait()
