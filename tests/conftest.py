@@ -93,6 +93,21 @@ def make_lab() -> Iterator[Callable[..., Lab]]:
         _take_down(each)
 
 
+FAKES = Path(__file__).parent / "fakes" / "bin"
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sbatch and its kin are fakes from now on; call it with the modes of tests/fakes/fake_slurm.py to break them."""
+    monkeypatch.setenv("PATH", f"{FAKES}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM_STATE", str(tmp_path / "slurm"))
+
+    def behave(*modes: str) -> None:
+        monkeypatch.setenv("FAKE_SLURM_MODE", ",".join(modes))
+
+    return behave
+
+
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
     """Polls until `predicate()` is truthy and returns that; fails after `seconds`."""
