@@ -28,6 +28,10 @@ lint: .venv/test ## ruff, then mypy
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 
+.PHONY: docs
+docs: .venv/test ## make again the pages that are made from the code
+	@$(BIN)/python -m serried.config.reference docs/configuration.md
+
 .PHONY: clean
 clean: ## remove what was installed and cached here
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -177,7 +177,7 @@ def test_totals_over_all_nodes_are_what_slurm_would_count(name: str, gpus: int, 
         ),
         (LOCAL, {}, Allocation(nodes=1, ranks=1, gpus=0, cpus=2, memory_mb=None, time_seconds=None)),
         (LOCAL, {"ranks": 8}, Allocation(nodes=1, ranks=8, gpus=0, cpus=8, memory_mb=None, time_seconds=None)),
-        (LOCAL, {"ranks": 16}, Allocation(nodes=1, ranks=16, gpus=0, cpus=16, memory_mb=None, time_seconds=None)),
+        (LOCAL, {"ranks": 16}, Allocation(nodes=1, ranks=16, gpus=0, cpus=8, memory_mb=None, time_seconds=None)),
     ],
 )
 def test_what_is_left_out_is_filled_in(cluster: Cluster, request_: dict[str, Any], expected: Allocation):

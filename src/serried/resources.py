@@ -130,10 +130,11 @@ def _gpus(request: Resources, cluster: Cluster, partition: Partition | None) -> 
 
 
 def _cpus(request: Resources, cluster: Cluster, units: int) -> int:
+    """Ranks at home may share CPUs when nobody said how many each has."""
     if request.cpus is not None:
         return request.cpus * units
     if cluster.scheduler == "local" and cluster.cpus_per_node:
-        return max(1, min(CPUS, cluster.cpus_per_node // units)) * units
+        return min(CPUS * units, cluster.cpus_per_node)
     return CPUS * units
 
 

@@ -20,10 +20,21 @@ def without_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("visible", "count"), [("", 0), ("0", 1), ("0,1,3", 3), ("-1", 0), ("0,-1,2", 1), ("GPU-ab,GPU-cd", 2)]
+    ("visible", "count"),
+    [("", 0), ("0", 1), ("0,1,3", 3), ("-1", 0), ("0,-1,2", 1), ("GPU-ab,GPU-cd", 2), ("MIG-ab,MIG-cd", 2)],
 )
 def test_visible_devices_are_counted_as_cuda_does(visible: str, count: int):
-    assert machine.gpus({"CUDA_VISIBLE_DEVICES": visible}, silent) == count
+    environ = {"SERRIED_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": visible}
+    assert machine.gpus(environ, silent) == count
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_devices_that_are_not_there_are_not_counted():
+    assert machine.gpus({"CUDA_VISIBLE_DEVICES": "0,1", "PATH": ""}, silent) == 0
+
+
+def test_slots_stand_for_cpus():
+    assert machine.cpus({"SERRIED_LOCAL_SLOTS": "3"}) == 3
 
 
 def test_the_drivers_folder_is_counted(without_driver: Path):

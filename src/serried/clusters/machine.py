@@ -42,9 +42,18 @@ def has_slurm(environ: Mapping[str, str]) -> bool:
 
 def gpus(environ: Mapping[str, str], command: Command = run) -> int:
     """How many NVIDIA GPUs this machine lets us use. Asks no CUDA: importing that takes seconds."""
+    given = environ.get("SERRIED_LOCAL_GPUS")
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len(_devices(visible))
+    if visible is not None and not _devices(visible):
+        return 0
+    here = _count(environ, command) if given is None else len(_devices(given))
+    if visible is None:
+        return here
+    slices = sum("MIG-" in device for device in _devices(visible))
+    return min(here, len(_devices(visible)) - slices) + slices
+
+
+def _count(environ: Mapping[str, str], command: Command) -> int:
     try:
         return len(list(PROC.iterdir()))
     except OSError:
@@ -67,11 +76,14 @@ def _devices(visible: str) -> list[str]:
 
 def local(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     """This machine, as a profile's table."""
-    return {"gpus_per_node": gpus(environ, command), "cpus_per_node": cpus()}
+    return {"gpus_per_node": gpus(environ, command), "cpus_per_node": cpus(environ)}
 
 
-def cpus() -> int:
-    """The CPUs that we may use, which a batch job or container may have narrowed."""
+def cpus(environ: Mapping[str, str]) -> int:
+    """The CPUs that we may use, which a batch job or container may have narrowed, or the user."""
+    slots = environ.get("SERRIED_LOCAL_SLOTS", "")
+    if slots.isdecimal() and int(slots):
+        return int(slots)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from serried import config
+from serried.cli import init
+from serried.config import schema
+from serried.errors import UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "digits"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return made
+
+
+def start() -> str:
+    """Run `serried init` here; returns what it says."""
+    result = CliRunner().invoke(init.command, catch_exceptions=False, standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return result.stderr
+
+
+def test_a_first_file_fits_the_folder(folder: Path):
+    (folder / "train.py").touch()
+    said = start()
+    assert (folder / "serried.toml").read_text() == (
+        """\
+# What runs, and where. `serried config show` explains each setting.
+[project]
+name = "digits"
+
+[experiments.train]
+command = ["python3", "train.py"]
+
+[experiments.train.resources]
+nodes = 1
+ranks = 2      # processes; where there are GPUs: gpus = 4
+
+# Recognised here: cluster `local`. `serried clusters` lists them; one of them may differ:
+# [experiments.train.on.slurm.resources]
+# nodes = 2
+"""
+    )
+    assert said == (
+        """\
+wrote serried.toml for `train.py` on cluster `local`
+  serried run                run it here, now
+  serried submit --dry-run   see what would be submitted
+  serried submit             send it to `local`
+"""
+    )
+
+
+def test_a_file_that_is_there_is_never_overwritten(folder: Path):
+    (folder / "serried.toml").write_text("mine")
+    with pytest.raises(UsageError, match="is here already"):
+        start()
+    assert (folder / "serried.toml").read_text() == "mine"
+
+
+def test_a_link_that_leads_nowhere_is_not_followed(folder: Path):
+    (folder / "serried.toml").symlink_to("elsewhere.toml")
+    with pytest.raises(UsageError, match="is here already"):
+        start()
+    assert not (folder / "elsewhere.toml").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["it's", "a b", "é☃", "$(id)", "-rf", "a\\b", "x#y", "%j", "a\nb", 'q"q', "n" * 200, "a\x7f"]
+)
+def test_a_hostile_folders_name_makes_a_file_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / f"{name}.py").write_text("if __name__ == '__main__':\n    pass\n")
+    monkeypatch.chdir(folder)
+    start()
+    found = config.resolve(None, None, {}, "local", folder, os.environ)
+    assert (found.project.name, found.experiment.command[1]) == (name, f"{name}.py")
+    assert (folder / "serried.toml").read_text().count("\n") <= 20
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm", "cedar"])
+@pytest.mark.parametrize("gpus", [0, 4])
+def test_what_is_written_is_valid_for_every_cluster(cluster: str, gpus: int):
+    text = init.render("digits", "src/train.py", cluster, gpus=gpus)
+    uncommented = "\n".join(
+        line.removeprefix("# ") if line.startswith(("# [", "# nodes")) else line for line in text.splitlines()
+    )
+    assert list(schema.check(tomllib.loads(text)))
+    assert list(schema.check(tomllib.loads(uncommented)))
+    assert text.count("\n") <= 20
+
+
+@pytest.mark.parametrize(
+    ("files", "script"),
+    [
+        (["train.py", "main.py"], "train.py"),
+        (["main.py", "src/train.py"], "main.py"),
+        (["src/train.py", "helpers.py"], "src/train.py"),
+        ([".venv/train.py", "tests/train.py"], None),
+        (["a.py", "b.py"], None),
+        ([], None),
+    ],
+)
+def test_the_script_that_trains_is_found(tmp_path: Path, files: list[str], script: str | None):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert init.find_script(tmp_path) == script
+
+
+def test_the_one_program_among_modules_is_found(tmp_path: Path):
+    (tmp_path / "net.py").write_text("x = 1")
+    (tmp_path / "broken.py").write_text("def")
+    (tmp_path / "fit.py").write_text('if __name__ == "__main__":\n    pass\n')
+    assert init.find_script(tmp_path) == "fit.py"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_that_cannot_be_written_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch):
+    usual = Path.open
+
+    def refuse(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "x":
+            raise PermissionError(13, "Permission denied")
+        return usual(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match="cannot be written: permission denied"):
+        start()

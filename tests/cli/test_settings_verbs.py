@@ -1,0 +1,229 @@
+"""`serried config`, `serried clusters`, `serried completion`, and the flags made from the definitions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from serried.cli import clusters, completion, options
+from serried.cli import config as config_verb
+from serried.config import definitions
+from serried.errors import UsageError
+
+TEXT = """
+[project]
+name = "digits"
+[experiments.train]
+command = ["python", "train.py"]
+[experiments.train.resources]
+ranks = 2
+time = "90m"
+mem = "10G"
+[experiments.train.environment.env]
+A = "1"
+WANDB_API_KEY = "canary"
+[clusters.fir]
+root = "/scratch"
+gpus_per_node = 4
+[clusters.fir.partitions.gpu]
+time = "1d"
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "project"
+    made.mkdir()
+    (made / "serried.toml").write_text(TEXT)
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("SERRIED_LOCAL_SLOTS", "8")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    return made
+
+
+def out(command: click.Command, *words: str) -> str:
+    return CliRunner().invoke(command, words, catch_exceptions=False).stdout
+
+
+def test_settings_are_shown_with_their_origin():
+    assert out(config_verb.command, "show", "--nodes", "1") == (
+        """\
+KEY                            VALUE                                               ORIGIN
+project.name                   digits                                              serried.toml:3
+project.link                   top-level entries that git ignores                  default
+project.snapshot               true                                                default
+project.share                  user                                                default
+command                        python train.py                                     serried.toml:5
+shell                          false                                               default
+seed                           0                                                   default
+workdir                        .                                                   default
+cluster                        local                                               default
+resources.nodes                1                                                   command line
+resources.gpus                 1 where there are GPUs; 0 when only ranks is given  default
+resources.gpu_type             any                                                 default
+resources.ranks                2                                                   serried.toml:7
+resources.cpus                 2                                                   default
+resources.mem                  10G                                                 serried.toml:9
+resources.time                 1h30m                                               serried.toml:8
+resources.account              SBATCH_ACCOUNT, else the cluster's choice           default
+resources.partition            SBATCH_PARTITION, else the cluster's choice         default
+resources.qos                  SBATCH_QOS, else the cluster's choice               default
+resources.reservation          SBATCH_RESERVATION, else none                       default
+resources.exclusive            false                                               default
+environment.env.A              1                                                   serried.toml:11
+environment.env.WANDB_API_KEY  (not shown)                                         serried.toml:12
+environment.inherit            all                                                 default
+limit.lead                     1m                                                  default
+limit.grace                    30s                                                 default
+limit.silence                  off                                                 default
+limit.restarts                 0                                                   default
+limit.signal                   off                                                 default
+cluster.scheduler              local                                               profile `local`
+cluster.root                   /data/serried                                       XDG_DATA_HOME
+cluster.python                 found on the node                                   default
+cluster.gpu_option             gres                                                default
+cluster.requeue                true                                                default
+cluster.kill_wait              30s                                                 profile `local`
+cluster.gpus_per_node          0                                                   this machine
+cluster.cpus_per_node          8                                                   this machine
+cluster.gpu_types              not checked                                         default
+cluster.default_partition      asked of the cluster                                default
+cluster.max_time               not checked                                         default
+"""
+    )
+
+
+def test_json_gives_values_in_seconds_and_mebibytes():
+    value = json.loads(out(config_verb.command, "show", "train", "--json"))
+    rows = {row["key"]: row for row in value["settings"]}
+    assert (value["schema"], rows["resources.time"], rows["resources.mem"]["value"]) == (
+        1,
+        {
+            "key": "resources.time",
+            "value": 5400,
+            "text": "1h30m",
+            "origin": "serried.toml:8",
+            "source": "project",
+        },
+        10240,
+    )
+
+
+@pytest.mark.parametrize("words", [["show"], ["show", "--json"]])
+def test_values_that_sound_secret_are_not_shown(words: list[str]):
+    shown = out(config_verb.command, *words)
+    assert ("canary" in shown, "WANDB_API_KEY" in shown) == (False, True)
+
+
+def test_clusters_are_listed_and_ours_is_marked():
+    assert out(clusters.command) == (
+        """\
+   CLUSTER  SCHEDULER  DESCRIBED IN
+   fir      slurm      serried.toml
+   cedar    slurm      shipped with Serried
+   ibex     slurm      shipped with Serried
+*  local    local      shipped with Serried
+   plai     slurm      shipped with Serried
+   satori   slurm      shipped with Serried
+   slurm    slurm      shipped with Serried
+"""
+    )
+
+
+def test_a_cluster_is_shown_with_its_partitions():
+    assert out(clusters.command, "show", "fir") == (
+        """\
+KEY            VALUE     ORIGIN
+name           fir
+scheduler      slurm     default
+root           /scratch  serried.toml:14
+gpu_option     gres      default
+requeue        true      default
+kill_wait      30s       default
+gpus_per_node  4         serried.toml:15
+
+PARTITION  TIME  NODES  GPUS
+gpu        1d    -      -
+"""
+    )
+
+
+def test_a_cluster_is_shown_as_json():
+    value = json.loads(out(clusters.command, "show", "fir", "--json"))
+    assert value["cluster"]["partitions"] == {"gpu": {"time": 86400, "nodes": None, "gpus": None}}
+
+
+@pytest.mark.parametrize(("shell", "word"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])
+def test_each_shell_has_its_completion(shell: str, word: str):
+    script = out(completion.command, shell)
+    assert word in script
+    assert "_SERRIED_COMPLETE" in script
+
+
+@click.command()
+@options.resources
+@options.common
+def verb(*, cluster: str | None, name: str | None, settings: tuple[str, ...], **values: object) -> None:
+    click.echo(json.dumps([cluster, name, options.overrides(values, settings)]))
+
+
+def test_each_resource_has_its_flag():
+    flags = {flag for parameter in verb.params for flag in parameter.opts}
+    assert flags == {options.flag(key) for key in definitions.keys(definitions.Resources)} | {
+        "--cluster",
+        "--name",
+        "--set",
+    }
+
+
+def test_flags_become_overrides_and_beat_set():
+    words = [
+        "--nodes",
+        "2",
+        "--time",
+        "2h",
+        "--constraint",
+        "a",
+        "--constraint",
+        "b",
+        "--exclusive",
+        "--cluster",
+        "fir",
+    ]
+    words += ["--set", "resources.nodes=9", "--set", "limit.grace=1m", "--set", "project.snapshot=false"]
+    assert json.loads(out(verb, *words)) == [
+        "fir",
+        None,
+        {
+            "resources.nodes": "2",
+            "limit.grace": "1m",
+            "project.snapshot": False,
+            "resources.time": "2h",
+            "resources.constraint": ["a", "b"],
+            "resources.exclusive": True,
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--nodes", "two"], "`--nodes` must be a whole number from 1, not `two`", None),
+        (
+            ["--time", "60"],
+            "`--time` must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `60`",
+            "did you mean `60m`, `60h` or `60s`?",
+        ),
+        (["--set", "nodes"], "`--set nodes` says no `KEY=VALUE`", "for example `--set resources.nodes=4`"),
+    ],
+)
+def test_a_wrong_flag_is_named_as_it_was_typed(words: list[str], message: str, hint: str | None):
+    with pytest.raises(UsageError) as caught:
+        out(verb, *words)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
