@@ -1,1 +1,60 @@
-"""Serried: a training script, from one machine to serried ranks of GPUs."""
+"""Serried: a training script, from one machine to serried ranks of GPUs.
+
+    import serried
+
+    run = serried.submit("python train.py --lr 0.1", nodes=2, gpus=4, time="2h")
+    if run.wait() != "COMPLETED":
+        print(run.logs())
+
+Importing this loads nothing: each name below comes from its module when it is first used.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as typing's, which would cost as much as everything else here
+if TYPE_CHECKING:
+    from serried.api import Run, find, runs, submit
+    from serried.errors import (
+        ConfigError,
+        MissingProgramError,
+        RunFailed,
+        RunNotFoundError,
+        SchedulerUnreachable,
+        SerriedError,
+        SubmissionRefused,
+        SubmissionUncertain,
+        UsageError,
+    )
+
+__all__ = [
+    "ConfigError",
+    "MissingProgramError",
+    "Run",
+    "RunFailed",
+    "RunNotFoundError",
+    "SchedulerUnreachable",
+    "SerriedError",
+    "SubmissionRefused",
+    "SubmissionUncertain",
+    "UsageError",
+    "find",
+    "runs",
+    "submit",
+]
+
+_API = ("Run", "find", "submit")
+
+
+def __getattr__(name: str) -> object:
+    import importlib
+
+    if name == "runs":
+        # The room of that name, which can be called: see there.
+        return importlib.import_module("serried.runs")
+    if name in __all__:
+        return getattr(importlib.import_module("serried.api" if name in _API else "serried.errors"), name)
+    raise AttributeError(f"module 'serried' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@ from serried.contract.names import WITHDRAWN
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.runs.index import records
 from serried.submission.deliver import deliver
-from serried.submission.reconcile import forget, reconcile, reconcile_all
+from serried.submission.reconcile import forget, reconcile
 
 NEVER = 4_194_305
 """No pid is as high."""
@@ -63,7 +63,7 @@ def test_a_command_still_at_work_is_left_alone(killed, scheduler):
 
 
 def test_one_look_that_finds_nothing_proves_nothing(killed):
-    assert reconcile_all([killed], time.time() + 1000) == [killed]
+    assert not reconcile(killed, time.time() + 1000)
     assert stands(killed) == ("uncertain", None)
     assert not killed.where.claim(token(killed)).exists()
 

@@ -8,13 +8,13 @@ import time
 import click
 
 from serried.cli import answers
-from serried.cli.selecting import find_out
 from serried.contract import names
 from serried.errors import UsageError
 from serried.runs import arrays, index
 from serried.runs.run_status import RunStatus
 from serried.runs.status import statuses
 from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.console import Cell
 from serried.ui.text import ago, duration

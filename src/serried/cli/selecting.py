@@ -10,7 +10,8 @@ from click.shell_completion import CompletionItem
 
 from serried.runs import index
 from serried.runs.index import Selection
-from serried.runs.record import OPEN, Record, RecordUnreadable
+from serried.runs.record import RecordUnreadable
+from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -44,18 +45,6 @@ def select(word: str) -> Selection:
     if selection.note:
         console.note(selection.note)
     return selection
-
-
-def find_out(record: Record) -> None:
-    """Before anything is said of a run: what became of a submission whose end nobody saw."""
-    try:
-        is_open = record.end is None and any(submission.state in OPEN for submission in record.submissions)
-    except RecordUnreadable:
-        return
-    if is_open:
-        from serried.submission.reconcile import reconcile
-
-        reconcile(record)
 
 
 def select_all(words: Iterable[str]) -> list[Selection]:

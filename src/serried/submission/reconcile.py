@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterable
 
 from serried import schedulers
 from serried.contract.files import claim
@@ -20,7 +19,7 @@ from serried.contract.names import WITHDRAWN
 from serried.errors import SerriedError, UsageError
 from serried.runs.evidence import is_at_work
 from serried.runs.moments import seconds_of
-from serried.runs.record import OPEN, Record, Submission
+from serried.runs.record import OPEN, Record, RecordUnreadable, Submission
 
 PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""
@@ -29,9 +28,11 @@ BETWEEN_SECONDS = 5.0
 """Between the two looks that find nothing."""
 
 
-def reconcile_all(records: Iterable[Record], now: float | None = None) -> list[Record]:
-    """Reconcile every one of `records`; return those that are uncertain still."""
-    return [record for record in records if not reconcile(record, now)]
+def find_out(record: Record) -> None:
+    """Before anything is said of a run: reconcile it, if there is anything to reconcile."""
+    with contextlib.suppress(RecordUnreadable):
+        if record.end is None and any(submission.state in OPEN for submission in record.submissions):
+            reconcile(record)
 
 
 def reconcile(record: Record, now: float | None = None) -> bool:

@@ -1,0 +1,231 @@
+"""The Python API: `serried.submit`, `serried.runs`, `serried.find`, and `Run`. It does what the commands do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from serried.contract.names import COMPLETED
+from serried.errors import RunFailed, UsageError
+from serried.runs import index, logs, stopping, waiting
+from serried.runs.evidence import attempt_numbers
+from serried.runs.index import Selection
+from serried.runs.record import Record, RecordUnreadable
+from serried.runs.run_status import RunStatus
+from serried.submission.reconcile import find_out
+
+
+def submit(
+    command: str | Sequence[str] | None = None,
+    *,
+    experiment: str | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    gpu_type: str | None = None,
+    ranks: int | None = None,
+    cpus: int | None = None,
+    mem: str | None = None,
+    time: str | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+    cluster: str | None = None,
+    name: str | None = None,
+    array: str | Iterable[int] | None = None,
+    parallel: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    directory: str | os.PathLike[str] = ".",
+) -> Run:
+    """Send a command, or an experiment of `serried.toml`, to a cluster; return at once.
+
+    Args:
+        command: a list of words taken verbatim, or a string split as a shell would; None is the experiment's own.
+        experiment: a table of `serried.toml`; None is the only one, or none where there is a command.
+        nodes: how many nodes.
+        gpus: GPUs on each node.
+        gpu_type: which, as the cluster calls them.
+        ranks: ranks on each node; one for each GPU unless said.
+        cpus: CPUs for each GPU (each rank without GPUs).
+        mem: memory for each GPU (each rank without GPUs): `"10G"`, `"all"`.
+        time: the time limit: `"2h"`, `"90m"`, `"2-00:00:00"`.
+        account: who pays.
+        partition: where it queues.
+        cluster: where it runs; None recognises the cluster.
+        name: what the run is called.
+        array: indices of the elements, `"0-99"` or numbers.
+        parallel: how many elements may run at once.
+        settings: anything else, by dotted key: `{"limit.grace": "60s"}`.
+        directory: the project's folder, or one within.
+
+    Raises:
+        UsageError: it cannot be, and nothing was submitted.
+        SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
+        SubmissionUncertain: it may have been submitted; asking a run's state finds out.
+    """
+    from serried.submission.deliver import deliver
+    from serried.submission.prepare import prepare
+    from serried.submission.request import Request, decide
+
+    resources = {
+        "nodes": nodes,
+        "gpus": gpus,
+        "gpu_type": gpu_type,
+        "ranks": ranks,
+        "cpus": cpus,
+        "mem": mem,
+        "time": time,
+        "account": account,
+        "partition": partition,
+    }
+    request = Request(
+        experiment=experiment,
+        command=None if command is None else _words(command),
+        overrides={**(settings or {}), **{f"resources.{key}": it for key, it in resources.items() if it is not None}},
+        cluster=cluster,
+        name=name,
+        array=array if array is None or isinstance(array, str) else ",".join(map(str, array)),
+        parallel=parallel,
+    )
+    decided = decide(request, Path(directory), os.environ)
+    return Run(deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each)))
+
+
+def runs() -> list[Run]:
+    """All runs that have a record, the newest first."""
+    found = []
+    for record in index.records():
+        with contextlib.suppress(RecordUnreadable):
+            found.append((record.summary.created, Run(record)))
+    return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def find(run: str) -> Run:
+    """The run that an id, a unique prefix of one, a name or `last` means; `RUN/17` is element 17 of an array.
+
+    Raises RunNotFoundError.
+    """
+    selection = index.find(run)
+    return Run(selection.record, selection.element)
+
+
+class Run:
+    """A run, or one element of an array. Each question is answered anew, from its files and its scheduler."""
+
+    def __init__(self, record: Record, element: int | None = None) -> None:
+        self._selection = Selection(record, element)
+
+    def __repr__(self) -> str:
+        return f"<serried.Run {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        """`k3f9q2`; `k3f9q2/17` for an element."""
+        return str(self._selection)
+
+    @property
+    def name(self) -> str:
+        """What its user calls it."""
+        return self._selection.record.summary.name
+
+    @property
+    def directory(self) -> Path:
+        """The run directory (the element's), with `checkpoints/`, `results/` and `attempts/`."""
+        return self._selection.record.where.element(self._selection.element).path
+
+    @property
+    def state(self) -> str:
+        """`PENDING`, `RUNNING`, `COMPLETED`, `FAILED`, `TIMEOUT`, `CANCELLED`, …."""
+        return self._status().state
+
+    @property
+    def exit_code(self) -> int | None:
+        """The program's own exit status; None until it has ended."""
+        status = self._status()
+        return status.verdict.exit_code if status.has_ended else None
+
+    @property
+    def job(self) -> str | None:
+        """The scheduler's id of its job."""
+        jobs = [submission.job for submission in self._selection.record.submissions if submission.job]
+        return jobs[-1] if jobs else None
+
+    @property
+    def elements(self) -> list[Run]:
+        """An array's elements; empty for any other run."""
+        array = self._selection.record.plan.array
+        if array is None or self._selection.element is not None:
+            return []
+        return [Run(self._selection.record, index) for index in array.indices]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `serried ps --json` prints of it."""
+        return self._status().to_json()
+
+    def wait(self, timeout: float | None = None, *, check: bool = False) -> str:
+        """Wait for the end; return the state then.
+
+        Raises TimeoutError after `timeout` seconds (the run goes on), and with `check` RunFailed unless it COMPLETED.
+        """
+        find_out(self._selection.record)
+        status = waiting.wait([self._selection], timeout=timeout)[0]
+        if not waiting.is_over(status):
+            raise TimeoutError(f"run {self.id} did not end within {timeout:g} s")
+        if check and status.state != COMPLETED:
+            raise RunFailed(f"run {self.id} ended {status.state}: {status.verdict.message or 'no reason is known'}")
+        return status.state
+
+    def logs(self, rank: int = 0, attempt: int | None = None) -> str:
+        """What a rank has written so far, in the latest attempt unless told; empty before it writes.
+
+        Raises UsageError for a rank or attempt that there is not, and for an array as a whole.
+        """
+        record, element = self._selection.record, self._selection.element
+        if element is None and record.plan.array is not None:
+            raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
+        directory = record.where.element(element)
+        numbers = attempt_numbers(directory)
+        if attempt is not None and attempt not in numbers:
+            raise UsageError(f"run {self.id} has no attempt {attempt}")
+        if not numbers:
+            return ""
+        found = logs.rank_logs(directory.attempt(attempt or numbers[-1]), record.summary)
+        if not 0 <= rank < len(found):
+            raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {len(found) - 1}")
+        try:
+            return found[rank].path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ask it to save and leave, and take what has not begun out of the queue; return at once.
+
+        With `now` it is cancelled without being asked. A run that has ended is no error.
+        """
+        status = self._status()
+        if status.has_ended:
+            return
+        asked = [] if now else stopping.request(status)
+        stopping.cancel(status, stopping.left(status, asked), now=now)
+
+    def _status(self) -> RunStatus:
+        find_out(self._selection.record)
+        return waiting.stand([self._selection])[0]
+
+
+def _words(command: str | Sequence[str]) -> Sequence[str]:
+    from serried.config import words
+
+    if not isinstance(command, str):
+        return [os.fspath(word) for word in command]
+    try:
+        return words.split(command)
+    except ValueError as error:
+        raise UsageError(f"the command {error}", hint="a list of words needs no quotes") from None

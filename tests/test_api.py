@@ -1,0 +1,105 @@
+import subprocess
+import sys
+import types
+
+import pytest
+
+import serried
+from serried.errors import RunFailed, RunNotFoundError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(
+        "import os, sys, time\nprint('rank', os.environ['RANK'], *sys.argv[1:], flush=True)\n"
+        "time.sleep(600 if 'wait' in sys.argv else 0)\nsys.exit(3 if 'fail' in sys.argv else 0)\n"
+    )
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_what_the_package_exports_is_what_it_says():
+    assert [name for name in serried.__all__ if getattr(serried, name, None) is None] == []
+    assert sorted(set(serried.__all__)) == serried.__all__
+    assert set(serried.__all__) <= set(dir(serried))
+    with pytest.raises(AttributeError, match="no attribute 'sumbit'"):
+        serried.sumbit  # noqa: B018
+
+
+def test_every_error_is_exported():
+    from serried import errors
+
+    kinds = {name for name, it in vars(errors).items() if isinstance(it, type) and issubclass(it, errors.SerriedError)}
+    assert kinds - set(serried.__all__) == set()
+
+
+def test_importing_it_loads_next_to_nothing():
+    program = "import sys; before = set(sys.modules); import serried; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["__future__", "serried"]
+
+
+def test_runs_is_a_function_whatever_was_imported_before():
+    assert serried.runs() == []
+    assert isinstance(serried.runs, types.ModuleType)
+    program = "import serried; assert serried.runs() == []; import serried.runs.index; assert serried.runs() == []"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_run_is_submitted_waited_for_and_read(project):
+    run = serried.submit(["python", "train.py", "a b"], ranks=2, cluster="local", name="first", directory=project)
+
+    assert run.wait(60) == "COMPLETED"
+    assert run.logs() == "rank 0 a b\n"
+    assert run.logs(rank=1) == "rank 1 a b\n"
+    assert (run.name, run.state, run.exit_code) == ("first", "COMPLETED", 0)
+    assert (run.directory / "exit.json").exists()
+    assert serried.runs() == [run] == [serried.find("last")]
+    assert run.to_json()["id"] == run.id
+    with pytest.raises(UsageError, match="no rank 2"):
+        run.logs(rank=2)
+
+
+def test_a_failure_has_the_programs_own_status():
+    run = serried.submit("python train.py fail", cluster="local")
+
+    with pytest.raises(RunFailed, match=r"rank 0 on .* exited with status 3"):
+        run.wait(60, check=True)
+
+    assert (run.state, run.exit_code) == ("FAILED", 3)
+
+
+def test_a_run_can_be_stopped_and_waiting_has_an_end(wait_until):
+    run = serried.submit("python train.py wait", cluster="local")
+    wait_until(run.logs)
+    with pytest.raises(TimeoutError):
+        run.wait(0.1)
+    assert run.exit_code is None
+
+    run.stop()
+
+    assert run.wait(60) == "CANCELLED"
+    run.stop()
+
+
+def test_an_array_has_elements():
+    run = serried.submit("python train.py", cluster="local", array=range(2), settings={"resources.cpus": 1})
+
+    assert run.wait(60) == "COMPLETED"
+    assert [element.id for element in run.elements] == [f"{run.id}/0", f"{run.id}/1"]
+    assert run.elements[1].logs() == "rank 0\n"
+    assert serried.find(f"{run.id}/1") == run.elements[1]
+    with pytest.raises(UsageError, match="is an array"):
+        run.logs()
+
+
+def test_what_cannot_be_is_an_error():
+    with pytest.raises(RunNotFoundError):
+        serried.find("nosuch")
+    with pytest.raises(UsageError, match="never closed"):
+        serried.submit("python 'train.py", cluster="local")
+    with pytest.raises(UsageError):
+        serried.submit("python train.py", nodes=0, cluster="local")
+    assert serried.runs() == []
