@@ -151,7 +151,10 @@ def start_or_skip(name: str, **options: Any) -> Lab:
 
 
 def _lab_for_the_session(name: str, **options: Any) -> Iterator[Lab]:
-    made = start_or_skip(name, **options)
+    # Where people's labs are: a lab that a killed session has left goes with the next `lab up` of anybody here.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SERRIED_LAB_ROOT", raising=False)
+        made = start_or_skip(name, **options)
     yield made
     _take_down(made)
 

@@ -46,7 +46,8 @@ def of_root(root):
 def lab_root(make_lab):
     """Where this test's labs lie, and only they; the test is skipped without Slurm."""
     make_lab(nodes=1, gpus=0).down()
-    return labs.root()
+    yield labs.root()
+    labs.down_all()
 
 
 def test_a_job_and_what_it_detached_are_gone_after_down(make_lab, wait_until):

@@ -50,13 +50,13 @@ class Verbs(click.Group):
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="serried", prog_name="serried")
 def serried() -> None:
-    r"""Take a training script from this machine to serried ranks of GPUs on a cluster.
+    """Take a training script from this machine to serried ranks of GPUs on a cluster.
 
     \b
     serried run -- python train.py                          here, now
     serried submit --nodes 2 --gpus 4 -- python train.py    on the cluster
     serried ps                                              how it goes
-    """
+    """  # noqa: D301 - click wants the character itself: keep these lines
 
 
 def main() -> None:

@@ -218,9 +218,9 @@ def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
 
 def _describe(found: lab.Status) -> str:
     spec = found.spec
+    nodes = "1 node" if spec.nodes == 1 else f"{spec.nodes} nodes"
     kind = f"{spec.gpu_type} " if spec.gpu_type else ""
-    plural, each = ("s", " each") if spec.nodes > 1 else ("", "")
-    words = [f"{spec.nodes} node{plural} with {spec.gpus} {kind}GPUs{each}"]
+    words = [f"{nodes} with {spec.gpus} {kind}GPU{'s' * (spec.gpus != 1)}{' each' * (spec.nodes > 1)}"]
     words += ["accounting"] * spec.accounting
     dead = [name for name, runs in found.daemons.items() if not runs]
     words += [f"not running: {' '.join(dead)}"] * bool(dead)

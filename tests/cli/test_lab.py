@@ -1,0 +1,157 @@
+"""`serried lab`, as its users type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import serried
+from serried import lab as labs
+from serried import shell
+
+MAIN = "from serried.cli import main; main()"
+
+
+def command(*arguments):
+    return [sys.executable, "-c", MAIN, "lab", *arguments]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(Path(serried.__file__).parents[1])}
+
+
+def serried_lab(*arguments):
+    result = shell.run(command(*arguments), env=environment(), timeout=120)
+    return result.status, result.stdout, result.stderr
+
+
+@pytest.fixture
+def empty_root(make_lab):
+    """Where labs go that this test starts; skipped without Slurm."""
+    make_lab(nodes=1, gpus=0).down()
+    yield labs.root()
+    labs.down_all()
+
+
+def test_up_says_what_to_type_next_and_down_leaves_nothing(empty_root):
+    up = serried_lab("up", "--nodes", "2", "--gpus", "1", "--gpu-type", "v100")
+    said = f"lab `lab` is up: 2 nodes with 1 v100 GPU each; {empty_root}/lab\n"
+    steps = "\n  serried lab run -- sinfo\n  serried lab shell\n  serried lab down\n"
+    assert up == (0, "", said + steps)
+    job = ("srun", "-N2", "--gpus-per-node=v100:1", "printenv", "CUDA_VISIBLE_DEVICES")
+    assert serried_lab("run", "--", *job) == (0, "0\n0\n", "")
+    assert serried_lab("env") == (0, f"export SLURM_CONF={empty_root}/lab/slurm.conf\n", "")
+    assert serried_lab("down") == (0, "", "lab `lab` is down\n")
+    assert not empty_root.exists()
+
+
+def test_status_shows_a_dead_node_to_people_and_to_programs(make_lab):
+    lab = make_lab(nodes=2, gpus=1)
+    serried_lab("kill", "n2")
+    assert serried_lab("status") == (
+        0,
+        f"{lab.name}  2 nodes with 1 GPU each; not running: n2; {lab.spec.directory}\n",
+        "",
+    )
+    shown = json.loads(serried_lab("status", "--json")[1])
+    assert shown == {
+        "schema": 1,
+        "labs": [
+            {
+                "name": lab.name,
+                "directory": str(lab.spec.directory),
+                "is_up": False,
+                "gpus_per_node": 1,
+                "gpu_type": None,
+                "accounting": False,
+                "daemons": {"munged": True, "slurmctld": True, "n1": True, "n2": False},
+                "nodes": {"n1": "idle", "n2": "idle"},
+                "environment": {"SLURM_CONF": str(lab.spec.slurm_conf)},
+            }
+        ],
+    }
+    serried_lab("restart", "n2")
+    assert lab.run("srun", "-wn2", "true").status == 0
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 7", 7), ("kill -9 $$", 137), ("sinfo >/dev/null", 0)])
+def test_run_without_a_lab_starts_one_for_the_command_and_exits_with_its_status(empty_root, script, status):
+    assert serried_lab("run", "--", "sh", "-c", script) == (status, "", "")
+    assert not empty_root.exists()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_temporary_lab_goes_when_its_command_is_interrupted(empty_root, wait_until, number, status):
+    with subprocess.Popen(
+        command("run", "--", "sh", "-c", "echo ready; exec sleep 600"),
+        env=environment(), stdout=subprocess.PIPE, start_new_session=True,
+    ) as running:  # fmt: skip
+        assert running.stdout.readline() == b"ready\n"
+        # Ctrl-C reaches the whole group; kill and a closed terminal reach serried alone.
+        (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
+        assert running.wait() == status
+    wait_until(lambda: not empty_root.exists())
+
+
+def test_the_commands_own_options_are_its_own(make_lab):
+    make_lab(nodes=1)
+    assert serried_lab("run", "echo", "--name", "x", "--help") == (0, "--name x --help\n", "")
+
+
+def test_a_command_that_is_not_there_is_an_error(make_lab):
+    make_lab(nodes=1)
+    status, _, err = serried_lab("run", "--", "no-such-program")
+    assert (status, err.splitlines()[0]) == (2, "error: `no-such-program` is not installed, or not on PATH")
+
+
+def test_the_shell_speaks_to_the_lab(make_lab, monkeypatch, tmp_path):
+    lab = make_lab(nodes=1)
+    program = tmp_path / "shell"
+    program.write_text('#!/bin/sh\necho "$SLURM_CONF"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("SHELL", str(program))
+    assert serried_lab("shell") == (
+        0, f"{lab.spec.slurm_conf}\n", f"you are in lab `{lab.name}`; leave with exit\n",
+    )  # fmt: skip
+
+
+def test_with_several_labs_one_has_to_say_which(make_lab):
+    first, second = sorted(make_lab(nodes=1).name for _ in range(2))
+    assert serried_lab("run", "--", "sinfo") == (
+        2,
+        "",
+        f"error: there is no lab `lab`\n\nhint: these are up: `{first}`, `{second}`\n",
+    )
+    assert serried_lab("run", "--name", second, "--", "sinfo", "-h", "-o%D") == (0, "1\n", "")
+
+
+@pytest.mark.parametrize("verb", [("down",), ("env",), ("kill", "n1")])
+def test_without_a_lab_one_is_told_how_to_start_one(verb):
+    assert serried_lab(*verb) == (2, "", "error: no lab is up\n\nhint: start one: serried lab up\n")
+
+
+def test_an_unknown_node_is_refused_with_the_known_ones(make_lab):
+    lab = make_lab(nodes=1)
+    assert serried_lab("kill", "n9") == (
+        2,
+        "",
+        f"error: lab `{lab.name}` has no daemon or node `n9`\n\nhint: it has munged, slurmctld, n1\n",
+    )
+
+
+def test_without_slurm_the_install_command_is_given(monkeypatch, tmp_path, capsys):
+    from serried import cli
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(shell, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(sys, "argv", ["serried", "lab", "up"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("hint: apt-get install munge slurm-wlm")
