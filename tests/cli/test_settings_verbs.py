@@ -63,7 +63,7 @@ command                        python train.py                                  
 shell                          false                                               default
 seed                           0                                                   default
 workdir                        .                                                   default
-cluster                        local                                               default
+cluster                        local                                               recognised
 resources.nodes                1                                                   command line
 resources.gpus                 1 where there are GPUs; 0 when only ranks is given  default
 resources.gpu_type             any                                                 default

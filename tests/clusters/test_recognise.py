@@ -13,6 +13,7 @@ SIGNS = [
     Sign("fir", environ={"CC_CLUSTER": "fir"}),
     Sign("both", hostname=("login*",), environ={"SITE": "x*"}),
     Sign("quiet"),
+    Sign("local"),
 ]
 
 
@@ -27,6 +28,7 @@ SIGNS = [
         ("login1", {}, "slurm"),
         ("node7", {"SLURM_CLUSTER_NAME": "quiet"}, "quiet"),
         ("node7", {"SLURM_CLUSTER_NAME": "unheard"}, "slurm"),
+        ("node7", {"SLURM_CLUSTER_NAME": "local"}, "slurm"),
     ],
 )
 def test_a_cluster_is_recognised_by_its_host_its_variables_or_slurms_own_name(

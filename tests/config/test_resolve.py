@@ -80,6 +80,13 @@ def test_an_unknown_experiment_is_compared_with_the_known_ones(folder: Path):
     assert refusal(folder, text, name="digit") == ("there is no experiment `digit`", "did you mean `digits`?")
 
 
+def test_a_script_in_the_place_of_an_experiment_is_shown_how_to_run(folder: Path):
+    assert refusal(folder, "", name="train.py") == (
+        "there is no experiment `train.py`",
+        "a command goes after `--`: `-- python train.py`",
+    )
+
+
 def test_nothing_to_run_says_what_to_do(folder: Path):
     with pytest.raises(UsageError) as caught:
         resolve(folder)
@@ -140,6 +147,7 @@ def test_each_value_knows_where_it_comes_from(folder: Path):
         "environment.env.A": "serried.toml:8",
         "environment.env.B": "serried.toml:16",
         "command": "serried.toml:11",
+        "cluster": "recognised",
     }
 
 

@@ -43,7 +43,7 @@ def recognise(signs: Sequence[Sign], *, hostname: str, environ: Mapping[str, str
     for sign in signs:
         if holds(sign, hostname, environ):
             return sign.cluster
-    names = {sign.cluster for sign in signs}
+    names = {sign.cluster for sign in signs} - {LOCAL}
     inside = environ.get("SLURM_CLUSTER_NAME", "")
     return inside if inside in names else SLURM
 

@@ -11,7 +11,7 @@ from typing import Any
 from serried.config import layers, sources, words
 from serried.config.build import Builder
 from serried.config.definitions import Cluster, Experiment, Project
-from serried.config.sources import Files, Layer, Origin
+from serried.config.sources import Files, Layer, Origin, Setting
 from serried.errors import ConfigError, UsageError, did_you_mean
 
 
@@ -51,8 +51,8 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     given = layers.gather(files, overrides, environ)
     chosen = _experiment(name, command, given, files)
     where, warnings = _cluster(cluster, chosen, given, environ)
-    settings = layers.stack(layers.with_cluster(given, where, environ), chosen, where)
-    builder = Builder(settings, where, environ)
+    settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
+    builder = Builder(settings | {("cluster",): where}, where.value, environ)
     experiment = builder.experiment(chosen, command, files.directory, here)
     return Resolved(
         project=builder.project(files),
@@ -66,11 +66,10 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
 def _experiment(name: str | None, command: Sequence[str] | None, given: list[Layer], files: Files) -> str | None:
     """The name of the table to use; None for a bare command."""
     known = sources.names(given, "experiments")
+    if name is not None and name not in known:
+        raise UsageError(f"there is no experiment `{name}`", hint=_other_than(name, known))
     if name is not None:
-        if name in known:
-            return name
-        listed = f"there are {_listed(known)}" if known else "a command without a table goes after `--`"
-        raise UsageError(f"there is no experiment `{name}`", hint=did_you_mean(name, known) or listed)
+        return name
     if command is not None:
         return None
     if len(known) == 1:
@@ -85,22 +84,31 @@ def _experiment(name: str | None, command: Sequence[str] | None, given: list[Lay
     )
 
 
+def _other_than(name: str, known: list[str]) -> str:
+    if name.endswith(".py"):
+        return f"a command goes after `--`: `-- python {name}`"
+    listed = f"there are {_listed(known)}" if known else "a command goes after `--`"
+    return did_you_mean(name, known) or listed
+
+
 def _cluster(
     asked: str | None, experiment: str | None, given: list[Layer], environ: Mapping[str, str]
-) -> tuple[str, tuple[str, ...]]:
-    """The cluster's name, and what to say about the choice."""
+) -> tuple[Setting, tuple[str, ...]]:
+    """The cluster's name and who chose it, and what to say about the choice."""
     setting = layers.stack(given, experiment, "").get(("cluster",))
-    name = asked or (setting.value if setting else None)
+    if asked is not None:
+        setting = Setting(asked, Origin("command line", "command line"))
+    if setting is None:
+        name, warnings = layers.recognise(given, environ)
+        return Setting(name, Origin("machine", "recognised")), warnings
     known = layers.cluster_names(given)
-    if name is None:
-        return layers.recognise(given, environ)
-    if name not in known:
-        hint = did_you_mean(name, known) or f"known here: {_listed(known)}; `[clusters.{name}]` describes another"
-        message = f"there is no cluster `{name}`"
-        if asked or setting is None or setting.origin.path is None:
+    if setting.value not in known:
+        hint = f"known here: {_listed(known)}; `[clusters.{setting.value}]` describes another"
+        message, hint = f"there is no cluster `{setting.value}`", did_you_mean(setting.value, known) or hint
+        if setting.origin.path is None:
             raise UsageError(message, hint=hint)
         raise ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
-    return name, ()
+    return setting, ()
 
 
 def _literal_variables(experiment: Experiment) -> tuple[str, ...]:
