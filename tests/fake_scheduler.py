@@ -17,6 +17,7 @@ class FakeScheduler:
         self.polls: list[tuple[str, ...]] = []
         self.cancelled: list[str] = []
         self.answers = True
+        self.since: float | None = None
 
     def __call__(self, name: str) -> FakeScheduler:
         """As `scheduler_for`."""
@@ -26,17 +27,22 @@ class FakeScheduler:
     def tell(self, job: Job) -> None:
         self.jobs[job.id, job.element] = job
 
+    @property
+    def calls(self) -> Mapping[str, int]:
+        return {"poll": len(self.polls)}
+
     def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
         return Submission((plan.run, token), environment)
 
     def submit(self, submission: Submission) -> str:
         raise SchedulerUnreachable(f"readers submit nothing: {submission.argv}")
 
-    def find(self, token: str, since: float | None = None) -> str | None:  # noqa: ARG002
-        raise SchedulerUnreachable(f"readers reconcile nothing: {token}")
+    def find(self, token: str, since: float | None = None) -> str | None:
+        raise SchedulerUnreachable(f"readers reconcile nothing: {token}, {since}")
 
-    def poll(self, ids: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
+    def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:
         self.polls.append(tuple(ids))
+        self.since = since
         if not self.answers:
             raise SchedulerUnreachable("slurm does not answer")
         return {key: job for key, job in self.jobs.items() if job.id in ids}

@@ -27,14 +27,32 @@ def slurm(monkeypatch):
     return fake
 
 
-@pytest.fixture(autouse=True)
+class Clock:
+    """Time that passes only while somebody sleeps; `then` happens in the next sleeps, one in each."""
+
+    def __init__(self):
+        self.passed = 0.0
+        self.then = []
+
+    def sleep(self, seconds):
+        assert self.passed < 1e5, "waited for ever"
+        self.passed += max(seconds, 0.01)
+        if self.then:
+            self.then.pop(0)()
+
+
+@pytest.fixture
 def clock(monkeypatch):
-    """An hour after runs were created, and local time is UTC."""
+    """It begins an hour after runs were created; local time is UTC."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    monkeypatch.setattr(time, "time", lambda: CREATED + 3600)
-    yield
-    monkeypatch.undo()
+    clock = Clock()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: CREATED + 3600 + clock.passed)
+        patch.setattr(time, "monotonic", lambda: clock.passed)
+        patch.setattr(time, "sleep", clock.sleep)
+        yield clock
+    monkeypatch.delenv("TZ")
     time.tzset()
 
 
@@ -44,7 +62,7 @@ def make(tmp_path):
 
 
 @pytest.fixture
-def serried(monkeypatch, capsys, slurm):  # noqa: ARG001 - no verb here may reach a real scheduler
+def serried(monkeypatch, capsys, slurm, clock):  # noqa: ARG001 - no verb here reaches a real scheduler or clock
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["serried", *arguments])
         try:

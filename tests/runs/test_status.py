@@ -350,6 +350,16 @@ class TestArrays:
         late = the(slurm, run, NOW + 91)
         assert (late.state, late.elements[1].state, late.elements[0].state) == ("RUNNING", "LOST", "RUNNING")
 
+    def test_elements_that_the_queue_may_have_forgotten_are_asked_about_by_themselves(self, make, slurm):
+        run = make(indices=range(100))
+        run.attempt(element=7)
+        for index_ in range(1, 100):
+            slurm.tell(Job("123", index_, "PENDING"))
+        the(slurm, run)
+        the(slurm, run, NOW + 10)
+        assert slurm.polls == [("123", "123_7"), ("123", "123_0", "123_7")]
+        assert slurm.since == CREATED + 1
+
     def test_a_big_array_reads_each_finished_element_once_in_its_life(self, make, slurm):
         run = make(indices=range(1000))
         for index_ in range(100):

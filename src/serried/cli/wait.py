@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 
 import click
@@ -11,12 +12,16 @@ from serried.cli import answers, selecting
 from serried.config.values import BadValue, duration
 from serried.contract import names
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
+from serried.runs.index import Selection
 from serried.runs.run_status import RunStatus
 from serried.runs.verdict import UNCERTAIN
-from serried.runs.waiting import wait
+from serried.runs.waiting import stand, wait
+from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import duration as in_words
 from serried.ui.text import printable
+
+_LOOKS, _BETWEEN_LOOKS_SECONDS = 8, 5.5
 
 
 class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
@@ -42,6 +47,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
     selections = selecting.select_all(runs)
     try:
         with console.status_line("looking") as line:
+            _make_certain(selections)
             found = wait(selections, timeout=seconds, observe=lambda found: line.update(_progress(found)))
     except KeyboardInterrupt:
         console.say()
@@ -53,6 +59,17 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
         for status in found:
             console.say(how(status))
     _exit(found, timeout)
+
+
+def _make_certain(selections: Sequence[Selection]) -> None:
+    """Look a few times for jobs that may or may not have been delivered: one look proves nothing."""
+    for _ in range(_LOOKS):
+        uncertain = [status.record for status in stand(selections) if status.state == UNCERTAIN]
+        if not uncertain:
+            return
+        time.sleep(_BETWEEN_LOOKS_SECONDS)
+        for record in uncertain:
+            find_out(record)
 
 
 def _seconds(text: str) -> int:

@@ -130,6 +130,10 @@ ADVICE: Mapping[str, Advice] = {
             "if it is only quiet, let it print now and then, or raise `limit.silence`",
         ),
     ),
+    "left-running": Advice(
+        "every rank ended well, but something that it had started in the background still ran and was ended",
+        ("wait for what you start, or start it as a rank's own thread", "see what it was: serried logs {run}"),
+    ),
     "user": Advice("somebody stopped it with `serried stop`", ()),
     "cancel": Advice(
         "it was cancelled through the scheduler (scancel, or an administrator)",

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from serried.contract import names
-from serried.runs import ranges
+from serried.runs import ranges, seen
 from serried.runs.evidence import Evidence
 from serried.runs.seen import Seen
 from serried.runs.verdict import ABSENT, UNREACHABLE, Known, Verdict, judge
@@ -37,27 +37,19 @@ def judge_elements(evidence: Evidence, job: str, answer: Answer, now: float) -> 
         if index in memory.ended:
             verdicts[index] = Verdict(memory.ended[index], settled=True)
             continue
-        word: Job | str = UNREACHABLE if answer is None else answer.get((job, index), ABSENT)
+        said = None if answer is None else seen.heard(answer.get((job, index)), remembered.get(index), now)
+        word: Job | str = UNREACHABLE if answer is None else said or ABSENT
+        if said is not None:
+            remembered[index] = said
         known = Known(remembered.get(index), memory.at, None, memory.missing.get(index))
         verdict = judge(word, evidence.endings.get(index), known, now)
         verdicts[index] = verdict
         if verdict.missing:
             missing[index] = memory.missing.get(index, now)
     ended = {index: verdict.state for index, verdict in verdicts.items() if verdict.settled}
-    jobs = memory.jobs if answer is None else _jobs(answer, job, remembered, ended)
+    # What the scheduler says now, and what it said of elements that it has forgotten since.
+    jobs = tuple(one for element, one in remembered.items() if element is not None and element not in ended)
     return verdicts, Seen(memory.at if answer is None else now, jobs, missing, ended)
-
-
-def _jobs(
-    answer: Mapping[tuple[str, int | None], Job],
-    job: str,
-    remembered: Mapping[int | None, Job],
-    ended: Mapping[int, str],
-) -> tuple[Job, ...]:
-    """What the scheduler says now, and what it said of elements that it has forgotten since."""
-    now = {one.element: one for key, one in answer.items() if key[0] == job}
-    kept = {**remembered, **now}
-    return tuple(one for element, one in kept.items() if element is not None and element not in ended)
 
 
 def whole(verdicts: Mapping[int, Verdict]) -> Verdict:

@@ -43,15 +43,20 @@ class Evidence:
     indices: tuple[int, ...] = ()
 
     @property
-    def job(self) -> str | None:
-        """The job to ask the scheduler about; None where there is none, or the files tell all."""
-        if self.submission is None or self.submission.state != "submitted":
-            return None
-        if self.indices:
-            open_ = [index for index in self.indices if index not in self.seen.ended and self._is_open(index)]
-            return self.submission.job if open_ else None
-        tells = self.ending is not None and self.ending.kind is Kind.FINAL
-        return None if tells else self.submission.job
+    def questions(self) -> list[str]:
+        """Ids to ask the scheduler about; none where there is no job, or the files tell all.
+
+        A queue forgets elements one by one: those that it may have forgotten are asked about by themselves.
+        """
+        submission = self.submission
+        if submission is None or submission.state != "submitted" or submission.job is None:
+            return []
+        if not self.indices:
+            tells = self.ending is not None and self.ending.kind is Kind.FINAL
+            return [] if tells else [submission.job]
+        open_ = [index for index in self.indices if index not in self.seen.ended and self._is_open(index)]
+        doubtful = [index for index in open_ if index in self.begun or index in self.seen.missing]
+        return [submission.job, *(f"{submission.job}_{index}" for index in doubtful)] if open_ else []
 
     def _is_open(self, index: int) -> bool:
         ending = self.endings.get(index)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serried.contract import SCHEMA
+from serried.contract import SCHEMA, names
 from serried.contract.files import read_json, write_json
 from serried.runs import ranges
 from serried.runs.record import Record
@@ -19,6 +19,8 @@ from serried.schedulers.interface import Job
 
 _REFRESH_SECONDS = 60.0
 """The time stamp alone is worth a write this often."""
+
+_OLD_WORD_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,13 @@ class Seen:
 
     def job(self, element: int | None) -> Job | None:
         return next((job for job in self.jobs if job.element == element), None)
+
+
+def heard(said: Job | None, remembered: Job | None, now: float) -> Job | None:
+    """The scheduler's word, unless it is an old one: after we cancelled a job its cache goes on saying PENDING."""
+    if said is None or remembered is None or said.state != names.PENDING or remembered.state != names.CANCELLED:
+        return said
+    return remembered if now - (remembered.ended or 0.0) < _OLD_WORD_SECONDS else said
 
 
 def read(record: Record) -> Seen:

@@ -56,15 +56,19 @@ def _look(record: Record) -> RunStatus | Evidence:
 
 
 def _ask(open_: Sequence[Evidence], scheduler_for: SchedulerFor) -> dict[str, Answer]:
-    ids: dict[str, list[str]] = {}
+    questions: dict[str, list[str]] = {}
+    oldest: dict[str, float] = {}
     for evidence in open_:
-        if evidence.job is not None and evidence.submission is not None:
-            ids.setdefault(evidence.submission.scheduler, []).append(evidence.job)
+        ids, submission = evidence.questions, evidence.submission
+        if ids and submission is not None:
+            questions.setdefault(submission.scheduler, []).extend(ids)
+            at = seconds_of(submission.at) or 0.0
+            oldest[submission.scheduler] = min(oldest.get(submission.scheduler, at), at)
     answers: dict[str, Answer] = {}
-    for name, jobs in ids.items():
+    for name, ids in questions.items():
         answers[name] = None
         with contextlib.suppress(SchedulerUnreachable, UsageError):
-            answers[name] = scheduler_for(name).poll(jobs)
+            answers[name] = scheduler_for(name).poll(ids, oldest[name] or None)
     return answers
 
 
@@ -81,8 +85,10 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> 
 
 def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     memory, job = evidence.seen, evidence.submission.job if evidence.submission else None
-    word: Job | str = UNREACHABLE if answer is None else answer.get((job or "", None), ABSENT)
-    known = Known(memory.job(None), memory.at, evidence.claimed, memory.missing.get(None))
+    remembered = memory.job(None)
+    said = None if answer is None else seen.heard(answer.get((job or "", None)), remembered, now)
+    word: Job | str = UNREACHABLE if answer is None else said or ABSENT
+    known = Known(remembered, memory.at, evidence.claimed, memory.missing.get(None))
     verdict = judge(word, evidence.ending, known, now)
     missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if verdict.missing else {}
     jobs = (word,) if isinstance(word, Job) else memory.jobs

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+
+from serried.schedulers.interface import Job
+from serried.ui import console
+
+
+def test_several_ranks_are_told_apart(serried, make):
+    run = make(nodes=1, ranks=2).log(0, "loss 0.5\n").log(1, "loss 0.6\nno end")
+    run.ending()
+    done = serried("logs", "last")
+    assert (done.code, done.out, done.err) == (0, "[0] loss 0.5\n[1] loss 0.6\n[1] no end\n", "")
+
+
+def test_prefixes_are_aligned(serried, make):
+    run = make(nodes=2, ranks=6).log(0, "a\n").log(11, "b\n").ending()
+    assert run.plan.world_size == 12
+    assert serried("logs", "last").out == "[ 0] a\n[11] b\n"
+
+
+def test_one_rank_goes_into_a_pipe_byte_for_byte(serried, make):
+    hostile = "a\r\x1b[2J\x00é\n no end"
+    make().log(2, hostile).ending()
+    assert serried("logs", "last", "--rank", "2").out == hostile
+
+
+def test_one_node_alone(serried, make):
+    run = make()
+    for rank in range(4):
+        run.log(rank, f"{rank}\n")
+    run.ending()
+    assert serried("logs", "last", "--node", "1").out == "[2] 2\n[3] 3\n"
+
+
+def test_an_earlier_attempt_can_be_read(serried, make):
+    run = make(nodes=1, ranks=2).log(0, "first\n").ending("REQUEUED", final=False)
+    run.log(0, "second\n", number=2).ending(number=2)
+    assert serried("logs", "last").out == "[0] second\n"
+    assert serried("logs", "last", "--attempt", "1").out == "[0] first\n"
+    refused = serried("logs", "last", "--attempt", "3")
+    assert refused.code == 2
+    assert refused.err == "error: run `k3f9q2` has no attempt 3\n\nhint: attempts there are: 1, 2\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--rank", "4"), "error: run `k3f9q2` has no rank 4\n\nhint: its ranks are 0 to 3\n"),
+        (("--node", "2"), "error: run `k3f9q2` has no node 2\n\nhint: its nodes are 0 to 1\n"),
+        (("--rank", "0", "--node", "1"), "error: rank 0 does not run on node 1\n"),
+    ],
+)
+def test_ranks_and_nodes_that_are_not_there_are_refused(serried, make, flags, message):
+    make().ending()
+    done = serried("logs", "last", *flags)
+    assert (done.code, done.err) == (2, message)
+
+
+def test_a_progress_bar_shows_its_last_state(serried, make):
+    make(nodes=1, ranks=2).log(0, " 10%|#  |\r 50%|## |\r100%|###|\nshort\rX\n").ending()
+    assert serried("logs", "last").out == "[0] 100%|###|\n[0] Xhort\n"
+
+
+def test_a_terminal_gets_colours_and_no_other_escape_sequence(serried, make, monkeypatch):
+    hostile = "\x1b[31mred\x1b[0m \x1b[2J\x1b]0;title\x07\x1b]52;c;cGF5\x07\x1bP+q\x1b\\\x9b5n\x07\x08end\n"
+    make(nodes=1, ranks=1).log(0, hostile).ending()
+    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+    assert serried("logs", "last").out == "\x1b[31mred\x1b[0m 5nend\n"
+
+
+def test_an_element_of_an_array_is_read_by_its_number(serried, make):
+    make(indices=[0, 1], nodes=1, ranks=2).log(0, "zero\n", element=0).log(0, "one\n", element=1).ending(element=1)
+    assert serried("logs", "last/1").out == "[0] one\n"
+    whole = serried("logs", "last")
+    assert (whole.code, whole.err) == (
+        2,
+        "error: run `k3f9q2` is an array of 2 elements\n\nhint: name one: serried logs k3f9q2/0\n",
+    )
+
+
+def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
+    run = make().ending("LAUNCH_FAILED", exit_code=70, message="no node answered", seconds=9.0)
+    run.where.scheduler_log().write_text("srun: error: no\n")
+    done = serried("logs", "last")
+    assert done.out == "srun: error: no\n"
+    assert done.err == (
+        "note: no rank has written anything: k3f9q2 train LAUNCH_FAILED after 9s with exit code 70: no node answered\n"
+        "note: this is what the job's script said (scheduler.log)\n"
+    )
+
+
+def test_a_purged_run_directory_is_said_to_be_gone(serried, make):
+    run = make().ending()
+    serried("ps")
+    run.record.directory.where.write_text("/purged\n")
+    done = serried("logs", "last")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.endswith("warning: the run directory is gone: /purged\n")
+
+
+def test_following_begins_before_the_file_does_and_ends_with_the_run(serried, make, slurm, clock):
+    run = make(nodes=1, ranks=2)
+    slurm.tell(Job("123", None, "PENDING", reason="Priority"))
+    clock.then = [
+        lambda: slurm.tell(Job("123", None, "RUNNING")),
+        lambda: run.log(1, "one, "),
+        lambda: run.log(1, "and the rest\n", append=True),
+        lambda: run.log(0, "zero\n").ending(),
+    ]
+    done = serried("logs", "-f", "last")
+    assert done.out == "[1] one, and the rest\n[0] zero\n"
+    assert done.err == "note: k3f9q2 train PENDING; waiting for what it writes\nk3f9q2 train COMPLETED after 10m00s\n"
+    assert done.code == 0
+
+
+def test_following_goes_on_with_the_next_attempt(serried, make, slurm, clock):
+    run = make(nodes=1, ranks=2).log(0, "first\n")
+    slurm.tell(Job("123", None, "RUNNING"))
+    clock.then = [
+        lambda: run.ending("REQUEUED", final=False),
+        lambda: run.log(0, "second\n", number=2),
+        lambda: run.ending("FAILED", number=2, exit_code=3),
+    ]
+    done = serried("logs", "-f", "last")
+    assert done.out == "[0] first\n[0] second\n"
+    assert done.err == (
+        "note: attempt 2 begins\n"
+        "k3f9q2 train FAILED after 10m00s with exit code 3: rank 3 on n2 exited with status 1\n"
+        "  serried why k3f9q2   what happened, and what to do\n"
+    )
+
+
+def test_following_ends_when_the_scheduler_alone_knows_the_end(serried, make, slurm, clock):
+    make(nodes=1, ranks=2).log(0, "last words\n")
+    slurm.tell(Job("123", None, "RUNNING"))
+    clock.then = [lambda: slurm.tell(Job("123", None, "NODE_FAIL"))]
+    done = serried("logs", "-f", "last")
+    assert done.out == "[0] last words\n"
+    assert "k3f9q2 train NODE_FAIL" in done.err

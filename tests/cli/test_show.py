@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+
+from building import CREATED, a_failure
+from serried.schedulers.interface import Job
+
+T = CREATED + 60
+
+
+def test_a_failed_run_on_one_screen(serried, make):
+    run = make(nodes=2, ranks=2, gpus=2)
+    run.journal(
+        {"t": T + 1, "event": "connected", "node": 0, "host": "n1"},
+        {"t": T + 1.2, "event": "connected", "node": 1, "host": "n2"},
+        {"t": T + 10, "event": "stopping", "reason": "failure", "because": "rank 3 on n2"},
+    )
+    run.journal({"t": T + 2, "event": "started", "rank": 0}, {"t": T + 2, "event": "started", "rank": 1}, node=0)
+    run.journal(
+        {"t": T + 2, "event": "started", "rank": 2},
+        {"t": T + 2, "event": "started", "rank": 3},
+        {"t": T + 10, "event": "rank-exit", "rank": 3, "exit_code": None, "signal": 9, "ended_by_us": False},
+        {"t": T + 11, "event": "rank-exit", "rank": 2, "exit_code": None, "signal": 15, "ended_by_us": True},
+        node=1,
+    )
+    run.ending("FAILED", exit_code=1, first_failure=a_failure())
+    where, record = run.where.path, run.record.directory.path
+
+    done = serried("show", "last")
+
+    assert done.out == (
+        "k3f9q2 train FAILED: rank 3 on n2 exited with status 1\n"
+        "\n"
+        "  command     python train.py\n"
+        "  project     digits, experiment train\n"
+        "  cluster     fir (slurm), job 123\n"
+        "  size        2 nodes, each with 2 ranks, 2 GPUs, 4 CPUs\n"
+        "  limit       1h00m\n"
+        "  source      /home/ada/digits\n"
+        "  nodes       n1, n2\n"
+        "  ran         10m00s\n"
+        "  exit code   1\n"
+        "\n"
+        "timeline\n"
+        "  2026-11-18 11:06:41  submitted to fir as job 123\n"
+        "  2026-11-18 11:07:40  attempt 1 began on n1\n"
+        "  2026-11-18 11:07:41  node 0 (n1) is ready\n"
+        "  2026-11-18 11:07:41  node 1 (n2) is ready\n"
+        "  2026-11-18 11:07:42  ranks 0-1 started on n1\n"
+        "  2026-11-18 11:07:42  ranks 2-3 started on n2\n"
+        "  2026-11-18 11:07:50  stopping: a rank failed (rank 3 on n2)\n"
+        "  2026-11-18 11:07:50  rank 3 on n2 was killed by signal 9\n"
+        "  2026-11-18 11:17:40  attempt 1 ended: FAILED, rank 3 on n2 exited with status 1\n"
+        "\n"
+        "files\n"
+        f"  run         {where}\n"
+        f"  record      {record}\n"
+        f"  logs        {where}/attempts/1/node-N/rank-R.log\n"
+        f"  source      {where}/source\n"
+        f"  checkpoints {where}/checkpoints\n"
+        f"  results     {where}/results\n"
+        f"  scheduler   {where}/scheduler.log\n"
+    )
+    assert done.err == "\n  serried why k3f9q2   what happened, and what to do\n"
+
+
+def test_json_has_plan_attempts_timeline_and_files(serried, make):
+    run = make().ending("REQUEUED", cause="limit", final=False).ending(number=2)
+    [shown] = json.loads(serried("show", "last", "--json").out)["runs"]
+    assert shown["state"] == "COMPLETED"
+    assert shown["plan"] == json.loads(json.dumps(run.plan.to_json()))
+    assert [(attempt["attempt"], attempt["exit"]["state"]) for attempt in shown["attempts"]] == [
+        (1, "REQUEUED"),
+        (2, "COMPLETED"),
+    ]
+    assert shown["timeline"][0] == {
+        "time": "2026-11-18T11:06:41Z",
+        "attempt": None,
+        "event": "submitted to fir as job 123",
+    }
+    assert shown["files"]["run"] == str(run.where.path)
+    assert shown["submissions"][0]["token"] == "k3f9q2-1"
+
+
+def test_torn_journals_cost_their_torn_lines_alone(serried, make):
+    run = make()
+    attempt = run.attempt()
+    attempt.events.write_bytes(
+        b'{"t": 1795000061, "event": "connected", "node": 0, "host": "n1"}\n'
+        b'\xff\xfe\n[1]\n"x"\n{"event": "stopping"}\n{"t": "soon", "event": "connected"}\n{"t": 17950000'
+    )
+    run.ending()
+    out = serried("show", "last").out
+    assert "11:07:41  node 0 (n1) is ready\n" in out
+    assert "Traceback" not in out
+
+
+def test_a_purged_run_directory_leaves_plan_and_end(serried, make):
+    run = make().ending()
+    serried("ps")
+    run.record.directory.where.write_text("/purged\n")
+    out = serried("show", "last").out
+    assert out.startswith("k3f9q2 train COMPLETED: all ranks finished\n\n  command     python train.py\n")
+    assert "  run         /purged (gone)\n" in out
+
+
+def test_a_run_that_waits_has_a_timeline_of_one_line(serried, make, slurm):
+    make()
+    slurm.tell(Job("123", None, "PENDING", reason="Priority"))
+    done = serried("show", "last")
+    assert "  waits for   Priority\n" in done.out
+    assert "timeline\n  2026-11-18 11:06:41  submitted to fir as job 123\n\n" in done.out
+    assert done.err == "\n  serried why k3f9q2   why it waits\n"
+
+
+def test_a_record_of_a_later_version_is_refused_in_words(serried, make):
+    make().record.directory.plan.write_text('{"schema": 7}')
+    done = serried("show", "k3f9q2")
+    assert done.code == 1
+    assert done.err.startswith("error: plan.json of run `k3f9q2` has schema 7; this Serried reads up to 1\n")
+
+
+def test_an_array_lists_its_elements_and_one_element_has_its_own_page(serried, make):
+    run = make(indices=range(3)).ending(element=0).ending(element=1).ending("FAILED", element=2, exit_code=3)
+    assert "  elements    COMPLETED 0-1, FAILED 2\n" in serried("show", "last").out
+    page = serried("show", "last/2").out
+    assert page.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
+    assert f"  logs        {run.where.path}/elements/2/attempts/1/node-N/rank-R.log\n" in page

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from building import CREATED, as_json
+from serried.contract.files import claim, make_directory, read_journal
+from serried.runs import stopping
+from serried.runs.record import Record
+from serried.schedulers.interface import Job
+from serried.ui import console
+
+NOW = CREATED + 3600
+
+
+@pytest.fixture(autouse=True)
+def _ada(monkeypatch):
+    monkeypatch.setattr(stopping, "who", lambda: "ada@login1")
+
+
+def running(make, slurm, **plan):
+    run = make(**plan)
+    slurm.tell(Job("123", None, "RUNNING"))
+    run.attempt()
+    make_directory(run.where.claims)
+    claim(run.where.claim("k3f9q2-1"), "123")
+    return run
+
+
+def test_a_running_run_is_asked_through_its_control_file_and_the_scheduler_is_left_alone(serried, make, slurm, clock):
+    run = running(make, slurm)
+    clock.then = [lambda: run.ending("CANCELLED", exit_code=143, cause="user", message="stopped by ada@login1")]
+
+    done = serried("stop", "-y", "last")
+
+    assert read_journal(run.attempt().control) == [
+        {"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1"},
+    ]
+    assert done.err == "k3f9q2 train CANCELLED after 10m00s with exit code 143: stopped by ada@login1\n"
+    assert (done.code, done.out, slurm.cancelled) == (0, "", [])
+
+
+def test_one_that_does_not_end_in_time_is_cancelled(serried, make, slurm, clock):
+    running(make, slurm)
+    done = serried("stop", "-y", "last")
+    assert slurm.cancelled == ["123"]
+    assert "warning: k3f9q2 did not end within 45 s; cancelling job 123\n" in done.err
+    assert 45 <= clock.passed < 47
+
+
+def test_now_cancels_at_once(serried, make, slurm, clock):
+    run = running(make, slurm)
+    done = serried("stop", "-y", "--now", "last")
+    assert (done.code, slurm.cancelled, clock.passed) == (0, ["123"], 0)
+    assert read_journal(run.attempt().control) == []
+
+
+def test_what_waits_is_withdrawn_so_that_it_can_never_start(serried, make, slurm):
+    run = make()
+    slurm.tell(Job("123", None, "PENDING"))
+
+    done = serried("stop", "-y", "last")
+
+    assert slurm.cancelled == ["123"]
+    assert run.where.claim("k3f9q2-1").read_text() == "withdrawn"
+    assert done.err == "k3f9q2 train CANCELLED with exit code 143: stopped by ada@login1 before it began\n"
+    slurm.jobs.clear()
+    [shown] = as_json(serried("ps", "--json").out)["runs"]
+    assert (shown["state"], shown["cause"]) == ("CANCELLED", "user")
+
+
+def test_what_waits_is_stopped_even_while_the_scheduler_does_not_answer(serried, make, slurm):
+    run = make()
+    slurm.tell(Job("123", None, "PENDING"))
+    serried("ps")
+    slurm.answers = False
+    done = serried("stop", "-y", "last")
+    assert done.code == 0
+    assert run.where.claim("k3f9q2-1").read_text() == "withdrawn"
+    assert "the job stays in its queue, and ends itself when it starts" in done.err
+
+
+def test_a_job_that_waits_for_its_next_attempt_is_cancelled_and_remembered(serried, make, slurm):
+    run = running(make, slurm).ending("REQUEUED", final=False)
+    slurm.tell(Job("123", None, "PENDING", reason="BeginTime"))
+    serried("stop", "-y", "last")
+    slurm.jobs.clear()
+    assert slurm.cancelled == ["123"]
+    assert as_json(serried("ps", "--json").out)["runs"][0]["state"] == "CANCELLED"
+    assert run.attempt().exit.exists()
+
+
+def test_one_element_is_asked_and_the_others_are_not(serried, make, slurm, clock):
+    run = make(indices=range(3))
+    for element in range(3):
+        slurm.tell(Job("123", element, "RUNNING"))
+        run.attempt(element=element)
+    clock.then = [lambda: run.ending("CANCELLED", element=1, cause="user", exit_code=143)]
+    done = serried("stop", "-y", "last/1")
+    assert done.err.startswith("k3f9q2/1 train CANCELLED")
+    assert [len(read_journal(run.attempt(element=element).control)) for element in range(3)] == [0, 1, 0]
+    assert slurm.cancelled == []
+
+
+def test_an_array_has_its_running_elements_asked_and_its_waiting_ones_cancelled(serried, make, slurm, clock):
+    run = make(indices=range(4)).ending(element=0)
+    run.attempt(element=1)
+    make_directory(run.where.claims)
+    claim(run.where.claim("k3f9q2-1"), "123")
+    slurm.tell(Job("123", 1, "RUNNING"))
+    for element in (2, 3):
+        slurm.tell(Job("123", element, "PENDING"))
+    clock.then = [lambda: run.ending("CANCELLED", element=1, cause="user", exit_code=143)]
+
+    done = serried("stop", "-y", "last")
+
+    assert slurm.cancelled == ["123_2", "123_3"]
+    assert "k3f9q2 train CANCELLED with exit code 143: 3 of 4 elements did not complete; the first is 1" in done.err
+
+
+def test_without_a_terminal_it_insists_on_yes(serried, make, slurm):
+    running(make, slurm)
+    done = serried("stop", "last")
+    assert (done.code, done.err) == (
+        2,
+        "error: not stopping k3f9q2 (train, RUNNING) without being told twice\n\nhint: add -y\n",
+    )
+    assert slurm.cancelled == []
+
+
+@pytest.mark.parametrize("answer", ["y\n", "yes\n", "\n", "", "no\n", "yesterday\n"])
+def test_on_a_terminal_only_yes_is_yes(serried, make, slurm, monkeypatch, answer):
+    make()
+    slurm.tell(Job("123", None, "PENDING"))
+    monkeypatch.setattr(console, "can_ask", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    done = serried("stop", "last")
+    assert done.err.startswith("stop k3f9q2 (train, PENDING)? [y/N] ")
+    assert slurm.cancelled == (["123"] if answer.strip() in {"y", "yes"} else [])
+
+
+def test_one_that_has_ended_is_no_error(serried, make, slurm):
+    make().ending()
+    done = serried("stop", "last")
+    assert (done.code, done.err, slurm.cancelled) == (0, "k3f9q2 train COMPLETED after 10m00s\n", [])
+
+
+def test_an_uncertain_one_is_for_forget(serried, make, slurm):
+    make(job=None).submit("uncertain")
+    done = serried("stop", "-y", "last")
+    assert done.code == 3
+    assert "serried forget k3f9q2 gives it up" in done.err
+    assert slurm.cancelled == []
+
+
+def test_a_run_that_cannot_be_found_stops_nothing(serried, make, slurm):
+    running(make, slurm)
+    assert serried("stop", "-y", "k3f9q2", "nope").code == 2
+    assert slurm.cancelled == []
+    assert read_journal(Record.load("k3f9q2").where.attempt(1).control) == []

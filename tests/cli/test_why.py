@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from building import CREATED, a_failure
+from serried.runs.advice import ADVICE, OF_OUTPUT, advice_for
+from serried.schedulers.interface import Job
+
+NOW = CREATED + 3600
+TRACEBACK = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'tomlkit'")
+
+
+def test_a_failed_run_names_rank_node_status_last_lines_and_what_to_do(serried, make):
+    make().ending("FAILED", exit_code=1, first_failure=a_failure(tail=TRACEBACK))
+    done = serried("why", "last")
+    assert done.out == (
+        "k3f9q2 train FAILED: rank 3 on n2 exited with status 1\n"
+        "\n"
+        "  means           Python did not find a module in the environment of the job\n"
+        "  first failure   rank 3 (local rank 1) on n2, 12s after the start\n"
+        "  ended by        exit status 1\n"
+        "  exit code       1\n"
+        "  ended           2026-11-18 11:17:40, 49m ago\n"
+        "\n"
+        "  last lines of rank 3\n"
+        "  | Traceback (most recent call last):\n"
+        "  | ModuleNotFoundError: No module named 'tomlkit'\n"
+        "\n"
+        "  what to do\n"
+        "  - activate the environment that has it, then submit again: jobs use the one that is active at submit\n"
+        "  - see what the job inherits: serried show k3f9q2\n"
+    )
+    assert (done.code, done.err) == (0, "")
+
+
+def test_a_signal_is_named(serried, make):
+    make().ending("FAILED", exit_code=139, cause="signal", first_failure=a_failure(exit_code=None, signal=11))
+    assert "  ended by        signal 11 (SIGSEGV)\n" in serried("why", "last").out
+
+
+def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, make, slurm):
+    make()
+    slurm.tell(Job("123", None, "PENDING", reason="Priority", starts=NOW + 300))
+    assert serried("why", "last").out == (
+        "k3f9q2 train PENDING\n"
+        "\n"
+        "  reason      Priority\n"
+        "  means       it waits because of Priority\n"
+        "  waits for   1h00m\n"
+        "  expected    2026-11-18 12:11:40, in 5m00s\n"
+    )
+
+
+def test_a_stopped_run_says_who_stopped_it(serried, make):
+    run = make()
+    run.attempt().control.write_text('{"t": 1, "request": "stop", "reason": "user", "by": "ada@login1"}\n{"torn')
+    run.ending("CANCELLED", exit_code=143, cause="user", message="stopped by ada@login1")
+    assert "  asked by    ada@login1\n" in serried("why", "last").out
+
+
+def test_the_last_lines_come_from_the_log_where_exit_json_has_none(serried, make):
+    run = make().log(3, "one\r 10%\r100%\n\x1b[2J\x1b[31mtwo\x1b[0m\n")
+    run.ending("FAILED", first_failure=a_failure())
+    assert "  | 100%\n  | \\x1b[2J\\x1b[31mtwo\\x1b[0m\n" in serried("why", "last").out
+
+
+def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
+    run = make().ending("LAUNCH_FAILED", exit_code=70, cause="launch", message="srun: no such node")
+    run.where.scheduler_log().write_text("srun: error: Unable to create step\n")
+    out = serried("why", "last").out
+    assert "  last lines of the job's script\n  | srun: error: Unable to create step\n" in out
+    assert "  means       no rank ever started; that is not the program's fault\n" in out
+
+
+def test_an_array_is_explained_by_its_first_bad_element(serried, make):
+    run = make(indices=range(3)).ending(element=0).ending(element=1)
+    run.ending("FAILED", element=2, exit_code=3, first_failure=a_failure(exit_code=3))
+    out = serried("why", "last").out
+    assert out.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
+    assert "  elements        COMPLETED 0-1, FAILED 2\n" in out
+    assert "serried logs k3f9q2/2 --rank 3" in out
+
+
+def test_json_carries_failure_tail_and_advice(serried, make):
+    make().ending("OUT_OF_MEMORY", exit_code=137, cause="out-of-memory", first_failure=a_failure(tail=["Killed"]))
+    [run] = json.loads(serried("why", "last", "--json").out)["runs"]
+    assert (run["id"], run["state"], run["exit_code"]) == ("k3f9q2", "OUT_OF_MEMORY", 137)
+    assert run["first_failure"]["host"] == "n2"
+    assert run["tail"] == ["Killed"]
+    assert run["advice"][0].startswith("ask for more: --set resources.mem=20G")
+
+
+def test_nothing_known_and_no_answer_is_exit_code_3(serried, make, slurm):
+    make()
+    slurm.answers = False
+    assert serried("why", "last").code == 3
+
+
+CAUSES = [
+    *("exit", "signal", "command-not-found", "workdir-missing", "import-error", "out-of-memory", "silence", "limit"),
+    *("cancel", "user", "preempt", "node-lost", "launch", "agent-killed", "job-script-killed", "left-running"),
+]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
+    key, advice = advice_for("FAILED", cause)
+    assert key == cause
+    assert advice.meaning
+
+
+def test_every_row_of_advice_fills_in():
+    for advice in ADVICE.values():
+        for step in advice.steps:
+            assert "{run}" not in step.format(run="r", rank=0, host="n1", attempt=1)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
+        ("ImportError: libcudart.so.12: cannot open shared object file", "import-error"),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: Cannot allocate memory", "out-of-memory"),
+        ("OSError: [Errno 28] No space left on device", "disk-full"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data'", "file-missing"),
+        ("torch.distributed.DistBackendError: NCCL error in: …", "nccl"),
+        ("RuntimeError: No CUDA GPUs are available", "cuda"),
+        ("ValueError: something else", "exit"),
+    ],
+)
+def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
+    assert advice_for("FAILED", "exit", ["Traceback", line])[0] == key
+
+
+def test_each_pattern_leads_to_a_row():
+    assert {key for _, key in OF_OUTPUT} <= set(ADVICE)
