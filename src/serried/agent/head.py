@@ -25,8 +25,10 @@ CONTROL_SECONDS = 2.0
 BEAT_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 CONNECT_SECONDS = 120.0
-FAREWELL_SECONDS = 5.0
+FAREWELL_SECONDS = 3.0
 SWEEP_SECONDS = 10.0
+OBEY_SECONDS = 8.0
+"""How long after the grace a node may take to say that its ranks have ended."""
 
 
 class Head:
@@ -91,13 +93,11 @@ class Head:
             self._fail_launch(f"cannot prepare the source: {error}")
 
     def _watch_deadline(self, deadline: Deadline) -> None:
-        now = time.time()
-        because = "time limit"
-        self.loop.after(max(0.0, deadline.warning - now), lambda: self._ask_to_save(names.STOP_LIMIT, because))
-        self.loop.after(max(0.0, deadline.end - now), lambda: self._stop(names.STOP_LIMIT, because, deadline.grace))
+        now, reason, because = time.time(), names.STOP_LIMIT, "time limit"
+        self.loop.after(max(0.0, deadline.warning - now), lambda: self._ask_to_save(reason, because))
+        self.loop.after(max(0.0, deadline.end - now), lambda: self._stop(reason, because, deadline.grace))
 
     # What the nodes say.
-
     def _welcome(self, member: Member) -> None:
         self.note("connected", node=member.index, host=member.host)
         if len(self._members) == self.work.nodes:
@@ -117,6 +117,7 @@ class Head:
         event = message["event"]
         if event == "beat":
             member.quiet, member.running = message["quiet"], message["running"]
+            self._check_silence()
         elif event == "started":
             self.note("started", node=member.index, host=member.host)
         elif event == "failed":
@@ -157,7 +158,9 @@ class Head:
         self.note("stopping", reason=reason, because=because)
         self._stop_reason = self._stop_reason or reason
         self._members.tell("stop", reason=reason, hard=True, grace=grace)
-        if not self._is_going:
+        if self._is_going:
+            self.loop.after(grace + OBEY_SECONDS, lambda: self._give_up("it did not stop"))
+        else:
             self._abandon_launch()
 
     def _ask_to_save(self, reason: str, because: str) -> None:
@@ -183,7 +186,6 @@ class Head:
         for member in self._members:
             if not member.is_done and now - member.heard > SILENT_NODE_SECONDS:
                 self._lose(member, f"silent for {SILENT_NODE_SECONDS:.0f} s")
-        self._check_silence()
 
     def _check_silence(self) -> None:
         patience = self.work.plan["limit"]["silence_seconds"]
@@ -215,15 +217,15 @@ class Head:
         if self._is_over:
             self._check_over()
         elif self._is_going:
-            self.loop.after(FAREWELL_SECONDS, self._give_up_unheard)
+            self.loop.after(FAREWELL_SECONDS, lambda: self._give_up("the launcher ended"))
         elif self._stop_reason or len(self._members) or not self._argv or not self._launcher.try_again():
             self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
 
-    def _give_up_unheard(self) -> None:
-        """The launcher is gone, and with it every agent: those that still seem connected cannot be."""
+    def _give_up(self, because: str) -> None:
+        """Wait no longer for agents that should have been done."""
         for member in self._members:
             if not member.is_done:
-                self._lose(member, "the launcher ended")
+                self._lose(member, because)
 
     def _check_present(self) -> None:
         if not self._is_going and not self._is_over:

@@ -58,7 +58,7 @@ class Node:
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGUSR1, lambda: None)
         self.loop.on_signal(signal.SIGCHLD, self._reap)
-        self.loop.every(BEAT_SECONDS, self._beat)
+        self.loop.every(_beat_seconds(self.work), self._beat)
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
         try:
@@ -245,6 +245,12 @@ class Node:
         if self._channel:
             self._channel.send({"event": event, **facts})
             self.loop.watch(self._channel.connection, self._receive, writable=bool(self._channel.backlog))
+
+
+def _beat_seconds(work: Work) -> float:
+    """Often enough to notice a short silence."""
+    silence = work.plan["limit"]["silence_seconds"]
+    return BEAT_SECONDS if silence is None else min(BEAT_SECONDS, max(0.5, silence / 4))
 
 
 def _private_directory(work: Work, index: int) -> Path:

@@ -46,7 +46,7 @@ class Ranks:
         self._began = time.monotonic()
         self._memory = OutOfMemory()
         self._running: Dict[int, Rank] = {}
-        self._sizes = -1
+        self._sizes = 0
         self._newest_output = self._began
         self._soft_signal = 0
         shares = binding.shares(work.ranks)

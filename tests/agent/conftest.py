@@ -1,0 +1,164 @@
+"""Real runs without a scheduler: a run directory as `serried submit` leaves it, and its job.sh."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serried import script
+from serried.contract.files import read_journal, read_json
+from serried.contract.layout import RunDirectory
+from serried.plan import Allocation, Array, Limit, Plan, Site, Source
+from serried.script.fragments import FRAGMENTS
+from serried.script.launcher import LAUNCHERS
+
+FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.py")
+FAKE_HOSTS = "fake[1-9]"
+JOB = "77"
+
+
+def new_id():
+    """A run's id: two tests at once must not sweep each other's processes."""
+    return "t" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(5))
+
+
+class Started:
+    """job.sh of a run, going."""
+
+    def __init__(self, plan: Plan, process: subprocess.Popen, element: int | None) -> None:
+        self.plan = plan
+        self.process = process
+        self.directory = RunDirectory(Path(plan.directory))
+        self.place = self.directory.element(element)
+
+    def wait(self, seconds=60):
+        """job.sh's exit status."""
+        return self.process.wait(seconds)
+
+    @property
+    def log(self):
+        return self.directory.scheduler_log().read_text()
+
+    @property
+    def mark(self):
+        return self.plan.run + "/"
+
+    @property
+    def exit(self):
+        return read_json(self.place.exit)
+
+    @property
+    def ending(self):
+        """What a user is told: state, exit code, cause, message."""
+        document = self.exit
+        return tuple(document[key] for key in ("state", "exit_code", "cause", "message"))
+
+    def events(self, name=None, attempt=1):
+        entries = read_journal(self.place.attempt(attempt).events)
+        return [entry for entry in entries if name in (None, entry["event"])]
+
+    def output(self, rank=0, node=0, attempt=1):
+        return self.place.attempt(attempt).rank_log(node, rank).read_text()
+
+    def pid_of(self, *words):
+        """The process of this run whose command line has all of `words`."""
+        for entry in Path("/proc").iterdir():
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            wanted = {word.encode() for word in words}
+            if wanted <= set(command) and any(self.plan.run.encode() in word for word in command):
+                return int(entry.name)
+        return None
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """`make_run(command, nodes=…, ranks=…, **limits)` prepares a run directory; `start` runs its job.sh."""
+    monkeypatch.setitem(FRAGMENTS, "fake", dataclasses.replace(
+        FRAGMENTS["local"], head_options=f"--hosts '{FAKE_HOSTS}' --node-variable FAKE_NODE"))  # fmt: skip
+    monkeypatch.setitem(
+        LAUNCHERS, "fake", lambda plan: (sys.executable, str(FAKE_LAUNCHER), str(plan.allocation.nodes))
+    )
+    project = tmp_path / "project"
+    project.mkdir()
+
+    def make(
+        command,
+        *,
+        nodes=1,
+        ranks=2,
+        time_seconds=None,
+        indices=None,
+        python=None,
+        directory="root",
+        limit=None,
+        site=None,
+        **changes,
+    ):
+        plan = Plan(
+            run=new_id(),
+            name="train",
+            project="digits",
+            experiment="train",
+            created="2026-11-18T11:06:40Z",
+            command=(command,) if isinstance(command, str) else tuple(command),
+            site=Site(
+                name="here",
+                scheduler="local" if nodes == 1 else "fake",
+                root=str(tmp_path / directory),
+                python=python,
+                **(site or {}),
+            ),
+            allocation=Allocation(nodes=nodes, ranks=ranks, gpus=0, cpus=2, memory_mb=None, time_seconds=time_seconds),
+            source=changes.pop("source", Source(directory=str(project), snapshot=False)),
+            shell=isinstance(command, str),
+            limit=Limit(**{"grace_seconds": 2, **(limit or {})}),
+            array=Array(indices=tuple(indices)) if indices else None,
+            **changes,
+        )
+        place = Path(plan.directory)
+        place.mkdir(parents=True)
+        (place / "plan.json").write_text(json.dumps(plan.to_json()))
+        (place / "job.sh").write_text(script.render(plan, python=sys.executable))
+        script.write_agent(place / "agent.pyz")
+        return plan
+
+    return make
+
+
+@pytest.fixture
+def start(make_run):
+    """`start(command, …)` makes a run and starts its job.sh; whatever still runs afterwards is ended."""
+    started = []
+
+    def begin(command, *, plan=None, element=None, environment=None, token=None, job=JOB, **options):
+        plan = plan or make_run(command, **options)
+        token = token or f"{plan.run}-1"
+        own = {**os.environ, "SERRIED_JOB": job, **(environment or {})}
+        if element is not None:
+            own["SERRIED_ELEMENT"] = str(element)
+        with (Path(plan.directory) / "scheduler.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["/bin/bash", f"{plan.directory}/job.sh", token],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=own,
+            )
+        started.append(Started(plan, process, element))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        if each.process.poll() is None:
+            each.process.terminate()
+            each.process.wait(30)

@@ -1,0 +1,32 @@
+"""As much of srun as the agent needs, on one machine: N copies, FAKE_NODE in each, one bad exit ends the rest.
+
+fake_launcher.py N COMMAND…
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+KILL_WAIT = 5
+
+
+def main(nodes: int, command: list[str]) -> int:
+    tasks = [subprocess.Popen(command, env={**os.environ, "FAKE_NODE": str(node)}) for node in range(nodes)]
+    told = 0.0
+    while any(task.poll() is None for task in tasks):
+        if not told and any(task.poll() for task in tasks):
+            told = time.monotonic()
+            for task in tasks:
+                task.terminate()
+        if told and time.monotonic() - told > KILL_WAIT:
+            for task in tasks:
+                task.kill()
+        time.sleep(0.02)
+    return max(128 - task.returncode if task.returncode < 0 else task.returncode for task in tasks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,238 @@
+"""How a run ends and what it says about it: real job.sh, real agents, small programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from serried.contract.files import Journal, read_json
+from serried.plan import Source
+
+PYTHON = sys.executable
+
+
+@pytest.mark.parametrize(
+    ("line", "ending"),
+    [
+        ("exit 0", ("COMPLETED", 0, None, "every rank exited with status 0")),
+        ("exit 1", ("FAILED", 1, "exit", "rank 0 on HOST exited with status 1")),
+        ("exit 2", ("FAILED", 2, "exit", "rank 0 on HOST exited with status 2")),
+        ("exit 85", ("FAILED", 85, "exit", "rank 0 on HOST exited with status 85")),
+        ("exit 137", ("FAILED", 137, "exit", "rank 0 on HOST exited with status 137")),
+        ("exit 255", ("FAILED", 255, "exit", "rank 0 on HOST exited with status 255")),
+        ("kill -SEGV $$", ("FAILED", 139, "signal", "rank 0 on HOST was killed by signal 11")),
+        ("kill -KILL $$", ("FAILED", 137, "signal", "rank 0 on HOST was killed by signal 9")),
+        ("kill -TERM $$", ("FAILED", 143, "signal", "rank 0 on HOST was killed by signal 15")),
+        ("nosuchprogram", ("FAILED", 127, "command-not-found", "rank 0 on HOST exited with status 127")),
+    ],
+)
+def test_the_exit_status_of_the_program_is_that_of_the_run(start, line, ending):
+    run = start(line, ranks=1)
+
+    status = run.wait()
+
+    told = tuple(
+        str(part).replace(run.exit["nodes"][0], "HOST") if i == 3 else part for i, part in enumerate(run.ending)
+    )
+    assert (status, told) == (ending[1], ending)
+
+
+def test_the_first_rank_to_fail_is_named_and_ends_the_others(start, marked_processes):
+    run = start("echo working $RANK; test $RANK = 1 && { echo broken; exit 3; }; sleep 100", ranks=3)
+
+    assert run.wait() == 3
+    failure = run.exit["first_failure"]
+    assert (failure["rank"], failure["exit_code"], failure["tail"]) == (1, 3, ["working 1", "broken"])
+    assert marked_processes(run.mark) == []
+
+
+def test_an_import_error_on_one_rank_is_told_apart(start):
+    code = "import os, time\nif os.environ['RANK'] == '1': import nosuchmodule\ntime.sleep(100)"
+    run = start([PYTHON, "-c", code])
+
+    assert run.wait() == 1
+    assert run.ending[:3] == ("FAILED", 1, "import-error")
+    assert run.exit["first_failure"]["tail"][-1] == "ModuleNotFoundError: No module named 'nosuchmodule'"
+
+
+def test_a_command_that_is_not_there_is_told_apart(start):
+    run = start(["nosuchprogram", "--flag"], ranks=1)
+
+    assert run.wait() == 127
+    assert run.ending[:3] == ("FAILED", 127, "command-not-found")
+    assert "command not found: `nosuchprogram`" in run.ending[3]
+    assert run.output() == "serried: command not found: `nosuchprogram`\n"
+
+
+def test_a_working_directory_that_is_not_there_is_told_apart(start, tmp_path):
+    run = start("true", source=Source(directory=str(tmp_path / "project"), workdir="gone", snapshot=False))
+
+    assert run.wait() == 66
+    assert run.ending[:3] == ("FAILED", 66, "workdir-missing")
+
+
+def test_a_rank_that_ignores_term_is_killed_after_the_grace(start, marked_processes):
+    run = start("trap '' TERM; test $RANK = 1 && exit 4; while :; do sleep 0.1; done", limit={"grace_seconds": 1})
+
+    assert run.wait() == 4
+    exits = run.events("node-ended")[0]["exits"]
+    assert [(e["rank"], e["signal"], e["ended_by_us"]) for e in exits] == [(1, None, False), (0, 9, True)]
+    assert marked_processes(run.mark) == []
+
+
+def test_silence_ends_a_run_in_which_one_rank_hangs(start):
+    run = start("test $RANK = 0 && exit 0; sleep 100", ranks=3, limit={"silence_seconds": 1})
+
+    assert run.wait() == 1
+    assert run.ending == (
+        "FAILED",
+        1,
+        "silence",
+        "no output from any rank for too long; ranks 1, 2 still ran",
+    )
+
+
+def test_rank_0_may_end_before_the_others(start):
+    run = start("test $RANK = 0 || { sleep 1; echo done; }")
+
+    assert run.wait() == 0
+    assert run.output(rank=1) == "done\n"
+
+
+def test_a_program_that_makes_itself_a_daemon_is_ended_and_has_not_completed(start, marked_processes):
+    run = start("(setsid sleep 473 >/dev/null 2>&1 &)", ranks=1, limit={"grace_seconds": 1})
+
+    assert run.wait() == 1
+    host = run.exit["nodes"][0]
+    assert run.ending == (
+        "FAILED",
+        1,
+        "left-running",
+        f"every rank exited with status 0, but on {host} `sleep 473` still ran",
+    )
+    assert marked_processes(run.mark) == []
+
+
+def test_a_helper_that_ends_soon_after_its_program_is_no_failure(start):
+    run = start("(setsid sleep 0.5 &)", ranks=1)
+
+    assert run.wait() == 0
+
+
+def test_a_daemon_that_drops_its_environment_is_found_by_adoption(start):
+    run = start("test -n x && (env -i setsid sleep 474.25 >/dev/null 2>&1 &); exit 5", ranks=1)
+
+    assert run.wait() == 5
+    assert run.pid_of("sleep", "474.25") is None
+
+
+def test_a_stop_request_cancels_the_run(start, wait_until):
+    run = start("echo ready; sleep 100")
+    wait_until(lambda: run.events("started"))
+
+    Journal(run.place.attempt(1).control).append({"t": 0, "request": "stop", "reason": "user", "by": "ada@login"})
+
+    assert run.wait() == 143
+    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login")
+
+
+def test_term_to_job_sh_cancels_the_run(start, wait_until, marked_processes):
+    run = start("sleep 100")
+    wait_until(lambda: run.events("started"))
+
+    run.process.terminate()
+
+    assert run.wait() == 143
+    assert run.ending == ("CANCELLED", 143, "cancel", "cancelled")
+    assert marked_processes(run.mark) == []
+
+
+def test_term_to_every_process_at_once_is_a_cancellation_and_no_failure(start, wait_until, marked_processes):
+    run = start("sleep 100")
+    wait_until(lambda: run.events("started"))
+
+    for pid in [*marked_processes(run.mark), run.pid_of("node"), run.pid_of("head"), run.process.pid]:
+        os.kill(pid, signal.SIGTERM)
+
+    assert run.wait() == 143
+    assert run.ending == ("CANCELLED", 143, "cancel", "cancelled")
+
+
+def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_does_it(start):
+    run = start("cat $SERRIED_STOP_FILE 2>/dev/null; sleep 100", time_seconds=4, limit={"lead_seconds": 1})
+
+    assert run.wait() == 124
+    assert run.ending[:3] == ("TIMEOUT", 124, "limit")
+    assert run.exit["seconds"] < 4
+
+
+SAVE = """
+while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done
+cat "$SERRIED_STOP_FILE"
+[ -n "$SAVES" ] && touch "$SERRIED_CHECKPOINT_DIR/step-1"
+exit 85
+"""
+SAVES = {"SAVES": "1"}
+
+
+@pytest.fixture
+def warn(wait_until):
+    """What a scheduler does some time before its limit."""
+
+    def send(run, attempt=1):
+        wait_until(lambda: run.events("started", attempt))
+        run.process.send_signal(signal.SIGUSR1)
+
+    return send
+
+
+def test_ranks_hear_of_the_limit_by_the_agents_own_clock(start):
+    run = start(SAVE, time_seconds=8, limit={"lead_seconds": 600, "restarts": 1}, environment=SAVES)
+
+    assert run.wait() == 85
+    assert (run.output(), run.exit) == ("limit", None)
+
+
+def test_ranks_that_have_saved_are_run_again_as_often_as_the_budget_says(start, warn):
+    run = start(SAVE, limit={"restarts": 1}, environment=SAVES)
+    warn(run)
+
+    assert (run.wait(), run.exit) == (85, None)
+    assert read_json(run.place.attempt(1).exit)["state"] == "REQUEUED"
+
+    again = start(None, plan=run.plan, environment=SAVES)
+    warn(again, attempt=2)
+
+    assert again.wait() == 124
+    assert again.ending[:3] == ("TIMEOUT", 124, "limit")
+    assert (again.exit["attempt"], again.exit["attempts"]) == (2, 2)
+
+
+def test_85_without_a_new_checkpoint_is_a_failure(start, warn):
+    run = start(SAVE, limit={"restarts": 1})
+    warn(run)
+
+    assert run.wait() == 85
+    assert run.ending[:3] == ("FAILED", 85, "exit")
+
+
+def test_a_cancelled_run_does_not_continue_though_it_has_saved(start, warn):
+    run = start(SAVE.replace("exit 85", "trap 'exit 85' TERM; while :; do sleep 0.05; done"),
+                limit={"restarts": 1}, environment=SAVES)  # fmt: skip
+    warn(run)
+    run.process.terminate()
+
+    assert run.wait() == 143
+    assert run.ending[:3] == ("CANCELLED", 143, "cancel")
+
+
+def test_a_signal_of_the_users_choice_goes_with_the_notice(start, warn):
+    program = "trap 'echo told; exit 0' USR2; echo ready; while :; do sleep 0.05; done"
+    run = start(program, ranks=1, limit={"signal": "USR2"})
+    warn(run)
+
+    assert run.wait() == 0
+    assert run.output() == "ready\ntold\n"

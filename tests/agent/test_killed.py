@@ -1,0 +1,102 @@
+"""What is left when one of our own processes is killed -9, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+
+@pytest.fixture
+def running(start, wait_until):
+    """A run whose ranks have started a child each."""
+
+    def begin(**options):
+        run = start("sleep 475 & echo ready; wait", **options)
+        last = run.plan.world_size - 1
+        wait_until(lambda: run.events("started"))
+        wait_until(lambda: "ready" in run.output(last, last // run.plan.allocation.ranks))
+        return run
+
+    return begin
+
+
+def kill(pid):
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_killed_node_agent_ends_the_run_and_leaves_nothing(running, marked_processes):
+    run = running()
+
+    kill(run.pid_of("node"))
+
+    assert run.wait() == 137
+    assert run.ending == ("FAILED", 137, "agent-killed", f"the agent on {run.exit['nodes'][0]} was killed")
+    assert marked_processes(run.mark) == []
+
+
+def test_a_killed_head_agent_ends_the_run_and_leaves_nothing(running, marked_processes):
+    run = running()
+
+    kill(run.pid_of("head"))
+
+    assert run.wait() == 137
+    assert run.ending == ("FAILED", 137, "agent-killed", f"the head agent on {run.exit['nodes'][0]} was killed")
+    assert marked_processes(run.mark) == []
+
+
+def test_a_killed_job_script_ends_the_run_and_leaves_nothing(running, marked_processes, wait_until):
+    run = running()
+
+    kill(run.process.pid)
+
+    wait_until(lambda: run.events("ended") and run.pid_of("head") is None)
+    assert run.ending == ("FAILED", 137, "job-script-killed", f"job.sh on {run.exit['nodes'][0]} was killed")
+    assert marked_processes(run.mark) == []
+
+
+def test_an_attempt_that_has_ended_is_not_run_again(start):
+    run = start("echo once >>$SERRIED_RESULTS_DIR/ran", ranks=1)
+    assert run.wait() == 0
+
+    again = start(None, plan=run.plan)
+
+    assert again.wait() == 0
+    assert "it has ended already: COMPLETED" in again.log
+    assert (run.place.results / "ran").read_text() == "once\n"
+
+
+def test_a_withdrawn_submission_does_not_run(start, make_run):
+    plan = make_run("touch $SERRIED_RESULTS_DIR/ran")
+    run = start(None, plan=plan, token="withdrawn-9")
+    assert run.wait() == 0
+
+    claims = run.directory.claims
+    (claims / f"{plan.run}-2").write_text("withdrawn")
+    late = start(None, plan=plan, token=f"{plan.run}-2")
+
+    assert late.wait() == 0
+    assert f"submission {plan.run}-2 was withdrawn" in late.log
+
+
+def test_a_submission_of_another_job_does_not_run(start):
+    run = start("sleep 0.2", ranks=1)
+    other = start(None, plan=run.plan, job="78")
+
+    assert sorted([run.wait(), other.wait()]) == [0, 0]
+    assert sorted(path.name for path in run.place.attempts.iterdir()) == ["1"]
+
+
+def test_a_scheduler_that_restarts_a_job_it_ended_gets_another_attempt(start, running, wait_until):
+    run = running()
+    run.process.terminate()
+    assert run.wait() == 143
+
+    again = start(None, plan=run.plan)
+
+    wait_until(lambda: again.events("started", attempt=2))
+    again.process.terminate()
+    assert again.wait() == 143
+    assert again.exit["attempts"] == 2

@@ -1,0 +1,159 @@
+"""Several nodes, pretended on one machine by a launcher that starts several node agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serried.plan import Source
+from serried.script.launcher import LAUNCHERS
+
+PYTHON = sys.executable
+
+
+def test_every_rank_knows_its_place(start):
+    run = start("echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK", nodes=3, ranks=2)
+
+    assert run.wait() == 0
+    places = [run.output(rank, rank // 2).strip() for rank in range(6)]
+    assert places == ["0 0 6 2 0 0", "1 1 6 2 0 0", "2 0 6 2 1 1", "3 1 6 2 1 1", "4 0 6 2 2 2", "5 1 6 2 2 2"]
+    assert run.exit["nodes"] == ["fake1", "fake2", "fake3"]
+
+
+def test_a_failure_on_one_node_ends_the_others_and_names_rank_and_node(start, marked_processes):
+    run = start("test $RANK = 3 && exit 9; sleep 100", nodes=3, ranks=2)
+
+    assert run.wait() == 9
+    assert run.ending == ("FAILED", 9, "exit", "rank 3 on fake2 exited with status 9")
+    assert marked_processes(run.mark) == []
+
+
+def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_processes):
+    run = start("(setsid sleep 476 &); sleep 100", nodes=3, ranks=1)
+    wait_until(lambda: len(run.events("started")) == 3)
+
+    victim = next(pid for pid in _agents(run) if b"FAKE_NODE=1" in _environment(pid))
+    os.kill(victim, signal.SIGKILL)
+
+    assert run.wait() == 137
+    assert run.ending == ("FAILED", 137, "agent-killed", "the agent on fake2 was killed")
+    assert marked_processes(run.mark) == []
+
+
+def test_an_agent_that_freezes_does_not_hold_up_the_end(start, wait_until):
+    run = start("sleep 100", nodes=2, ranks=1)
+    wait_until(lambda: len(run.events("started")) == 2)
+    victim = next(pid for pid in _agents(run) if b"FAKE_NODE=1" in _environment(pid))
+
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        run.process.terminate()
+        assert run.wait() == 143
+    finally:
+        os.kill(victim, signal.SIGKILL)
+
+
+def test_an_agent_whose_launcher_dies_says_so_and_the_node_is_lost(start, wait_until, marked_processes):
+    run = start("sleep 100", nodes=2, ranks=1)
+    wait_until(lambda: len(run.events("started")) == 2)
+
+    launcher = wait_until(lambda: run.pid_of("node", "2"))
+    os.kill(launcher, signal.SIGKILL)
+
+    assert run.wait() == 71
+    assert run.ending[:3] == ("NODE_FAIL", 71, "node-lost")
+    assert marked_processes(run.mark) == []
+
+
+def test_a_launcher_that_fails_at_first_is_tried_again(start, tmp_path, monkeypatch):
+    flaky = tmp_path / "flaky"
+    flaky.write_text('#!/bin/sh\nif mkdir "$0.tried" 2>/dev/null; then echo away >&2; exit 1; fi\nexec "$@"\n')
+    flaky.chmod(0o700)
+    usual = LAUNCHERS["fake"]
+    monkeypatch.setitem(LAUNCHERS, "fake", lambda plan: (str(flaky), *usual(plan)))
+
+    run = start("true", nodes=2, ranks=1)
+
+    assert run.wait() == 0
+    assert [(event["status"], event["said"]) for event in run.events("launcher-exit")] == [(1, ["away"]), (0, ["away"])]
+
+
+def test_a_source_that_cannot_be_unpacked_is_a_failed_launch(start, tmp_path):
+    archive = tmp_path / "broken.tar"
+    archive.write_bytes(b"no tar")
+    run = start("true", source=Source(directory=str(tmp_path), archive=str(archive)))
+
+    assert run.wait() == 70
+    assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
+    assert str(archive) in run.ending[3]
+
+
+REDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(value)
+print(int(value), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_torch_meets_by_what_it_finds_in_its_environment(start):
+    run = start([PYTHON, "-c", REDUCE], nodes=2, ranks=2)
+
+    assert run.wait(120) == 0
+    assert [run.output(rank, rank // 2) for rank in range(4)] == ["6\n"] * 4
+
+
+def test_two_jobs_on_one_node_do_not_meet(start):
+    listen = (
+        "import os, socket; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(('', int(os.environ['MASTER_PORT'])))"
+    )
+    runs = [start([PYTHON, "-c", f"{listen}; s.listen(); print(1)"], ranks=1) for _ in range(6)]
+
+    assert [run.wait() for run in runs] == [0] * 6
+
+
+def test_the_key_reaches_no_rank(start):
+    run = start("env", ranks=1)
+
+    assert run.wait() == 0
+    names = {line.partition("=")[0] for line in run.output().splitlines()}
+    assert names & {"SERRIED_KEY", "SERRIED_HEAD"} == set()
+
+
+def test_a_strangers_call_changes_nothing(start, wait_until):
+    run = start("sleep 0.5", nodes=2, ranks=1)
+    head = wait_until(lambda: run.pid_of("head"))
+    port = wait_until(lambda: _listening_port(head))
+    with socket.create_connection(("127.0.0.1", port), 5) as stranger:
+        stranger.sendall(b"0" * 64 + b" nonce " + b'{"node": 0, "host": "evil"}\n')
+
+    assert run.wait() == 0
+
+
+def _agents(run):
+    pattern = f"{run.plan.directory}/agent.pyz node"
+    listed = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False).stdout
+    return [int(pid) for pid in listed.split()]
+
+
+def _environment(pid):
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+def _listening_port(pid):
+    links = [link for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    sockets = {str(link.readlink()) for link in links}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+            return int(fields[1].partition(":")[2], 16)
+    return None
