@@ -1,6 +1,8 @@
+import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -35,17 +37,25 @@ def test_every_error_is_exported():
     assert kinds - set(serried.__all__) == set()
 
 
+def fresh(program):
+    """What a fresh interpreter prints."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(serried.__file__).parents[1])}
+    argv = [sys.executable, "-c", program]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 def test_importing_it_loads_next_to_nothing():
-    program = "import sys; before = set(sys.modules); import serried; print(*sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == ["__future__", "serried"]
+    loaded = fresh("import sys; before = set(sys.modules); import serried; print(*sorted(set(sys.modules) - before))")
+    assert loaded.split() == ["__future__", "serried"]
 
 
 def test_runs_is_a_function_whatever_was_imported_before():
     assert serried.runs() == []
     assert isinstance(serried.runs, types.ModuleType)
-    program = "import serried; assert serried.runs() == []; import serried.runs.index; assert serried.runs() == []"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert (
+        fresh("import serried; print(serried.runs()); import serried.runs.index; print(serried.runs())") == "[]\n[]\n"
+    )
+    assert fresh("from serried import runs; print(runs())") == "[]\n"
 
 
 def test_a_run_is_submitted_waited_for_and_read(project):

@@ -1,0 +1,225 @@
+"""`serried submit` killed, and its sbatch failing, at every step: then there is one job or none, and it is known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import serried
+from serried.contract.names import WITHDRAWN
+from serried.runs.index import records
+from serried.submission.reconcile import reconcile
+
+FAKES = Path(__file__).parents[1] / "fakes" / "bin"
+HELD = ("--set", 'resources.extra=["--begin=now+1hour"]')
+
+
+class Cluster:
+    """A fake Slurm, and a project to submit from."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = folder / "slurm"
+        self.project = folder / "project"
+        self.project.mkdir()
+        (self.project / "serried.toml").write_text(f'[clusters.slurm]\nroot = "{folder}/scratch"\n')
+        (self.project / "train.py").write_text("print(1)\n")
+        self.set = monkeypatch.setenv
+        self.set("PATH", f"{FAKES}:{os.environ['PATH']}")
+        self.set("FAKE_SLURM_STATE", str(self.state))
+        self.set("PYTHONPATH", str(Path(serried.__file__).parents[1]))
+
+    def start(self, *flags: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "serried", "submit", "--cluster", "slurm", *HELD, *flags, "--", "true"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, cwd=self.project, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+    def submit(self, mode: str = "") -> tuple[int, str, str]:
+        self.set("FAKE_SLURM_MODE", mode)
+        with self.start() as process:
+            out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def calls(self, command: str) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.state / "calls").read_text().splitlines()
+            return sum(json.loads(line)["command"] == command for line in lines)
+        return 0
+
+    @property
+    def jobs(self) -> list[str]:
+        return sorted(path.stem for path in self.state.glob("*.json"))
+
+    def end(self) -> None:
+        for job in self.jobs:
+            (self.state / f"{job}.cancel" / "all").touch()
+        deadline = time.monotonic() + 20
+        while any('"PENDING"' in (self.state / f"{job}.json").read_text() for job in self.jobs):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    made = Cluster(tmp_path, monkeypatch)
+    yield made
+    made.end()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """With its sbatch."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=20)
+
+
+def found_out(record) -> tuple[str, str | None]:
+    """What a record says once commands have looked at it for long enough."""
+    now = time.time()
+    for later in (100, 200):
+        reconcile(record, now + later)
+    (submission,) = record.submissions
+    return submission.state, submission.job
+
+
+def test_a_submission_that_goes_well_is_one_job(cluster):
+    code, out, err = cluster.submit()
+    (record,) = records()
+    assert (code, out, cluster.jobs) == (0, f"{record.id}\n", ["1"])
+    assert f"submitted {record.id} as job 1 of slurm" in err
+    assert found_out(record) == ("submitted", "1")
+
+
+def test_killed_before_it_asked_nothing_was_submitted(cluster, wait_until):
+    """Its sbatch never answers and accepts nothing: as good as a kill before the scheduler heard of it."""
+    cluster.set("FAKE_SLURM_MODE", "hang")
+    process = cluster.start()
+    wait_until(lambda: cluster.calls("sbatch"))
+    kill(process)
+    cluster.set("FAKE_SLURM_MODE", "")
+    (record,) = records()
+    assert record.submissions[0].state == "submitting"
+    assert found_out(record) == ("failed", None)
+    assert (cluster.jobs, cluster.calls("sbatch")) == ([], 1)
+
+
+def test_killed_while_sbatch_hangs_after_it_was_accepted_the_job_is_found(cluster, wait_until):
+    cluster.set("FAKE_SLURM_MODE", "accept-then-hang")
+    process = cluster.start()
+    wait_until(lambda: cluster.jobs)
+    kill(process)
+    cluster.set("FAKE_SLURM_MODE", "")
+    (record,) = records()
+    assert found_out(record) == ("submitted", "1")
+    assert (cluster.jobs, cluster.calls("sbatch")) == (["1"], 1)
+
+
+@pytest.mark.parametrize("milliseconds", range(30, 330, 30))
+def test_killed_at_any_moment_there_is_one_job_or_none_and_it_is_known(cluster, milliseconds):
+    process = cluster.start()
+    time.sleep(milliseconds / 1000)
+    kill(process)
+    states = [found_out(record) for record in records()]
+    assert len(cluster.jobs) <= 1
+    known = [job for state, job in states if state == "submitted"]
+    assert known == cluster.jobs
+    assert [state for state, job in states if job is None] == ["failed"] * (len(states) - len(known))
+
+
+@pytest.mark.parametrize("mode", ["accept-then-die", "accept-then-time-out", "accept-then-hang"])
+def test_an_sbatch_that_accepts_and_does_not_say_so_is_uncertain_and_then_found(cluster, mode):
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    code, out, err = cluster.submit(mode)
+    (record,) = records()
+    assert (code, out) == (3, "")
+    assert "the next `serried ps` finds out" in err
+    assert record.submissions[0].state == "uncertain"
+
+    cluster.set("FAKE_SLURM_MODE", "")
+    assert found_out(record) == ("submitted", "1")
+    assert cluster.calls("sbatch") == 1
+
+
+def test_an_sbatch_that_is_killed_after_it_printed_the_id_has_submitted(cluster):
+    assert cluster.submit("print-then-die")[0] == 0
+    assert found_out(records()[0]) == ("submitted", "1")
+
+
+def test_a_job_accepted_after_two_looks_found_nothing_ends_itself(cluster):
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    cluster.submit("hang")
+    cluster.set("FAKE_SLURM_MODE", "")
+    (record,) = records()
+    assert found_out(record) == ("failed", None)
+    (submission,) = record.submissions
+
+    late = subprocess.run(
+        ["bash", record.where.job_script, submission.token],
+        env={**os.environ, "SLURM_JOB_ID": "99", "SLURM_JOB_NODELIST": "n1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert late.returncode == 0
+    assert "was withdrawn" in late.stdout + late.stderr
+    assert record.where.claim(submission.token).read_text() == WITHDRAWN
+    assert list(record.where.path.glob("attempts/*")) == []
+
+
+@pytest.mark.parametrize("mode", ["refuse", "refuse-option"])
+def test_what_slurm_refuses_is_an_error_in_its_words_with_nothing_left(cluster, mode, tmp_path):
+    code, out, err = cluster.submit(mode)
+    assert (code, out, records()) == (2, "", [])
+    assert "error: Slurm refused the job\n  | sbatch: " in err
+    assert [path.name for path in (tmp_path / "scratch/project").iterdir()] == ["sources"]
+
+
+def test_an_unreachable_controller_is_exit_code_3_with_nothing_left(cluster, tmp_path):
+    code, out, err = cluster.submit("unreachable")
+    assert (code, out, records()) == (3, "", [])
+    assert "nothing was submitted" in err
+    assert "Unable to contact slurm controller" in err
+    assert [path.name for path in (tmp_path / "scratch/project").iterdir()] == ["sources"]
+
+
+def test_ctrl_c_while_sbatch_runs_keeps_the_record(cluster, wait_until):
+    cluster.set("FAKE_SLURM_MODE", "accept-then-hang")
+    process = cluster.start()
+    wait_until(lambda: cluster.jobs)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    cluster.set("FAKE_SLURM_MODE", "")
+    assert process.returncode == 3
+    assert "do not submit it again" in err
+    assert found_out(records()[0]) == ("submitted", "1")
+
+
+def test_ps_finds_out_by_itself(cluster):
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    cluster.submit("accept-then-hang")
+    cluster.set("FAKE_SLURM_MODE", "")
+    argv = [sys.executable, "-m", "serried", "ps", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    (run,) = json.loads(done.stdout)["runs"]
+    assert (run["state"], run["job"]) == ("PENDING", "1")
+
+
+def test_forget_gives_up_what_stays_uncertain(cluster):
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    cluster.submit("hang")
+    cluster.set("FAKE_SLURM_MODE", "unreachable")
+    (record,) = records()
+    argv = [sys.executable, "-m", "serried", "forget", "-y", "last"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert "if its job starts after all, it ends itself" in done.stderr
+    assert record.submissions[0].state == "failed"
+    assert record.where.claim(record.submissions[0].token).read_text() == WITHDRAWN
