@@ -49,7 +49,7 @@ def test_a_failed_run_on_one_screen(serried, make):
         "  2026-11-18 11:07:42  ranks 0-1 started on n1\n"
         "  2026-11-18 11:07:42  ranks 2-3 started on n2\n"
         "  2026-11-18 11:07:50  stopping: a rank failed (rank 3 on n2)\n"
-        "  2026-11-18 11:07:50  rank 3 on n2 was killed by signal 9\n"
+        "  2026-11-18 11:07:50  rank 3 on n2 was killed by signal 9 (SIGKILL)\n"
         "  2026-11-18 11:17:40  attempt 1 ended: FAILED, rank 3 on n2 exited with status 1\n"
         "\n"
         "files\n"
@@ -80,6 +80,17 @@ def test_json_has_plan_attempts_timeline_and_files(serried, make):
     }
     assert shown["files"]["run"] == str(run.where.path)
     assert shown["submissions"][0]["token"] == "k3f9q2-1"
+
+
+def test_the_end_of_an_attempt_comes_after_what_led_to_it_though_it_counts_whole_seconds(serried, make):
+    run = make()
+    run.journal({"t": T + 600.9, "event": "stopping", "reason": "limit"})
+    run.ending("TIMEOUT", message="the time limit came")
+    lines = serried("show", "last").out.splitlines()
+    assert lines[lines.index("files") - 3 : lines.index("files") - 1] == [
+        "  2026-11-18 11:17:40  stopping: the time limit is near",
+        "  2026-11-18 11:17:40  attempt 1 ended: TIMEOUT, the time limit came",
+    ]
 
 
 def test_torn_journals_cost_their_torn_lines_alone(serried, make):

@@ -159,7 +159,8 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         files.append(("source", str(where.source) if plan.source.snapshot else plan.source.directory))
     if status.elements is None:
         files += [("checkpoints", str(directory.checkpoints)), ("results", str(directory.results))]
-    files.append(("scheduler", str(where.scheduler_log(selection.element))))
+    script = where.scheduler_log(selection.element) if status.elements is None else where.path / "scheduler-I.log"
+    files.append(("scheduler", str(script)))
     return files
 
 

@@ -8,7 +8,8 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import names
-from serried.runs.explain import Explanation, explain, signal_name
+from serried.runs.explain import Explanation, explain
+from serried.runs.signals import signal_name
 from serried.runs.waiting import stand
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, local_time, overwritten, printable

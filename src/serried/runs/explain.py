@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -124,11 +123,3 @@ def _asked_by(status: RunStatus) -> str | None:
     attempt = latest_attempt(status.record.where.element(status.element))
     requests = read_journal(attempt.control) if attempt else []
     return next((str(one["by"]) for one in reversed(requests) if one.get("request") == "stop" and "by" in one), None)
-
-
-def signal_name(number: object) -> str:
-    """`signal 11 (SIGSEGV)`."""
-    try:
-        return f"signal {number} ({signal.Signals(int(str(number))).name})"
-    except ValueError:
-        return f"signal {number}"

@@ -11,6 +11,7 @@ from serried.contract.layout import AttemptDirectory, ElementDirectory
 from serried.runs.evidence import attempt_numbers
 from serried.runs.moments import iso, seconds_of
 from serried.runs.record import Record
+from serried.runs.signals import signal_name
 
 _REASONS = {
     "failure": "a rank failed",
@@ -89,6 +90,23 @@ def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:
     started = attempt.claim.get("started")
     if isinstance(started, int | float):
         yield Event(float(started), f"attempt {number} began on {attempt.claim.get('host', '?')}", number)
+    yield from _inside(attempt, nodes)
+
+
+def _inside(attempt: Attempt, nodes: int) -> Iterator[Event]:
+    """What its journals tell, and its end: exit.json counts whole seconds, so it is put after all that led to it."""
+    number = attempt.number
+    events = list(_journals(attempt, nodes))
+    yield from events
+    ended = seconds_of(attempt.exit.get("ended"))
+    if ended is not None:
+        message = attempt.exit.get("message")
+        text = f"attempt {number} ended: {attempt.state}" + (f", {message}" if message else "")
+        yield Event(max([ended, *(event.t for event in events if event.t < ended + 1)]), text, number)
+
+
+def _journals(attempt: Attempt, nodes: int) -> Iterator[Event]:
+    number = attempt.number
     head = read_journal(attempt.directory.events)
     yield from _entries(head, number, _head_text)
     hosts = {entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == "connected"}
@@ -96,10 +114,6 @@ def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:
         journal = read_journal(attempt.directory.node_events(node))
         yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
-    ended = seconds_of(attempt.exit.get("ended"))
-    if ended is not None:
-        message = attempt.exit.get("message")
-        yield Event(ended, f"attempt {number} ended: {attempt.state}" + (f", {message}" if message else ""), number)
 
 
 def _entries(journal: Iterable[Mapping[str, Any]], number: int, text_of: Any) -> Iterator[Event]:
@@ -117,6 +131,8 @@ def _head_text(entry: Mapping[str, Any]) -> str | None:
         because = entry.get("because")
         reason = _REASONS.get(str(entry.get("reason")), str(entry.get("reason")))
         return f"stopping: {reason}" + (f" ({because})" if because else "")
+    if event == "launch-failed":
+        return f"the launch failed: {entry.get('message')}"
     if event == "node-lost":
         return f"node {entry.get('node')} ({entry.get('host')}) was lost"
     return None
@@ -141,5 +157,5 @@ def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iter
         code, signal = entry.get("exit_code"), entry.get("signal")
         if code == 0:
             continue
-        how = f"was killed by signal {signal}" if signal else f"exited with status {code}"
+        how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
         yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}", number)
