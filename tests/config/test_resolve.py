@@ -386,7 +386,7 @@ def test_a_root_under_home_on_a_cluster_warns(folder: Path, monkeypatch: pytest.
     fake_slurm(folder, monkeypatch)
     monkeypatch.delenv("USER", raising=False)
     home = os.environ["HOME"]
-    found = resolve(folder, command=BARE)
+    found = resolve(folder, command=BARE, resources__ranks=1)
     assert (found.cluster.root, [warning.split(",")[0] for warning in found.warnings]) == (
         f"{home}/serried",
         [f"run directories go to `{home}/serried`"],
@@ -397,7 +397,7 @@ def test_a_root_under_home_on_a_cluster_warns(folder: Path, monkeypatch: pytest.
 def test_run_directories_go_to_scratch_on_a_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
     fake_slurm(folder, monkeypatch)
     monkeypatch.setenv(variable, "/lustre/ada")
-    found = resolve(folder, command=BARE)
+    found = resolve(folder, command=BARE, resources__ranks=1)
     assert (found.cluster.root, str(found.origins["cluster.root"]), found.warnings) == (
         "/lustre/ada/serried",
         variable,
@@ -420,6 +420,15 @@ def test_a_root_may_name_variables_and_must_be_absolute(folder: Path, monkeypatc
     assert refusal(folder, "[clusters.local]\nroot = 'runs'", command=BARE)[0] == (
         "serried.toml:2: `root` must be an absolute path, not `runs`"
     )
+
+
+def test_a_job_without_gpus_is_no_surprise_where_slurm_did_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_slurm(folder, monkeypatch)
+    monkeypatch.setenv("SCRATCH", "/lustre/ada")
+    warning = "nobody said whether `slurm` has GPUs, so none is asked for: say --gpus N, or --ranks N for CPUs"
+    seen = [resolve(folder, command=BARE).warnings]
+    seen += [resolve(folder, command=BARE, resources__ranks=2).warnings]
+    assert seen == [(warning,), ()]
 
 
 def test_slurm_is_asked_for_its_partitions_once(folder: Path, monkeypatch: pytest.MonkeyPatch):

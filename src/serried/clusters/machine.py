@@ -13,7 +13,7 @@ Command = Callable[[list[str], float, Mapping[str, str]], str | None]
 """Runs a command for at most so many seconds and returns what it printed; None when it failed."""
 
 PROC = Path("/proc/driver/nvidia/gpus")
-_SINFO_SECONDS = 5.0
+_SINFO_SECONDS = 4.0
 _SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
 

@@ -54,12 +54,13 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
     experiment = builder.experiment(chosen, command, files.directory, here)
+    place = builder.cluster()
     return Resolved(
         project=builder.project(files),
         experiment=experiment,
-        cluster=builder.cluster(),
+        cluster=place,
         origins=builder.origins,
-        warnings=(*warnings, *builder.warnings, *_literal_variables(experiment)),
+        warnings=(*warnings, *builder.warnings, *_literal_variables(experiment), *_unknown_gpus(experiment, place)),
     )
 
 
@@ -118,6 +119,17 @@ def _literal_variables(experiment: Experiment) -> tuple[str, ...]:
         f"the command says `{name}` and no shell fills it in: use a placeholder such as `{{data}}` or `{{results}}`, "
         "or set `shell = true`"
         for name in words.variables(experiment.command)
+    )
+
+
+def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:
+    """Slurm may not have answered: then a job without GPUs must not come as a surprise."""
+    asked = experiment.resources
+    said = [amount for amount in (asked.gpus, asked.ranks, asked.gpu_type, cluster.gpus_per_node) if amount is not None]
+    if said or not experiment.command:
+        return ()
+    return (
+        f"nobody said whether `{cluster.name}` has GPUs, so none is asked for: say --gpus N, or --ranks N for CPUs",
     )
 
 
