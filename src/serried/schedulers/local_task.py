@@ -139,13 +139,18 @@ class Task:
         code, number = (128 - status, -status) if status < 0 else (status, None)
         if self._ending:
             self._end(self._ending, exit_code=code, number=number)
-        elif status == REQUEUE_STATUS and self._request.requeue:
+        elif status == REQUEUE_STATUS and self._request.requeue and not self._is_final:
             self.queued = time.time()
             self.standing = Standing(restarts=self.standing.restarts + 1)
         elif status == 0:
             self._end(names.COMPLETED, exit_code=0)
         else:
             self._end(names.FAILED, exit_code=code, number=number, reason="NonZeroExitCode" if number is None else "")
+
+    @property
+    def _is_final(self) -> bool:
+        """Whether the agent has written the end: then the status is the program's own, and no wish."""
+        return RunDirectory(Path(self._request.directory)).element(self.element).exit.exists()
 
     def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
         self.standing = replace(

@@ -22,8 +22,8 @@ SUBMIT_TIMEOUT_SECONDS = 60.0
 QUERY_TIMEOUT_SECONDS = 45.0
 """A client gives up by itself after 10 s (18 s for two tries); less than 30 would cut off slow but true answers."""
 
-ACCOUNT_DAYS = 14
-"""How far back `sacct` looks when nobody says: job ids wrap, and a wide window is refused by some sites."""
+ACCOUNT_SECONDS = 30 * 24 * 3600
+"""How far back `sacct` looks at most: job ids wrap, and a wide window is refused by some sites."""
 
 TIMEOUT_VARIABLE = "SERRIED_SCHEDULER_TIMEOUT"
 
@@ -85,7 +85,7 @@ class Slurm:
         answer = self._cache.get()
         if answer is not None:
             jobs = _read(answer.texts)
-            if all(job in answer.asked or _is_covered(job, jobs) for job in ids):
+            if not set(_uncovered(ids, jobs)).difference(answer.asked):
                 return _only(ids, jobs)
         return _only(ids, self._ask(ids, since))
 
@@ -108,7 +108,7 @@ class Slurm:
         start = time.monotonic()
         texts = {"squeue": self._squeue(slurm_parse.JOB_FORMAT)}
         jobs = _read(texts)
-        forgotten = [job for job in ids if not _is_covered(job, jobs)]
+        forgotten = _uncovered(ids, jobs)
         if forgotten:
             texts["sacct"] = self._sacct(slurm_parse.ACCOUNT_FIELDS, since, forgotten) or ""
         self._cache.put(ids, texts, time.monotonic() - start)
@@ -123,7 +123,8 @@ class Slurm:
 
     def _sacct(self, fields: Sequence[str], since: float | None, ids: Sequence[str] = ()) -> str | None:
         """What the accounts say: nothing where there are none; None where they cannot be read now."""
-        seconds = int(time.time() - since) + 60 if since is not None else ACCOUNT_DAYS * 24 * 3600
+        # A minute more, for clocks that differ. Relative, so that no time zone comes between us.
+        window = ACCOUNT_SECONDS if since is None else min(max(int(time.time() - since), 0) + 60, ACCOUNT_SECONDS)
         jobs = [f"--jobs={','.join(ids)}"] if ids else []
         argv = [
             "sacct",
@@ -132,8 +133,7 @@ class Slurm:
             "--noheader",
             f"--delimiter={slurm_parse.SEPARATOR}",
             f"--user={os.getuid()}",
-            # Relative, so that no time zone comes between us.
-            f"--starttime=now-{max(seconds, 60)}seconds",
+            f"--starttime=now-{window}seconds",
             f"--format={','.join(fields)}",
             *jobs,
         ]
@@ -184,11 +184,10 @@ def _key(job: str) -> tuple[str, int | None]:
     return number, int(element) if element else None
 
 
-def _is_covered(job: str, jobs: Mapping[tuple[str, int | None], Job]) -> bool:
-    number, element = _key(job)
-    if element is None:
-        return any(known == number for known, _ in jobs)
-    return (number, element) in jobs
+def _uncovered(ids: Sequence[str], jobs: Mapping[tuple[str, int | None], Job]) -> list[str]:
+    """The ids that `jobs` says nothing about."""
+    numbers = {number for number, _ in jobs}
+    return [job for job in ids if (job not in numbers if job.isdecimal() else _key(job) not in jobs)]
 
 
 def _only(ids: Sequence[str], jobs: Mapping[tuple[str, int | None], Job]) -> dict[tuple[str, int | None], Job]:

@@ -1,0 +1,216 @@
+"""The sbatch command, word for word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from building import a_plan
+from serried.plan import Limit
+from serried.schedulers import slurm_argv
+
+D = "/scratch/digits/train/k3f9q2"
+
+
+def argv(plan):
+    return list(slurm_argv.submission(plan, f"{plan.run}-1", {}).argv)
+
+
+def plan_with(**allocation):
+    return a_plan(root="/scratch", **{"nodes": 1, "cpus": 2, "memory_mb": None, "time_seconds": 3600, **allocation})
+
+
+def at(plan, **site):
+    return replace(plan, site=replace(plan.site, **site))
+
+
+def test_everything_that_can_be_asked_for_is_on_argv():
+    plan = plan_with(
+        nodes=2,
+        gpus=4,
+        gpu_type="v100l",
+        cpus=32,
+        memory_mb=65536,
+        time_seconds=2 * 86400 + 90,
+        account="def-rjliao",
+        partition="gpu,gpu-long",
+        qos="high",
+        reservation="course one",
+        constraint=("nvlink", "a100|h100"),
+        licenses=("matlab:2", "ansys"),
+        exclusive=True,
+        comment="it's $(id) #5",
+        mail_user="ada@example.org",
+        mail_type=("END", "FAIL"),
+        extra=("--nice=100", "--switches=1"),
+        indices=range(1000),
+    )
+    plan = replace(plan, limit=Limit(lead_seconds=120, restarts=2), array=replace(plan.array, parallel=8))
+    assert argv(plan) == [
+        "sbatch",
+        "--parsable",
+        "--job-name=train-k3f9q2-1",
+        f"--chdir={D}",
+        f"--output={D}/scheduler-%a.log",
+        "--open-mode=append",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=32",
+        "--mem=65536M",
+        "--gres=gpu:v100l:4",
+        "--time=2-00:02:00",
+        "--signal=B:USR1@120",
+        "--account=def-rjliao",
+        "--partition=gpu,gpu-long",
+        "--qos=high",
+        "--reservation=course one",
+        "--constraint=nvlink&a100|h100",
+        "--licenses=matlab:2,ansys",
+        "--comment=it's $(id) #5",
+        "--mail-user=ada@example.org",
+        "--mail-type=END,FAIL",
+        "--exclusive",
+        "--requeue",
+        "--export=ALL",
+        "--array=0-999%8",
+        "--nice=100",
+        "--switches=1",
+        f"{D}/job.sh",
+        "k3f9q2-1",
+    ]
+
+
+def test_what_was_not_asked_for_is_left_to_the_cluster():
+    plan = plan_with(memory_mb=None, time_seconds=None)
+    assert argv(plan) == [
+        "sbatch",
+        "--parsable",
+        "--job-name=train-k3f9q2-1",
+        f"--chdir={D}",
+        f"--output={D}/scheduler.log",
+        "--open-mode=append",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=2",
+        "--no-requeue",
+        "--export=ALL",
+        f"{D}/job.sh",
+        "k3f9q2-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "expected"),
+    [
+        ("gres", None, "--gres=gpu:4"),
+        ("gres", "a100", "--gres=gpu:a100:4"),
+        ("gpus-per-node", None, "--gpus-per-node=4"),
+        ("gpus-per-node", "a100", "--gpus-per-node=a100:4"),
+    ],
+)
+def test_gpus_are_asked_for_per_node_as_the_profile_says(option, kind, expected):
+    words = argv(at(plan_with(gpus=4, gpu_type=kind), gpu_option=option))
+    assert [word for word in words if "gpu" in word] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "cpus", "memory"),
+    [
+        # the lab's launcher: G GPUs and c CPUs for each of them, on N nodes
+        (1, 1, 2, 10240),
+        (2, 4, 12, 40960),
+        # the university's five templates
+        (1, 2, 4, 262144),
+        (1, 4, 8, 0),
+        (4, 4, 8, 0),
+        # the course's cluster: 2 nodes of 4 V100s, 8 CPUs each
+        (2, 4, 32, 65536),
+    ],
+)
+def test_one_task_per_node_owns_all_that_is_asked_for_there(nodes, gpus, cpus, memory):
+    words = argv(plan_with(nodes=nodes, gpus=gpus, cpus=cpus, memory_mb=memory))
+    assert words[6:11] == [
+        f"--nodes={nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={cpus}",
+        f"--mem={memory}M" if memory else "--mem=0",
+        f"--gres=gpu:{gpus}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (1, "0:01:00"),
+        (60, "0:01:00"),
+        (61, "0:02:00"),
+        (3600, "1:00:00"),
+        (5400, "1:30:00"),
+        (86399, "1-00:00:00"),
+        (86400, "1-00:00:00"),
+        (90061, "1-01:02:00"),
+    ],
+)
+def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
+    assert slurm_argv.walltime(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "lead"), [(3600, 60, 60), (3600, 1800, 900), (120, 60, 30), (3600, 0, 0), (None, 60, 0)]
+)
+def test_a_lead_is_at_most_a_quarter_of_the_limit(limit, asked, lead):
+    plan = replace(plan_with(time_seconds=limit), limit=Limit(lead_seconds=asked))
+    assert slurm_argv.lead_seconds(plan) == lead
+    assert any(word.startswith("--signal") for word in argv(plan)) == bool(lead)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "site_allows", "word"),
+    [(1, True, "--requeue"), (0, True, "--no-requeue"), (1, False, "--no-requeue"), (0, False, "--no-requeue")],
+)
+def test_requeueing_is_always_stated(restarts, site_allows, word):
+    plan = replace(at(plan_with(), requeue=site_allows), limit=Limit(restarts=restarts))
+    assert [each for each in argv(plan) if "requeue" in each] == [word]
+
+
+@pytest.mark.parametrize(
+    ("root", "indices", "pattern"),
+    [
+        ("/s/50% off", None, "/s/50%% off/digits/train/k3f9q2/scheduler.log"),
+        ("/s/%j", [1], "/s/%%j/digits/train/k3f9q2/scheduler-%a.log"),
+        ("/s/a\\b%", None, "/s/a\\\\b%/digits/train/k3f9q2/scheduler.log"),
+        ("/s/a\\b%", [1], "/s/a\\\\b%/digits/train/k3f9q2/scheduler.log"),
+    ],
+)
+def test_the_log_is_where_it_is_in_sbatch_s_own_escapes(root, indices, pattern):
+    plan = at(a_plan(indices=indices), root=root)
+    assert f"--output={pattern}" in argv(plan)
+
+
+def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
+    environment = {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/lab/slurm.conf",
+        "SLURM_JOB_ID": "7",
+        "SLURM_EXPORT_ENV": "NONE",
+        "SBATCH_PARTITION": "debug",
+        "SRUN_DEBUG": "1",
+        "SQUEUE_FORMAT": "%i",
+        "SERRIED_MARK": "k3f9q2/-/1",
+        "SERRIED_RUN_ID": "k3f9q2",
+        "SERRIED_CLUSTER": "fir",
+        "SLURMISH": "kept",
+    }
+    made = slurm_argv.submission(plan_with(), "k3f9q2-1", environment)
+    assert made.environment == {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/lab/slurm.conf",
+        "SERRIED_CLUSTER": "fir",
+        "SLURMISH": "kept",
+    }
+
+
+@pytest.mark.parametrize(("share", "umask"), [("user", 0o077), ("group", 0o027)])
+def test_the_job_starts_with_the_umask_of_who_may_read_the_run(share, umask):
+    assert slurm_argv.submission(replace(plan_with(), share=share), "k3f9q2-1", {}).umask == umask
