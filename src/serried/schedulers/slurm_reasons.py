@@ -39,6 +39,7 @@ REASONS = (
     ("QOSGrp*Minutes*", "this QoS has used up its hours for now"),
     ("QOSGrp*", "all users of this QoS together hold what it allows"),
     ("QOSUsageThreshold", "its account has used more than this QoS tolerates"),
+    ("QOSJobLimit", "this QoS runs as many jobs as it may"),
     ("QOSResourceLimit", "a limit of its QoS is reached"),
     ("QOSTimeLimit", "its time limit is longer than this QoS allows; it never starts like this"),
     ("AssocMaxJobsLimit", "you run as many jobs as your account allows you; it starts when one of them ends"),

@@ -1,0 +1,192 @@
+"""Slurm when something goes wrong, on the fake; and its accounts, on the lab."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from building import a_plan
+from serried.contract import names
+from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
+from serried.schedulers import cache
+from serried.schedulers.slurm import Slurm
+
+
+@pytest.fixture
+def slurm(fake_slurm):
+    fake_slurm()
+    return Slurm(timeout=30)
+
+
+@pytest.fixture
+def submit(tmp_path):
+    def submit(slurm, script="true", token="k3f9q2-1", **plan):
+        made = a_plan(token.partition("-")[0], root=tmp_path / "scratch", nodes=1, **plan)
+        directory = Path(made.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "job.sh").write_text(f"#!/bin/bash\n{script}\n")
+        return slurm.submit(slurm.submission(made, token, os.environ))
+
+    return submit
+
+
+def states(slurm, *ids):
+    return {element: job.state for (_, element), job in slurm.poll(ids).items()}
+
+
+@pytest.mark.parametrize(
+    ("mode", "error"),
+    [
+        ("refuse", SubmissionRefused),
+        ("refuse-option", SubmissionRefused),
+        ("unreachable", SchedulerUnreachable),
+        ("accept-then-time-out", SubmissionUncertain),
+        ("accept-then-die", SubmissionUncertain),
+    ],
+)
+def test_each_way_in_which_sbatch_fails_has_its_own_error(slurm, submit, fake_slurm, mode, error):
+    fake_slurm(mode)
+    with pytest.raises(error) as raised:
+        submit(slurm)
+    assert raised.value.details is not None or mode == "accept-then-die"
+
+
+@pytest.mark.parametrize("mode", ["hang", "accept-then-hang"])
+def test_an_sbatch_that_does_not_answer_leaves_it_uncertain(submit, fake_slurm, mode):
+    fake_slurm(mode)
+    with pytest.raises(SubmissionUncertain):
+        submit(Slurm(timeout=1))
+
+
+@pytest.mark.parametrize("mode", ["accept-then-time-out", "accept-then-die"])
+def test_a_job_that_was_accepted_without_a_word_is_found_by_its_token(slurm, submit, fake_slurm, mode):
+    fake_slurm(mode)
+    with pytest.raises(SubmissionUncertain):
+        submit(slurm)
+    fake_slurm()
+    assert slurm.find("k3f9q2-1", time.time()) == "1"
+
+
+def test_an_id_that_was_said_counts_although_sbatch_died_after_it(slurm, submit, fake_slurm):
+    fake_slurm("print-then-die")
+    assert submit(slurm) == "1"
+
+
+def test_a_banner_before_the_id_is_not_the_id(slurm, submit, fake_slurm):
+    fake_slurm("banner")
+    assert submit(slurm) == "1"
+
+
+def test_a_controller_that_is_away_is_no_state(slurm, submit, fake_slurm):
+    job = submit(slurm)
+    fake_slurm("unreachable")
+    with pytest.raises(SchedulerUnreachable):
+        slurm.poll([job])
+    with pytest.raises(SchedulerUnreachable):
+        slurm.find("k3f9q2-1")
+    with pytest.raises(SchedulerUnreachable):
+        slurm.cancel([job])
+
+
+def test_a_question_that_takes_too_long_is_unreachable(submit, slurm, fake_slurm):
+    job = submit(slurm)
+    fake_slurm("slow")
+    with pytest.raises(SchedulerUnreachable):
+        Slurm(timeout=1).poll([job])
+
+
+def test_what_the_queue_forgot_is_in_the_accounts(slurm, submit, monkeypatch, wait_until):
+    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setenv("FAKE_SLURM_KEEP", "0")
+    job = submit(slurm, "exit 3")
+    wait_until(lambda: states(slurm, job) == {None: names.FAILED})
+    assert slurm.poll([job])[job, None].exit_code == 3
+    assert slurm.find("k3f9q2-1") == job
+
+
+def test_an_element_that_the_queue_forgot_is_asked_for_by_name(slurm, submit, monkeypatch, wait_until):
+    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setenv("FAKE_SLURM_KEEP", "0")
+    job = submit(slurm, "[[ $SLURM_ARRAY_TASK_ID == 0 ]] || sleep 600", indices=[0, 1])
+    wait_until(lambda: set(states(slurm, job)) == {1})
+    assert states(slurm, job, f"{job}_0") == {0: names.COMPLETED, 1: names.RUNNING}
+    slurm.cancel([job])
+    wait_until(lambda: states(slurm, f"{job}_1") == {1: names.CANCELLED})
+
+
+def test_without_accounts_a_forgotten_job_is_absent_and_no_error(slurm, submit, fake_slurm, monkeypatch, wait_until):
+    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setenv("FAKE_SLURM_KEEP", "0")
+    fake_slurm("no-accounts")
+    job = submit(slurm)
+    wait_until(lambda: states(slurm, job) == {})
+    assert slurm.find("k3f9q2-1") is None
+
+
+def test_accounts_that_are_down_cannot_tell_whether_a_job_was_accepted(slurm, fake_slurm):
+    fake_slurm("accounts-down")
+    with pytest.raises(SchedulerUnreachable):
+        slurm.find("k3f9q2-1")
+
+
+def test_two_processes_that_ask_within_seconds_take_one_squeue(slurm, submit, tmp_path):
+    job = submit(slurm)
+    for each in (slurm, Slurm(), Slurm()):
+        each.poll([job])
+    calls = [json.loads(line)["command"] for line in (tmp_path / "slurm" / "calls").read_text().splitlines()]
+    assert calls == ["sbatch", "squeue"]
+    assert dict(slurm.calls) == {"sbatch": 1, "squeue": 1}
+
+
+def test_a_job_that_is_younger_than_the_shared_answer_is_asked_for_anew(slurm, submit):
+    slurm.poll([submit(slurm)])
+    assert states(slurm, submit(slurm, token="m4g8r3-1")) != {}
+
+
+def test_after_a_cancellation_nobody_is_shown_the_answer_from_before(slurm, submit, wait_until):
+    job = submit(slurm, "sleep 600")
+    wait_until(lambda: states(slurm, job) == {None: names.RUNNING})
+    slurm.cancel([job])
+    slurm.poll([job])
+    assert slurm.calls["squeue"] >= 2
+
+
+def test_many_jobs_and_elements_take_one_squeue_and_one_sacct(slurm, submit):
+    ids = [submit(slurm), "900001", "900002", "900003_7"]
+    slurm.poll(ids)
+    assert dict(slurm.calls) == {"sbatch": 1, "squeue": 1, "sacct": 1}
+
+
+def test_no_ids_take_no_question(slurm):
+    assert (slurm.poll([]), slurm.cancel([]), dict(slurm.calls)) == ({}, None, {})
+
+
+def test_a_path_that_lacks_sbatch_does_not_hide_it(slurm, tmp_path):
+    plan = a_plan(root=tmp_path / "scratch", nodes=1)
+    Path(plan.directory).mkdir(parents=True)
+    (Path(plan.directory) / "job.sh").write_text("#!/bin/bash\ntrue\n")
+    environment = {"PATH": "/usr/bin:/bin"} | {k: v for k, v in os.environ.items() if k.startswith("FAKE_")}
+    assert slurm.submit(slurm.submission(plan, "k3f9q2-1", environment)) == "1"
+
+
+def test_the_lab_s_accounts_know_what_its_queue_has_forgotten(lab_with_accounting, monkeypatch, submit, wait_until):
+    for name, value in lab_with_accounting.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
+    slurm = Slurm()
+    monkeypatch.setattr(slurm, "_squeue", lambda fields: "")  # noqa: ARG005 - MinJobAge is minutes
+    start = time.time()
+    failed, array = submit(slurm, "exit 3"), submit(slurm, "exit $SLURM_ARRAY_TASK_ID", "m4g8r3-1", indices=[0, 4])
+    wait_until(lambda: states(slurm, failed, array, f"{array}_0", f"{array}_4").keys() == {None, 0, 4})
+    wait_until(lambda: set(states(slurm, failed, array).values()) == {names.FAILED, names.COMPLETED})
+    found = slurm.poll([failed, array], since=start)
+    assert {key: (job.state, job.exit_code) for key, job in found.items()} == {
+        (failed, None): (names.FAILED, 3),
+        (array, 0): (names.COMPLETED, 0),
+        (array, 4): (names.FAILED, 4),
+    }
+    assert (slurm.find("k3f9q2-1", start), slurm.find("m4g8r3-1", start)) == (failed, array)

@@ -1,0 +1,194 @@
+"""What Slurm prints, in the shapes of 20.11 to 25.05. `|` stands for the unit separator.
+
+The tables of 22.05 are recorded from the lab. The others follow the manual pages of their release: 20.11 cuts no
+field that has no width, 23.02 prints `exit_code` as `status:signal`, 24.05 adds states.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.contract import names
+from serried.schedulers import slurm_parse
+from serried.schedulers.interface import Job
+
+
+def said(table):
+    return table.replace("|", slurm_parse.SEPARATOR)
+
+
+QUEUE_22_05 = said("""\
+5|0|CANCELLED|None|15|1795232880|1795232883|0|n1|
+10|N/A|CANCELLED|None|15|1795232880|1795232883|0|n1|
+1|N/A|COMPLETED|None|0|1795232880|1795232880|0|n1|
+2|N/A|FAILED|NonZeroExitCode|768|1795232880|1795232880|0|n1|
+3|N/A|FAILED|JobLaunchFailure|9|1795232880|1795232880|0|n1|
+5|16-20:2%2|PENDING|JobArrayTaskLimit|0|N/A|N/A|0||
+7|N/A|PENDING|BeginTime|0|1795236480|NONE|0||
+8|N/A|PENDING|DependencyNeverSatisfied|0|N/A|N/A|0||
+9|N/A|PENDING|BeginTime|0|1795232894|NONE|1||
+6|N/A|PENDING|JobHeldUser|0|N/A|N/A|0||
+4|N/A|RUNNING|None|0|1795232880|1826768880|0|n[1-2]|
+5|4|RUNNING|None|0|1795232883|NONE|0|n2|
+""")
+
+
+def test_a_recorded_queue_is_read_as_it_stands():
+    ended = 1795232883.0
+    waits = {"raw": "PENDING", "reason": "JobArrayTaskLimit"}
+    assert slurm_parse.queue(QUEUE_22_05) == [
+        Job("5", 0, names.CANCELLED, "CANCELLED", exit_code=0, signal=15, ended=ended, nodes=("n1",)),
+        Job("10", None, names.CANCELLED, "CANCELLED", exit_code=0, signal=15, ended=ended, nodes=("n1",)),
+        Job("1", None, names.COMPLETED, "COMPLETED", exit_code=0, ended=1795232880.0, nodes=("n1",)),
+        Job("2", None, names.FAILED, "FAILED", "NonZeroExitCode", 3, ended=1795232880.0, nodes=("n1",)),
+        Job("3", None, names.FAILED, "FAILED", "JobLaunchFailure", 0, 9, ended=1795232880.0, nodes=("n1",)),
+        Job("5", 16, names.PENDING, **waits),
+        Job("5", 18, names.PENDING, **waits),
+        Job("5", 20, names.PENDING, **waits),
+        Job("7", None, names.PENDING, "PENDING", "BeginTime", starts=1795236480.0),
+        Job("8", None, names.PENDING, "PENDING", "DependencyNeverSatisfied"),
+        Job("9", None, names.PENDING, "PENDING", "BeginTime", starts=1795232894.0, restarts=1),
+        Job("6", None, names.PENDING, "PENDING", "JobHeldUser"),
+        Job("4", None, names.RUNNING, "RUNNING", nodes=("n1", "n2")),
+        Job("5", 4, names.RUNNING, "RUNNING", nodes=("n2",)),
+    ]
+
+
+ACCOUNTS_22_05 = said("""\
+1|COMPLETED|0:0|1795232880|n1
+2|FAILED|3:0|1795232880|n1
+3|FAILED|0:9|1795232880|n1
+4|RUNNING|0:0|Unknown|n[1-2]
+9|REQUEUED|0:0|1795232883|n1
+10|CANCELLED by 0|0:0|1795232883|n1
+5_0|CANCELLED by 0|0:0|1795232883|n1
+5_2|RUNNING|0:0|Unknown|n1
+""")
+
+
+def test_recorded_accounts_are_read_as_they_stand():
+    assert slurm_parse.accounting(ACCOUNTS_22_05) == [
+        Job("1", None, names.COMPLETED, "COMPLETED", exit_code=0, ended=1795232880.0, nodes=("n1",)),
+        Job("2", None, names.FAILED, "FAILED", exit_code=3, ended=1795232880.0, nodes=("n1",)),
+        Job("3", None, names.FAILED, "FAILED", exit_code=0, signal=9, ended=1795232880.0, nodes=("n1",)),
+        Job("4", None, names.RUNNING, "RUNNING", nodes=("n1", "n2")),
+        Job("9", None, names.PENDING, "REQUEUED", nodes=("n1",)),
+        Job("10", None, names.CANCELLED, "CANCELLED by 0", exit_code=0, ended=1795232883.0, nodes=("n1",)),
+        Job("5", 0, names.CANCELLED, "CANCELLED by 0", exit_code=0, ended=1795232883.0, nodes=("n1",)),
+        Job("5", 2, names.RUNNING, "RUNNING", nodes=("n1",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "job"),
+    [
+        pytest.param(
+            "81234|[3-9%2]|PENDING|Priority|0|N/A|N/A|0||",
+            [Job("81234", index, names.PENDING, "PENDING", "Priority") for index in range(3, 10)],
+            id="20.11: brackets around pending elements",
+        ),
+        pytest.param(
+            "81234|N/A|FAILED|NonZeroExitCode|3:0|1700000000|1700000060|0|gpu-a[01-02],login|",
+            [
+                Job(
+                    "81234", None, names.FAILED, "FAILED", "NonZeroExitCode", 3,
+                    ended=1700000060.0, nodes=("gpu-a01", "gpu-a02", "login"),
+                )
+            ],
+            id="23.02: exit_code as status and signal",
+        ),
+        pytest.param(
+            "81234|N/A|COMPLETING|None|0|1700000000|1700000060|0|n1|",
+            [Job("81234", None, names.RUNNING, "COMPLETING", nodes=("n1",))],
+            id="a completing job has processes still",
+        ),
+        pytest.param(
+            "81234|N/A|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-4]|0|N/A|N/A|0||",
+            [Job("81234", None, names.PENDING, "PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-4]")],
+            id="a reason with spaces and commas",
+        ),
+        pytest.param(
+            "81234|N/A|EXPEDITING|None|0:0|N/A|N/A|0|(null)|",
+            [Job("81234", None, names.PENDING, "EXPEDITING")],
+            id="25.05: expedited requeue",
+        ),
+        pytest.param(
+            "81234|N/A|QUANTUM_FOAM|None|0|N/A|N/A|0||",
+            [Job("81234", None, names.UNKNOWN, "QUANTUM_FOAM")],
+            id="a word that no Slurm has said yet",
+        ),
+    ],
+)  # fmt: skip
+def test_rows_of_other_releases_are_read(row, job):
+    assert slurm_parse.queue(said(row + "\n")) == job
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("CANCELLED by 1000", names.CANCELLED),
+        ("RUNNING+", names.RUNNING),
+        ("OUT_OF_MEMORY", names.OUT_OF_MEMORY),
+        ("NODE_FAIL", names.NODE_FAIL),
+        ("BOOT_FAIL", names.NODE_FAIL),
+        ("DEADLINE", names.TIMEOUT),
+        ("TIMEOUT", names.TIMEOUT),
+        ("PREEMPTED", names.PREEMPTED),
+        ("REQUEUED", names.PENDING),
+        ("REQUEUE_HOLD", names.PENDING),
+        ("SPECIAL_EXIT", names.PENDING),
+        ("SUSPENDED", names.RUNNING),
+        ("SIGNALING", names.RUNNING),
+        ("LAUNCH_FAILED", names.LAUNCH_FAILED),
+        ("OUT_OF_ME+", names.UNKNOWN),
+        ("", names.UNKNOWN),
+        ("  ", names.UNKNOWN),
+    ],
+)
+def test_every_word_for_a_state_has_one_meaning_and_no_word_is_a_success_by_default(word, expected):
+    assert slurm_parse.state(word) == expected
+
+
+def test_only_completed_means_completed():
+    assert [word for word, ours in slurm_parse.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("stdout", "job"),
+    [
+        ("123\n", "123"),
+        ("123;fir\n", "123"),
+        ("Welcome to fir\n\n2026\n*** purge on Monday ***\n123\n", "123"),
+        ("123\nThank you for flying fir.\n", "123"),
+        ("Submitted batch job 123\n", None),
+        ("", None),
+        ("12 3\n", None),
+        ("-1\n", None),
+    ],
+)
+def test_the_id_is_the_last_line_that_is_one(stdout, job):
+    assert slurm_parse.submitted_id(stdout) == job
+
+
+def test_names_with_separators_and_newlines_spoil_their_own_rows_alone():
+    table = said("11|ev|il\n9|x|y|\n12_3|train-k3f9q2-1|\n13+1|het|\nnonsense\n")
+    assert slurm_parse.named(table) == [
+        ("11", said("ev|il")),
+        ("9", said("x|y")),
+        ("12", "train-k3f9q2-1"),
+        ("13", "het"),
+    ]
+
+
+@given(st.text())
+def test_no_output_makes_the_parsers_fail(text):
+    for parse in (slurm_parse.queue, slurm_parse.accounting, slurm_parse.named, slurm_parse.submitted_id):
+        parse(text)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_size=9, max_size=9))
+def test_no_row_makes_the_parsers_fail(fields):
+    slurm_parse.queue(slurm_parse.SEPARATOR.join([*fields, ""]))
+    slurm_parse.accounting(slurm_parse.SEPARATOR.join(fields[:5]))

@@ -1,0 +1,101 @@
+"""Why a job waits, in plain words."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.schedulers.slurm_reasons import REASONS, explain
+
+MANUAL_22_05 = [
+    "AssociationJobLimit",
+    "AssociationResourceLimit",
+    "AssociationTimeLimit",
+    "AssocMaxJobsLimit",
+    "BadConstraints",
+    "BeginTime",
+    "Cleaning",
+    "Dependency",
+    "DependencyNeverSatisfied",
+    "FrontEndDown",
+    "InactiveLimit",
+    "InvalidAccount",
+    "InvalidQOS",
+    "JobHeldAdmin",
+    "JobHeldUser",
+    "JobLaunchFailure",
+    "Licenses",
+    "NodeDown",
+    "NonZeroExitCode",
+    "PartitionDown",
+    "PartitionInactive",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "Priority",
+    "Prolog",
+    "QOSJobLimit",
+    "QOSResourceLimit",
+    "QOSTimeLimit",
+    "QOSUsageThreshold",
+    "ReqNodeNotAvail",
+    "Reservation",
+    "Resources",
+    "SystemFailure",
+    "TimeLimit",
+    "JobArrayTaskLimit",
+    "QOSGrpNodeLimit",
+    "QOSGrpCpuLimit",
+    "QOSGrpGRES",
+    "QOSGrpGRESMinutes",
+    "QOSMaxGRESPerUser",
+    "QOSMaxJobsPerUserLimit",
+    "QOSMaxCpuPerUserLimit",
+    "QOSMaxMemoryPerJob",
+    "QOSMinGRES",
+    "QOSMaxWallDurationPerJobLimit",
+    "AssocGrpCPUMinutesLimit",
+    "AssocGrpGRES",
+    "AssocGrpNodeLimit",
+    "MaxGRESPerAccount",
+    "MaxMemPerAccount",
+    "AssocMaxGRESPerJob",
+    "AssocMaxWallDurationPerJobLimit",
+]
+
+
+@pytest.mark.parametrize("reason", MANUAL_22_05)
+def test_the_manual_s_reasons_have_a_sentence(reason):
+    assert not explain(reason).startswith("Slurm says")
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        ("Priority", "other jobs are ahead of it in the queue"),
+        ("(Resources)", "it is next in line; the resources it asks for are in use"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n[1-4]",
+            "nodes it needs are down, drained or reserved, often for maintenance before it could end",
+        ),
+        ("QOSMaxGRESPerUser", "your jobs hold as many GPUs as this QoS allows a user"),
+        ("AssocGrpGRESMinutes", "your group's account has used up its hours for now"),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "nodes it needs are down, drained or reserved for jobs of higher priority",
+        ),
+        ("", "Slurm has not looked at it yet"),
+        ("MoonPhase", "Slurm says `MoonPhase`"),
+    ],
+)
+def test_a_reason_becomes_a_sentence_and_an_unknown_one_is_quoted(reason, sentence):
+    assert explain(reason) == sentence
+
+
+def test_no_row_is_hidden_by_an_earlier_one():
+    hidden = [
+        pattern
+        for place, (pattern, sentence) in enumerate(REASONS)
+        if explain(pattern.replace("*", "")) != sentence
+        and pattern.replace("*", "") not in [other for other, _ in REASONS[:place]]
+        and "*" not in pattern
+    ]
+    assert hidden == []
