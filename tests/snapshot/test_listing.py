@@ -72,6 +72,17 @@ def test_a_link_to_what_is_not_in_the_project_is_refused(repository, name):
         survey(repository, [name])
 
 
+@pytest.mark.parametrize("folder", ["project", "repository"])
+def test_a_file_of_secrets_is_linked_to_unless_git_tracks_it(request, folder):
+    place = request.getfixturevalue(folder)
+    write(place, ".env", "train.py")
+    assert (".env" in survey(place).files, survey(place).links) == (False, (".env",))
+    assert (".env" in survey(place, ["!.env"]).files, survey(place, ["!.env"]).links) == (False, ())
+    if folder == "repository":
+        git(place, "add", "-f", ".env")
+        assert (".env" in survey(place).files, survey(place).links) == (True, ())
+
+
 def test_a_tracked_file_that_was_deleted_is_no_part_of_it(repository):
     (repository / "train.py").unlink()
     assert survey(repository).files == (".gitignore", "src/model.py")

@@ -24,6 +24,9 @@ CACHES = (
 )
 """Neither taken nor linked: they can be made again, and two jobs that share them disturb each other."""
 
+PRIVATE = ".env"
+"""Holds secrets by convention. Where git does not track it, it is linked to rather than copied."""
+
 SCAN_LIMIT = 200_000
 """More entries than this and a folder without git is no project."""
 
@@ -111,7 +114,12 @@ def _from_git(project: Path) -> _Listed | None:
         found = _inner(project, path.rstrip("/")) if path.endswith("/") else [path]
         files += found
         untracked.update(found)
-    tops = [name for name in (path.rstrip("/") for path in git.paths(ignored)) if "/" not in name]
+    tops = []
+    if PRIVATE in untracked:
+        files.remove(PRIVATE)
+        untracked.remove(PRIVATE)
+        tops.append(PRIVATE)
+    tops += [name for name in (path.rstrip("/") for path in git.paths(ignored)) if "/" not in name]
     return _Listed(files, frozenset(untracked), tops)
 
 
@@ -142,7 +150,9 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
             path = f"{folder}/{entry.name}" if folder else entry.name
             if _matches(entry.name, CACHES) or _matches(path, link) or path in excluded:
                 continue
-            if entry.is_symlink() or entry.is_file(follow_symlinks=False):
+            if path == PRIVATE:
+                ignored.append(path)
+            elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 files.append(path)
             elif not entry.is_dir(follow_symlinks=False):
                 warnings.append(f"`{path}` is neither file nor folder and is left out of the snapshot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -112,7 +113,11 @@ def _environment(plan: Plan, resolved: config.Resolved, environ: Mapping[str, st
 def _survey(plan: Plan, resolved: config.Resolved, project: Path) -> Survey | None:
     if not plan.source.snapshot:
         return None
-    return snapshot.survey(project, resolved.project.link, leave_out=[Path(plan.site.root)])
+    # Values of secrets are not copied, wherever their file is and whether git knows it or not.
+    env_file = resolved.experiment.environment.env_file
+    secret = [os.path.relpath(env_file, project)] if env_file and Path(env_file).is_relative_to(project) else []
+    link = [*resolved.project.link, *map(glob.escape, secret)]
+    return snapshot.survey(project, link, leave_out=[Path(plan.site.root)])
 
 
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:

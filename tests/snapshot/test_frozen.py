@@ -1,0 +1,97 @@
+"""What is edited after submit does not reach the job: real ranks of a real queue, and a package installed editable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import serried
+
+TRAIN = """
+import os, pathlib, sys, time
+go = pathlib.Path(sys.argv[1])
+print("ready", flush=True)
+while not go.exists():
+    time.sleep(0.05)
+import digits, helper
+print(digits.VERSION, helper.VERSION, pathlib.Path("data/set").read_text(), flush=True)
+pathlib.Path(__file__).write_text("broken(")
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A src layout, installed editable in the active environment, with data that git ignores."""
+    folder = tmp_path / "project"
+    for path, text in {
+        "src/digits/__init__.py": "VERSION = 1\n",
+        "helper.py": "VERSION = 1\n",
+        "train.py": TRAIN,
+        ".gitignore": "data/\n",
+        "data/set": "data 1",
+    }.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    (site / "_digits.pth").write_text(f"{folder}/src\n")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/venv/bin:{os.environ['PATH']}")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def edit(project):
+    for path in ("src/digits/__init__.py", "helper.py"):
+        (project / path).write_text("VERSION = 2\n")
+    (project / "train.py").unlink()
+    (project / "data/set").write_text("data 2")
+
+
+def submit(go, **more):
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return serried.submit(["python", "train.py", str(go)], cluster="local", cpus=cpus, **more)
+
+
+def test_neither_a_running_nor_a_queued_job_sees_what_is_edited(project, tmp_path, wait_until):
+    go = tmp_path / "go"
+    running, queued = submit(go), submit(go)
+    wait_until(running.logs)
+    assert queued.state == "PENDING"
+
+    edit(project)
+    go.touch()
+
+    assert [run.wait(60) for run in (running, queued)] == ["COMPLETED", "COMPLETED"]
+    # Ignored data is linked to, not frozen; and neither run saw that the other wrote over its own source.
+    assert [run.logs() for run in (running, queued)] == ["ready\n1 1 data 2\n"] * 2
+    assert not (project / "train.py").exists()
+
+
+def test_two_runs_of_one_content_share_one_archive_and_nothing_else(project, tmp_path):
+    (tmp_path / "go").touch()
+    runs = [submit(tmp_path / "go"), submit(tmp_path / "go")]
+    assert [run.wait(60) for run in runs] == ["COMPLETED", "COMPLETED"]
+    files = [run.directory / "source/helper.py" for run in runs]
+    assert [path.stat().st_nlink for path in files] == [1, 1]
+    assert len(list((runs[0].directory.parents[1] / "sources").iterdir())) == 1
+    assert (project / "train.py").read_text() == TRAIN
+
+
+def test_without_a_snapshot_it_runs_in_place(project, tmp_path, wait_until):
+    go = tmp_path / "go"
+    run = submit(go, settings={"project.snapshot": False})
+    wait_until(run.logs)
+    edit(project)
+    (project / "train.py").touch()
+    go.touch()
+    assert run.wait(60) == "COMPLETED"
+    assert run.logs() == "ready\n2 2 data 2\n"
+    assert not Path(run.directory / "source").exists()

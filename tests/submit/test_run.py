@@ -1,0 +1,226 @@
+"""`serried run` and `submit --cluster local`, as their user meets them: real ranks, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import serried
+from serried.runs.index import records
+
+SHOW_ARGV = "import json, os, sys\nprint(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]))\n"
+HOSTILE = [
+    "a b",
+    "it's",
+    'q"q',
+    "new\nline",
+    "$(id)",
+    "`id`",
+    "$HOME",
+    "%j",
+    "%%",
+    "-rf",
+    "--",
+    "a\\b",
+    "x#y",
+    "é☃",
+    "",
+    " trailing ",
+    "*",
+    "~",
+    "n" * 300,
+    "\udcff\udcfe",
+    "tab\there",
+    "cr\r",
+]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "argv.py").write_text(SHOW_ARGV)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(Path(serried.__file__).parents[1]))
+    return folder
+
+
+def command(*words):
+    return [sys.executable, "-m", "serried", *words]
+
+
+def cli(*words, **options):
+    return subprocess.run(command(*words), check=False, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_output_and_exit_status_are_the_programs_own(project):
+    done = cli(
+        "run", "--", sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
+    )
+    assert (done.returncode, done.stdout) == (7, "out\nerr\n")
+    assert f"its files are in {records()[0].where.path}" in done.stderr
+    assert "serried why" in done.stderr
+    assert not list(project.glob("*.tar"))
+
+
+def test_output_of_several_ranks_is_whole_lines_with_the_rank_before_them():
+    program = "import os; r = os.environ['RANK']; print('a' + r); print('half', end='\\rwhole' + r)"
+    done = cli("run", "--ranks", "2", "--", sys.executable, "-c", program)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["[0] a0", "[0] whole0", "[1] a1", "[1] whole1"]
+
+
+def test_output_arrives_while_the_program_runs():
+    program = "import time; print('ready', flush=True); time.sleep(600)"
+    argv = command("run", "--", sys.executable, "-c", program)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted after" in err
+
+
+def test_ctrl_c_leaves_no_process(marked_processes, wait_until):
+    program = "import subprocess, time; subprocess.Popen(['sleep', '600']); print('ready', flush=True); time.sleep(600)"
+    argv = command("run", "--ranks", "2", "--", sys.executable, "-c", program)
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        os.killpg(run.pid, signal.SIGINT)
+        run.communicate(timeout=60)
+    assert run.returncode == 130
+    wait_until(lambda: not marked_processes(records()[0].id))
+
+
+def test_it_runs_in_the_project_itself_where_it_was_called(project):
+    (project / "sub").mkdir()
+    program = "import os; print(os.getcwd())"
+    done = cli("run", "--", sys.executable, "-c", program, cwd=project / "sub")
+    assert done.stdout == f"{project}/sub\n"
+
+
+def test_every_argument_arrives_byte_for_byte():
+    done = cli("run", "--", sys.executable, "argv.py", *HOSTILE)
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == [os.fsencode(word).hex() for word in HOSTILE]
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("in_lab")
+def test_every_argument_arrives_byte_for_byte_through_sbatch(project, tmp_path):
+    (project / "serried.toml").write_text(f'[clusters.slurm]\nroot = "{tmp_path}/a b%j $(id)/scratch"\n')
+    run = serried.submit(
+        [sys.executable, "argv.py", *HOSTILE], cluster="slurm", ranks=1, gpus=0, mem="100M", time="2m", name="$(id) %j"
+    )
+    assert run.wait(90) == "COMPLETED"
+    assert json.loads(run.logs()) == [os.fsencode(word).hex() for word in HOSTILE]
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "new\nline", "$(id)", "%j", "-rf", "é☃", "x" * 250, 'q"q'])
+def test_a_project_of_any_name_can_be_submitted(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "t.py").write_text("import os; print(os.path.basename(os.environ['source_dir']))")
+    run = serried.submit([sys.executable, "t.py"], cluster="local", name=name, directory=folder)
+    assert run.wait(60) == "COMPLETED"
+    assert (run.logs(), run.name) == ("source\n", name)
+
+
+def test_a_command_that_is_not_there_is_127_and_named():
+    done = cli("run", "--", "nosuch")
+    assert done.returncode == 127
+    assert "command not found: `nosuch`" in done.stderr
+
+
+def test_a_cluster_is_no_place_for_run():
+    done = cli("run", "--cluster", "fir", "--", "true")
+    assert done.returncode == 2
+    assert "runs here, not on `fir`" in done.stderr
+
+
+def test_json_is_one_value_on_stdout():
+    done = cli("run", "--json", "--", sys.executable, "-c", "print('out')")
+    (run,) = json.loads(done.stdout)["runs"]
+    assert (run["state"], run["exit_code"]) == ("COMPLETED", 0)
+    assert "out\n" in done.stderr
+
+
+def test_a_dry_run_touches_nothing_and_shows_no_value(tmp_path, monkeypatch, state_home):
+    monkeypatch.setenv("TOKEN", "canary-dry")
+    before = sorted(tmp_path.rglob("*"))
+    for verb in ("run", "submit"):
+        for more in ((), ("--json",)):
+            done = cli(
+                verb, "--cluster", "local", "--set", 'environment.secrets=["TOKEN"]', "--dry-run", *more, "--", "true"
+            )
+            assert done.returncode == 0, done.stderr
+            assert "TOKEN" in done.stdout
+            assert "canary" not in done.stdout + done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not state_home.exists()
+
+
+def test_a_dry_run_shows_exactly_what_submit_writes():
+    shown = json.loads(cli("submit", "--cluster", "local", "--dry-run", "--json", "--", "true").stdout)
+    done = cli("submit", "--cluster", "local", "--json", "--", "true")
+    (run,) = json.loads(done.stdout)["runs"]
+    written = (Path(run["directory"]) / "job.sh").read_text()
+    assert shown["script"].replace(shown["plan"]["run"], run["id"]) == written
+    assert shown["plan"]["run"] in " ".join(shown["argv"])
+    serried.find("last").wait(60)
+
+
+def test_the_value_of_a_secret_is_nowhere(project, monkeypatch, state_home):
+    """In the rank's environment, and in no file of ours, on no command line, in no output."""
+    monkeypatch.setenv("WANDB_API_KEY", "canary-shell")
+    (project / ".env").write_text("FROM_FILE=canary-file\n")
+    (project / "serried.toml").write_text(
+        '[defaults.environment]\nsecrets = ["WANDB_API_KEY"]\nenv_file = ".env"\n'
+        '[experiments.train]\ncommand = "python train.py"\n'
+    )
+    (project / "train.py").write_text(
+        "import os, pathlib, time\n"
+        "print(*(os.environ[name][::-1] for name in ('WANDB_API_KEY', 'FROM_FILE')), flush=True)\n"
+        "while not pathlib.Path(os.environ['SERRIED_RESULTS_DIR'], 'go').exists(): time.sleep(0.05)\n"
+    )
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    done = cli("submit", "--cluster", "local")
+    assert done.returncode == 0, done.stderr
+    run = serried.find(done.stdout.strip())
+    deadline = time.monotonic() + 30
+    while not run.logs():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    seen = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    (run.directory / "results").mkdir(exist_ok=True)
+    (run.directory / "results/go").touch()
+    assert run.wait(60) == "COMPLETED"
+    for words in (
+        ("show", run.id),
+        ("show", run.id, "--json"),
+        ("logs", run.id),
+        ("ps", "--all", "--json"),
+        ("config", "show"),
+    ):
+        said = cli(*words)
+        seen += [said.stdout.encode(), said.stderr.encode()]
+    seen += [done.stdout.encode(), done.stderr.encode()]
+    seen += [path.read_bytes() for path in state_home.rglob("*") if path.is_file()]
+    scratch = run.directory.parents[1]
+    seen += [path.read_bytes() for path in scratch.rglob("*") if path.is_file() and not path.is_symlink()]
+
+    assert [text for text in seen if b"canary" in text] == []
+    assert run.logs() == "llehs-yranac elif-yranac\n"
+    assert (run.directory / "source/.env").readlink() == project / ".env"
