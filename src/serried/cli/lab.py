@@ -165,7 +165,9 @@ def kill(daemon: str, name: str | None) -> None:
     A node (n2) goes with everything that runs on it. The daemons are slurmctld, which forgets what it has not
     yet saved (up to 5 s), slurmdbd, mariadbd and munged.
     """
-    lab.find(name).kill(daemon)
+    found = lab.find(name)
+    found.kill(daemon)
+    console.say(f"`{daemon}` is dead; bring it back: {_restart(found, daemon)}")
 
 
 @command.command()
@@ -176,7 +178,9 @@ def stop(daemon: str, name: str | None) -> None:
 
     slurmctld saves its state first; the jobs of a node (n2) go on.
     """
-    lab.find(name).stop(daemon)
+    found = lab.find(name)
+    found.stop(daemon)
+    console.say(f"`{daemon}` has stopped; start it again: {_restart(found, daemon)}")
 
 
 @command.command()
@@ -185,6 +189,7 @@ def stop(daemon: str, name: str | None) -> None:
 def restart(daemon: str, name: str | None) -> None:
     """Bring a node or a daemon back."""
     lab.find(name).restart(daemon)
+    console.say(f"`{daemon}` is back")
 
 
 @contextlib.contextmanager
@@ -207,6 +212,10 @@ def _lab_for(name: str | None) -> Iterator[lab.Lab]:
 def _leave(number: int, frame: FrameType | None) -> None:
     del frame
     sys.exit(128 + number)
+
+
+def _restart(found: lab.Lab, daemon: str) -> str:
+    return f"serried lab restart {daemon}" + ("" if found.name == lab.DEFAULT_NAME else f" --name {found.name}")
 
 
 def _pairs(settings: tuple[str, ...]) -> dict[str, str]:

@@ -114,7 +114,7 @@ class Lab:
         self._launch(name, again=True)
         self._await(name)
         if name == "slurmctld":
-            # For some seconds it knows nothing of the nodes, and a step that is asked for then may hang for ever.
+            # For some seconds it knows nothing of the nodes, and a step that is asked for then hangs.
             running = {node for node in self.spec.node_names if self._is_running(node)}
             self._wait_for(name, lambda: running <= daemons.registered_nodes(self.spec), "hear of its nodes")
 
