@@ -348,6 +348,11 @@ def test_a_list_of_words_is_no_line_for_a_shell(folder: Path):
     )
 
 
+def test_words_after_the_dashes_are_no_line_for_a_shell_whatever_the_experiment_says(folder: Path):
+    found = resolve(folder, "[experiments.a]\ncommand = 'x'\nshell = true", name="a", command=("echo", "a b"))
+    assert (found.experiment.command, found.experiment.shell) == (("echo", "a b"), False)
+
+
 def test_a_variable_that_no_shell_fills_in_is_pointed_out(folder: Path):
     found = resolve(folder, command=("python", "train.py", "--data", "$SLURM_TMPDIR/x"))
     (warning,) = found.warnings

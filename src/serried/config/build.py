@@ -50,6 +50,8 @@ class Builder:
 
     def experiment(self, name: str | None, command: Sequence[str] | None, project: Path, here: Path) -> Experiment:
         given = self._values(definitions.keys(Experiment), ())
+        if command is not None and len(command) > 1:
+            given["shell"] = False  # words that a shell has split already stay as they are
         given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
         given["workdir"] = self._workdir(given.get("workdir"), name, project, here)
         given["cluster"] = self._cluster
@@ -114,7 +116,7 @@ class Builder:
     def _environment(self, project: Path) -> Environment:
         given = self._values(definitions.keys(Environment), ("environment",))
         if path := given.get("env_file"):
-            given["env_file"] = str(project / Path(path).expanduser())
+            given["env_file"] = str(project / roots.at_home(path, self._environ))
             given["env_file_names"] = tuple(env_file.read_env_file(Path(given["env_file"])))
         return Environment(**given)
 

@@ -45,10 +45,15 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
         return environ[name]
 
     path = re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text)
-    path = re.sub(r"^~(?=/|$)", lambda _: str(home(environ)), path)
+    path = at_home(path, environ)
     if not _is_absolute(path):
         raise BadValue(f"must be an absolute path, not `{text}`")
     return os.path.normpath(path)
+
+
+def at_home(path: str, environ: Mapping[str, str]) -> str:
+    """`path` with a leading `~` filled in."""
+    return re.sub(r"^~(?=/|$)", lambda _: str(home(environ)), path)
 
 
 def is_under_home(path: str, environ: Mapping[str, str]) -> bool:
