@@ -142,7 +142,7 @@ def _nothing_is_left() -> Iterator[None]:
 def start_or_skip(name: str, **options: Any) -> Lab:
     """A lab; where Slurm is missing the test is skipped, and with CI=true it fails."""
     try:
-        return labs.up(name, temporary=True, **options)
+        return labs.up(name, **{"temporary": True, **options})
     except MissingProgramError as error:
         reason = f"{error.message}; {error.hint}"
     if os.environ.get("CI") == "true":

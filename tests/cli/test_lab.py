@@ -52,7 +52,7 @@ def test_up_says_what_to_type_next_and_down_leaves_nothing(empty_root):
 
 
 def test_status_shows_a_dead_node_to_people_and_to_programs(make_lab):
-    lab = make_lab(nodes=2, gpus=1)
+    lab = make_lab(nodes=2, gpus=1, temporary=False)
     again = f"serried lab restart n2 --name {lab.name}"
     assert serried_lab("kill", "n2") == (0, "", f"`n2` is dead; bring it back: {again}\n")
     assert serried_lab("status") == (
@@ -68,6 +68,7 @@ def test_status_shows_a_dead_node_to_people_and_to_programs(make_lab):
                 "name": lab.name,
                 "directory": str(lab.spec.directory),
                 "is_up": False,
+                "temporary": False,
                 "gpus_per_node": 1,
                 "gpu_type": None,
                 "accounting": False,
@@ -101,18 +102,18 @@ def test_a_temporary_lab_goes_when_its_command_is_interrupted(empty_root, wait_u
 
 
 def test_the_commands_own_options_are_its_own(make_lab):
-    make_lab(nodes=1)
+    make_lab(nodes=1, temporary=False)
     assert serried_lab("run", "echo", "--name", "x", "--help") == (0, "--name x --help\n", "")
 
 
 def test_a_command_that_is_not_there_is_an_error(make_lab):
-    make_lab(nodes=1)
+    make_lab(nodes=1, temporary=False)
     status, _, err = serried_lab("run", "--", "no-such-program")
     assert (status, err.splitlines()[0]) == (2, "error: `no-such-program` is not installed, or not on PATH")
 
 
 def test_the_shell_speaks_to_the_lab(make_lab, monkeypatch, tmp_path):
-    lab = make_lab(nodes=1)
+    lab = make_lab(nodes=1, temporary=False)
     program = tmp_path / "shell"
     program.write_text('#!/bin/sh\necho "$SLURM_CONF"\n')
     program.chmod(0o755)
@@ -123,13 +124,21 @@ def test_the_shell_speaks_to_the_lab(make_lab, monkeypatch, tmp_path):
 
 
 def test_with_several_labs_one_has_to_say_which(make_lab):
-    first, second = sorted(make_lab(nodes=1).name for _ in range(2))
+    first, second = sorted(make_lab(nodes=1, temporary=False).name for _ in range(2))
     assert serried_lab("run", "--", "sinfo") == (
         2,
         "",
-        f"error: there is no lab `lab`\n\nhint: these are up: `{first}`, `{second}`\n",
+        f"error: more than one lab is up\n\nhint: say which: `{first}`, `{second}`\n",
     )
     assert serried_lab("run", "--name", second, "--", "sinfo", "-h", "-o%D") == (0, "1\n", "")
+
+
+def test_somebodys_temporary_lab_is_not_chosen_unasked(make_lab):
+    lab = make_lab(nodes=1)
+    assert serried_lab("down")[0] == 2
+    assert serried_lab("run", "--", "sinfo", "-h", "-o%D") == (0, "4\n", "")
+    assert serried_lab("run", "--name", lab.name, "--", "sinfo", "-h", "-o%D") == (0, "1\n", "")
+    assert lab.status().is_up
 
 
 @pytest.mark.parametrize("verb", [("down",), ("env",), ("kill", "n1")])
@@ -138,7 +147,7 @@ def test_without_a_lab_one_is_told_how_to_start_one(verb):
 
 
 def test_an_unknown_node_is_refused_with_the_known_ones(make_lab):
-    lab = make_lab(nodes=1)
+    lab = make_lab(nodes=1, temporary=False)
     assert serried_lab("kill", "n9") == (
         2,
         "",

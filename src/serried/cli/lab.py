@@ -196,7 +196,7 @@ def restart(daemon: str, name: str | None) -> None:
 def _lab_for(name: str | None) -> Iterator[lab.Lab]:
     """The lab that is up, or one for as long as the body runs, whatever signal ends that."""
     lab.sweep_abandoned()
-    if name is not None or lab.labs():
+    if name is not None or any(not each.temporary for each in lab.labs()):
         yield lab.find(name)
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -231,6 +231,7 @@ def _describe(found: lab.Status) -> str:
     kind = f"{spec.gpu_type} " if spec.gpu_type else ""
     words = [f"{nodes} with {spec.gpus} {kind}GPU{'s' * (spec.gpus != 1)}{' each' * (spec.nodes > 1)}"]
     words += ["accounting"] * spec.accounting
+    words += ["temporary"] * found.temporary
     dead = [name for name, runs in found.daemons.items() if not runs]
     words += [f"not running: {' '.join(dead)}"] * bool(dead)
     troubled = [f"{name} {state}" for name, state in found.nodes.items() if state.endswith("*") or "down" in state]
@@ -243,6 +244,7 @@ def _as_json(found: lab.Status) -> dict[str, object]:
         "name": found.name,
         "directory": str(found.directory),
         "is_up": found.is_up,
+        "temporary": found.temporary,
         "gpus_per_node": found.spec.gpus,
         "gpu_type": found.spec.gpu_type or None,
         "accounting": found.spec.accounting,

@@ -79,9 +79,11 @@ def up(
 def find(name: str | None = None) -> Lab:
     """The lab of this name; without a name, the only one, or the one called `lab`.
 
+    A temporary lab is its maker's: it has to be asked for by name.
+
     Raises UsageError when there is none, or the choice is not clear.
     """
-    known = {lab.name: lab for lab in labs()}
+    known = {lab.name: lab for lab in labs() if name is not None or not lab.temporary}
     if name is None and len(known) == 1:
         return next(iter(known.values()))
     wanted = name or DEFAULT_NAME
@@ -90,7 +92,9 @@ def find(name: str | None = None) -> Lab:
     if not known:
         raise UsageError("no lab is up", hint="start one: serried lab up")
     listed = ", ".join(f"`{each}`" for each in known)
-    raise UsageError(f"there is no lab `{wanted}`", hint=f"these are up: {listed}")
+    if name is None:
+        raise UsageError("more than one lab is up", hint=f"say which: {listed}")
+    raise UsageError(f"there is no lab `{name}`", hint=f"these are up: {listed}")
 
 
 def down_all() -> list[str]:
