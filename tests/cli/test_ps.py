@@ -149,6 +149,12 @@ def test_no_runs_at_all_says_how_to_send_one(serried):
     assert json.loads(serried("ps", "--json").out) == {"schema": 1, "runs": []}
 
 
+def test_an_array_counts_what_failed_and_what_was_cancelled_apart(serried, make):
+    run = make(indices=range(4)).ending(element=0).ending("TIMEOUT", element=1)
+    run.ending("CANCELLED", element=2, cause="user").ending("FAILED", element=3)
+    assert "1/4 done, 2 failed, 1 cancelled" in serried("ps").out
+
+
 def test_a_silent_scheduler_leaves_what_was_known_and_says_so(serried, make, slurm):
     make()
     slurm.tell(Job("123", None, "RUNNING"))

@@ -53,6 +53,7 @@ def test_now_cancels_at_once(serried, make, slurm, clock):
     run = running(make, slurm)
     done = serried("stop", "-y", "--now", "last")
     assert (done.code, slurm.cancelled, clock.passed) == (0, ["123"], 0)
+    assert done.err == "cancelled k3f9q2\n"
     assert read_journal(run.attempt().control) == []
 
 

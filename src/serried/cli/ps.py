@@ -160,6 +160,11 @@ def _waiting(status: RunStatus, now: float) -> str:
 def _progress(status: RunStatus) -> str:
     counts = arrays.counts(status.elements or {})
     total = sum(counts.values())
-    done = counts.get(names.COMPLETED, 0)
-    failed = sum(number for state, number in counts.items() if state in names.ENDED and state != names.COMPLETED)
-    return f"{done}/{total} done" + (f", {failed} failed" if failed else "")
+    gone = counts.get(names.CANCELLED, 0)
+    failed = sum(
+        number for state, number in counts.items() if state in names.ENDED - {names.COMPLETED, names.CANCELLED}
+    )
+    parts = [f"{counts.get(names.COMPLETED, 0)}/{total} done"]
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{gone} cancelled"] if gone else []
+    return ", ".join(parts)

@@ -52,10 +52,11 @@ def command(*, runs: tuple[str, ...], yes: bool, now: bool) -> None:
             console.warning("the scheduler does not answer; the job stays in its queue, and ends itself when it starts")
     if asked:
         _await(asked, _grace(live))
-    if not now:
-        for status in stand(selections):
-            if any(status.id == before.id for before in live):
-                console.say(how(status))
+    if now:
+        console.say(f"cancelled {', '.join(status.id for status in live)}")
+        return
+    for status in stand([one for one in selections if any(str(one) == before.id for before in live)]):
+        console.say(how(status))
 
 
 def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:

@@ -56,6 +56,8 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
         return Explanation(status, meaning=_why_it_waits(status, scheduler_for))
     if status.state == names.COMPLETED:
         return Explanation(status, meaning="every rank exited with status 0")
+    if status.state == names.RUNNING and status.elements is not None and status.reason:
+        return Explanation(status, meaning=f"of the elements that wait: {_why_it_waits(status, scheduler_for)}")
     if status.state == names.RUNNING and status.verdict.stale is None:
         return Explanation(status, meaning=status.verdict.message or "it runs; nothing is known to be wrong")
     return _ended(status)

@@ -245,4 +245,4 @@ def _by_memory(known: Known, word: str) -> Verdict:
         return Verdict(names.RUNNING if began else known.job.state, message=why, stale=known.at)
     if known.claimed is not None:
         return Verdict(names.RUNNING, message=why, stale=known.claimed)
-    return Verdict(names.UNKNOWN, cause="unreachable", message=why)
+    return Verdict(names.UNKNOWN, cause="unreachable" if word == UNREACHABLE else None, message=why)

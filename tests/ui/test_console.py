@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from serried.errors import SerriedError
+from serried.ui import console
+
+
+def on_a_terminal(program, *, environment=None):
+    """What a program shows on a terminal of 60 columns."""
+    master, slave = pty.openpty()
+    variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", "PYTHONPATH": "src", **(environment or {})}
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=slave, stdout=slave, stderr=slave, env=variables)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(master, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(master)
+    assert process.wait(timeout=30) == 0
+    return shown.decode()
+
+
+def test_an_error_quotes_others_below_and_ends_with_the_hint(capsys):
+    console.print_error(
+        SerriedError("it broke", details="sbatch: error: no\nsbatch: \x1b[2Jreally", hint="mend it\nor not")
+    )
+    assert capsys.readouterr().err == (
+        "error: it broke\n  | sbatch: error: no\n  | sbatch: \\x1b[2Jreally\n\nhint: mend it\n      or not\n"
+    )
+
+
+def test_talk_goes_to_stderr_and_data_to_stdout(capsys):
+    console.warning("careful", hint="look")
+    console.note("by the way")
+    console.out("data")
+    captured = capsys.readouterr()
+    assert captured.out == "data\n"
+    assert captured.err == "warning: careful\nhint: look\nnote: by the way\n"
+
+
+def test_next_steps_are_aligned(capsys):
+    console.next_steps([("serried ps", "list"), ("serried logs -f k3f9q2", "follow")])
+    assert capsys.readouterr().err == "  serried ps               list\n  serried logs -f k3f9q2   follow\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"NO_COLOR": ""}, False),
+    ],
+)
+def test_colours_follow_the_two_variables(monkeypatch, variables, coloured):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert (console.style("x", "good") == "\x1b[32mx\x1b[0m") == coloured
+
+
+def test_a_stream_that_knows_ascii_alone_gets_ascii(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    console.out("né")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"n\\xe9\n"
+
+
+def test_a_status_line_off_a_terminal_is_silent_and_loads_nothing(capsys):
+    with console.status_line("working") as line:
+        line.update("more")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_status_line_on_a_terminal_moves_and_leaves_nothing_that_is_read_as_markup():
+    program = (
+        "from serried.ui import console\nimport time\n"
+        "with console.status_line('[bold]one') as line:\n    time.sleep(0.3); line.update('two')\n    time.sleep(0.3)\n"
+        "print('done')"
+    )
+    shown = on_a_terminal(program)
+    assert "[bold]one" in shown
+    assert "two" in shown
+    assert shown.endswith("done\r\n")
+
+
+def test_no_progress_silences_it_on_a_terminal():
+    program = "from serried.ui import console\nwith console.status_line('one'):\n    pass\nprint('done')"
+    assert on_a_terminal(program, environment={"SERRIED_NO_PROGRESS": "1"}) == "done\r\n"
+
+
+def test_a_moving_line_is_written_over_and_cut_to_the_terminal():
+    program = (
+        "from serried.ui import console\nline = console.MovingLine()\n"
+        "line.show('x' * 100)\nline.show('short')\nline.clear()\nprint('whole')"
+    )
+    assert on_a_terminal(program) == "\r\x1b[2K" + "x" * 58 + "…\r\x1b[2Kshort\r\x1b[2Kwhole\r\n"
+
+
+def test_a_table_is_aligned_by_what_is_seen(capsys):
+    lines = console.table(("A", "B"), [("漢", "x"), ("abc", console.Cell("y", "good"))])
+    assert lines == ["A    B", "漢   x", "abc  y"]
+    assert capsys.readouterr() == ("", "")

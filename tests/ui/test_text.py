@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.ui.text import ago, duration, fit, harmless, overwritten, pad, printable, width
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"),
+        (-5, "0s"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m00s"),
+        (3599, "59m59s"),
+        (3600, "1h00m"),
+        (86399, "23h59m"),
+        (86400, "1d00h"),
+        (100 * 86400, "100d"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds, words):
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(-60, "just now"), (59, "just now"), (60, "1m ago"), (7200, "2h ago"), (200_000, "2d ago")]
+)
+def test_ages_have_one_unit_and_a_clock_that_is_ahead_is_just_now(seconds, words):
+    assert ago(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 漢", "plain é 漢"),
+        ("a\nb\tc\rd", r"a\nb\tc\rd"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("\x9b2J", r"\x9b2J"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("zero\u200bwidth", r"zero\u200bwidth"),
+        ("\udcff", r"\udcff"),
+        ("\x00\x7f", r"\x00\x7f"),
+    ],
+)
+def test_what_could_deceive_is_spelled_out(text, shown):
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_nothing_printable_moves_a_cursor(text):
+    shown = printable(text)
+    assert shown.isprintable()
+    assert "\x1b" not in shown
+
+
+@given(st.text())
+def test_nothing_harmless_holds_an_escape_but_colours(text):
+    import re
+
+    rest = re.sub(r"\x1b\[[0-9;:]*m", "", harmless(text))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", rest)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("no return", "no return"),
+        ("dos\r", "dos"),
+        (" 10%|#  |\r 50%|## |\r100%|###|", "100%|###|"),
+        ("long text\rshort", "shorttext"),
+        ("abc\r\r", "abc"),
+        ("\x1b[32mold\x1b[0m\r\x1b[32mnew\x1b[0m", "\x1b[32mnew\x1b[0m"),
+        ("progress\r        ", ""),
+    ],
+)
+def test_a_carriage_return_writes_over_what_was_there(line, shown):
+    assert overwritten(line) == shown
+
+
+def test_wide_characters_count_twice_and_combining_ones_not():
+    assert width("漢字") == 4
+    assert width("e\u0301") == 1
+    assert pad("漢", 4) == "漢  "
+
+
+@given(st.text(), st.integers(1, 40))
+def test_what_was_fitted_is_never_wider(text, columns):
+    assert width(fit(text, columns)) <= max(columns, 0)
+
+
+def test_what_is_cut_says_so():
+    assert fit("abcdef", 4) == "abc…"
+    assert fit("漢字漢字", 4) == "漢…"
