@@ -149,6 +149,27 @@ def test_a_cluster_is_no_place_for_run():
     assert "runs here, not on `fir`" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("python", "train.py"), ("python", "train.py", "--lr", "3")])
+def test_a_command_without_its_dashes_is_shown_with_them(words):
+    done = cli("submit", *words)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: `python` is followed by `train.py`, and an experiment is one word\n\n"
+        f"hint: a command goes after `--`: serried submit -- {' '.join(words)}\n"
+    )
+
+
+def test_examples_in_help_keep_their_lines():
+    lines = cli("run", "--help").stdout.splitlines()
+    assert "  serried run --ranks 2 -- python train.py   two ranks on CPUs" in lines
+
+
+def test_gpu_ids_are_for_gpus():
+    done = cli("run", "--gpu-ids", "0,2", "--", "true", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 2
+    assert "GPUs were asked for and this machine has none" in done.stderr
+
+
 def test_json_is_one_value_on_stdout():
     done = cli("run", "--json", "--", sys.executable, "-c", "print('out')")
     (run,) = json.loads(done.stdout)["runs"]

@@ -40,11 +40,19 @@ class Verbs(click.Group):
             return None
         module: Any = importlib.import_module(f"serried.cli.{cmd_name}")
         command: click.Command = module.command
+        _keep_lines(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
+
+
+def _keep_lines(command: click.Command) -> None:
+    """Docstrings are raw: what they spell as a backslash and a `b` becomes the character by which click keeps lines."""
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+    for inner in getattr(command, "commands", {}).values():
+        _keep_lines(inner)
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

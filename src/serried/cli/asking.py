@@ -11,6 +11,7 @@ import click
 
 from serried.cli import options
 from serried.contract import SCHEMA
+from serried.errors import UsageError
 from serried.submission.prepare import Prepared
 from serried.submission.request import Request
 from serried.ui import console
@@ -30,7 +31,16 @@ class TakesCommand(click.Command):
             at = args.index("--")
             ctx.meta[_COMMAND] = tuple(args[at + 1 :])
             args = args[:at]
-        return super().parse_args(ctx, args)
+        given = list(args)  # click takes from the list as it reads
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError:
+            if _COMMAND in ctx.meta or len(given) < 2 or any(word.startswith("-") for word in given[:2]):
+                raise
+            raise UsageError(
+                f"`{given[0]}` is followed by `{given[1]}`, and an experiment is one word",
+                hint=f"a command goes after `--`: serried {ctx.info_name} -- {shlex.join(given)}",
+            ) from None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return ["[OPTIONS]", "[EXPERIMENT | -- COMMAND...]"]

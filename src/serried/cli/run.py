@@ -38,8 +38,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     """
     if cluster not in (None, HERE):
         raise UsageError(f"`serried run` runs here, not on `{cluster}`", hint=f"serried submit --cluster {cluster} …")
-    asked = asking.request(values, HERE)
-    decided = decide(asked.with_setting("project.snapshot", value=False), Path.cwd(), os.environ)
+    gpus = [word.strip() for word in gpu_ids.split(",")] if gpu_ids else []
+    asked = asking.request(values, HERE).with_setting("project.snapshot", value=False)
+    if gpus and "resources.gpus" not in asked.overrides:
+        asked = asked.with_setting("resources.gpus", value=len(gpus))
+    decided = decide(asked, Path.cwd(), os.environ)
     prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each)
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
@@ -48,7 +51,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         console.warning(text)
     outcome = run_here(
         prepared,
-        gpu_ids=[word.strip() for word in gpu_ids.split(",")] if gpu_ids else (),
+        gpu_ids=gpus,
         # With --json the one value is all that stdout gets.
         output=sys.stderr.buffer if as_json else None,
     )

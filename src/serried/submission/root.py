@@ -56,5 +56,4 @@ def plain_errors(place: Path) -> Iterator[None]:
             f"cannot write to `{place}`: {(error.strerror or str(error)).lower()}",
             hint="runs go to the `root` of the cluster's profile, records to `$XDG_STATE_HOME/serried`; "
             "both must be folders that you may write to",
-            details=str(error),
         ) from error
