@@ -96,6 +96,15 @@ def test_an_exit_json_that_says_completed_is_believed_whatever_the_scheduler_say
     )
 
 
+def test_where_both_agree_exit_json_tells_more():
+    verdict = judged(names.CANCELLED, Kind.CANCELLED)
+    assert (verdict.state, verdict.message, verdict.settled) == (
+        "CANCELLED",
+        DOCUMENTS[Kind.CANCELLED]["message"],
+        True,
+    )
+
+
 @pytest.mark.parametrize("state", [names.COMPLETED, ABSENT])
 def test_a_missing_exit_json_is_unknown_for_90_seconds_and_then_lost(state):
     noticed = Known(missing_since=ENDED)
