@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
+SILENT: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 PEERS = ("submitit==1.5.4",)
 
 
@@ -67,7 +68,7 @@ def environment() -> Path:
 def seconds(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> float:
     """How long a command takes, from its start to its end; it must succeed."""
     began = time.perf_counter()
-    subprocess.run(argv, env=env, cwd=cwd, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    subprocess.run(argv, env=env, cwd=cwd, check=True, **SILENT)
     return time.perf_counter() - began
 
 

@@ -1,4 +1,4 @@
-"""From the start of job.sh to the first line of user code on the last of 2 nodes x 2 ranks."""
+"""From the start of a job's script to the first line of user code, and to a first all-reduce, on 2 nodes x 2 ranks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,27 @@ from measure import Figure, Timing, environment, record
 from world import World, world
 
 # CLOCK_BOOTTIME is what /proc counts the starts of processes in.
-FIRST_LINE = """\
-import time; now = time.clock_gettime(time.CLOCK_BOOTTIME)
-import os, sys
-rank = os.environ.get("RANK") or os.environ["SLURM_PROCID"]
-path = os.path.join(sys.argv[1], rank)
-open(path + ".part", "w").write(str(now))
+WRITE = """
+path = os.path.join(sys.argv[1], os.environ.get("RANK") or os.environ["SLURM_PROCID"])
+open(path + ".part", "w").write(str(time.clock_gettime(time.CLOCK_BOOTTIME) if now is None else now))
 os.rename(path + ".part", path)
 """
+FIRST_LINE = "import time; now = time.clock_gettime(time.CLOCK_BOOTTIME)\nimport os, sys\n" + WRITE
+ALL_REDUCE = (
+    """\
+import os, sys, time
+import torch, torch.distributed as dist
+if "RANK" not in os.environ:
+    os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": "4"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+now = None
+"""
+    + WRITE
+)
 TICKS = 100
 SERRIED, BARE, TORCHRUN = "serried", "srun python", "srun torchrun"
-ROUNDS = 10
 
 
 def batch_script_started(job: str, deadline: float) -> float:
@@ -59,53 +69,59 @@ def once(here: World, argv: list[str | Path], out: Path) -> float:
     return last - started
 
 
-def contenders(here: World, out: Path) -> dict[str, list[str | Path]]:
+def contenders(here: World, program: str, out: Path) -> dict[str, list[str | Path]]:
     """Each starts four processes of one interpreter, which has torch beside it; only torchrun imports it."""
-    program = f"{shlex.quote(str(here.project / 'first.py'))} {shlex.quote(str(out))}"
+    words = f"{shlex.quote(str(here.project / program))} {shlex.quote(str(out))}"
     torchrun = f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --rdzv-id=$SLURM_JOB_ID"
     torchrun += " --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29511"
     per_node = "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2"
     sbatch = ["sbatch", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--output=/dev/null", "--wrap"]
     resources = ["--nodes", "2", "--ranks", "2", "--time", "2m", "--cluster", "slurm", "-y"]
     return {
-        SERRIED: [here.bin / "serried", "submit", *resources, "--", sys.executable, "first.py", out],
-        BARE: [*sbatch, f"srun --cpus-per-task=1 --kill-on-bad-exit=1 {sys.executable} {program}"],
-        TORCHRUN: [*sbatch, f"{per_node} {torchrun} {program}"],
+        SERRIED: [here.bin / "serried", "submit", *resources, "--", sys.executable, program, out],
+        BARE: [*sbatch, f"srun --cpus-per-task=1 --kill-on-bad-exit=1 {sys.executable} {words}"],
+        TORCHRUN: [*sbatch, f"{per_node} {torchrun} {words}"],
     }
 
 
-def main() -> None:
+def race(here: World, program: str, rounds: int) -> dict[str, Timing]:
     taken: dict[str, list[float]] = {SERRIED: [], BARE: [], TORCHRUN: []}
+    for turn in range(rounds + 1):
+        out = here.folder / f"{program}-{turn}"
+        out.mkdir()
+        for name, argv in contenders(here, program, out).items():
+            took = once(here, argv, out)
+            print(f"{program} {turn:>2} {name:14} {took:.2f} s", flush=True)
+            if turn:
+                taken[name].append(took)
+    return {name: Timing.of(each) for name, each in taken.items()}
+
+
+def figures(what: str, timings: dict[str, Timing]) -> list[Figure]:
+    ours = timings[SERRIED]
+    limits = {BARE: 1.10, TORCHRUN: 0.70}
+    return [
+        Figure(
+            what,
+            str(ours),
+            f"`{peer}`: {timings[peer]}, Serried takes {ours.median / timings[peer].median:.2f} of it",
+            f"≤ {limit:.2f} of `{peer}`",
+            ours.median <= limit * timings[peer].median,
+        )
+        for peer, limit in limits.items()
+    ]
+
+
+def main() -> None:
     with world(environment()) as here:
-        (here.project / "first.py").write_text(FIRST_LINE)
-        for turn in range(ROUNDS + 1):
-            out = here.folder / str(turn)
-            out.mkdir()
-            for name, argv in contenders(here, out).items():
-                took = once(here, argv, out)
-                print(f"{turn:>2} {name:14} {took:.2f} s", flush=True)
-                if turn:
-                    taken[name].append(took)
-    ours, bare, torch = (Timing.of(taken[name]) for name in taken)
+        (here.project / "first_line.py").write_text(FIRST_LINE)
+        (here.project / "all_reduce.py").write_text(ALL_REDUCE)
+        first = race(here, "first_line.py", 8)
+        reduced = race(here, "all_reduce.py", 5)
     record(
-        "Starting",
-        [
-            Figure(
-                "job start to the first line of user code, 2 nodes x 2 ranks, snapshot unpacked",
-                str(ours),
-                f"`srun python`: {bare}, Serried takes {ours.median / bare.median:.2f} of it",
-                "≤ 1.10 of bare `srun python`",
-                ours.median <= 1.10 * bare.median,
-            ),
-            Figure(
-                "the same",
-                str(ours),
-                f"`srun torchrun`: {torch}, Serried takes {ours.median / torch.median:.2f} of it",
-                "≤ 0.70 of `srun torchrun`",
-                ours.median <= 0.70 * torch.median,
-            ),
-        ],
-        {SERRIED: ours, BARE: bare, TORCHRUN: torch},
+        "Starting, 2 nodes x 2 ranks, snapshot included",
+        figures("job start to the first line of user code", first)
+        + figures("job start to a finished all-reduce, `import torch` included", reduced),
     )
 
 

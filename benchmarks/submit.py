@@ -24,7 +24,7 @@ ONE = "print(executor.submit(train).job_id)"
 # What submitit offers for the same purpose; it copies with rsync.
 WITH_SNAPSHOT = f"""from pathlib import Path
 from submitit.helpers import RsyncSnapshot
-with RsyncSnapshot(Path("{{folder}}-snapshot-{{number}}"), root_dir=Path(".")):
+with RsyncSnapshot(Path("{{folder}}-snapshot-{{number}}"), root_dir=Path.cwd()):
     {ONE}"""
 ARRAY = "executor.update_parameters(slurm_array_parallelism=8)\nprint(len(executor.map_array(train, range(1000))))"
 

@@ -29,7 +29,7 @@ class World:
         """Run a command as that user, in the project; its stdout. Raises when it fails."""
         done = subprocess.run(
             argv, env=self.env, cwd=cwd or self.project, check=True, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         return done.stdout
 
@@ -55,7 +55,7 @@ class World:
 def world(bin_: Path, *, nodes: int = 2) -> Iterator[World]:
     with tempfile.TemporaryDirectory(prefix="serried-bench-") as place, contextlib.ExitStack() as ending:
         os.environ["SERRIED_LAB_ROOT"] = f"/tmp/serried-bench-{os.getuid()}"  # short, and not where the user's labs are
-        slurm = lab.up(f"bench-{os.getpid()}", nodes=nodes, gpus=0, temporary=True)
+        slurm = lab.up(f"bench-{os.getpid()}", nodes=nodes, gpus=0, temporary=True, settings={"MaxJobCount": "100000"})
         ending.callback(slurm.down)
         folder = Path(place)
         home = folder / "home"
