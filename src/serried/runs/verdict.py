@@ -181,7 +181,8 @@ def judge(word: Job | str, ending: Ending | None, known: Known, now: float) -> V
     state = word if isinstance(word, str) else word.state
     kind = ending.kind if ending else Kind.NONE
     say = TABLE.get((state, kind), Say.LAST_KNOWN if kind in (Kind.NONE, Kind.REQUEUED) else Say.EXIT)
-    if ending is not None and (say is Say.EXIT or ending.state == state):  # where they agree, exit.json tells more
+    agreed = ending is not None and ending.state == state and state in names.ENDED
+    if ending is not None and (say is Say.EXIT or agreed):  # where they agree, exit.json tells more
         return _by_exit(ending, state, now)
     if say is Say.SCHEDULER and isinstance(word, Job):
         return _by_scheduler(word, ending, known, now)
