@@ -1,0 +1,35 @@
+"""Runs Serried as a user does, by its command line, on this machine and on a real Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from place import Place, environment
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def local(project: Path, tmp_path: Path) -> Place:
+    extra = {"SERRIED_LOCAL_DIR": str(tmp_path / "local"), "SERRIED_LOCAL_SLOTS": "8"}
+    return Place("local", project, environment(tmp_path, extra))
+
+
+@pytest.fixture
+def slurm(project: Path, tmp_path: Path, lab: Any) -> Place:
+    (tmp_path / "scratch").mkdir()
+    return Place("slurm", project, environment(tmp_path, lab.variables))
+
+
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Each test that takes it runs twice: on this machine, and on Slurm."""
+    return request.getfixturevalue(request.param)

@@ -1,0 +1,97 @@
+"""However a training ends, Serried says so: the right state, the right status, and never COMPLETED for a failure."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+PYTHON = sys.executable
+
+
+@dataclass(frozen=True)
+class Shape:
+    name: str
+    command: tuple[str, ...]
+    state: str
+    exit_code: int
+    cause: str | None
+    flags: tuple[str, ...] = ()
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (PYTHON, "-c", code)
+
+
+def only_rank_1(code: str) -> tuple[str, ...]:
+    """Rank 1 runs `code`; the others wait for a minute, which nobody should have to sit through."""
+    return python(f"import os, time\nif os.environ['RANK'] == '1':\n {code}\nelse: time.sleep(60)")
+
+
+RANK_0_LEAVES_RANK_1_HANGS = python("import os, time; os.environ['RANK'] == '1' and time.sleep(120)")
+QUICK = ("--set", "limit.grace=2s")
+
+SHAPES = [
+    Shape("success", python("print('hello')"), "COMPLETED", 0, None),
+    Shape("exit-1", python("raise SystemExit(1)"), "FAILED", 1, "exit"),
+    Shape("exit-2", python("raise SystemExit(2)"), "FAILED", 2, "exit"),
+    Shape("exit-85-unasked", python("raise SystemExit(85)"), "FAILED", 85, "exit"),
+    Shape("exit-137", python("raise SystemExit(137)"), "FAILED", 137, "exit"),
+    Shape("exit-255", python("raise SystemExit(255)"), "FAILED", 255, "exit"),
+    Shape("segv", python("import os; os.kill(os.getpid(), 11)"), "FAILED", 139, "signal"),
+    Shape("kill", python("import os; os.kill(os.getpid(), 9)"), "FAILED", 137, "signal"),
+    Shape("term", python("import os; os.kill(os.getpid(), 15)"), "FAILED", 143, "signal"),
+    Shape("import-error-on-one-rank", only_rank_1("import no_such_module"), "FAILED", 1, "import-error"),
+    Shape("command-not-found", ("no-such-program",), "FAILED", 127, "command-not-found"),
+    Shape(
+        "silent-hang",
+        RANK_0_LEAVES_RANK_1_HANGS,
+        "FAILED",
+        1,
+        "silence",
+        ("--set", "limit.silence=3s", *QUICK),
+    ),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_each_ending_is_told_as_it_was(place, shape):
+    run = place.submit("--ranks", "2", *shape.flags, "--", *shape.command)
+
+    status, end = place.wait(run)
+
+    assert (end["state"], end["exit_code"], end["cause"]) == (shape.state, shape.exit_code, shape.cause)
+    assert status == (0 if shape.state == "COMPLETED" else 1)
+
+
+def test_the_first_failing_rank_is_named_with_its_last_lines(place):
+    run = place.submit("--ranks", "2", "--", *only_rank_1("print('so near'); raise SystemExit(7)"))
+
+    place.wait(run)
+    why = place.serried("why", run)
+
+    assert "rank 1" in why.stdout
+    assert "status 7" in why.stdout
+    assert "so near" in why.stdout
+
+
+def test_a_rank_that_ignores_term_is_killed_after_the_grace(place):
+    code = (
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        + only_rank_1("raise SystemExit(3)")[2]
+    )
+    run = place.submit("--ranks", "2", *QUICK, "--", *python(code))
+
+    _, end = place.wait(run, "--timeout", "30s")
+
+    assert (end["state"], end["exit_code"]) == ("FAILED", 3)
+
+
+def test_a_program_that_daemonises_is_no_success_and_leaves_nothing_behind(place, marked_processes):
+    run = place.submit(*QUICK, "--", "bash", "-c", "(setsid nohup sleep 300 >/dev/null 2>&1 &) ; exit 0")
+
+    _, end = place.wait(run)
+
+    assert (end["state"], end["cause"]) == ("FAILED", "left-running")
+    assert marked_processes(run) == []

@@ -1,0 +1,198 @@
+"""What dies before its time is told apart, ends the rest in time, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from place import Place, environment
+
+PYTHON = sys.executable
+SLEEPS = ("--set", "limit.grace=2s", "--", PYTHON, "-c", "import time; print('up', flush=True); time.sleep(120)")
+
+
+def agents(run: str, role: str) -> list[int]:
+    """The pids of this run's agents in that role, `head` or `node`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        is_agent = any(word.endswith(f"/{run}/agent.pyz".encode()) for word in words) and b"srun" not in words[0]
+        if is_agent and role.encode() in words:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_gone(slurm: Place, job: str) -> bool:
+    queue = subprocess.run(
+        ["squeue", "-h", "-j", job], env=dict(slurm.environ), capture_output=True, text=True, check=False
+    )
+    return not queue.stdout
+
+
+@pytest.fixture
+def running(place, wait_until):
+    """A run of two ranks that have started, and will not end by themselves."""
+
+    def start(*flags: str) -> str:
+        run = place.submit("--ranks", "2", *flags, *SLEEPS)
+        directory = place.directory(run)
+        wait_until(lambda: len(list(directory.glob("attempts/*/node-*/rank-*.log"))) >= 2, 60)
+        wait_until(lambda: all(log.read_text() for log in directory.glob("attempts/*/node-*/rank-*.log")), 60)
+        return run
+
+    return start
+
+
+def test_a_killed_node_agent_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
+    run = running()
+
+    os.kill(agents(run, "node")[0], signal.SIGKILL)
+    status, end = place.wait(run, "--timeout", "60s")
+
+    assert (status, end["state"], end["cause"]) == (1, "FAILED", "agent-killed")
+    wait_until(lambda: marked_processes(run) == [], 10)
+
+
+def test_a_killed_head_agent_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
+    run = running()
+
+    os.kill(agents(run, "head")[0], signal.SIGKILL)
+    status, end = place.wait(run, "--timeout", "60s")
+
+    assert (status, end["state"]) == (1, "FAILED")
+    wait_until(lambda: marked_processes(run) == [], 10)
+
+
+def test_a_killed_job_script_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
+    run = running()
+
+    os.kill(parent(agents(run, "head")[0]), signal.SIGKILL)
+    status, end = place.wait(run, "--timeout", "60s")
+
+    assert (status, end["state"]) == (1, "FAILED")
+    wait_until(lambda: marked_processes(run) == [], 10)
+
+
+def test_stop_ends_a_run_and_says_who(place, running, wait_until, marked_processes):
+    run = running()
+
+    stopped = place.serried("stop", "-y", run)
+
+    assert stopped.returncode == 0, stopped.stderr
+    assert place.wait(run)[1]["state"] == "CANCELLED"
+    wait_until(lambda: marked_processes(run) == [], 10)
+
+
+@pytest.mark.slurm
+def test_scancel_ends_a_run_that_never_comes_back(slurm, wait_until, marked_processes):
+    run = slurm.submit("--ranks", "2", "--set", "limit.restarts=3", *SLEEPS)
+    job = slurm.show(run)["job"]
+    directory = slurm.directory(run)
+    wait_until(lambda: list(directory.glob("attempts/1/node-0/rank-0.log")), 60)
+
+    subprocess.run(["scancel", job], env=dict(slurm.environ), check=True)
+    status, end = slurm.wait(run, "--timeout", "60s")
+
+    assert (status, end["state"]) == (1, "CANCELLED")
+    wait_until(lambda: marked_processes(run) == [], 15)
+    wait_until(lambda: is_gone(slurm, job), 15)
+    assert not (directory / "attempts" / "2").exists()
+
+
+def test_the_time_limit_is_told_as_such(place):
+    run = place.submit("--ranks", "2", "--time", "1m" if place.cluster == "slurm" else "8s", *SLEEPS)
+
+    status, end = place.wait(run, "--timeout", "100s")
+
+    assert (status, end["state"], end["exit_code"], end["cause"]) == (1, "TIMEOUT", 124, "limit")
+
+
+@pytest.mark.slurm
+def test_the_first_failure_ends_the_ranks_of_every_node(slurm, wait_until, marked_processes):
+    code = "import os, time\nif os.environ['RANK'] == '3': raise SystemExit(9)\ntime.sleep(120)"
+    run = slurm.submit("--nodes", "2", "--ranks", "2", "--set", "limit.grace=2s", "--", PYTHON, "-c", code)
+
+    status, end = slurm.wait(run, "--timeout", "60s")
+
+    assert (status, end["state"], end["exit_code"]) == (1, "FAILED", 9)
+    first = slurm.why(run)["first_failure"]
+    assert (first["rank"], first["node"], first["host"]) == (3, 1, "n2")
+    wait_until(lambda: marked_processes(run) == [], 10)
+
+
+def on(lab, project, tmp_path) -> Place:
+    (tmp_path / "scratch").mkdir()
+    return Place("slurm", project, environment(tmp_path, lab.variables))
+
+
+def test_a_lost_node_ends_the_rest_and_is_named(make_lab, project, tmp_path, wait_until, marked_processes):
+    lab = make_lab(nodes=2, settings={"SlurmdTimeout": "10"})
+    slurm = on(lab, project, tmp_path)
+    run = slurm.submit("--nodes", "2", "--ranks", "2", *SLEEPS)
+    directory = slurm.directory(run)
+    wait_until(lambda: len(list(directory.glob("attempts/1/node-*/rank-*.log"))) == 4, 60)
+
+    lab.kill("n2")
+    status, end = slurm.wait(run, "--timeout", "90s")
+
+    assert (status, end["state"], end["cause"]) == (1, "NODE_FAIL", "node-lost")
+    assert "n2" in end["message"]
+    wait_until(lambda: marked_processes(run) == [], 15)
+
+
+def test_a_lost_first_node_is_never_a_success(make_lab, project, tmp_path, wait_until):
+    lab = make_lab(nodes=2, settings={"SlurmdTimeout": "10"})
+    slurm = on(lab, project, tmp_path)
+    run = slurm.submit("--nodes", "2", "--ranks", "2", *SLEEPS)
+    directory = slurm.directory(run)
+    wait_until(lambda: len(list(directory.glob("attempts/1/node-*/rank-*.log"))) == 4, 60)
+
+    lab.kill("n1")
+    status, end = slurm.wait(run, "--timeout", "90s")
+
+    assert (status, end["state"]) == (1, "NODE_FAIL")
+
+
+def test_a_controller_that_is_away_when_ranks_are_to_start_is_waited_for(make_lab, project, tmp_path, wait_until):
+    lab = make_lab(nodes=2)
+    slurm = on(lab, project, tmp_path)
+    reached, go = tmp_path / "reached", tmp_path / "go"
+    slow = tmp_path / "python"
+    slow.write_text(
+        f'#!/bin/bash\ntouch {reached}\nuntil [[ -e {go} ]]; do sleep 0.1; done\nexec /usr/bin/python3 "$@"\n'
+    )
+    slow.chmod(0o755)
+    (project / "serried.toml").write_text(f'[clusters.slurm]\npython = "{slow}"\n')
+    run = slurm.submit("--nodes", "2", "--ranks", "1", "--", PYTHON, "-c", "print('made it')")
+    wait_until(reached.exists, 30)
+    lab.kill("slurmctld")
+    go.touch()
+
+    wait_until(lambda: "again" in (slurm.directory(run) / "scheduler.log").read_text(), 60)
+    lab.restart("slurmctld")
+    status, end = slurm.wait(run, "--timeout", "90s")
+
+    assert (status, end["state"]) == (0, "COMPLETED")
+
+
+def test_an_unreachable_controller_refuses_a_submit_and_leaves_nothing(make_lab, project, tmp_path):
+    lab = make_lab(nodes=1)
+    slurm = on(lab, project, tmp_path)
+    lab.kill("slurmctld")
+
+    done = slurm.serried("submit", "--cluster", "slurm", "--", "true")
+
+    assert done.returncode == 3, done.stderr
+    assert list((tmp_path / "scratch").rglob("plan.json")) == []
