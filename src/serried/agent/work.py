@@ -91,7 +91,8 @@ class Work:
 
     @property
     def scratch(self) -> str:
-        return os.path.join(str(self.plan["site"]["root"]), str(self.plan["project"]))  # noqa: PTH118 - root may be "/"
+        """Where all runs of the project are."""
+        return str(self.run.path.parents[1])
 
     @property
     def seed(self) -> int:
