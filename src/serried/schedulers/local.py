@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serried import shell
-from serried.contract import names
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
-from serried.schedulers import local_machine, local_process, local_request, local_state, slurm_argv
+from serried.schedulers import local_machine, local_process, local_request, local_slots, local_state, slurm_argv
 from serried.schedulers.interface import UMASKS, Job, Submission
 from serried.schedulers.local_process import Identity
 from serried.schedulers.local_state import WHOLE, JobFolder
@@ -74,6 +73,8 @@ class Local:
             for job in _folder(number).jobs():
                 if number in asked or f"{number}_{job.element}" in asked:
                     answer[job.id, job.element] = job
+        if any(job.reason == local_state.SUPERVISOR_GONE for job in answer.values()):
+            _tidy()
         return answer
 
     def cancel(self, ids: Sequence[str]) -> None:
@@ -87,6 +88,12 @@ class Local:
 
 def _folder(number: str) -> JobFolder:
     return JobFolder(local_machine.root() / "jobs" / number)
+
+
+def _tidy() -> None:
+    """Do what a supervisor that was killed could not: give back its slots, sweep what its job left behind."""
+    with local_slots.locked(local_machine.root()):
+        pass
 
 
 def _await_job(root: Path, known: set[int], pid: int, log: Path) -> str:
@@ -129,4 +136,5 @@ def _cancel(folder: JobFolder, element: str) -> None:
         if key in (element, WHOLE) or element == WHOLE:
             child = standing.child
             if child is not None and child.is_alive:
-                local_process.signal_all(child.pid, f"{names.LOCAL_JOB}={folder.path}:{key}", signal.SIGTERM)
+                mark = local_process.mark_of(folder.root, folder.number, local_state.element_of(key))
+                local_process.signal_all(child.pid, mark, signal.SIGTERM)

@@ -53,7 +53,7 @@ def run_here(
         on_start(str(folder.number))
     with _interrupting(supervisor):
         supervisor.run(lambda seconds: _pause(seconds, tick), seize=slots)
-    tick()
+        tick()
     return _status(supervisor)
 
 

@@ -89,12 +89,12 @@ class Supervisor:
             self._place = answer
             task.wait_because("Priority" if answer else "Resources")
             return False
-        child = task.start(answer)
-        if child is None:
+        task.start(answer)
+        if task.has_ended:
             self._release(task)
-        else:
+        elif task.standing.child is not None:
             with local_slots.locked(self._root) as table:
-                table.hold(claim.key, child)
+                table.hold(claim.key, task.standing.child)
         return True
 
     @property

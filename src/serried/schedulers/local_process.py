@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import shell
+from serried.contract import names
 
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()
@@ -42,7 +43,7 @@ def identify(pid: int) -> Identity | None:
     if HAS_PROC:
         fields = _stat(pid)
         return Identity(pid, fields[19]) if fields and fields[0] not in "ZX" else None
-    result = shell.run(("ps", "-o", "stat=,lstart=", "-p", str(pid)), timeout=30)
+    result = shell.run(("ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)), timeout=30)
     state, _, started = result.stdout.strip().partition(" ")
     return Identity(pid, started.strip()) if started and not state.startswith("Z") else None
 
@@ -54,13 +55,21 @@ def myself() -> Identity:
     return me
 
 
-def members(session: int, mark: str) -> list[Identity]:
-    """Every process of the job whose job.sh leads `session` and whose environment carries `mark` (NAME=value)."""
+def mark_of(root: Path, job: int, element: int | None) -> str:
+    """NAME=value, in the environment of every process of this job or element."""
+    return f"{names.LOCAL_JOB}={root}/jobs/{job}" + ("" if element is None else f"_{element}")
+
+
+def members(session: int | None, mark: str) -> list[Identity]:
+    """Every process of the job whose job.sh leads `session` or whose environment carries `mark`.
+
+    None for the session once job.sh is gone for long: its number may be another's by now.
+    """
     found = _by_proc(session, mark.encode("utf-8", "surrogateescape")) if HAS_PROC else _by_ps(session)
     return [identity for pid in found if pid != os.getpid() and (identity := identify(pid)) is not None]
 
 
-def signal_all(session: int, mark: str, number: int) -> int:
+def signal_all(session: int | None, mark: str, number: int) -> int:
     """Send a signal to every process of a job; how many there were."""
     found = members(session, mark)
     for identity in found:
@@ -68,7 +77,7 @@ def signal_all(session: int, mark: str, number: int) -> int:
     return len(found)
 
 
-def sweep(session: int, mark: str) -> int:
+def sweep(session: int | None, mark: str) -> int:
     """Kill what a job has left behind, what it starts meanwhile included; how many there were."""
     count, deadline = 0, time.monotonic() + SWEEP_SECONDS
     while (found := signal_all(session, mark, signal.SIGKILL)) and time.monotonic() < deadline:
@@ -85,7 +94,7 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _by_proc(session: int, mark: bytes) -> list[int]:
+def _by_proc(session: int | None, mark: bytes) -> list[int]:
     found = []
     for entry in os.scandir(PROC):
         if not entry.name.isdigit():
@@ -103,8 +112,8 @@ def _environment(pid: str) -> list[bytes]:
         return []
 
 
-def _by_ps(group: int) -> list[int]:
-    result = shell.run(("ps", "-A", "-o", "pid=,ppid=,pgid="), timeout=30)
+def _by_ps(group: int | None) -> list[int]:
+    result = shell.run(("ps", "-A", "-o", "pid=", "-o", "ppid=", "-o", "pgid="), timeout=30)
     rows = [tuple(map(int, line.split())) for line in result.stdout.splitlines() if line.strip()]
     found = {pid for pid, _, pgid in rows if group in (pgid, pid)}
     while more := {pid for pid, parent, _ in rows if parent in found} - found:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.contract import files
+from serried.schedulers import local_process
 from serried.schedulers.local_process import Identity
 
 
@@ -48,21 +49,25 @@ class Table:
     waiting: list[Claim] = field(default_factory=list)
     taken: list[Claim] = field(default_factory=list)
 
-    def drop_dead(self, is_alive: Callable[[Identity], bool]) -> None:
+    def drop_dead(self, is_alive: Callable[[Identity], bool]) -> list[Claim]:
+        """Forget those whose holders are all gone; return the holds among them."""
+        dead = [claim for claim in self.taken if not any(map(is_alive, claim.holders))]
         for claims in (self.waiting, self.taken):
             claims[:] = [claim for claim in claims if any(map(is_alive, claim.holders))]
+        return dead
 
     def ask(self, claim: Claim, available: Sequence[str]) -> tuple[str, ...] | int:
         """The slots, when it is this claim's turn and enough are free; else how many wait before it.
 
         First come, first served: nobody overtakes a bigger job that waits for more slots.
         """
-        self.waiting = [other for other in self.waiting if other.key != claim.key]
         before = sum(1 for other in self.waiting if other.pool == claim.pool and other.rank < claim.rank)
         free = self.free(claim.pool, available)
         if before or len(free) < claim.need:
-            self.waiting.append(claim)
+            if claim not in self.waiting:
+                self.waiting.append(claim)
             return before
+        self.waiting = [other for other in self.waiting if other.key != claim.key]
         self.taken.append(replace(claim, slots=tuple(free[: claim.need])))
         return self.taken[-1].slots
 
@@ -95,16 +100,15 @@ def locked(root: Path) -> Iterator[Table]:
     lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = files.read_json(path) or {}
-        table = Table(_claims(before.get("waiting")), _claims(before.get("taken")))
-        table.drop_dead(lambda identity: identity.is_alive)
+        written = files.read_json(path) or {}
+        table = Table(_claims(written.get("waiting")), _claims(written.get("taken")))
+        before = Table(list(table.waiting), list(table.taken))
+        for claim in table.drop_dead(lambda identity: identity.is_alive):
+            # Its supervisor could not; what it left behind may still use the slots.
+            local_process.sweep(None, local_process.mark_of(root, claim.job, claim.element))
         yield table
-        after = {
-            "waiting": [asdict(claim) for claim in table.waiting],
-            "taken": [asdict(claim) for claim in table.taken],
-        }
-        if after != before:
-            files.write_json(path, after)
+        if table != before:
+            files.write_json(path, asdict(table))
     finally:
         os.close(lock)
 

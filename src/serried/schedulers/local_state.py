@@ -48,6 +48,7 @@ class Standing:
 class JobFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.root = path.parents[1]
         self.number = int(path.name)
 
     @property

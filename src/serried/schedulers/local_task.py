@@ -17,7 +17,6 @@ from serried.contract import names
 from serried.contract.layout import RunDirectory
 from serried.schedulers import local_process
 from serried.schedulers.local_machine import GPU, VISIBLE
-from serried.schedulers.local_process import Identity
 from serried.schedulers.local_request import Request
 from serried.schedulers.local_state import JobFolder, Standing, element_of
 
@@ -31,7 +30,7 @@ class Task:
         self.element = element_of(key)
         self.standing = Standing()
         self.queued = time.time()
-        self.mark = f"{names.LOCAL_JOB}={folder.path}:{key}"
+        self.mark = local_process.mark_of(folder.root, folder.number, self.element)
         self._request = request
         self._folder = folder
         self._inherited = environment
@@ -51,8 +50,8 @@ class Task:
     def is_running(self) -> bool:
         return self._child is not None
 
-    def start(self, slots: tuple[str, ...]) -> Identity | None:
-        """Run job.sh on these slots; None where it could not be started, and the task has ended."""
+    def start(self, slots: tuple[str, ...]) -> None:
+        """Run job.sh on these slots; where it cannot be started, the task has ended."""
         run = RunDirectory(Path(self._request.directory))
         try:
             self._child = shell.start(
@@ -65,13 +64,13 @@ class Task:
             )
         except OSError as error:
             self._end(names.LAUNCH_FAILED, reason=error.strerror or "JobLaunchFailure")
-            return None
+            return
         self._began, self._warned, self._killed = time.monotonic(), False, False
+        # None where it has ended already.
         child = local_process.identify(self._child.pid)
         self.standing = replace(
             self.standing, state=names.RUNNING, reason="", started=time.time(), slots=slots, child=child
         )
-        return child
 
     def wait_because(self, reason: str) -> None:
         if self.standing.reason != reason:
