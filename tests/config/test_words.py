@@ -68,6 +68,10 @@ def test_variables_that_no_shell_will_fill_in_are_found():
     )
 
 
+def test_variables_that_a_shell_in_the_command_fills_in_are_no_concern():
+    assert words.variables(("/bin/bash", "-c", "echo $HOME")) == ()
+
+
 @pytest.mark.parametrize(
     ("command", "name"),
     [
