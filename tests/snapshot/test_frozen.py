@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import setuptools
 
 import serried
+from serried.snapshot import redirect, survey
+from serried.snapshot.editable import site_folders
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -23,6 +26,24 @@ pathlib.Path(__file__).write_text("broken(")
 """
 
 
+PYPROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "digits"
+version = "1"
+"""
+
+
+def install_editable(venv, project):
+    """`pip install -e`, without the network: setuptools is the one of the environment that runs the tests."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin/python", "install", "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(setuptools.__file__).parents[1])}
+    subprocess.run([*pip, "--no-build-isolation", "--no-deps", "-e", project], env=environment, check=True)
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A src layout, installed editable in the active environment, with data that git ignores."""
@@ -33,14 +54,13 @@ def project(tmp_path, monkeypatch):
         "train.py": TRAIN,
         ".gitignore": "data/\n",
         "data/set": "data 1",
+        "pyproject.toml": PYPROJECT,
     }.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
 
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
-    (site / "_digits.pth").write_text(f"{folder}/src\n")
+    install_editable(tmp_path / "venv", folder)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     monkeypatch.setenv("PATH", f"{tmp_path}/venv/bin:{os.environ['PATH']}")
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -83,6 +103,21 @@ def test_two_runs_of_one_content_share_one_archive_and_nothing_else(project, tmp
     assert [path.stat().st_nlink for path in files] == [1, 1]
     assert len(list((runs[0].directory.parents[1] / "sources").iterdir())) == 1
     assert (project / "train.py").read_text() == TRAIN
+
+
+def test_the_finder_of_a_flat_layout_is_turned_to_the_snapshot_too(tmp_path):
+    flat = tmp_path / "flat"
+    for path, text in {
+        "digits/__init__.py": "",
+        "data/set": "",
+        "pyproject.toml": PYPROJECT + '[tool.setuptools]\npackages = ["digits"]\n',
+    }.items():
+        (flat / path).parent.mkdir(parents=True, exist_ok=True)
+        (flat / path).write_text(text)
+    install_editable(tmp_path / "venv", flat)
+    sites = site_folders(tmp_path / "venv")
+    assert list(sites[0].glob("__editable___*_finder.py")) != []
+    assert redirect(survey(flat), sites) == (".",)
 
 
 def test_without_a_snapshot_it_runs_in_place(project, tmp_path, wait_until):

@@ -103,6 +103,19 @@ def test_ctrl_c_leaves_no_process(marked_processes, wait_until):
     wait_until(lambda: not marked_processes(records()[0].id))
 
 
+def test_a_reader_who_leaves_ends_the_run(marked_processes, wait_until):
+    program = "import itertools, time\nfor i in itertools.count(): print(i, flush=True); time.sleep(0.01)"
+    argv = command("run", "--", sys.executable, "-c", program)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline() == "0\n"
+        run.stdout.close()
+        assert "Traceback" not in run.stderr.read()
+    assert run.returncode == 130
+    wait_until(lambda: not marked_processes(records()[0].id))
+
+
 def test_it_runs_in_the_project_itself_where_it_was_called(project):
     (project / "sub").mkdir()
     program = "import os; print(os.getcwd())"

@@ -69,6 +69,13 @@ def serried() -> None:
 
 def main() -> None:
     """Entry point: runs the verb, prints what Serried raises, exits with its code."""
+    if sys.platform == "win32":
+        print(
+            "error: Serried does not run on Windows itself\n\n"
+            "hint: use it within WSL2: `wsl --install`, then install Serried there",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     try:
         serried.main(standalone_mode=False)
     except click.ClickException as error:

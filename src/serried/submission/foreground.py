@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,8 +40,17 @@ def run_here(prepared: Prepared, *, gpu_ids: Sequence[str] = (), output: BinaryI
     record, plan = establish(prepared)
     submission = record.submissions[0]
     several = plan.world_size > 1 or plan.array is not None
-    live = LiveOutput(record.where, several=several, to=output or sys.stdout.buffer)
+    to = output or sys.stdout.buffer
+    live = LiveOutput(record.where, several=several, to=to)
     started: list[str] = []
+
+    def pass_on() -> None:
+        try:
+            live.pass_on()
+        except BrokenPipeError:
+            # `serried run … | head` is over: so is the run, as it would be without us. What is left goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
+            signal.raise_signal(signal.SIGTERM)
 
     def note_start(job: str) -> None:
         record.write_submission(dataclasses.replace(submission, state="submitted", job=job))
@@ -52,7 +63,7 @@ def run_here(prepared: Prepared, *, gpu_ids: Sequence[str] = (), output: BinaryI
             prepared.environment,
             gpu_ids=gpu_ids,
             on_start=note_start,
-            tick=live.pass_on,
+            tick=pass_on,
         )
     except BaseException:
         if not started:

@@ -51,7 +51,6 @@ def prepare(
     Raises UsageError for whatever cannot be: a missing working directory, program or secret, a project that is too
     large, an editable install that cannot be redirected.
     """
-    refuse_windows()
     project = Path(plan.source.directory)
     _check_workdir(plan, project)
     environment = _environment(plan, resolved, environ)
@@ -85,14 +84,6 @@ def _script(plan: Plan, handover: Submission) -> str:
             f"neither a scheduler nor a script can carry {error}",
             hint="look at `root`, the folder's own path, `resources.comment` and `resources.extra`",
         ) from error
-
-
-def refuse_windows() -> None:
-    if sys.platform == "win32":
-        raise UsageError(
-            "Serried does not run on Windows itself",
-            hint="use it within WSL2: `wsl --install`, then install Serried there",
-        )
 
 
 def _check_workdir(plan: Plan, project: Path) -> None:
