@@ -68,7 +68,7 @@ def _continues(line: str) -> bool:
 
 
 def variables(words: tuple[str, ...]) -> tuple[str, ...]:
-    """What looks like a shell's variable in `words`, `$NAME` or `${NAME}`, each once; none where a shell will read it."""
+    """What looks like a shell's variable in `words`, `$NAME` or `${NAME}`, each once; none where a shell reads it."""
     if words and _SHELL.fullmatch(words[0].rsplit("/", 1)[-1]):
         return ()
     return tuple(dict.fromkeys(name for word in words for name in _VARIABLE.findall(word)))
