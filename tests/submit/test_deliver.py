@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +118,25 @@ def test_a_state_folder_that_cannot_be_made_is_refused_before_the_scheduler_is_a
     state_home.write_text("a file")
     with pytest.raises(UsageError, match="cannot write to"):
         deliver(ask())
+    assert scheduler.jobs == {}
+
+
+@pytest.mark.parametrize("file", ["plan.json", "1.json", "source.json", "job.sh", "agent.pyz"])
+def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(ask, scheduler, root, monkeypatch, file):
+    """Whichever file it is that does not fit."""
+    replace = Path.replace
+
+    def full(self, target):
+        if Path(target).name == file:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(self, target)
+
+    prepared = ask()
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(UsageError, match="no space is left"):
+        deliver(prepared)
+    assert records() == []
+    assert [path.name for path in (root / "project").iterdir()] == ["sources"]
     assert scheduler.jobs == {}
 
 

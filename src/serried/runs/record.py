@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,9 +157,13 @@ class Record:
         make_directory(records_directory())
         record = cls(records_directory() / plan.run)
         record.directory.path.mkdir(mode=PRIVATE_DIRECTORY)
-        record.directory.submissions.mkdir(mode=PRIVATE_DIRECTORY)
-        write_text(record.directory.where, plan.directory + "\n")
-        write_json(record.directory.plan, plan.to_json())  # last: a record without a plan never had a job
+        try:
+            record.directory.submissions.mkdir(mode=PRIVATE_DIRECTORY)
+            write_text(record.directory.where, plan.directory + "\n")
+            write_json(record.directory.plan, plan.to_json())  # last: a record without a plan never had a job
+        except BaseException:  # a full disk, say: half a record would be listed for ever
+            shutil.rmtree(record.directory.path, ignore_errors=True)
+            raise
         return record
 
     @classmethod
