@@ -13,6 +13,7 @@ Put `tests/fakes/bin` first on PATH and set:
     refuse, refuse-option  sbatch says no: by the controller's words, or its own
     unreachable          no command finds the controller
     slow                 squeue and sacct never answer
+    old                  squeue knows of widths, and of nothing to put between fields
     banner               sbatch prints a site's banner first
     no-accounts          sacct says that accounting is disabled
     accounts-down        sacct cannot reach its database
@@ -249,7 +250,7 @@ def squeue(argv):
     fields = [field.partition(":") for field in options["Format"].split(",")]
     for job in jobs():
         for row in queue_rows(job):
-            print("".join(row[name] + after for name, _, after in fields))
+            print("".join(row[name] + ("" if "old" in MODE else after) for name, _, after in fields))
 
 
 def queue_rows(job):

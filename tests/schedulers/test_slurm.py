@@ -99,6 +99,13 @@ def test_a_question_that_takes_too_long_is_unreachable(submit, slurm, fake_slurm
         Slurm(timeout=1).poll([job])
 
 
+def test_a_squeue_that_is_too_old_to_be_read_is_said_to_be_and_nothing_looks_forgotten(slurm, submit, fake_slurm):
+    job = submit(slurm)
+    fake_slurm("old")
+    with pytest.raises(SchedulerUnreachable, match=r"20\.11 or later"):
+        slurm.poll([job])
+
+
 def test_what_the_queue_forgot_is_in_the_accounts(slurm, submit, monkeypatch, wait_until):
     monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
     monkeypatch.setenv("FAKE_SLURM_KEEP", "0")

@@ -119,6 +119,9 @@ class Slurm:
         result = self._query(("squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--Format={fields}"))
         if result.status:
             raise SchedulerUnreachable("Slurm's controller does not answer `squeue`", details=result.stderr)
+        if result.stdout.strip() and slurm_parse.SEPARATOR not in result.stdout:
+            # Unread, every job would look forgotten.
+            raise SchedulerUnreachable("this `squeue` cannot divide its fields; Slurm 20.11 or later is needed")
         return result.stdout
 
     def _sacct(self, fields: Sequence[str], since: float | None, ids: Sequence[str] = ()) -> str | None:
