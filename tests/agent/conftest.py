@@ -136,14 +136,14 @@ def make_run(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def start(make_run):
+def start(make_run, tmp_path):
     """`start(command, …)` makes a run and starts its job.sh; whatever still runs afterwards is ended."""
     started = []
 
     def begin(command, *, plan=None, element=None, environment=None, token=None, job=JOB, **options):
         plan = plan or make_run(command, **options)
         token = token or f"{plan.run}-1"
-        own = {**os.environ, "SERRIED_JOB": job, **(environment or {})}
+        own = {**os.environ, "TMPDIR": str(tmp_path), "SERRIED_JOB": job, **(environment or {})}
         if element is not None:
             own["SERRIED_ELEMENT"] = str(element)
         with (Path(plan.directory) / "scheduler.log").open("ab") as log:

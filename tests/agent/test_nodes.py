@@ -71,12 +71,22 @@ def test_an_agent_whose_launcher_dies_says_so_and_the_node_is_lost(start, wait_u
     assert marked_processes(run.mark) == []
 
 
-def test_a_launcher_that_fails_at_first_is_tried_again(start, tmp_path, monkeypatch):
-    flaky = tmp_path / "flaky"
-    flaky.write_text('#!/bin/sh\nif mkdir "$0.tried" 2>/dev/null; then echo away >&2; exit 1; fi\nexec "$@"\n')
-    flaky.chmod(0o700)
-    usual = LAUNCHERS["fake"]
-    monkeypatch.setitem(LAUNCHERS, "fake", lambda plan: (str(flaky), *usual(plan)))
+@pytest.fixture
+def launch_after(tmp_path, monkeypatch):
+    """Puts a few lines of shell before the launcher."""
+
+    def install(lines):
+        wrapper = tmp_path / "wrapper"
+        wrapper.write_text(f'#!/bin/sh\n{lines}\nexec "$@"\n')
+        wrapper.chmod(0o700)
+        usual = LAUNCHERS["fake"]
+        monkeypatch.setitem(LAUNCHERS, "fake", lambda plan: (str(wrapper), *usual(plan)))
+
+    return install
+
+
+def test_a_launcher_that_fails_at_first_is_tried_again(start, launch_after):
+    launch_after('if mkdir "$0.tried" 2>/dev/null; then echo away >&2; exit 1; fi')
 
     run = start("true", nodes=2, ranks=1)
 
@@ -129,14 +139,21 @@ def test_the_key_reaches_no_rank(start):
     assert names & {"SERRIED_KEY", "SERRIED_HEAD"} == set()
 
 
-def test_a_strangers_call_changes_nothing(start, wait_until):
-    run = start("sleep 0.5", nodes=2, ranks=1)
+def test_a_strangers_call_changes_nothing(start, wait_until, launch_after, tmp_path):
+    launch_after(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
+    run = start("true", nodes=2, ranks=1)
     head = wait_until(lambda: run.pid_of("head"))
     port = wait_until(lambda: _listening_port(head))
+
     with socket.create_connection(("127.0.0.1", port), 5) as stranger:
-        stranger.sendall(b"0" * 64 + b" nonce " + b'{"node": 0, "host": "evil"}\n')
+        stranger.sendall(b"0" * 64 + b' nonce {"node": 0, "host": "evil"}\n')
+        stranger.settimeout(10)
+        while stranger.recv(100):
+            pass
+    (tmp_path / "go").touch()
 
     assert run.wait() == 0
+    assert run.exit["nodes"] == ["fake1", "fake2"]
 
 
 def _agents(run):

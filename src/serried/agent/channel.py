@@ -101,7 +101,7 @@ class Guest:
         """
         data = self.connection.recv(LONGEST_GREETING)
         self._partial += data
-        if not data or len(self._partial) > LONGEST_GREETING:
+        if not data or len(self._partial) >= LONGEST_GREETING:
             raise ProtocolError("no greeting")
         if not self._partial.endswith(b"\n"):
             return None

@@ -27,7 +27,8 @@ def read_tail(path: Path, count: int = LINES) -> List[str]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").rstrip("\n").split("\n")][-count:]
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
+    return [line.rpartition("\r")[2] for line in lines][-count:] if text else []
 
 
 def cause(exit_: Dict[str, Any], tail: List[str]) -> str:

@@ -52,7 +52,7 @@ def _end(work: Work) -> Dict[str, Any]:
     attempt = work.place.attempt(work.number)
     if not any(event["event"] == "ended" for event in files.read_journal(attempt.events)):
         _await_stragglers(work)
-    sweep.end(lambda: sweep.leftovers(work.mark))
+    sweep.clear(work.mark)
     result = assess(work)
     files.write_json(attempt.exit, result, work.file_mode)
     return result

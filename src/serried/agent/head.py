@@ -18,6 +18,7 @@ from serried.agent.launch import Launcher, agent_command
 from serried.agent.loop import Loop
 from serried.agent.members import Member, Members, Reactions
 from serried.agent.options import Options, parse
+from serried.agent.verdict import LAUNCHER_ENDED
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, hostlist, names
 
@@ -217,7 +218,7 @@ class Head:
         if self._is_over:
             self._check_over()
         elif self._is_going:
-            self.loop.after(FAREWELL_SECONDS, lambda: self._give_up("the launcher ended"))
+            self.loop.after(FAREWELL_SECONDS, lambda: self._give_up(LAUNCHER_ENDED))
         elif self._stop_reason or len(self._members) or not self._argv or not self._launcher.try_again():
             self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
 

@@ -12,10 +12,9 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import Any, List, Optional
 
-from serried.agent import rendezvous, sweep, system
+from serried.agent import private, rendezvous, sweep, system
 from serried.agent.channel import Channel, Message, ProtocolError
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Ranks, has_failed
@@ -40,7 +39,7 @@ class Node:
         attempt = work.place.attempt(work.number)
         files.make_directory(attempt.node(index), work.directory_mode)
         self._journal = files.Journal(attempt.node_events(index), work.file_mode)
-        self._private = _private_directory(work, index)
+        self._private = private.make(work.mark, index)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
         self._held: List[Exit] = []
@@ -251,17 +250,6 @@ def _beat_seconds(work: Work) -> float:
     """Often enough to notice a short silence."""
     silence = work.plan["limit"]["silence_seconds"]
     return BEAT_SECONDS if silence is None else min(BEAT_SECONDS, max(0.5, silence / 4))
-
-
-def _private_directory(work: Work, index: int) -> Path:
-    """A folder on this node alone, for the stop file: no shared file system's cache between head and rank."""
-    base = next(
-        (Path(os.environ[name]) for name in ("SLURM_TMPDIR", "TMPDIR") if os.path.isdir(os.environ.get(name, ""))),  # noqa: PTH112 - "" is no path
-        Path("/tmp"),  # noqa: S108 - the last resort, and the folder's own name cannot be guessed
-    )
-    directory = base / f"serried-{work.mark.replace('/', '.')}.{index}.{os.urandom(6).hex()}"
-    directory.mkdir(mode=0o700)
-    return directory
 
 
 def main(arguments: List[str]) -> int:

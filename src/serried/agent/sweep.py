@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Callable, List, NamedTuple, Optional, Set
 
+from serried.agent import private
 from serried.contract import names
 
 PROC = "/proc"
@@ -43,6 +44,13 @@ def end(find: Callable[[], List[Leftover]], bound: float = 5.0) -> int:
         time.sleep(0.02)
         _reap_adopted()
     return len(killed)
+
+
+def clear(mark: str) -> int:
+    """End what carries `mark` on this node, and remove what its agents could not; how many processes there were."""
+    count = end(lambda: leftovers(mark))
+    private.remove(mark)
+    return count
 
 
 def _pids() -> List[int]:
@@ -85,8 +93,7 @@ def _reap_adopted() -> None:
 
 def main(arguments: List[str]) -> int:
     """`sweep MARK`: what the head starts on the nodes when an agent there was killed."""
-    mark = arguments[0]
-    count = end(lambda: leftovers(mark))
+    count = clear(arguments[0])
     if count:
         print(f"serried: ended {count} processes that were left over", file=sys.stderr)
     return 0

@@ -20,6 +20,9 @@ TIMEOUT_CODE = 124
 KILLED_CODE = 137
 TERMINATED_CODE = 143
 
+LAUNCHER_ENDED = "the launcher ended"
+"""Why the head gives up agents that it does not hear of any more."""
+
 ASKED = (names.STOP_CANCEL, names.STOP_USER)
 """Reasons after which nothing continues."""
 SAVING = (names.STOP_LIMIT, names.STOP_PREEMPT)
@@ -206,6 +209,8 @@ def _of_loss(evidence: Evidence) -> Verdict:
     launcher_left = "launcher-exit" in order and "ending-launcher" not in order
     said = " ".join(line for event in evidence.head if event["event"] == "launcher-exit" for line in event["said"])
     is_node = any("scheduler" in event["because"] for event in lost) or "node fail" in said.lower()
+    if lost and all(event["because"] == LAUNCHER_ENDED for event in lost) and not is_node:
+        return Verdict(names.FAILED, KILLED_CODE, "agent-killed", "the launcher ended while ranks still ran")
     if lost and launcher_left and not is_node:
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", f"the agent on {where} was killed")
     return Verdict(names.NODE_FAIL, NODE_FAIL_CODE, "node-lost", f"node {where} was lost")

@@ -1,0 +1,117 @@
+"""What a rank is given: its words, its variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from building import a_plan
+from serried.agent import command
+from serried.agent.command import Place
+from serried.agent.work import Work
+from serried.contract.layout import RunDirectory
+from serried.plan import Environment, Source
+
+PLACE = Place(node=1, local_rank=1, master="10.0.0.1", port=4242, cpus=3, deadline=1_795_000_000.5, stop_file="/t/stop")
+
+
+def plan_json(array=None, **changes):
+    """A plan as the agent reads it."""
+    plan = dataclasses.replace(a_plan(root="/r"), **changes)
+    return {**json.loads(json.dumps(plan.to_json())), "array": array}
+
+
+def work_of(element=None, attempt=2, **changes):
+    return Work(RunDirectory(Path("/r/digits/train/k3f9q2")), plan_json(**changes), element, attempt)
+
+
+@pytest.mark.parametrize(
+    ("word", "filled"),
+    [
+        ("{rank}/{local_rank}/{world_size}", "3/1/4"),
+        ("{run} {attempt} {seed}", "k3f9q2 2 7"),
+        ("--out={results}/x", "--out=/r/digits/train/k3f9q2/results/x"),
+        ("{checkpoints}", "/r/digits/train/k3f9q2/checkpoints"),
+        ("{data}", "/r/digits/train/k3f9q2/source/data"),
+        ("{{data}}", "{data}"),
+        ("{{{rank}}}", "{{rank}}"),
+        ('{"data": {"rank": 1}}', '{"data": {"rank": 1}}'),
+        ("{unknown} {} {{x}} {rank", "{unknown} {} {{x}} {rank"),
+        ("$RANK {Rank} %j $(id)", "$RANK {Rank} %j $(id)"),
+        ("", ""),
+    ],
+)
+def test_placeholders_are_filled_and_nothing_else_is_touched(word, filled):
+    assert command.argv(work_of(command=("python", word), seed=7), PLACE) == ["python", filled]
+
+
+def test_an_element_has_its_own_seed_and_places():
+    work = work_of(element=17, command=("{element}", "{seed}", "{results}"), seed=100)
+
+    assert command.argv(work, PLACE) == ["17", "117", "/r/digits/train/k3f9q2/elements/17/results"]
+
+
+def test_a_line_for_the_shell_gets_its_values_quoted():
+    plan = plan_json(command=("cp {results}/a b",), shell=True)
+    work = Work(RunDirectory(Path("/a $(id)")), plan, None, 1)
+
+    assert command.argv(work, PLACE) == ["/bin/bash", "-c", "cp '/a $(id)/results'/a b"]
+
+
+def test_each_element_of_a_command_list_runs_its_own_line(tmp_path):
+    (tmp_path / "commands.json").write_text('[["a", "1"], ["b", "{element}"]]')
+    plan = plan_json(array={"indices": [3, 8], "parallel": None, "each": True})
+
+    assert command.argv(Work(RunDirectory(tmp_path), plan, 8, 1), PLACE) == ["b", "8"]
+
+
+def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
+    environment = command.environment(work_of(), PLACE, {})
+
+    assert environment == {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4242",
+        "TORCHELASTIC_RUN_ID": "k3f9q2",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "SERRIED_RUN_ID": "k3f9q2",
+        "SERRIED_RUN_DIR": "/r/digits/train/k3f9q2",
+        "SERRIED_ATTEMPT": "2",
+        "SERRIED_DATA_DIR": "/r/digits/train/k3f9q2/source/data",
+        "SERRIED_CHECKPOINT_DIR": "/r/digits/train/k3f9q2/checkpoints",
+        "SERRIED_RESULTS_DIR": "/r/digits/train/k3f9q2/results",
+        "SERRIED_STOP_FILE": "/t/stop",
+        "SERRIED_MARK": "k3f9q2/-/2",
+        "SERRIED_NODE": "1",
+        "SERRIED_DEADLINE": "1795000000",
+        "source_dir": "/r/digits/train/k3f9q2/source",
+        "project_name": "digits",
+        "scratch_dir": "/r/digits",
+        "exp_name": "train",
+        "OMP_NUM_THREADS": "3",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def test_what_the_user_has_set_stays():
+    plan = {"environment": Environment(env={"PYTHONUNBUFFERED": "0", "A": "b c"})}
+    environment = command.environment(work_of(**plan), PLACE, {"OMP_NUM_THREADS": "9"})
+
+    assert "OMP_NUM_THREADS" not in environment
+    assert (environment["PYTHONUNBUFFERED"], environment["A"]) == ("0", "b c")
+
+
+def test_redirected_packages_come_before_the_inherited_path():
+    source = Source(directory="/home/ada/digits", python_path=("src", "lib"))
+    environment = command.environment(work_of(source=source), PLACE, {"PYTHONPATH": "/mine"})
+
+    tree = "/r/digits/train/k3f9q2/source"
+    assert environment["PYTHONPATH"] == f"{tree}/src:{tree}/lib:/mine"

@@ -1,0 +1,262 @@
+"""From evidence to exit.json: a table, because every line of it is a promise."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.agent import verdict
+from serried.agent.verdict import Evidence, Verdict
+
+
+def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):
+    return {
+        "rank": rank,
+        "local_rank": rank % 2,
+        "exit_code": None if signal else code,
+        "signal": signal,
+        "seconds": seconds,
+        "ended_by_us": ours,
+        **more,
+    }
+
+
+def event(name, **facts):
+    return {"t": 1.0, "event": name, **facts}
+
+
+CONNECTED = [event("connected", node=0, host="n1"), event("connected", node=1, host="n2"), event("go")]
+STARTED = [*CONNECTED, event("started", node=0, host="n1"), event("started", node=1, host="n2")]
+
+
+def stopping(reason, because="x"):
+    return event("stopping", reason=reason, because=because)
+
+
+def ended(node, *exits, left=()):
+    return event("node-ended", node=node, host=f"n{node + 1}", exits=list(exits), left=list(left))
+
+
+def node_journal(*exits):
+    return [event("started", rank=0, local_rank=0, pid=9), *(event("rank-exit", **exit_) for exit_ in exits)]
+
+
+def evidence(head, *, nodes=None, has_checkpoint=False, may_continue=False):
+    return Evidence(
+        run="k3f9q2",
+        element=None,
+        attempt=1,
+        job="123",
+        host="n1",
+        world_size=2,
+        started=1_795_000_000.0,
+        ended=1_795_000_012.5,
+        head=head,
+        nodes=nodes or {},
+        has_checkpoint=has_checkpoint,
+        may_continue=may_continue,
+    )
+
+
+FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
+OURS = [ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, signal=15, ours=True))]
+SAVED = [ended(0, exit_of(0, 85)), ended(1, exit_of(1, 85))]
+LOST = event("node-lost", node=1, host="n2", because="its connection ended")
+ORPHANED = event("node-lost", node=1, host="n2", because="the scheduler's process there ended")
+LAUNCHER_EXIT = event("launcher-exit", status=137, said=[])
+NODE_FAILURE = event("launcher-exit", status=1, said=["srun: error: Node failure on n2"])
+
+CASES = {
+    "every rank ended well": (evidence([*STARTED, *FINE]), ("COMPLETED", 0, None)),
+    "one rank failed": (
+        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, 3)), ended(1, exit_of(1, signal=15, ours=True))]),
+        ("FAILED", 3, "exit"),
+    ),
+    "one rank was killed": (evidence([*STARTED, ended(0, exit_of(0, signal=11)), FINE[1]]), ("FAILED", 139, "signal")),
+    "the kernel killed a rank for memory": (
+        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, signal=9, oom=True)), OURS[1]]),
+        ("OUT_OF_MEMORY", 137, "out-of-memory"),
+    ),
+    "a rank is not accounted for": (evidence([*STARTED, FINE[0]]), ("FAILED", 137, "agent-killed")),
+    "nothing is known at all": (evidence([]), ("LAUNCH_FAILED", 70, "launch")),
+    "nobody started": (evidence(CONNECTED), ("LAUNCH_FAILED", 70, "launch")),
+    "the launch failed": (evidence([event("launch-failed", message="no")]), ("LAUNCH_FAILED", 70, "launch")),
+    "cancelled before the start": (evidence([stopping("cancel")]), ("CANCELLED", 143, "cancel")),
+    "the limit came before the start": (evidence([stopping("limit")]), ("TIMEOUT", 124, "limit")),
+    "cancelled": (evidence([*STARTED, stopping("cancel"), *OURS]), ("CANCELLED", 143, "cancel")),
+    "cancelled, and ranks ended well": (evidence([*STARTED, stopping("cancel"), *FINE]), ("CANCELLED", 143, "cancel")),
+    "cancelled, and ranks have saved": (
+        evidence([*STARTED, stopping("cancel"), *SAVED], has_checkpoint=True, may_continue=True),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "stopped by a user": (evidence([*STARTED, stopping("user"), *OURS]), ("CANCELLED", 143, "user")),
+    "stopped by a user while saving": (
+        evidence([*STARTED, stopping("limit"), stopping("user"), *SAVED], has_checkpoint=True, may_continue=True),
+        ("CANCELLED", 143, "user"),
+    ),
+    "failed, then cancelled": (
+        evidence([*STARTED, stopping("failure"), stopping("cancel"), ended(0, exit_of(0, 3)), OURS[1]]),
+        ("FAILED", 3, "exit"),
+    ),
+    "ended by the limit": (evidence([*STARTED, stopping("limit"), *OURS]), ("TIMEOUT", 124, "limit")),
+    "finished after the notice": (evidence([*STARTED, stopping("limit"), *FINE]), ("COMPLETED", 0, None)),
+    "saved, and may continue": (
+        evidence([*STARTED, stopping("limit"), *SAVED], has_checkpoint=True, may_continue=True),
+        ("REQUEUED", 85, "limit"),
+    ),
+    "preempted, saved, and may continue": (
+        evidence([*STARTED, stopping("preempt"), *SAVED], has_checkpoint=True, may_continue=True),
+        ("REQUEUED", 85, "preempt"),
+    ),
+    "saved, and may not continue": (
+        evidence([*STARTED, stopping("limit"), *SAVED], has_checkpoint=True),
+        ("TIMEOUT", 124, "limit"),
+    ),
+    "preempted, and may not continue": (
+        evidence([*STARTED, stopping("preempt"), *SAVED], has_checkpoint=True),
+        ("PREEMPTED", 143, "preempt"),
+    ),
+    "said to have saved, but has not": (
+        evidence([*STARTED, stopping("limit"), *SAVED], may_continue=True),
+        ("FAILED", 85, "exit"),
+    ),
+    "85 that nobody asked for": (
+        evidence([*STARTED, stopping("failure"), *SAVED], has_checkpoint=True, may_continue=True),
+        ("FAILED", 85, "exit"),
+    ),
+    "failed while saving": (
+        evidence(
+            [*STARTED, stopping("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, may_continue=True
+        ),
+        ("FAILED", 1, "exit"),
+    ),
+    "silent": (evidence([*STARTED, stopping("silence", "1"), FINE[0], OURS[1]]), ("FAILED", 1, "silence")),
+    "an agent was killed": (
+        evidence([*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "an agent was killed, and ranks elsewhere noticed first": (
+        evidence([*STARTED, LOST, stopping("lost"), ended(0, exit_of(0, 1)), LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "a node went silent": (
+        evidence([*STARTED, LOST, stopping("lost"), OURS[0], event("ending-launcher"), LAUNCHER_EXIT]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "a node lost its scheduler": (
+        evidence([*STARTED, ORPHANED, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "the launcher says that a node failed": (
+        evidence([*STARTED, LOST, stopping("lost"), OURS[0], NODE_FAILURE]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "job.sh was killed": (
+        evidence([*STARTED, event("orphaned"), stopping("lost"), stopping("cancel"), *OURS]),
+        ("FAILED", 137, "job-script-killed"),
+    ),
+    "the head was killed": (
+        evidence(STARTED, nodes={0: node_journal(exit_of(0, signal=15, ours=True)), 1: node_journal()}),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "the head was killed after a rank had failed": (
+        evidence(STARTED, nodes={0: node_journal(exit_of(0, 4)), 1: node_journal()}),
+        ("FAILED", 4, "exit"),
+    ),
+    "the head was killed when all had ended well": (
+        evidence(STARTED, nodes={0: node_journal(exit_of(0)), 1: node_journal(exit_of(1))}),
+        ("COMPLETED", 0, None),
+    ),
+    "something still ran": (
+        evidence([*STARTED, FINE[0], ended(1, exit_of(1), left=["sleep 9"])]),
+        ("FAILED", 1, "left-running"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "expected"), CASES.values(), ids=CASES)
+def test_evidence_comes_to_a_verdict(known, expected):
+    judged = verdict.judge(known, verdict.first_failure(known), [])
+
+    assert (judged.state, judged.exit_code, judged.cause) == expected
+
+
+def test_the_first_failure_is_the_earliest_on_its_nodes_own_clock():
+    known = evidence([*STARTED, ended(0, exit_of(0, 1, seconds=2.0)), ended(1, exit_of(1, 7, seconds=1.5))])
+
+    assert verdict.first_failure(known)["rank"] == 1
+
+
+def test_exit_json_says_it_all():
+    known = evidence(
+        [*STARTED, stopping("failure"), ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, 3))]
+    )
+    failure = verdict.first_failure(known)
+    tail = ["Traceback …", "ValueError: x"]
+
+    assert verdict.document(known, failure, tail, verdict.judge(known, failure, tail)) == {
+        "schema": 1,
+        "run": "k3f9q2",
+        "element": None,
+        "attempt": 1,
+        "job": "123",
+        "state": "FAILED",
+        "exit_code": 3,
+        "cause": "exit",
+        "message": "rank 1 on n2 exited with status 3",
+        "first_failure": {
+            "rank": 1,
+            "node": 1,
+            "host": "n2",
+            "local_rank": 1,
+            "exit_code": 3,
+            "signal": None,
+            "seconds": 1.0,
+            "tail": tail,
+        },
+        "started": "2026-11-18T11:06:40Z",
+        "ended": "2026-11-18T11:06:52Z",
+        "seconds": 12.5,
+        "nodes": ["n1", "n2"],
+        "world_size": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "reason", "expected"),
+    [
+        ("REQUEUED", 85, "cancel", ("CANCELLED", "fail 143")),
+        ("REQUEUED", 85, "limit", ("TIMEOUT", "fail 124")),
+        ("REQUEUED", 85, "", ("REQUEUED", "requeue")),
+        ("LAUNCH_FAILED", 70, "cancel", ("CANCELLED", "fail 143")),
+        ("FAILED", 3, "cancel", ("FAILED", "fail 3")),
+        ("COMPLETED", 0, "cancel", ("COMPLETED", "done")),
+    ],
+)
+def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reason, expected):
+    result = verdict.finalise({"state": state, "exit_code": code}, reason)
+
+    assert (result["state"], verdict.word(result)) == expected
+
+
+@given(
+    codes=st.lists(st.tuples(st.integers(0, 255), st.booleans()), max_size=2),
+    events=st.lists(
+        st.sampled_from(
+            [*STARTED, LOST, LAUNCHER_EXIT, event("orphaned"), event("ended"), event("launch-failed", message="m")]
+            + [stopping(reason) for reason in ("failure", "limit", "preempt", "user", "cancel", "silence", "lost")]
+        )
+    ),
+    has_checkpoint=st.booleans(),
+    may_continue=st.booleans(),
+)
+def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, may_continue):
+    exits = [exit_of(rank, code, ours=ours) for rank, (code, ours) in enumerate(codes)]
+    known = evidence([*events, ended(0, *exits)], has_checkpoint=has_checkpoint, may_continue=may_continue)
+
+    judged: Verdict = verdict.judge(known, verdict.first_failure(known), [])
+
+    all_well = codes == [(0, False), (0, False)]
+    assert judged.state != "COMPLETED" or all_well
+    assert (judged.exit_code == 0) == (judged.state == "COMPLETED")

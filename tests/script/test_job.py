@@ -1,0 +1,109 @@
+"""job.sh, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from building import a_plan
+from serried import script
+
+GOLDEN = Path(__file__).parent / "golden"
+
+PLANS = {
+    "slurm": a_plan(root="/scratch/ada"),
+    "slurm-array": a_plan(root="/scratch/ada", indices=range(3), gpus=2),
+    "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
+    "hostile": a_plan(root="/tmp/a b'$(id)`id`\"%j", scheduler="local", nodes=1),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_job_sh_is_a_function_of_the_plan(name):
+    text = script.render(
+        PLANS[name], python="/home/ada/.venv/bin/python", command=["sbatch", "--comment=a b", "job.sh"]
+    )
+
+    assert text == (GOLDEN / f"{name}.sh").read_text()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_job_sh_is_short_and_has_nothing_that_shellcheck_minds(name):
+    path = GOLDEN / f"{name}.sh"
+    checker = shutil.which("shellcheck")
+    if checker is None:
+        pytest.skip("shellcheck is missing: apt-get install shellcheck")
+
+    result = subprocess.run([checker, path], capture_output=True, text=True, check=False)
+
+    assert (result.stdout, len(path.read_text().splitlines()) < 100) == ("", True)
+
+
+def test_a_path_with_a_newline_is_refused():
+    with pytest.raises(ValueError, match="newline"):
+        script.render(a_plan(root="/a\nb"), python="python3")
+
+
+def test_the_profiles_python_is_the_only_one_tried():
+    plan = a_plan(root="/r")
+    named = dataclasses.replace(plan, site=dataclasses.replace(plan.site, python="/opt/py thon"))
+
+    assert "\nfor python in '/opt/py thon' ''; do\n" in script.render(named, python="python3")
+
+
+def test_a_group_shares_what_the_job_writes():
+    assert "\numask 027\n" in script.render(dataclasses.replace(a_plan(), share="group"), python="python3")
+
+
+def test_the_launcher_says_everything_about_its_step():
+    assert script.launcher(a_plan(nodes=3, gpus=2, cpus=6)) == (
+        "srun",
+        "--nodes=3",
+        "--ntasks=3",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=6",
+        "--gpu-bind=none",
+        "--overlap",
+        "--export=ALL",
+        "--kill-on-bad-exit=1",
+        "--wait=0",
+        "--input=none",
+        "--unbuffered",
+        "--job-name=serried",
+    )
+    assert script.launcher(a_plan(scheduler="local")) == ()
+
+
+def test_agent_pyz_is_the_same_bytes_from_the_same_sources(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("one", "two"):
+        script.write_agent(folder / name)
+
+    assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
+    assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
+
+
+def test_agent_pyz_holds_the_agent_and_the_contract_and_nothing_else(tmp_path):
+    script.write_agent(tmp_path / "agent.pyz")
+
+    rooms = {name.split("/")[1] for name in zipfile.ZipFile(tmp_path / "agent.pyz").namelist() if "/" in name}
+    assert rooms == {"__init__.py", "agent", "contract"}
+
+
+def test_without_a_python_it_says_so(tmp_path):
+    plan = a_plan(root=str(tmp_path), scheduler="local", nodes=1)
+    named = dataclasses.replace(plan, site=dataclasses.replace(plan.site, python="/nosuch/python"))
+    Path(plan.directory).mkdir(parents=True)
+    job = tmp_path / "job.sh"
+    job.write_text(script.render(named, python="python3"))
+
+    result = subprocess.run(["bash", job, "t-1"], env={"SERRIED_JOB": "1"}, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 70
+    assert "no Python 3.9 or later" in result.stderr
