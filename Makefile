@@ -16,7 +16,8 @@ help: ## say what can be made
 
 .PHONY: demo
 demo: .venv/demo ## train examples/digits on two ranks, here and now
-	@cd examples/digits && PATH="$(BIN):$$PATH" exec serried run digits
+	@cd examples/digits && $(BIN)/serried run digits
+	@printf '\nto have serried in this shell: . .venv/bin/activate\n'
 
 .PHONY: test
 test: .venv/test slurm lint ## install what the tests need, a real Slurm included, and pass them

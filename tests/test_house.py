@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from serried import errors
+from serried.cli import VERBS
 
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "src" / "serried"
@@ -175,6 +176,13 @@ def test_a_module_fits_in_one_sitting(path: Path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_module_and_a_line_in_the_docs(verb: str):
+    assert (HOUSE / "cli" / f"{verb}.py").is_file()
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert any(f"serried {verb}" in page.read_text(encoding="utf-8") for page in pages)
+
+
 def exit_codes() -> set[int]:
     kinds = [value for value in vars(errors).values() if isinstance(value, type)]
     return {0, 130} | {kind.exit_code for kind in kinds if issubclass(kind, errors.SerriedError)}
@@ -194,6 +202,21 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 def test_every_link_in_the_docs_leads_somewhere(page: Path):
     links = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def test_every_guarantee_in_the_readme_has_its_test():
+    named = TEST.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 10
+    assert [test for file, test in named if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_page_is_lost(page: Path):
+    if page.parent.name == "docs":
+        assert f"({page.name})" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8") or page.name == "index.md"
 
 
 def modules_after(program: str) -> set[str]:

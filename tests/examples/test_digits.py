@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,24 @@ def test_asked_to_stop_it_saves_exits_85_and_goes_on_from_there_the_next_time(tm
     continued = train("--epochs", "3", **places)
     assert continued.returncode == 0
     assert [epoch for epoch, *_ in epochs(continued.stdout)] == ["2", "3"]
+
+
+def test_serried_run_trains_it_on_two_ranks_to_97_percent(tmp_path: Path):
+    project = tmp_path / "digits"
+    shutil.copytree(EXAMPLE, project)
+    done = subprocess.run(
+        [sys.executable, "-m", "serried", "run", "digits", "--json"],
+        cwd=project,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["state"] == "COMPLETED"
+    metrics = json.loads(Path(run["directory"], "results", "metrics.json").read_text())
+    assert metrics["world_size"] == 2
+    assert metrics["accuracy"] >= 0.97
+    assert Path(run["directory"], "checkpoints", "digits.pt").exists()
