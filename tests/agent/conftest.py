@@ -140,7 +140,7 @@ def start(make_run, tmp_path):
     """`start(command, …)` makes a run and starts its job.sh; whatever still runs afterwards is ended."""
     started = []
 
-    def begin(command, *, plan=None, element=None, environment=None, token=None, job=JOB, **options):
+    def begin(command, *, plan=None, element=None, environment=None, token=None, job=JOB, prefix=(), **options):
         plan = plan or make_run(command, **options)
         token = token or f"{plan.run}-1"
         own = {**os.environ, "TMPDIR": str(tmp_path), "SERRIED_JOB": job, **(environment or {})}
@@ -148,7 +148,7 @@ def start(make_run, tmp_path):
             own["SERRIED_ELEMENT"] = str(element)
         with (Path(plan.directory) / "scheduler.log").open("ab") as log:
             process = subprocess.Popen(
-                ["/bin/bash", f"{plan.directory}/job.sh", token],
+                [*prefix, "/bin/bash", f"{plan.directory}/job.sh", token],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

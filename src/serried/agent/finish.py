@@ -53,6 +53,7 @@ def _end(work: Work) -> Dict[str, Any]:
     if not any(event["event"] == "ended" for event in files.read_journal(attempt.events)):
         _await_stragglers(work)
     sweep.clear(work.mark)
+    sweep.end_groups(_unended(work))
     result = assess(work)
     files.write_json(attempt.exit, result, work.file_mode)
     return result
@@ -131,6 +132,13 @@ def _await_stragglers(work: Work) -> None:
     while waiting and time.monotonic() < limit:
         time.sleep(0.2)
         waiting = [node for node in waiting if _is_busy(attempt.node_events(node))]
+
+
+def _unended(work: Work) -> List[int]:
+    """Ranks of this node, the first, of which no end is known: its agent was killed before them."""
+    events = files.read_journal(work.place.attempt(work.number).node_events(0))
+    ended = {event["rank"] for event in events if event["event"] == "rank-exit"}
+    return [event["pid"] for event in events if event["event"] == "started" and event["rank"] not in ended]
 
 
 def _is_busy(journal: Path) -> bool:

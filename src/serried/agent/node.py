@@ -230,6 +230,7 @@ class Node:
         if self._kill:
             self._kill.cancel()
         count = sweep.end(self._leftovers)
+        sweep.end_groups(self._ranks.leaders if self._ranks else [])
         commands = [leftover.command for leftover in left]
         self._note("swept", count=count, left=commands)
         self._tell("done", exits=self._ranks.exits if self._ranks else [], left=commands)

@@ -46,6 +46,8 @@ class Ranks:
         self._began = time.monotonic()
         self._memory = OutOfMemory()
         self._running: Dict[int, Rank] = {}
+        self.leaders: List[int] = []
+        """Every rank's process, and the group that it leads."""
         self._sizes = 0
         self._newest_output = self._began
         self._soft_signal = 0
@@ -56,6 +58,7 @@ class Ranks:
                                  place["deadline"], place["stop_file"])  # fmt: skip
             rank = self._start(here, cpus)
             self._running[rank.child.pid] = rank
+        self.leaders += self._running
 
     def _start(self, place: command.Place, cpus: List[int]) -> Rank:
         number = place.node * self.work.ranks + place.local_rank

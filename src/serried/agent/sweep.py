@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from typing import Callable, List, NamedTuple, Optional, Set
+from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 
 from serried.agent import private
 from serried.contract import names
@@ -44,6 +44,15 @@ def end(find: Callable[[], List[Leftover]], bound: float = 5.0) -> int:
         time.sleep(0.02)
         _reap_adopted()
     return len(killed)
+
+
+def end_groups(leaders: Iterable[int]) -> None:
+    """Where there is no /proc to look into (macOS): KILL the process groups that ranks have led."""
+    if os.path.isdir(PROC):  # noqa: PTH112 - a bare string
+        return
+    for leader in leaders:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def clear(mark: str) -> int:
