@@ -86,7 +86,7 @@ def file_calls(here: World, argv: list[str | Path]) -> Counter[str]:
         if call is None:
             continue
         pid, name, is_kernel = call.groups()
-        if name == "execve" and " = 0" in line:
+        if name == "execve":  # the last one of a pid is the one that succeeded
             role = ROLE.search(line)
             roles[pid] = role[1] if role else "python"
         if not is_kernel:

@@ -62,11 +62,19 @@ def once(here: World, argv: list[str | Path], out: Path) -> float:
             raise SystemExit(f"no first line within a minute of: {argv}")
         time.sleep(0.02)
     last = max(float(path.read_text()) for path in written)
-    while here.slurm.run("squeue", "--me", "--noheader").stdout.strip():
-        time.sleep(0.1)
+    settle(here)
     for path in written:
         path.unlink()
     return last - started
+
+
+def settle(here: World) -> None:
+    """Let the job end, or end it: one `torchrun` of the two sometimes waits for the other for ever."""
+    patience = time.monotonic() + 5
+    while here.slurm.run("squeue", "--me", "--noheader").stdout.strip():
+        if time.monotonic() > patience:
+            here.cancel_all()
+        time.sleep(0.1)
 
 
 def contenders(here: World, program: str, out: Path) -> dict[str, list[str | Path]]:
