@@ -89,7 +89,7 @@ def file_calls(here: World, argv: list[str | Path]) -> Counter[str]:
         if name == "execve":  # the last one of a pid is the one that succeeded
             role = ROLE.search(line)
             roles[pid] = role[1] if role else "python"
-        if not is_kernel:
+        if not is_kernel and '"", ' not in line:  # an empty path asks about an open file
             counted[roles.get(pid, "forked")] += 1
     return counted
 
