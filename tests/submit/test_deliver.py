@@ -147,3 +147,12 @@ def test_too_little_space_is_seen_before_anything_is_written(ask, scheduler, roo
         deliver(ask())
     assert tree(root) == {}
     assert scheduler.jobs == {}
+
+
+def test_the_lines_of_each_are_commands_enough_for_an_experiment_without_one(ask, project):
+    (project / "serried.toml").write_text("[experiments.lines]\nresources.ranks = 1\n")
+    (project / "commands.txt").write_text("echo one\necho two\n")
+
+    prepared = ask(command=None, experiment="lines", each=project / "commands.txt")
+
+    assert prepared.each == (("echo", "one"), ("echo", "two"))

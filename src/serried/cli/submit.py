@@ -49,9 +49,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
         return
     console.say()
     console.say(f"submitted {record.id} as job {job} of {decided.plan.site.name}")
+    array = decided.plan.array
+    one = record.id if array is None else f"{record.id}/{array.indices[0]}"
     console.next_steps(
         [
-            (f"serried logs {record.id} -f", "what it prints, as it prints it"),
+            (f"serried logs {one} -f", "what it prints, as it prints it"),
             (f"serried wait {record.id}", "until it has ended"),
             (f"serried show {record.id}", "plan, timeline, and where its files are"),
         ]

@@ -50,7 +50,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str]) -> Dec
     each = arrays.read_each(directory / request.each) if request.each else ()
     array, each = _array(request, each)
     # With --each the lines are the commands; the first stands for all of them where one is asked for.
-    command = request.command if request.command is not None else each[0] if each and not request.experiment else None
+    command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()) or "", array=array, name=request.name)
     return Decided(plan, resolved, each)
