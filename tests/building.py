@@ -7,7 +7,7 @@ from pathlib import Path
 
 from serried.contract.files import Journal, make_directory, write_json
 from serried.plan import Allocation, Array, Plan, Site, Source
-from serried.runs.record import Record, Submission
+from serried.records.record import Record, Submission
 
 CREATED = 1_795_000_000.0
 """2026-11-18T11:06:40Z: when runs made here were created."""

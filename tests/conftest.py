@@ -46,6 +46,7 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(home / "site"))
     monkeypatch.setenv("SERRIED_LAB_ROOT", str(LAB_ROOT))
+    monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "local"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     for role in ("AUTHOR", "COMMITTER"):

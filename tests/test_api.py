@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -47,15 +46,6 @@ def fresh(program):
 def test_importing_it_loads_next_to_nothing():
     loaded = fresh("import sys; before = set(sys.modules); import serried; print(*sorted(set(sys.modules) - before))")
     assert loaded.split() == ["__future__", "serried"]
-
-
-def test_runs_is_a_function_whatever_was_imported_before():
-    assert serried.runs() == []
-    assert isinstance(serried.runs, types.ModuleType)
-    assert (
-        fresh("import serried; print(serried.runs()); import serried.runs.index; print(serried.runs())") == "[]\n[]\n"
-    )
-    assert fresh("from serried import runs; print(runs())") == "[]\n"
 
 
 def test_a_run_is_submitted_waited_for_and_read(project):

@@ -24,7 +24,7 @@ ORDER = (
     "lab",
     "api",
     "submission",
-    "runs",
+    "records",
     "snapshot",
     "inherit",
     "schedulers",

@@ -42,15 +42,12 @@ __all__ = [
     "submit",
 ]
 
-_API = ("Run", "find", "submit")
+_API = ("Run", "find", "runs", "submit")
 
 
 def __getattr__(name: str) -> object:
     import importlib
 
-    if name == "runs":
-        # The room of that name, which can be called: see there.
-        return importlib.import_module("serried.runs")
     if name in __all__:
         return getattr(importlib.import_module("serried.api" if name in _API else "serried.errors"), name)
     raise AttributeError(f"module 'serried' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The Python API: `serried.submit`, `serried.runs`, `serried.find`, and `Run`. It does what the commands do."""
+"""The Python API: `serried.submit`, `serried.records`, `serried.find`, and `Run`. It does what the commands do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from serried.contract.names import COMPLETED
 from serried.errors import RunFailed, UsageError
-from serried.runs import index, logs, stopping, waiting
-from serried.runs.evidence import attempt_numbers
-from serried.runs.index import Selection
-from serried.runs.record import Record, RecordUnreadable
-from serried.runs.run_status import RunStatus
+from serried.records import index, logs, stopping, waiting
+from serried.records.evidence import attempt_numbers
+from serried.records.index import Selection
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
 from serried.submission.reconcile import find_out
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from building import CREATED, a_failure
-from serried.runs.advice import ADVICE, OF_OUTPUT, advice_for
+from serried.records.advice import ADVICE, OF_OUTPUT, advice_for
 from serried.schedulers.interface import Job
 
 NOW = CREATED + 3600

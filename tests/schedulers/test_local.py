@@ -16,11 +16,11 @@ from building import a_plan
 from serried.contract import names
 from serried.errors import SubmissionRefused
 from serried.plan import Limit
-from serried.schedulers import local_process, local_request, local_slots
-from serried.schedulers.local import Local
-from serried.schedulers.local_here import run_here
-from serried.schedulers.local_process import identify, members
-from serried.schedulers.local_state import JobFolder, new_folder, prune
+from serried.schedulers.local import argv, process, slots
+from serried.schedulers.local.here import run_here
+from serried.schedulers.local.process import identify, members
+from serried.schedulers.local.scheduler import Local
+from serried.schedulers.local.state import JobFolder, new_folder, prune
 
 
 class Machine:
@@ -58,7 +58,7 @@ class Machine:
         return self.local.poll([job])
 
     def supervisor(self, job):
-        return local_process.Identity(**JobFolder(self.folder / "jobs" / job).about["supervisor"])
+        return process.Identity(**JobFolder(self.folder / "jobs" / job).about["supervisor"])
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_the_command_says_what_is_asked_for():
     assert made.argv == (
         sys.executable,
         "-I",
-        str(local_request.PROGRAM),
+        str(argv.PROGRAM),
         "--job-name=train-k3f9q2-1",
         "--chdir=/scratch/digits/train/k3f9q2",
         "--gpus=2",
@@ -99,8 +99,8 @@ def test_the_command_says_what_is_asked_for():
 
 @pytest.mark.parametrize("changes", [{}, {"gpus": 3}, {"time_seconds": None}, {"indices": [1, 5, 6]}])
 def test_what_the_command_says_is_what_the_supervisor_hears(changes):
-    request = local_request.of_plan(a_plan(scheduler="local", **changes), "k3f9q2-1")
-    assert local_request.parse(request.argv()[3:]) == request
+    request = argv.of_plan(a_plan(scheduler="local", **changes), "k3f9q2-1")
+    assert argv.parse(request.argv()[3:]) == request
 
 
 def test_jobs_start_in_the_order_they_came(machine):
@@ -211,7 +211,7 @@ def test_a_job_survives_the_session_that_submitted_it(machine):
     plan = machine.plan("sleep 600")
     program = (
         f"import json, os, sys; sys.path[:0] = {sys.path!r}\n"
-        "from serried.plan import Plan; from serried.schedulers.local import Local\n"
+        "from serried.plan import Plan; from serried.schedulers.local.scheduler import Local\n"
         "plan = Plan.from_json(json.loads(sys.argv[1])); local = Local()\n"
         "print(local.submit(local.submission(plan, plan.run + '-1', os.environ)), flush=True); sys.stdin.read()"
     )
@@ -241,7 +241,7 @@ def test_when_the_supervisor_is_killed_the_job_ends_and_is_not_called_running_fo
     assert (found.reason, (Path(plan.directory) / "told").exists()) == ("SupervisorGone", True)
     assert "killed" in machine.local.explain(found.reason)
     assert identify(int((Path(plan.directory) / "pid").read_text())) is None
-    with local_slots.locked(machine.folder) as table:
+    with slots.locked(machine.folder) as table:
         assert table.taken == []
 
 
@@ -281,7 +281,7 @@ def test_jobs_that_ended_long_ago_are_forgotten_and_others_are_not(machine):
 
 
 def test_without_proc_a_job_is_known_by_ps(monkeypatch):
-    monkeypatch.setattr(local_process, "HAS_PROC", False)
+    monkeypatch.setattr(process, "HAS_PROC", False)
     child = subprocess.Popen(["bash", "-c", "sleep 600 & wait"], start_new_session=True)
     try:
         identity = identify(child.pid)
@@ -319,7 +319,7 @@ def test_a_run_here_takes_idle_gpus_at_once_and_the_queue_sees_them_taken(machin
     seen = []
 
     def look():
-        with local_slots.locked(machine.folder) as table:
+        with slots.locked(machine.folder) as table:
             seen.append(table.free("gpu", ("0", "1", "2", "3")))
 
     here(machine, plan, tick=look)
@@ -329,11 +329,11 @@ def test_a_run_here_takes_idle_gpus_at_once_and_the_queue_sees_them_taken(machin
 
 def test_a_job_that_ends_before_we_looked_at_it_holds_its_slots_until_it_was_swept(machine, monkeypatch):
     ours = os.getpid()
-    monkeypatch.setattr(local_process, "identify", lambda pid: identify(pid) if pid == ours else None)
+    monkeypatch.setattr(process, "identify", lambda pid: identify(pid) if pid == ours else None)
     free = []
 
     def look():
-        with local_slots.locked(machine.folder) as table:
+        with slots.locked(machine.folder) as table:
             free.append(table.free("cpu", ("0", "1")))
 
     here(machine, machine.plan("true", cpus=2), tick=look)

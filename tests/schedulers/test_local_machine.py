@@ -7,8 +7,8 @@ import os
 import pytest
 
 from serried.errors import UsageError
-from serried.schedulers import local_machine
-from serried.schedulers.local_machine import Device
+from serried.schedulers.local import machine
+from serried.schedulers.local.machine import Device
 
 DRIVER = """\
 0, GPU-aaaa, 40123
@@ -20,15 +20,15 @@ No devices were found
 
 @pytest.fixture(autouse=True)
 def _no_driver(monkeypatch):
-    monkeypatch.setattr(local_machine.shell, "which", lambda name: None)  # noqa: ARG005 - nothing is installed
+    monkeypatch.setattr(machine.shell, "which", lambda name: None)  # noqa: ARG005 - nothing is installed
 
 
 def ids(environment):
-    return [device.id for device in local_machine.gpus(environment)]
+    return [device.id for device in machine.gpus(environment)]
 
 
 def test_the_driver_s_table_is_read():
-    assert local_machine.devices_in(DRIVER) == (
+    assert machine.devices_in(DRIVER) == (
         Device("0", "GPU-aaaa", 40123),
         Device("1", "GPU-bbbb", 3),
         Device("2", "GPU-cccc", 0),
@@ -52,24 +52,24 @@ def test_the_visible_gpus_are_those_that_we_may_use(environment, expected):
 
 
 def test_gpus_named_by_uuid_are_the_same_gpus(monkeypatch):
-    monkeypatch.setattr(local_machine, "_ask_driver", lambda: local_machine.devices_in(DRIVER))
+    monkeypatch.setattr(machine, "_ask_driver", lambda: machine.devices_in(DRIVER))
     assert ids({"CUDA_VISIBLE_DEVICES": "GPU-bbbb,GPU-aaaa"}) == ["1", "0"]
 
 
 def test_there_is_a_slot_for_each_cpu_unless_told_otherwise():
-    assert len(local_machine.cpu_slots({})) == os.cpu_count()
-    assert local_machine.cpu_slots({"SERRIED_LOCAL_SLOTS": "3"}) == ("0", "1", "2")
+    assert len(machine.cpu_slots({})) == os.cpu_count()
+    assert machine.cpu_slots({"SERRIED_LOCAL_SLOTS": "3"}) == ("0", "1", "2")
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
 def test_a_slot_count_that_is_none_is_an_error(text):
     with pytest.raises(UsageError, match="not a number of slots"):
-        local_machine.cpu_slots({"SERRIED_LOCAL_SLOTS": text})
+        machine.cpu_slots({"SERRIED_LOCAL_SLOTS": text})
 
 
 def test_the_folder_is_private(monkeypatch, tmp_path):
     monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "a" / "local"))
-    assert local_machine.root().stat().st_mode & 0o777 == 0o700
+    assert machine.root().stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_that_others_can_write_to_is_refused(monkeypatch, tmp_path):
@@ -77,7 +77,7 @@ def test_a_folder_that_others_can_write_to_is_refused(monkeypatch, tmp_path):
     (tmp_path / "local").chmod(0o777)
     monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "local"))
     with pytest.raises(UsageError, match="only you can write to"):
-        local_machine.root()
+        machine.root()
 
 
 def test_a_link_in_place_of_the_folder_is_refused(monkeypatch, tmp_path):
@@ -85,4 +85,4 @@ def test_a_link_in_place_of_the_folder_is_refused(monkeypatch, tmp_path):
     (tmp_path / "local").symlink_to(tmp_path / "mine")
     monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "local"))
     with pytest.raises(UsageError, match="only you can write to"):
-        local_machine.root()
+        machine.root()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.schedulers.local_process import Identity, myself
-from serried.schedulers.local_slots import Claim, Table, locked
+from serried.schedulers.local.process import Identity, myself
+from serried.schedulers.local.slots import Claim, Table, locked
 
 ME = Identity(1, "then")
 FOUR = ("0", "1", "2", "3")

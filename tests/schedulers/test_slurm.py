@@ -13,7 +13,7 @@ from building import a_plan
 from serried.contract import names
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
 from serried.schedulers import cache
-from serried.schedulers.slurm import Slurm
+from serried.schedulers.slurm.scheduler import Slurm
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 
 from building import a_plan
 from serried.plan import Limit
-from serried.schedulers import slurm_argv
+from serried.schedulers.slurm import options
 
 D = "/scratch/digits/train/k3f9q2"
 
 
 def argv(plan):
-    return list(slurm_argv.submission(plan, f"{plan.run}-1", {}).argv)
+    return list(options.submission(plan, f"{plan.run}-1", {}).argv)
 
 
 def plan_with(**allocation):
@@ -153,7 +153,7 @@ def test_one_task_per_node_owns_all_that_is_asked_for_there(nodes, gpus, cpus, m
     ],
 )
 def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
-    assert slurm_argv.walltime(seconds) == expected
+    assert options.walltime(seconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
 )
 def test_a_lead_is_at_most_a_quarter_of_the_limit(limit, asked, lead):
     plan = replace(plan_with(time_seconds=limit), limit=Limit(lead_seconds=asked))
-    assert slurm_argv.lead_seconds(plan) == lead
+    assert options.lead_seconds(plan) == lead
     assert any(word.startswith("--signal") for word in argv(plan)) == bool(lead)
 
 
@@ -202,7 +202,7 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
         "SERRIED_CLUSTER": "fir",
         "SLURMISH": "kept",
     }
-    made = slurm_argv.submission(plan_with(), "k3f9q2-1", environment)
+    made = options.submission(plan_with(), "k3f9q2-1", environment)
     assert made.environment == {
         "PATH": "/bin",
         "SLURM_CONF": "/etc/lab/slurm.conf",
@@ -213,4 +213,4 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
 
 @pytest.mark.parametrize(("share", "umask"), [("user", 0o077), ("group", 0o027)])
 def test_the_job_starts_with_the_umask_of_who_may_read_the_run(share, umask):
-    assert slurm_argv.submission(replace(plan_with(), share=share), "k3f9q2-1", {}).umask == umask
+    assert options.submission(replace(plan_with(), share=share), "k3f9q2-1", {}).umask == umask

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.contract import names
-from serried.schedulers import slurm_parse
 from serried.schedulers.interface import Job
+from serried.schedulers.slurm import parse
 
 
 def said(table):
-    return table.replace("|", slurm_parse.SEPARATOR)
+    return table.replace("|", parse.SEPARATOR)
 
 
 QUEUE_22_05 = said("""\
@@ -38,7 +38,7 @@ QUEUE_22_05 = said("""\
 def test_a_recorded_queue_is_read_as_it_stands():
     ended = 1795232883.0
     waits = {"raw": "PENDING", "reason": "JobArrayTaskLimit"}
-    assert slurm_parse.queue(QUEUE_22_05) == [
+    assert parse.queue(QUEUE_22_05) == [
         Job("5", 0, names.CANCELLED, "CANCELLED", exit_code=0, signal=15, ended=ended, nodes=("n1",)),
         Job("10", None, names.CANCELLED, "CANCELLED", exit_code=0, signal=15, ended=ended, nodes=("n1",)),
         Job("1", None, names.COMPLETED, "COMPLETED", exit_code=0, ended=1795232880.0, nodes=("n1",)),
@@ -69,7 +69,7 @@ ACCOUNTS_22_05 = said("""\
 
 
 def test_recorded_accounts_are_read_as_they_stand():
-    assert slurm_parse.accounting(ACCOUNTS_22_05) == [
+    assert parse.accounting(ACCOUNTS_22_05) == [
         Job("1", None, names.COMPLETED, "COMPLETED", exit_code=0, ended=1795232880.0, nodes=("n1",)),
         Job("2", None, names.FAILED, "FAILED", exit_code=3, ended=1795232880.0, nodes=("n1",)),
         Job("3", None, names.FAILED, "FAILED", exit_code=0, signal=9, ended=1795232880.0, nodes=("n1",)),
@@ -122,7 +122,7 @@ def test_recorded_accounts_are_read_as_they_stand():
     ],
 )  # fmt: skip
 def test_rows_of_other_releases_are_read(row, job):
-    assert slurm_parse.queue(said(row + "\n")) == job
+    assert parse.queue(said(row + "\n")) == job
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_rows_of_other_releases_are_read(row, job):
     ],
 )
 def test_every_word_for_a_state_has_one_meaning_and_no_word_is_a_success_by_default(word, expected):
-    assert slurm_parse.state(word) == expected
+    assert parse.state(word) == expected
 
 
 def test_only_completed_means_completed():
-    assert [word for word, ours in slurm_parse.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
+    assert [word for word, ours in parse.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_only_completed_means_completed():
     ],
 )
 def test_the_id_is_the_last_line_that_is_one(stdout, job):
-    assert slurm_parse.submitted_id(stdout) == job
+    assert parse.submitted_id(stdout) == job
 
 
 def test_names_with_separators_and_newlines_spoil_their_own_rows_alone():
     table = said("11|ev|il\n9|x|y|\n12_3|train-k3f9q2-1|\n13+1|het|\nnonsense\n")
-    assert slurm_parse.named(table) == [
+    assert parse.named(table) == [
         ("11", said("ev|il")),
         ("9", said("x|y")),
         ("12", "train-k3f9q2-1"),
@@ -184,11 +184,11 @@ def test_names_with_separators_and_newlines_spoil_their_own_rows_alone():
 
 @given(st.text())
 def test_no_output_makes_the_parsers_fail(text):
-    for parse in (slurm_parse.queue, slurm_parse.accounting, slurm_parse.named, slurm_parse.submitted_id):
-        parse(text)
+    for read in (parse.queue, parse.accounting, parse.named, parse.submitted_id):
+        read(text)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_size=9, max_size=9))
 def test_no_row_makes_the_parsers_fail(fields):
-    slurm_parse.queue(slurm_parse.SEPARATOR.join([*fields, ""]))
-    slurm_parse.accounting(slurm_parse.SEPARATOR.join(fields[:5]))
+    parse.queue(parse.SEPARATOR.join([*fields, ""]))
+    parse.accounting(parse.SEPARATOR.join(fields[:5]))

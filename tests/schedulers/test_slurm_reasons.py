@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.schedulers.slurm_reasons import REASONS, explain
+from serried.schedulers.slurm.reasons import REASONS, explain
 
 MANUAL_22_05 = [
     "AssociationJobLimit",

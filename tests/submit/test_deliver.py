@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
-from serried.runs.index import records
+from serried.records.index import records
 from serried.submission.deliver import deliver
 
 

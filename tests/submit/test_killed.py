@@ -15,7 +15,7 @@ import pytest
 
 import serried
 from serried.contract.names import WITHDRAWN
-from serried.runs.index import records
+from serried.records.index import records
 from serried.submission.reconcile import reconcile
 
 FAKES = Path(__file__).parents[1] / "fakes" / "bin"

@@ -7,7 +7,7 @@ import pytest
 from serried.contract import files
 from serried.contract.names import WITHDRAWN
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
-from serried.runs.index import records
+from serried.records.index import records
 from serried.submission.deliver import deliver
 from serried.submission.reconcile import forget, reconcile
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import serried
-from serried.runs.index import records
+from serried.records.index import records
 
 SHOW_ARGV = "import json, os, sys\nprint(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]))\n"
 HOSTILE = [

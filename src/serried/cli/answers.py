@@ -8,8 +8,8 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.errors import SchedulerUnreachable
-from serried.runs.run_status import RunStatus
-from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.records.run_status import RunStatus
+from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
 from serried.ui.text import ago
 

@@ -13,10 +13,10 @@ from serried.cli.wait import how
 from serried.contract import names
 from serried.contract.layout import AttemptDirectory
 from serried.errors import UsageError
-from serried.runs.evidence import attempt_numbers
-from serried.runs.index import Selection
-from serried.runs.logs import Lines, RankLog, Tail, rank_logs
-from serried.runs.waiting import has_ended_by_file, is_over, stand
+from serried.records.evidence import attempt_numbers
+from serried.records.index import Selection
+from serried.records.logs import Lines, RankLog, Tail, rank_logs
+from serried.records.waiting import has_ended_by_file, is_over, stand
 from serried.ui import console
 from serried.ui.text import harmless, overwritten
 

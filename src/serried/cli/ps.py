@@ -10,10 +10,10 @@ import click
 from serried.cli import answers
 from serried.contract import names
 from serried.errors import UsageError
-from serried.runs import arrays, index
-from serried.runs.run_status import RunStatus
-from serried.runs.status import statuses
-from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.records import arrays, index
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses
+from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.console import Cell

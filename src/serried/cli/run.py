@@ -12,7 +12,7 @@ import click
 from serried.cli import answers, asking
 from serried.contract import names
 from serried.errors import UsageError
-from serried.runs.status import status
+from serried.records.status import status
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
 from serried.submission.request import decide

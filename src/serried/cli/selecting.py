@@ -8,9 +8,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from serried.runs import index
-from serried.runs.index import Selection
-from serried.runs.record import RecordUnreadable
+from serried.records import index
+from serried.records.index import Selection
+from serried.records.record import RecordUnreadable
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import printable

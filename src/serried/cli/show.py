@@ -13,12 +13,12 @@ from serried.contract import names
 from serried.contract.files import read_json
 from serried.errors import SerriedError
 from serried.plan import Plan
-from serried.runs import arrays
-from serried.runs.index import Selection
-from serried.runs.record import RecordUnreadable
-from serried.runs.run_status import RunStatus
-from serried.runs.timeline import Attempt, Event, attempts, timeline
-from serried.runs.waiting import stand
+from serried.records import arrays
+from serried.records.index import Selection
+from serried.records.record import RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.records.timeline import Attempt, Event, attempts, timeline
+from serried.records.waiting import stand
 from serried.ui import console
 from serried.ui.text import duration, local_time, printable
 

@@ -10,12 +10,12 @@ import click
 from serried.cli import selecting
 from serried.cli.wait import how
 from serried.errors import SubmissionUncertain, UsageError
-from serried.runs import stopping
-from serried.runs.index import Selection
-from serried.runs.run_status import RunStatus
-from serried.runs.status import registered
-from serried.runs.verdict import SUBMITTING, UNCERTAIN
-from serried.runs.waiting import stand
+from serried.records import stopping
+from serried.records.index import Selection
+from serried.records.run_status import RunStatus
+from serried.records.status import registered
+from serried.records.verdict import SUBMITTING, UNCERTAIN
+from serried.records.waiting import stand
 from serried.ui import console
 from serried.ui.text import printable
 

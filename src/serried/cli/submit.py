@@ -10,8 +10,8 @@ import click
 
 from serried.cli import answers, asking
 from serried.contract import names
-from serried.runs.run_status import RunStatus
-from serried.runs.verdict import Verdict
+from serried.records.run_status import RunStatus
+from serried.records.verdict import Verdict
 from serried.submission.deliver import deliver
 from serried.submission.prepare import prepare
 from serried.submission.request import decide

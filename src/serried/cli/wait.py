@@ -12,10 +12,10 @@ from serried.cli import answers, selecting
 from serried.config.values import BadValue, duration
 from serried.contract import names
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
-from serried.runs.index import Selection
-from serried.runs.run_status import RunStatus
-from serried.runs.verdict import UNCERTAIN
-from serried.runs.waiting import stand, wait
+from serried.records.index import Selection
+from serried.records.run_status import RunStatus
+from serried.records.verdict import UNCERTAIN
+from serried.records.waiting import stand, wait
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import duration as in_words

@@ -8,9 +8,9 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import names
-from serried.runs.explain import Explanation, explain
-from serried.runs.signals import signal_name
-from serried.runs.waiting import stand
+from serried.records.explain import Explanation, explain
+from serried.records.signals import signal_name
+from serried.records.waiting import stand
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, local_time, overwritten, printable
 

@@ -15,11 +15,11 @@ NAMES = ("local", "slurm")
 def get(name: str) -> Scheduler:
     """The scheduler that a profile calls `name`; its module is imported now, not before."""
     if name == "slurm":
-        from serried.schedulers.slurm import Slurm
+        from serried.schedulers.slurm.scheduler import Slurm
 
         return Slurm()
     if name == "local":
-        from serried.schedulers.local import Local
+        from serried.schedulers.local.scheduler import Local
 
         return Local()
     raise UsageError(f"there is no scheduler `{name}`", hint=f"use one of: {', '.join(NAMES)}")

@@ -16,8 +16,8 @@ from pathlib import Path
 from serried import schedulers, snapshot
 from serried.errors import SerriedError, SubmissionUncertain
 from serried.plan import Plan
-from serried.runs.moments import iso
-from serried.runs.record import Record, Submission, records_directory
+from serried.records.moments import iso
+from serried.records.record import Record, Submission, records_directory
 from serried.snapshot import Archive
 from serried.submission import directory
 from serried.submission.prepare import Prepared

@@ -12,7 +12,7 @@ from serried.contract import SCHEMA
 from serried.contract.files import make_directory, write_json, write_text
 from serried.contract.layout import RunDirectory
 from serried.plan import Plan
-from serried.runs.record import Record
+from serried.records.record import Record
 from serried.snapshot import Archive
 from serried.submission.prepare import Prepared
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from serried.contract.files import read_json
 from serried.contract.names import CANCELLED
-from serried.runs.record import Record
+from serried.records.record import Record
 from serried.submission import directory
 from serried.submission.deliver import establish
 from serried.submission.live import LiveOutput
@@ -35,7 +35,7 @@ def run_here(prepared: Prepared, *, gpu_ids: Sequence[str] = (), output: BinaryI
 
     Raises UsageError where this machine has not what the plan asks for; nothing is left then.
     """
-    from serried.schedulers import local_here
+    from serried.schedulers.local import here
 
     record, plan = establish(prepared)
     submission = record.submissions[0]
@@ -57,7 +57,7 @@ def run_here(prepared: Prepared, *, gpu_ids: Sequence[str] = (), output: BinaryI
         started.append(job)
 
     try:
-        status = local_here.run_here(
+        status = here.run_here(
             plan,
             prepared.token,
             prepared.environment,

@@ -17,9 +17,9 @@ from serried import schedulers
 from serried.contract.files import claim
 from serried.contract.names import WITHDRAWN
 from serried.errors import SerriedError, UsageError
-from serried.runs.evidence import is_at_work
-from serried.runs.moments import seconds_of
-from serried.runs.record import OPEN, Record, RecordUnreadable, Submission
+from serried.records.evidence import is_at_work
+from serried.records.moments import seconds_of
+from serried.records.record import OPEN, Record, RecordUnreadable, Submission
 
 PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""

@@ -13,8 +13,8 @@ from serried import arrays, config
 from serried.errors import UsageError
 from serried.plan import Array, Plan
 from serried.plan import plan as make_plan
-from serried.runs.moments import iso
-from serried.runs.record import new_id
+from serried.records.moments import iso
+from serried.records.record import new_id
 
 
 @dataclass(frozen=True)

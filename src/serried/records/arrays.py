@@ -1,0 +1,116 @@
+"""An array's state is made of its elements' states."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from serried.contract import names
+from serried.records import ranges, seen
+from serried.records.evidence import Evidence
+from serried.records.seen import Seen
+from serried.records.verdict import ABSENT, UNREACHABLE, Known, Verdict, judge
+from serried.schedulers.interface import Job
+
+_WORST_FIRST = (
+    names.FAILED,
+    names.OUT_OF_MEMORY,
+    names.TIMEOUT,
+    names.NODE_FAIL,
+    names.LAUNCH_FAILED,
+    names.LOST,
+    names.PREEMPTED,
+    names.CANCELLED,
+)
+"""An array that did not do well is called by the first of these that an element is in."""
+
+Answer = Mapping[tuple[str, int | None], Job] | None
+
+
+def judge_elements(evidence: Evidence, job: str, answer: Answer, now: float) -> tuple[dict[int, Verdict], Seen]:
+    """Each element's verdict, and what to remember of it all."""
+    memory = evidence.seen
+    remembered = {one.element: one for one in memory.jobs}
+    verdicts: dict[int, Verdict] = {}
+    missing: dict[int | None, float] = {}
+    for index in evidence.indices:
+        if index in memory.ended:
+            verdicts[index] = Verdict(memory.ended[index], settled=True)
+            continue
+        said = None if answer is None else seen.heard(answer.get((job, index)), remembered.get(index), now)
+        word: Job | str = UNREACHABLE if answer is None else said or ABSENT
+        if said is not None:
+            remembered[index] = said
+        known = Known(remembered.get(index), memory.at, None, memory.missing.get(index))
+        verdict = judge(word, evidence.endings.get(index), known, now)
+        verdicts[index] = verdict
+        if verdict.missing:
+            missing[index] = memory.missing.get(index, now)
+    ended = {index: verdict.state for index, verdict in verdicts.items() if verdict.settled}
+    # What the scheduler says now, and what it said of elements that it has forgotten since.
+    jobs = tuple(one for element, one in remembered.items() if element is not None and element not in ended)
+    return verdicts, Seen(memory.at if answer is None else now, jobs, missing, ended)
+
+
+def whole(verdicts: Mapping[int, Verdict]) -> Verdict:
+    """The array's own verdict."""
+    states = {verdict.state for verdict in verdicts.values()}
+    open_ = states - names.ENDED
+    if open_:
+        return Verdict(_open_state(states), message=_open_message(verdicts), stale=_oldest(verdicts))
+    ends = [verdict.since for verdict in verdicts.values() if verdict.since is not None]
+    since = max(ends, default=None)
+    settled = all(verdict.settled for verdict in verdicts.values())
+    worst = next((state for state in _WORST_FIRST if state in states), None)
+    if worst is None:
+        return Verdict(names.COMPLETED, 0, None, "all elements completed", since, settled=settled)
+    index, first = next((index, verdict) for index, verdict in verdicts.items() if verdict.state == worst)
+    number = sum(verdict.state != names.COMPLETED for verdict in verdicts.values())
+    message = f"{number} of {len(verdicts)} elements did not complete; the first is {index}"
+    return Verdict(worst, first.exit_code or 1, first.cause, message, since, settled=settled)
+
+
+def _open_state(states: set[str]) -> str:
+    if names.RUNNING in states:
+        return names.RUNNING
+    if names.PENDING in states:
+        return names.PENDING if states == {names.PENDING} else names.RUNNING
+    return names.UNKNOWN
+
+
+def _open_message(verdicts: Mapping[int, Verdict]) -> str:
+    unsure = [verdict.message for verdict in verdicts.values() if verdict.state == names.UNKNOWN or verdict.stale]
+    return unsure[0] if unsure else ""
+
+
+def _oldest(verdicts: Mapping[int, Verdict]) -> float | None:
+    return min((verdict.stale for verdict in verdicts.values() if verdict.stale is not None), default=None)
+
+
+def counts(verdicts: Mapping[int, Verdict]) -> dict[str, int]:
+    """How many elements are in each state."""
+    numbers: dict[str, int] = {}
+    for verdict in verdicts.values():
+        numbers[verdict.state] = numbers.get(verdict.state, 0) + 1
+    return numbers
+
+
+def ranges_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, str]:
+    """`{"COMPLETED": "0-16,18-999", "FAILED": "17"}`."""
+    by_state: dict[str, list[int]] = {}
+    for index, verdict in verdicts.items():
+        by_state.setdefault(verdict.state, []).append(index)
+    return {state: ranges.compress(indices) for state, indices in by_state.items()}
+
+
+def in_context(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Say what the table cannot know: that a job is between attempts, or that the run directory is gone."""
+    if verdict.message and not verdict.missing:
+        return verdict
+    if verdict.state == names.PENDING and evidence.attempt:
+        return dataclasses.replace(verdict, message=f"waits for attempt {evidence.attempt + 1}")
+    if verdict.state == names.RUNNING and evidence.attempt is None:
+        return dataclasses.replace(verdict, message="starting")
+    if verdict.missing and not evidence.record.where.path.is_dir():
+        return dataclasses.replace(verdict, message=f"{verdict.message}; its run directory is gone")
+    return verdict

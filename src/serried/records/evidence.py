@@ -1,0 +1,172 @@
+"""What the files say about a run: its submissions, its attempts, its end. Reads few files, asks nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serried.contract import names
+from serried.contract.files import read_json
+from serried.contract.layout import AttemptDirectory, ElementDirectory
+from serried.records import seen
+from serried.records.moments import seconds_of
+from serried.records.record import Record, Submission, Summary
+from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, Ending, Kind, Verdict
+
+_ELSEWHERE_SECONDS = 300.0
+"""A `serried submit` on another login node, whose pid says nothing here, is believed to live for so long."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run that no reader has seen the end of."""
+
+    record: Record
+    summary: Summary
+    submission: Submission | None
+    seen: seen.Seen
+    document: Mapping[str, Any] = field(default_factory=dict)
+    """The exit.json that `ending` was parsed from."""
+    ending: Ending | None = None
+    attempt: int | None = None
+    claimed: float | None = None
+    endings: Mapping[int, Ending] = field(default_factory=dict)
+    """Elements of an array whose exit.json is there."""
+    begun: frozenset[int] = frozenset()
+    """Elements that have a directory."""
+    indices: tuple[int, ...] = ()
+
+    @property
+    def questions(self) -> list[str]:
+        """Ids to ask the scheduler about; none where there is no job, or the files tell all.
+
+        A queue forgets elements one by one: those that it may have forgotten are asked about by themselves.
+        """
+        submission = self.submission
+        if submission is None or submission.state != "submitted" or submission.job is None:
+            return []
+        if not self.indices:
+            tells = self.ending is not None and self.ending.kind is Kind.FINAL
+            return [] if tells else [submission.job]
+        open_ = [index for index in self.indices if index not in self.seen.ended and self._is_open(index)]
+        doubtful = [index for index in open_ if index in self.begun or index in self.seen.missing]
+        return [submission.job, *(f"{submission.job}_{index}" for index in doubtful)] if open_ else []
+
+    def _is_open(self, index: int) -> bool:
+        ending = self.endings.get(index)
+        return ending is None or ending.kind is Kind.REQUEUED or ending.kind in AMBIGUOUS
+
+
+def gather(record: Record) -> Evidence:
+    """Read what there is. Raises RecordUnreadable where the record itself makes no sense."""
+    evidence = Evidence(record, record.summary, _decisive(record.submissions), seen.read(record))
+    if evidence.summary.elements is not None:
+        return _with_elements(evidence)
+    document, attempt, claimed = _element(record.where)
+    return dataclasses.replace(
+        evidence,
+        document=document or {},
+        ending=Ending.parse(document) if document else None,
+        attempt=attempt,
+        claimed=claimed,
+    )
+
+
+def _decisive(submissions: list[Submission]) -> Submission | None:
+    """The last one that may have a job; where there is none, the last."""
+    alive = [submission for submission in submissions if submission.state != "failed"]
+    last = (alive or submissions)[-1:]
+    return last[0] if last else None
+
+
+def _element(directory: ElementDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
+    """The decisive exit.json, the latest attempt and when it was claimed."""
+    document = read_json(directory.exit)
+    if document is not None:
+        number = document.get("attempts", document.get("attempt"))
+        return document, number if isinstance(number, int) else None, seconds_of(document.get("started"))
+    attempt = latest_attempt(directory)
+    if attempt is None:
+        return None, None, None
+    claim = read_json(attempt.claim) or {}
+    started = claim.get("started")
+    claimed = float(started) if isinstance(started, int | float) else _changed(attempt.path)
+    return read_json(attempt.exit), attempt.number, claimed
+
+
+def latest_attempt(directory: ElementDirectory) -> AttemptDirectory | None:
+    numbers = attempt_numbers(directory)
+    return directory.attempt(numbers[-1]) if numbers else None
+
+
+def attempt_numbers(directory: ElementDirectory) -> list[int]:
+    return sorted(_numbers(directory.attempts))
+
+
+def _numbers(path: Path) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(path) if name.isdecimal() and name.isascii()]  # noqa: PTH208 - no stat
+    return []
+
+
+def _changed(path: Path) -> float | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return None
+
+
+def _with_elements(evidence: Evidence) -> Evidence:
+    """One listing of elements/, and one file of each element that began and was not known to have ended."""
+    array = evidence.record.plan.array
+    indices = array.indices if array else ()
+    where = evidence.record.where
+    begun = frozenset(_numbers(where.elements)).intersection(indices)
+    endings: dict[int, Ending] = {}
+    for index in sorted(begun - evidence.seen.ended.keys()):
+        document = read_json(where.element(index).exit)
+        ending = Ending.parse(document) if document else None
+        if ending is not None:
+            endings[index] = ending
+    return dataclasses.replace(evidence, endings=endings, begun=begun, indices=indices)
+
+
+def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
+    """The verdict on a run that the scheduler is not known to have; None where it has it."""
+    submission = evidence.submission
+    if submission is None:
+        written = _changed(evidence.record.directory.plan)
+        if written is not None and now - written < _ELSEWHERE_SECONDS:
+            return Verdict(SUBMITTING)
+        return _not_submitted("it was never handed to the scheduler")
+    if submission.state == "failed":
+        return _not_submitted(submission.message or "the scheduler refused it", seconds_of(submission.at))
+    if submission.state == "submitting" and is_at_work(submission, now):
+        return Verdict(SUBMITTING)
+    if submission.state != "submitted" or submission.job is None:
+        message = submission.message or "the command that submitted it got no answer from the scheduler"
+        return Verdict(UNCERTAIN, cause="uncertain", message=message)
+    return None
+
+
+def _not_submitted(message: str, since: float | None = None) -> Verdict:
+    return Verdict(names.LAUNCH_FAILED, 70, "submission", message, since=since, settled=True)
+
+
+def is_at_work(submission: Submission, now: float) -> bool:
+    """Whether the command that wrote `submitting` may still come back with an answer."""
+    if submission.by_host and submission.by_host != socket.gethostname():
+        at = seconds_of(submission.at)
+        return at is not None and now - at < _ELSEWHERE_SECONDS
+    try:
+        os.kill(submission.by_pid, 0)
+    except PermissionError:
+        return False  # somebody else's process: the pid was used again
+    except (OSError, OverflowError):
+        return False
+    return True

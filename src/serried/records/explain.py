@@ -1,0 +1,127 @@
+"""Why a run stands as it does: the first failure, its last lines, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from serried.contract import names
+from serried.contract.files import read_journal, read_json
+from serried.errors import SerriedError
+from serried.records import arrays
+from serried.records.advice import advice_for
+from serried.records.evidence import latest_attempt
+from serried.records.logs import last_lines
+from serried.records.record import RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.records.status import SchedulerFor, element_of, registered
+
+_TAIL = 20
+
+
+@dataclass(frozen=True)
+class Explanation:
+    status: RunStatus
+    meaning: str = ""
+    """What this kind of end, or of waiting, is."""
+    steps: tuple[str, ...] = ()
+    first_failure: Mapping[str, Any] | None = None
+    tail: tuple[str, ...] = ()
+    """The failing rank's last lines; the job script's where no rank started."""
+    tail_of: str = ""
+    asked_by: str | None = None
+    """Who ran `serried stop`."""
+    others: Mapping[str, str] | None = None
+    """An array's elements by state."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.status.to_json(),
+            "meaning": self.meaning or None,
+            "advice": list(self.steps),
+            "first_failure": dict(self.first_failure) if self.first_failure else None,
+            "tail": list(self.tail),
+            "asked_by": self.asked_by,
+        }
+
+
+def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Explanation:
+    """Of an array that did not do well: its first bad element."""
+    if status.elements is not None and status.has_ended and status.state != names.COMPLETED:
+        first = next(index for index, verdict in status.elements.items() if verdict.state == status.state)
+        explained = _ended(element_of(status, first))
+        return Explanation(**{**vars(explained), "others": arrays.ranges_by_state(status.elements)})
+    if status.state == names.PENDING:
+        return Explanation(status, meaning=_why_it_waits(status, scheduler_for))
+    if status.state == names.COMPLETED:
+        return Explanation(status, meaning="every rank exited with status 0")
+    if status.state == names.RUNNING and status.elements is not None and status.reason:
+        return Explanation(status, meaning=f"of the elements that wait: {_why_it_waits(status, scheduler_for)}")
+    if status.state == names.RUNNING and status.verdict.stale is None:
+        return Explanation(status, meaning=status.verdict.message or "it runs; nothing is known to be wrong")
+    return _ended(status)
+
+
+def _why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None) -> str:
+    if not status.reason or status.summary is None:
+        return "the scheduler gives no reason"
+    try:
+        return (scheduler_for or registered)(status.summary.scheduler).explain(status.reason)
+    except SerriedError:
+        return ""
+
+
+def _ended(status: RunStatus) -> Explanation:
+    document = _document(status)
+    failure = document.get("first_failure")
+    failure = failure if isinstance(failure, dict) else None
+    tail, tail_of = _tail(status, failure)
+    advice = advice_for(status.state, status.verdict.cause, tail)
+    filled = {
+        "run": status.id,
+        "rank": failure.get("rank") if failure else 0,
+        "host": failure.get("host") if failure else (status.node_names or ("NODE",))[0],
+        "attempt": status.attempt or 1,
+    }
+    return Explanation(
+        status,
+        meaning=advice[1].meaning if advice else "",
+        steps=tuple(step.format(**filled) for step in advice[1].steps) if advice else (),
+        first_failure=failure,
+        tail=tuple(tail),
+        tail_of=tail_of,
+        asked_by=_asked_by(status),
+    )
+
+
+def _document(status: RunStatus) -> Mapping[str, Any]:
+    if status.element is not None:
+        return read_json(status.record.where.element(status.element).exit) or {}
+    try:
+        return status.record.end or read_json(status.record.where.exit) or {}
+    except RecordUnreadable:
+        return {}
+
+
+def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:
+    if failure is not None:
+        told = failure.get("tail")
+        if isinstance(told, list) and told:
+            return [str(line) for line in told[-_TAIL:]], f"rank {failure.get('rank')}"
+        rank, node = failure.get("rank"), failure.get("node")
+        if isinstance(rank, int) and isinstance(node, int) and status.attempt:
+            log = status.record.where.element(status.element).attempt(status.attempt).rank_log(node, rank)
+            return last_lines(log, _TAIL), f"rank {rank}"
+        return [], ""
+    if status.summary is None or status.state in (names.CANCELLED, names.TIMEOUT, names.PREEMPTED):
+        return [], ""
+    return last_lines(status.record.where.scheduler_log(status.element), _TAIL), "the job's script"
+
+
+def _asked_by(status: RunStatus) -> str | None:
+    if status.verdict.cause != names.STOP_USER or status.summary is None:
+        return None
+    attempt = latest_attempt(status.record.where.element(status.element))
+    requests = read_journal(attempt.control) if attempt else []
+    return next((str(one["by"]) for one in reversed(requests) if one.get("request") == "stop" and "by" in one), None)

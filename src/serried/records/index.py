@@ -1,0 +1,134 @@
+"""Which runs there are, and which one a word on the command line means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from serried.errors import RunNotFoundError
+from serried.records.record import Record, RecordUnreadable, is_id, records_directory
+
+LAST = "last"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A run, or one element of it."""
+
+    record: Record
+    element: int | None = None
+    note: str | None = None
+    """What the user should know about how it was chosen."""
+
+    def __str__(self) -> str:
+        return self.record.id if self.element is None else f"{self.record.id}/{self.element}"
+
+
+def records() -> list[Record]:
+    """All records, by one listing, in no order. What is in there and is no record is left out."""
+    try:
+        with os.scandir(records_directory()) as entries:
+            return [Record(records_directory() / entry.name) for entry in entries if _may_be_a_record(entry)]
+    except FileNotFoundError:
+        return []
+
+
+def _may_be_a_record(entry: os.DirEntry[str]) -> bool:
+    return is_id(entry.name) and entry.is_dir()
+
+
+def find(selector: str) -> Selection:
+    """The run that an id, `last`, a name or a unique prefix of an id means; `RUN/17` is its element 17.
+
+    A name that several runs bear means the newest of them, and the selection's note says so.
+    """
+    selection = _find_run(selector)
+    if selection is not None:
+        return selection
+    run, slash, element = selector.rpartition("/")
+    selection = _find_run(run) if slash and element.isdecimal() else None
+    if selection is None:
+        raise _not_found(selector)
+    return _element(selection, int(element))
+
+
+def _element(selection: Selection, index: int) -> Selection:
+    array = selection.record.plan.array
+    if array is None:
+        raise RunNotFoundError(
+            f"run `{selection.record.id}` is no array, so it has no element {index}",
+            hint=f"serried show {selection.record.id}",
+        )
+    if index not in array.indices:
+        first, last = min(array.indices), max(array.indices)
+        raise RunNotFoundError(
+            f"run `{selection.record.id}` has no element {index}", hint=f"its elements are {first} to {last}"
+        )
+    return Selection(selection.record, index, selection.note)
+
+
+def _find_run(selector: str) -> Selection | None:
+    if not selector:
+        return None
+    if is_id(selector) and _exists(Record(records_directory() / selector)):
+        return Selection(Record(records_directory() / selector))
+    known = records()
+    if selector == LAST:
+        return _newest(known)
+    named = [record for record in known if _name(record) == selector]
+    if named:
+        newest = _newest(named)
+        if newest is None or len(named) == 1:
+            return newest
+        return Selection(newest.record, note=f"{len(named)} runs are named `{selector}`; this is the newest")
+    return _by_prefix(selector, known)
+
+
+def _by_prefix(selector: str, known: Iterable[Record]) -> Selection | None:
+    fitting = sorted((record for record in known if record.id.startswith(selector)), key=lambda record: record.id)
+    if len(fitting) > 1:
+        shown = ", ".join(f"{record.id} ({_name(record)})" for record in fitting[:_SHOWN])
+        more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
+        raise RunNotFoundError(f"`{selector}` is the start of {len(fitting)} runs' ids", hint=f"{shown}{more}")
+    return Selection(fitting[0]) if fitting else None
+
+
+def _newest(known: Iterable[Record]) -> Selection | None:
+    newest = max(known, key=_created, default=None)
+    return Selection(newest) if newest is not None and _created(newest) else None
+
+
+def _created(record: Record) -> int:
+    """When the plan was written: it never changes, so its time stamp tells, without opening anything."""
+    try:
+        return record.directory.plan.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _exists(record: Record) -> bool:
+    return record.directory.plan.exists() or record.directory.exit.exists()
+
+
+def _name(record: Record) -> str:
+    try:
+        return record.summary.name
+    except RecordUnreadable:
+        return "?"
+
+
+def _not_found(selector: str) -> RunNotFoundError:
+    import difflib
+
+    known = records()
+    if not known:
+        return RunNotFoundError(
+            f"there is no run `{selector}`, nor any other yet", hint="serried submit -- python train.py"
+        )
+    words = {record.id: record.id for record in known}
+    words |= {_name(record): _name(record) for record in known}
+    close = difflib.get_close_matches(selector, words, n=1)
+    hint = f"did you mean `{close[0]}`? (serried ps --all lists them)" if close else "serried ps --all lists them"
+    return RunNotFoundError(f"there is no run `{selector}`", hint=hint)

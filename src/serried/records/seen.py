@@ -1,0 +1,99 @@
+"""What readers saw and must not forget: schedulers forget jobs, and a missing file is timed from its first miss.
+
+`seen.json` in the record. Several readers may write it; the last one wins, and nothing but patience is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried.contract import SCHEMA, names
+from serried.contract.files import read_json, write_json
+from serried.records import ranges
+from serried.records.record import Record
+from serried.schedulers.interface import Job
+
+_REFRESH_SECONDS = 60.0
+"""The time stamp alone is worth a write this often."""
+
+_OLD_WORD_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    at: float | None = None
+    """When the scheduler last answered."""
+    jobs: tuple[Job, ...] = ()
+    missing: Mapping[int | None, float] = field(default_factory=dict)
+    """Since when exit.json is missed, by element (None: the run itself)."""
+    ended: Mapping[int, str] = field(default_factory=dict)
+    """Elements whose end is certain: not read again."""
+
+    def job(self, element: int | None) -> Job | None:
+        return next((job for job in self.jobs if job.element == element), None)
+
+
+def heard(said: Job | None, remembered: Job | None, now: float) -> Job | None:
+    """The scheduler's word, unless it is an old one: after we cancelled a job its cache goes on saying PENDING."""
+    if said is None or remembered is None or said.state != names.PENDING or remembered.state != names.CANCELLED:
+        return said
+    return remembered if now - (remembered.ended or 0.0) < _OLD_WORD_SECONDS else said
+
+
+def read(record: Record) -> Seen:
+    """What was seen; nothing where the file is missing or makes no sense: it is only a memory."""
+    document = read_json(record.directory.path / "seen.json") or {}
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        if document.get("schema") == SCHEMA:
+            return Seen(
+                at=document["at"],
+                jobs=tuple(_ungroup(document["jobs"])),
+                missing={int(key) if key else None: float(since) for key, since in document["missing"].items()},
+                ended={index: state for state, text in document["ended"].items() for index in ranges.expand(text)},
+            )
+    return Seen()
+
+
+def write(record: Record, before: Seen, after: Seen) -> None:
+    """Remember `after`, if it says more than `before`. A full or read-only home is no reason to fail a listing."""
+    same = dataclasses.replace(before, at=after.at) == after
+    if same and (after.at is None or (before.at is not None and after.at - before.at < _REFRESH_SECONDS)):
+        return
+    by_state: dict[str, list[int]] = {}
+    for index, state in after.ended.items():
+        by_state.setdefault(state, []).append(index)
+    with contextlib.suppress(OSError):
+        write_json(
+            record.directory.path / "seen.json",
+            {
+                "schema": SCHEMA,
+                "at": after.at,
+                "jobs": _group(after.jobs),
+                "missing": {"" if key is None else str(key): since for key, since in after.missing.items()},
+                "ended": {state: ranges.compress(indices) for state, indices in by_state.items()},
+            },
+        )
+
+
+def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """Elements that differ in their index alone share a line: most of a thousand do."""
+    groups: dict[Job, list[int]] = {}
+    for job in jobs:
+        indices = groups.setdefault(dataclasses.replace(job, element=None), [])
+        if job.element is not None:
+            indices.append(job.element)
+    return [
+        {**dataclasses.asdict(job), "element": ranges.compress(indices) if indices else None}
+        for job, indices in groups.items()
+    ]
+
+
+def _ungroup(lines: Iterable[dict[str, Any]]) -> Iterable[Job]:
+    for line in lines:
+        elements = [None] if line["element"] is None else ranges.expand(line["element"])
+        for element in elements:
+            yield Job(**{**line, "element": element, "nodes": tuple(line["nodes"])})

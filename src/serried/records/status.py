@@ -1,0 +1,167 @@
+"""How runs stand: files first, then one question to each scheduler for all runs that the files leave open."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from serried.contract import names
+from serried.contract.files import read_json
+from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
+from serried.records import arrays, ends, seen
+from serried.records.evidence import Evidence, before_the_scheduler, gather
+from serried.records.moments import seconds_of
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Verdict, judge
+from serried.schedulers.interface import Job, Scheduler
+
+SchedulerFor = Callable[[str], Scheduler]
+Answer = Mapping[tuple[str, int | None], Job] | None
+"""What poll returned; None where the scheduler did not answer."""
+
+
+def statuses(
+    records: Iterable[Record], scheduler_for: SchedulerFor | None = None, *, now: float | None = None
+) -> list[RunStatus]:
+    """How each run stands, in the order given. What is certain for good is written into the record."""
+    moment = time.time() if now is None else now
+    looks = [_look(record) for record in records]
+    open_ = [look for look in looks if isinstance(look, Evidence)]
+    answers = _ask(open_, scheduler_for or registered)
+    return [look if isinstance(look, RunStatus) else _conclude(look, answers, moment) for look in looks]
+
+
+def status(record: Record, element: int | None = None, scheduler_for: SchedulerFor | None = None) -> RunStatus:
+    """How one run, or one element of it, stands."""
+    whole = statuses([record], scheduler_for)[0]
+    return whole if element is None else element_of(whole, element)
+
+
+def registered(name: str) -> Scheduler:
+    """The scheduler of that name; its module is loaded now, not before."""
+    from serried import schedulers
+
+    scheduler: Scheduler = schedulers.get(name)
+    return scheduler
+
+
+def _look(record: Record) -> RunStatus | Evidence:
+    try:
+        return ends.read(record) if record.end is not None else gather(record)
+    except RecordUnreadable as error:
+        return RunStatus(record, None, Verdict(names.UNKNOWN, cause="unreadable", message=error.message))
+
+
+def _ask(open_: Sequence[Evidence], scheduler_for: SchedulerFor) -> dict[str, Answer]:
+    questions: dict[str, list[str]] = {}
+    oldest: dict[str, float] = {}
+    for evidence in open_:
+        ids, submission = evidence.questions, evidence.submission
+        if ids and submission is not None:
+            questions.setdefault(submission.scheduler, []).extend(ids)
+            at = seconds_of(submission.at) or 0.0
+            oldest[submission.scheduler] = min(oldest.get(submission.scheduler, at), at)
+    answers: dict[str, Answer] = {}
+    for name, ids in questions.items():
+        answers[name] = None
+        with contextlib.suppress(SchedulerUnreachable, UsageError):
+            answers[name] = scheduler_for(name).poll(ids, oldest[name] or None)
+    return answers
+
+
+def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> RunStatus:
+    verdict = before_the_scheduler(evidence, now)
+    if verdict is not None:
+        state = RunStatus(evidence.record, evidence.summary, verdict)
+        return ends.keep(state, evidence, now)
+    answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
+    if evidence.indices:
+        return ends.keep(_array(evidence, answer, now), evidence, now)
+    return ends.keep(_single(evidence, answer, now), evidence, now)
+
+
+def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
+    memory, job = evidence.seen, evidence.submission.job if evidence.submission else None
+    remembered = memory.job(None)
+    said = None if answer is None else seen.heard(answer.get((job or "", None)), remembered, now)
+    word: Job | str = UNREACHABLE if answer is None else said or ABSENT
+    known = Known(remembered, memory.at, evidence.claimed, memory.missing.get(None))
+    verdict = judge(word, evidence.ending, known, now)
+    missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if verdict.missing else {}
+    jobs = (word,) if isinstance(word, Job) else memory.jobs
+    _remember(evidence, seen.Seen(memory.at if answer is None else now, jobs, missing))
+    live = word if isinstance(word, Job) else Job(job or "", None, "")
+    return RunStatus(
+        evidence.record,
+        evidence.summary,
+        arrays.in_context(verdict, evidence),
+        job=job,
+        attempt=evidence.attempt,
+        started=evidence.claimed,
+        seconds=_seconds(evidence.document, evidence.claimed, verdict),
+        reason=live.reason if verdict.state == names.PENDING else "",
+        starts=live.starts if verdict.state == names.PENDING else None,
+        node_names=live.nodes or ends.node_names(evidence.document),
+    )
+
+
+def _array(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
+    job = evidence.submission.job if evidence.submission else None
+    verdicts, memory = arrays.judge_elements(evidence, job or "", answer, now)
+    _remember(evidence, memory)
+    said = {} if answer is None else {key[1]: one for key, one in answer.items() if key[0] == job}
+    waiting = next((one for one in said.values() if one.state == names.PENDING), None)
+    return RunStatus(
+        evidence.record,
+        evidence.summary,
+        arrays.whole(verdicts),
+        job=job,
+        reason=waiting.reason if waiting else "",
+        starts=waiting.starts if waiting else None,
+        elements=verdicts,
+        jobs={index: one for index, one in said.items() if index is not None},
+    )
+
+
+def _remember(evidence: Evidence, memory: seen.Seen) -> None:
+    seen.write(evidence.record, evidence.seen, memory)
+
+
+def _seconds(document: Mapping[str, Any], claimed: float | None, verdict: Verdict) -> float | None:
+    if not verdict.has_ended:
+        return None
+    measured = document.get("seconds")
+    if isinstance(measured, int | float):
+        return float(measured)
+    return max(verdict.since - claimed, 0.0) if verdict.since is not None and claimed is not None else None
+
+
+def element_of(whole: RunStatus, index: int) -> RunStatus:
+    """One element's status out of its array's, with what its own exit.json adds."""
+    if whole.elements is None or index not in whole.elements:
+        if whole.has_ended or whole.elements is None:
+            return RunStatus(whole.record, whole.summary, whole.verdict, element=index, job=whole.job)
+        raise RunNotFoundError(f"run `{whole.record.id}` has no element {index}")
+    verdict = whole.elements[index]
+    document = read_json(whole.record.where.element(index).exit) or {}
+    ending = Ending.parse(document)
+    if ending is not None and ending.kind is not Kind.REQUEUED and ending.state == verdict.state:
+        verdict = Verdict(ending.state, ending.exit_code, ending.cause, ending.message, ending.ended, settled=True)
+    job = whole.jobs.get(index)
+    attempts, started = document.get("attempts"), seconds_of(document.get("started"))
+    return RunStatus(
+        whole.record,
+        whole.summary,
+        verdict,
+        element=index,
+        job=whole.job,
+        attempt=attempts if isinstance(attempts, int) else None,
+        started=started,
+        seconds=_seconds(document, started, verdict),
+        reason=job.reason if job and verdict.state == names.PENDING else "",
+        starts=job.starts if job else None,
+        node_names=(job.nodes if job else ()) or ends.node_names(document),
+    )

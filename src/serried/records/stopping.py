@@ -1,0 +1,147 @@
+"""Stopping runs: ask politely through a file, take the claim of what has not begun, and cancel the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from serried.contract import names
+from serried.contract.files import Journal, claim, make_directory
+from serried.contract.layout import ElementDirectory
+from serried.errors import SchedulerUnreachable, SerriedError
+from serried.records import seen
+from serried.records.evidence import latest_attempt
+from serried.records.index import Selection
+from serried.records.record import Record
+from serried.records.run_status import RunStatus
+from serried.records.status import registered
+from serried.records.waiting import has_ended_by_file
+from serried.schedulers.interface import Job
+
+PATIENCE_SECONDS = 15
+"""What ending may take beyond the grace that ranks are given."""
+
+
+def who() -> str:
+    """`ada@login1`: who asked."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def request(status: RunStatus) -> list[Selection]:
+    """Ask what runs of it to save and leave; return what was asked and may be waited for."""
+    asked = [Selection(status.record, element) for element in _open(status)]
+    return [selection for selection in asked if _request(selection)]
+
+
+def left(status: RunStatus, asked: Iterable[Selection]) -> list[int | None]:
+    """What of it has not ended and was not asked; `None` is a run that is no array."""
+    done = {str(selection) for selection in asked}
+    return [element for element in _open(status) if str(Selection(status.record, element)) not in done]
+
+
+def waiting(status: RunStatus, elements: Iterable[int | None]) -> list[int | None]:
+    """Those of `elements` that have not begun."""
+    if status.elements is None:
+        return list(elements) if status.state == names.PENDING else []
+    return [one for one in elements if one is not None and status.elements[one].state == names.PENDING]
+
+
+def _open(status: RunStatus) -> list[int | None]:
+    if status.elements is None:
+        return [status.element]
+    return [index for index, verdict in status.elements.items() if not verdict.has_ended]
+
+
+def _request(selection: Selection) -> bool:
+    directory: ElementDirectory = selection.record.where.element(selection.element)
+    attempt = latest_attempt(directory)
+    if attempt is None or attempt.exit.exists():
+        return False
+    try:
+        journal = Journal(attempt.control)
+    except OSError as error:
+        raise SerriedError(
+            f"`{attempt.control}` cannot be written ({error.strerror})",
+            hint=f"serried stop --now {selection} ends it without asking it first",
+        ) from error
+    journal.append({"t": time.time(), "request": "stop", "reason": names.STOP_USER, "by": who()})
+    journal.close()
+    return True
+
+
+def wait_for(asked: list[Selection], seconds: float) -> list[Selection]:
+    """Those that have not ended after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while asked and time.monotonic() < deadline:
+        time.sleep(min(1.0, max(deadline - time.monotonic(), 0.0)))
+        asked = [selection for selection in asked if not has_ended_by_file(selection)]
+    return asked
+
+
+def withdraw(record: Record) -> bool:
+    """Take the claim of a run that has not begun, so that it never can; False where a job has it already."""
+    submissions = [submission for submission in record.submissions if submission.state != "failed"]
+    for submission in submissions:
+        path: Path = record.where.claim(submission.token)
+        try:
+            make_directory(path.parent)
+            owner = claim(path, names.WITHDRAWN)
+        except OSError:
+            return False
+        if owner != names.WITHDRAWN:
+            return False
+    record.write_end(
+        {
+            "state": names.CANCELLED,
+            "exit_code": 143,
+            "cause": names.STOP_USER,
+            "message": f"stopped by {who()} before it began",
+            "job": submissions[-1].job if submissions else None,
+            "ended": _now(),
+        }
+    )
+    return True
+
+
+def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> bool:
+    """End `left` of a run, which nobody could ask or was to be asked, through its scheduler.
+
+    Return False where the scheduler did not answer and that does no harm: the claim is taken, the job ends itself.
+
+    Raises SchedulerUnreachable where a job runs on.
+    """
+    record, job, summary = status.record, status.job, status.summary
+    if job is None or summary is None or not left:
+        return True
+    scheduler = registered(summary.scheduler)
+    if status.element is None and withdraw(record):
+        try:
+            scheduler.cancel([job])
+        except SchedulerUnreachable:
+            return False
+        return True
+    is_whole = status.element is None and (now or status.elements is None)
+    scheduler.cancel([job] if is_whole else [f"{job}_{index}" for index in left])
+    remember_cancelled(record, job, waiting(status, left))
+    return True
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def remember_cancelled(record: Record, job: str, elements: Iterable[int | None]) -> None:
+    """Keep that these never began: a scheduler without accounting forgets them within minutes."""
+    before = seen.read(record)
+    cancelled = {element: Job(job, element, names.CANCELLED, ended=time.time()) for element in elements}
+    others = tuple(one for one in before.jobs if one.element not in cancelled)
+    seen.write(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))

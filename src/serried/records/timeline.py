@@ -1,0 +1,161 @@
+"""What happened to a run, in order: from its submissions, its attempts' journals and their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from serried.contract.files import read_journal, read_json
+from serried.contract.layout import AttemptDirectory, ElementDirectory
+from serried.records.evidence import attempt_numbers
+from serried.records.moments import iso, seconds_of
+from serried.records.record import Record
+from serried.records.signals import signal_name
+
+_REASONS = {
+    "failure": "a rank failed",
+    "limit": "the time limit is near",
+    "preempt": "the scheduler takes the nodes back",
+    "user": "asked by its user",
+    "cancel": "cancelled through the scheduler",
+    "silence": "no rank wrote anything for too long",
+    "lost": "a node was lost",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    t: float
+    text: str
+    attempt: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"time": iso(self.t), "attempt": self.attempt, "event": self.text}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution, as its files show it."""
+
+    number: int
+    directory: AttemptDirectory
+    claim: Mapping[str, Any]
+    exit: Mapping[str, Any]
+
+    @property
+    def state(self) -> str | None:
+        state = self.exit.get("state")
+        return str(state) if state is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        started = self.claim.get("started")
+        return {
+            "attempt": self.number,
+            "directory": str(self.directory.path),
+            "host": self.claim.get("host"),
+            "job": self.claim.get("job"),
+            "started": iso(started) if isinstance(started, int | float) else None,
+            "exit": dict(self.exit) or None,
+        }
+
+
+def attempts(directory: ElementDirectory) -> list[Attempt]:
+    """All attempts, the first one first."""
+    found: list[Attempt] = []
+    for number in attempt_numbers(directory):
+        attempt = directory.attempt(number)
+        found.append(Attempt(number, attempt, read_json(attempt.claim) or {}, read_json(attempt.exit) or {}))
+    return found
+
+
+def timeline(record: Record, element: int | None = None) -> list[Event]:
+    """Every event that is known, the earliest first; node clocks may differ by a little."""
+    events = [*_submitted(record)]
+    for attempt in attempts(record.where.element(element)):
+        events += _of_attempt(attempt, record.summary.nodes)
+    return sorted(events, key=lambda event: event.t)
+
+
+def _submitted(record: Record) -> Iterator[Event]:
+    for submission in record.submissions:
+        at = seconds_of(submission.at)
+        if at is not None:
+            words = {"submitted": f"submitted to {submission.cluster} as job {submission.job}"}
+            yield Event(at, words.get(submission.state, f"submission {submission.number}: {submission.state}"))
+
+
+def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:
+    number = attempt.number
+    started = attempt.claim.get("started")
+    if isinstance(started, int | float):
+        yield Event(float(started), f"attempt {number} began on {attempt.claim.get('host', '?')}", number)
+    yield from _inside(attempt, nodes)
+
+
+def _inside(attempt: Attempt, nodes: int) -> Iterator[Event]:
+    """What its journals tell, and its end: exit.json counts whole seconds, so it is put after all that led to it."""
+    number = attempt.number
+    events = list(_journals(attempt, nodes))
+    yield from events
+    ended = seconds_of(attempt.exit.get("ended"))
+    if ended is not None:
+        message = attempt.exit.get("message")
+        text = f"attempt {number} ended: {attempt.state}" + (f", {message}" if message else "")
+        yield Event(max([ended, *(event.t for event in events if event.t < ended + 1)]), text, number)
+
+
+def _journals(attempt: Attempt, nodes: int) -> Iterator[Event]:
+    number = attempt.number
+    head = read_journal(attempt.directory.events)
+    yield from _entries(head, number, _head_text)
+    hosts = {entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == "connected"}
+    for node in range(nodes):
+        journal = read_journal(attempt.directory.node_events(node))
+        yield from _started(journal, number, hosts.get(node, f"node {node}"))
+        yield from _exits(journal, number, hosts.get(node, f"node {node}"))
+
+
+def _entries(journal: Iterable[Mapping[str, Any]], number: int, text_of: Any) -> Iterator[Event]:
+    for entry in journal:
+        text = text_of(entry)
+        if text and isinstance(entry.get("t"), int | float):
+            yield Event(float(entry["t"]), text, number)
+
+
+def _head_text(entry: Mapping[str, Any]) -> str | None:
+    event = entry.get("event")
+    if event == "connected":
+        return f"node {entry.get('node')} ({entry.get('host')}) is ready"
+    if event == "stopping":
+        because = entry.get("because")
+        reason = _REASONS.get(str(entry.get("reason")), str(entry.get("reason")))
+        return f"stopping: {reason}" + (f" ({because})" if because else "")
+    if event == "launch-failed":
+        return f"the launch failed: {entry.get('message')}"
+    if event == "node-lost":
+        return f"node {entry.get('node')} ({entry.get('host')}) was lost"
+    return None
+
+
+def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
+    """One line for all ranks of a node."""
+    started = [
+        entry for entry in journal if entry.get("event") == "started" and isinstance(entry.get("t"), int | float)
+    ]
+    if started:
+        ranks = sorted(int(entry["rank"]) for entry in started if isinstance(entry.get("rank"), int))
+        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}" if ranks else "ranks"
+        yield Event(float(started[-1]["t"]), f"{which} started on {host}", number)
+
+
+def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
+    """Ranks that failed by themselves; those that did well or that we ended are no news."""
+    for entry in journal:
+        if entry.get("event") != "rank-exit" or entry.get("ended_by_us") or not isinstance(entry.get("t"), int | float):
+            continue
+        code, signal = entry.get("exit_code"), entry.get("signal")
+        if code == 0:
+            continue
+        how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
+        yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}", number)

@@ -1,0 +1,75 @@
+"""Waiting for runs to end: files each second, the scheduler ever more seldom while nothing changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from serried.contract.files import read_json
+from serried.records.index import Selection
+from serried.records.run_status import RunStatus
+from serried.records.status import SchedulerFor, element_of, statuses
+from serried.records.verdict import UNCERTAIN, Ending, Kind
+
+_FILES_SECONDS = 1.0
+_FIRST_SECONDS, _LONGEST_SECONDS, _GROWTH = 2.0, 30.0, 1.5
+
+Observer = Callable[[Sequence[RunStatus]], None]
+
+
+def stand(selections: Sequence[Selection], scheduler_for: SchedulerFor | None = None) -> list[RunStatus]:
+    """How each selected run or element stands, by one look at all."""
+    wholes = statuses([selection.record for selection in selections], scheduler_for)
+    return [
+        whole if selection.element is None else element_of(whole, selection.element)
+        for selection, whole in zip(selections, wholes, strict=True)
+    ]
+
+
+def wait(
+    selections: Sequence[Selection],
+    *,
+    timeout: float | None = None,
+    observe: Observer | None = None,
+    scheduler_for: SchedulerFor | None = None,
+) -> list[RunStatus]:
+    """Return how they stand once all have ended, are uncertain for good, or `timeout` seconds are over."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    interval, before = _FIRST_SECONDS, ""
+    while True:
+        found = stand(selections, scheduler_for)
+        if observe:
+            observe(found)
+        open_ = [one for one, status in zip(selections, found, strict=True) if not is_over(status)]
+        if not open_ or (deadline is not None and time.monotonic() >= deadline):
+            return found
+        now = repr([(status.state, status.attempt, len(_ended_elements(status))) for status in found])
+        interval = _FIRST_SECONDS if now != before else min(interval * _GROWTH, _LONGEST_SECONDS)
+        before = now
+        _watch_files(open_, time.monotonic() + interval, deadline)
+
+
+def is_over(status: RunStatus) -> bool:
+    """Whether waiting longer would not help."""
+    return status.has_ended or status.state == UNCERTAIN
+
+
+def _ended_elements(status: RunStatus) -> list[int]:
+    return [index for index, verdict in (status.elements or {}).items() if verdict.has_ended]
+
+
+def _watch_files(selections: Sequence[Selection], until: float, deadline: float | None) -> None:
+    """Sleep until `until`, or until a file says that one of them has ended."""
+    until = until if deadline is None else min(until, deadline)
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(_FILES_SECONDS, left))
+        if any(has_ended_by_file(selection) for selection in selections):
+            return
+
+
+def has_ended_by_file(selection: Selection) -> bool:
+    """Whether exit.json is there: one file, nobody is asked. Of an array as a whole no single file tells."""
+    document: dict[str, Any] = read_json(selection.record.where.element(selection.element).exit) or {}
+    ending = Ending.parse(document)
+    return ending is not None and ending.kind is not Kind.REQUEUED

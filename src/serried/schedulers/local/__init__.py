@@ -1,0 +1,1 @@
+"""This machine as a cluster of one node, without a daemon."""

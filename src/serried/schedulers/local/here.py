@@ -1,0 +1,101 @@
+"""`serried run`: a local job in the foreground. It takes its slots without queueing, and the queue sees them taken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from serried.contract import names
+from serried.errors import UsageError
+from serried.plan import Plan
+from serried.schedulers.interface import UMASKS
+from serried.schedulers.local import argv, machine, state
+from serried.schedulers.local.argv import Request
+from serried.schedulers.local.machine import CPU
+from serried.schedulers.local.supervisor import Supervisor, interrupt_by, refusal
+from serried.schedulers.slurm import options
+
+TICK_SECONDS = 0.1
+
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The first ends the job in its own time (TERM, the kill wait, KILL), the second at once."""
+
+
+def run_here(
+    plan: Plan,
+    token: str,
+    environment: Mapping[str, str],
+    *,
+    gpu_ids: Sequence[str] = (),
+    on_start: Callable[[str], None] | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> int:
+    """Run the plan's job.sh now, here; return its exit status (of an array: the first that is not 0).
+
+    `on_start` hears the job's id before job.sh runs; `tick` is called some ten times a second until the end.
+    Idle GPUs are preferred: those that no job has taken, then those with the most memory free; `gpu_ids` says
+    which instead. While this runs, INTERRUPTING signals are the job's. Call it from the main thread.
+
+    Raises UsageError where this machine has not what the plan asks for.
+    """
+    request = replace(argv.of_plan(plan, token), umask=UMASKS[plan.share])
+    slots = _slots(request, gpu_ids)
+    root = machine.root()
+    state.prune(root)
+    folder = state.new_folder(root)
+    supervisor = Supervisor(request, folder, root, slots, options.scrub(environment))
+    folder.commit(request.name, request.elements, hears_signals=False)
+    if on_start is not None:
+        on_start(str(folder.number))
+    with _interrupting(supervisor):
+        supervisor.run(lambda seconds: _pause(seconds, tick), seize=slots)
+        tick()
+    return _status(supervisor)
+
+
+def _slots(request: Request, gpu_ids: Sequence[str]) -> tuple[str, ...]:
+    """What to choose from, best first."""
+    if request.pool == CPU:
+        return machine.cpu_slots(os.environ)
+    devices = sorted(machine.gpus(os.environ), key=lambda device: device.used_mb)
+    slots = tuple(device.id for device in devices)
+    if gpu_ids:
+        if unknown := [name for name in gpu_ids if name not in slots]:
+            raise UsageError(
+                f"there is no GPU `{unknown[0]}` here", hint=f"there are: {', '.join(sorted(slots)) or 'none'}"
+            )
+        slots = tuple(gpu_ids)
+    problem = refusal(request, slots)
+    if problem:
+        raise UsageError(f"this machine cannot run it: {problem}")
+    return slots
+
+
+@contextmanager
+def _interrupting(supervisor: Supervisor) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in INTERRUPTING}
+    interrupt_by(supervisor, *INTERRUPTING)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pause(seconds: float, tick: Callable[[], None]) -> None:
+    tick()
+    time.sleep(min(seconds, TICK_SECONDS))
+
+
+def _status(supervisor: Supervisor) -> int:
+    standings = [task.standing for task in supervisor.tasks]
+    failed = [standing for standing in standings if standing.state != names.COMPLETED]
+    return (failed[0].exit_code or 1) if failed else 0

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.records.logs import Lines, Tail, last_lines
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_lines_do_not_depend_on_how_the_bytes_arrived(pieces):
+    whole, piecemeal = Lines(), Lines()
+    expected = [*whole.feed(b"".join(pieces)), *whole.finish()]
+    assert [line for piece in pieces for line in piecemeal.feed(piece)] + list(piecemeal.finish()) == expected
+
+
+def test_a_tail_reads_on_from_where_it_stopped(tmp_path):
+    path = tmp_path / "rank-0.log"
+    tail = Tail(path)
+    assert tail.read() == b""
+    path.write_bytes(b"one")
+    assert tail.read() == b"one"
+    assert tail.read() == b""
+    path.write_bytes(b"one two")
+    assert tail.read() == b" two"
+
+
+def test_a_file_that_was_cut_is_read_from_its_start(tmp_path):
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(b"a long beginning")
+    tail = Tail(path)
+    tail.read()
+    path.write_bytes(b"new")
+    assert tail.read() == b"new"
+
+
+def test_a_progress_bar_without_an_end_does_not_grow_in_memory():
+    lines = Lines()
+    for step in range(3000):
+        assert list(lines.feed(f"\r{step} {'#' * 50}".encode())) == []
+    assert len(lines.rest) < 70_000
+    assert lines.rest.endswith("2999 " + "#" * 50)
+
+
+def test_the_last_lines_of_a_huge_file_cost_one_window(tmp_path):
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)))
+    assert last_lines(path, 2) == ["line 99998", "line 99999"]
+    assert last_lines(tmp_path / "none", 2) == []
