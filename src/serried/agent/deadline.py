@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple, Optional
+
+from serried.agent.work import Work
 
 MARGIN_SECONDS = 15.0
 
@@ -25,3 +28,9 @@ def decide(began: float, limit: Optional[float], told: float, lead: float, grace
     at = min(began + limit, told or float("inf"))
     margin = min(MARGIN_SECONDS, limit / 20)
     return Deadline(at, at - min(lead, limit / 4), at - margin, min(grace, margin * 2 / 3))
+
+
+def of(work: Work, told: float) -> Optional[Deadline]:
+    """The deadline of an attempt that begins now."""
+    limit, lead = work.plan["allocation"]["time_seconds"], float(work.plan["limit"]["lead_seconds"])
+    return decide(time.time(), limit, told, lead, work.grace)

@@ -44,7 +44,7 @@ class Head:
         self._is_over = False
         self._is_orphaned = False
         self._read_requests = 0
-        self._deadline = _deadline(work, options.end)
+        self._deadline = deadline.of(work, options.end)
         self._port = rendezvous.hold_port()
         hosts = hostlist.expand(options.hosts)
         self._members = Members(self.loop, work.nodes, hosts, Reactions(self._welcome, self._heed, self._lose))
@@ -182,6 +182,8 @@ class Head:
 
     def _beat(self) -> None:
         self._check_parent()
+        if not len(self._members) and self._argv and not self._is_over:
+            self._launcher.end_if_deaf()
         now = time.monotonic()
         self._members.tell("beat")
         for member in self._members:
@@ -275,11 +277,6 @@ class Head:
             self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
         except OSError as error:
             print(f"serried: cannot write the journal: {error}", file=sys.stderr)
-
-
-def _deadline(work: Work, told: float) -> Optional[Deadline]:
-    limit, lead = work.plan["allocation"]["time_seconds"], float(work.plan["limit"]["lead_seconds"])
-    return deadline.decide(time.time(), limit, told, lead, work.grace)
 
 
 def main(arguments: List[str]) -> int:

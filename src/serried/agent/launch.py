@@ -15,6 +15,9 @@ from serried.agent.loop import Loop
 RETRY_SECONDS = 120.0
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 15.0
+DEAF_SECONDS = 30.0
+"""A srun that asks within seconds of a controller's return may wait for ever; one started later does not."""
+HARD_OF_HEARING_SECONDS = 35.0
 LAST_LINES = 5
 
 
@@ -34,7 +37,7 @@ class Launcher:
         self._environment = system.environment_bytes(changes)
         self._on_exit = on_exit
         self._child: Optional[system.Child] = None
-        self._began = time.monotonic()
+        self._began = self._started = time.monotonic()
         self._pause = FIRST_PAUSE
         self._errors: Any = None
         self.last_lines: List[str] = []
@@ -45,6 +48,7 @@ class Launcher:
         return self._child is not None
 
     def start(self) -> None:
+        self._started = time.monotonic()
         reader, writer = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         self._child = system.spawn(self._argv, self._environment, os.fsencode(os.getcwd()), (null, 2, writer))  # noqa: PTH109 - bytes
@@ -61,6 +65,12 @@ class Launcher:
         self._loop.after(self._pause, self.start)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return True
+
+    def end_if_deaf(self) -> None:
+        """End a launcher of which nothing has come for too long; `on_exit` may start it once more."""
+        seconds = time.monotonic() - self._started
+        if seconds > DEAF_SECONDS:
+            self.signal(signal.SIGKILL if seconds > HARD_OF_HEARING_SECONDS else signal.SIGTERM)
 
     def reap(self) -> None:
         """Call `on_exit` if it has ended."""
