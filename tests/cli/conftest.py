@@ -47,12 +47,11 @@ def clock(monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     clock = Clock()
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: CREATED + 3600 + clock.passed)
-        patch.setattr(time, "monotonic", lambda: clock.passed)
-        patch.setattr(time, "sleep", clock.sleep)
-        yield clock
-    monkeypatch.delenv("TZ")
+    monkeypatch.setattr(time, "time", lambda: CREATED + 3600 + clock.passed)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.passed)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    yield clock
+    monkeypatch.undo()  # now, so that the zone below is again that of the machine
     time.tzset()
 
 
