@@ -113,6 +113,15 @@ def test_imports_run_one_way(path: Path):
     assert rooms_imported(path) - below == set()
 
 
+SCHEDULERS = [path.parent for path in (HOUSE / "schedulers").glob("*/scheduler.py")]
+
+
+@pytest.mark.parametrize("folder", SCHEDULERS, ids=lambda folder: folder.name)
+def test_no_scheduler_imports_another(folder: Path):
+    others = tuple(f"serried.schedulers.{other.name}" for other in SCHEDULERS if other != folder)
+    assert [name for path in folder.glob("*.py") for name in imports(path) if name.startswith(others)] == []
+
+
 @each_traveller
 def test_what_travels_to_the_compute_node_imports_the_contract_and_the_standard_library_alone(path: Path):
     foreign = {

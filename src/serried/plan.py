@@ -127,6 +127,16 @@ class Plan:
     def world_size(self) -> int:
         return self.allocation.nodes * self.allocation.ranks
 
+    @property
+    def lead_seconds(self) -> int:
+        """How long before the time limit the job is warned; 0 is never."""
+        return 0 if self.allocation.time_seconds is None else self.limit.lead_seconds
+
+    @property
+    def may_requeue(self) -> bool:
+        """Whether another attempt is allowed, by the user's budget and by the site."""
+        return self.site.requeue and self.limit.restarts > 0
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -157,12 +157,17 @@ def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
 
 
 @pytest.mark.parametrize(
-    ("limit", "asked", "lead"), [(3600, 60, 60), (3600, 1800, 900), (120, 60, 30), (3600, 0, 0), (None, 60, 0)]
+    ("limit", "lead", "options"),
+    [
+        (3600, 60, ["--signal=B:USR1@60"]),
+        (3600, 0, []),
+        (None, 60, []),
+        (10**6, 10**5, ["--signal=B:USR1@65535"]),  # no more fits
+    ],
 )
-def test_a_lead_is_at_most_a_quarter_of_the_limit(limit, asked, lead):
-    plan = replace(plan_with(time_seconds=limit), limit=Limit(lead_seconds=asked))
-    assert options.lead_seconds(plan) == lead
-    assert any(word.startswith("--signal") for word in argv(plan)) == bool(lead)
+def test_the_warning_comes_with_the_lead(limit, lead, options):
+    plan = replace(plan_with(time_seconds=limit), limit=Limit(lead_seconds=lead))
+    assert [word for word in argv(plan) if word.startswith("--signal")] == options
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What Serried asks of a scheduler. `slurm.py` and `local.py` answer; one contract suite tests them all."""
+"""What Serried asks of a scheduler. A folder for each answers; one contract suite tests them all."""
 
 from __future__ import annotations
 

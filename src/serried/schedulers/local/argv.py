@@ -13,7 +13,6 @@ from serried.schedulers import indices
 from serried.schedulers.local.machine import CPU, GPU
 from serried.schedulers.local.state import WHOLE
 from serried.schedulers.naming import job_name
-from serried.schedulers.slurm.options import lead_seconds, may_requeue
 
 PROGRAM = Path(__file__).with_name("main.py")
 
@@ -68,11 +67,11 @@ def of_plan(plan: Plan, token: str) -> Request:
         need=allocation.gpus or allocation.cpus,
         command=("/bin/bash", f"{plan.directory}/job.sh", token),
         time_seconds=allocation.time_seconds,
-        lead_seconds=lead_seconds(plan),
+        lead_seconds=plan.lead_seconds,
         kill_wait_seconds=plan.site.kill_wait_seconds,
         elements=tuple(map(str, sorted(set(plan.array.indices)))) if plan.array else (WHOLE,),
         parallel=plan.array.parallel if plan.array else None,
-        requeue=may_requeue(plan),
+        requeue=plan.may_requeue,
     )
 
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 from serried.contract import names
 from serried.errors import UsageError
 from serried.plan import Plan
+from serried.schedulers.environment import scrub
 from serried.schedulers.interface import UMASKS
 from serried.schedulers.local import argv, machine, state
 from serried.schedulers.local.argv import Request
 from serried.schedulers.local.machine import CPU
 from serried.schedulers.local.supervisor import Supervisor, interrupt_by, refusal
-from serried.schedulers.slurm import options
 
 TICK_SECONDS = 0.1
 
@@ -48,7 +48,7 @@ def run_here(
     root = machine.root()
     state.prune(root)
     folder = state.new_folder(root)
-    supervisor = Supervisor(request, folder, root, slots, options.scrub(environment))
+    supervisor = Supervisor(request, folder, root, slots, scrub(environment))
     folder.commit(request.name, request.elements, hears_signals=False)
     if on_start is not None:
         on_start(str(folder.number))

@@ -13,12 +13,12 @@ from pathlib import Path
 from serried import shell
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
+from serried.schedulers.environment import scrub
 from serried.schedulers.interface import UMASKS, Job, Submission
 from serried.schedulers.local import argv, machine, process, slots, state
 from serried.schedulers.local.process import Identity
 from serried.schedulers.local.state import WHOLE, JobFolder
 from serried.schedulers.naming import names_token
-from serried.schedulers.slurm import options
 
 START_TIMEOUT_SECONDS = 60.0
 
@@ -44,7 +44,7 @@ class Local:
 
     def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
         request = argv.of_plan(plan, token)
-        return Submission(request.argv(), options.scrub(environment), umask=UMASKS[plan.share])
+        return Submission(request.argv(), scrub(environment), umask=UMASKS[plan.share])
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)

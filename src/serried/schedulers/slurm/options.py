@@ -10,18 +10,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.contract import names
 from serried.contract.layout import RunDirectory
 from serried.plan import Allocation, Plan
 from serried.schedulers import indices
+from serried.schedulers.environment import scrub
 from serried.schedulers.interface import UMASKS, Submission
 from serried.schedulers.naming import job_name
-
-CHOSEN_CLUSTER = "SLURM_CONF"
-"""The one SLURM_ variable that says which cluster, not which job."""
-
-SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "PMI_", "PMIX_")
-"""Prefixes of variables that would override our options, or tell a job that it is another."""
 
 LONGEST_LEAD = 65535
 """What `--signal` can carry."""
@@ -32,23 +26,6 @@ def submission(plan: Plan, token: str, environment: Mapping[str, str]) -> Submis
     script = plan.directory + "/job.sh"
     argv = ("sbatch", "--parsable", *_options(plan, token), *plan.allocation.extra, script, token)
     return Submission(argv, scrub(environment), umask=UMASKS[plan.share])
-
-
-def scrub(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without what belongs to the job we may be in."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name == CHOSEN_CLUSTER or not (name.startswith(SCRUBBED) or name in names.JOB_VARIABLES)
-    }
-
-
-def lead_seconds(plan: Plan) -> int:
-    """How long before the limit job.sh is warned: as asked, but at most a quarter of the limit; 0 is never."""
-    limit = plan.allocation.time_seconds
-    if limit is None:
-        return 0
-    return max(0, min(plan.limit.lead_seconds, limit // 4, LONGEST_LEAD))
 
 
 def walltime(seconds: int) -> str:
@@ -73,15 +50,10 @@ def _options(plan: Plan, token: str) -> list[str]:
         *_gpus(allocation, plan.site.gpu_option),
         *_time(plan),
         *_queue(allocation),
-        "--requeue" if may_requeue(plan) else "--no-requeue",
+        "--requeue" if plan.may_requeue else "--no-requeue",
         "--export=ALL",
         *_array(plan),
     ]
-
-
-def may_requeue(plan: Plan) -> bool:
-    """Whether another attempt is allowed, by the user's budget and by the site."""
-    return plan.site.requeue and plan.limit.restarts > 0
 
 
 def _log_pattern(plan: Plan) -> str:
@@ -115,7 +87,7 @@ def _time(plan: Plan) -> list[str]:
     limit = plan.allocation.time_seconds
     if limit is None:
         return []
-    lead = lead_seconds(plan)
+    lead = min(plan.lead_seconds, LONGEST_LEAD)
     warning = [f"--signal=B:USR1@{lead}"] if lead else []
     return [f"--time={walltime(limit)}", *warning]
 

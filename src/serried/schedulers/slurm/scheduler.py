@@ -13,6 +13,7 @@ from serried import shell
 from serried.errors import MissingProgramError, SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.schedulers.cache import Cache
+from serried.schedulers.environment import CHOSEN_CLUSTER, scrub
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
 from serried.schedulers.slurm import options, parse, reasons
@@ -47,8 +48,8 @@ class Slurm:
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
-        if options.CHOSEN_CLUSTER in os.environ:
-            environment.setdefault(options.CHOSEN_CLUSTER, os.environ[options.CHOSEN_CLUSTER])
+        if CHOSEN_CLUSTER in os.environ:
+            environment.setdefault(CHOSEN_CLUSTER, os.environ[CHOSEN_CLUSTER])
         # The job's PATH need not be ours, and may be empty.
         program = shell.which(submission.argv[0]) or submission.argv[0]
         self._calls["sbatch"] += 1
@@ -159,7 +160,7 @@ class Slurm:
 def _query_environment() -> dict[str, str]:
     """Ours, so that the user's own formats do not change what we parse."""
     return {
-        **options.scrub(os.environ),
+        **scrub(os.environ),
         "LC_ALL": "C",
         "SLURM_TIME_FORMAT": "%s",
         "SLURM_BITSTR_LEN": "0",

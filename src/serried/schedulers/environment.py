@@ -1,0 +1,22 @@
+"""Which variables must not reach a job from the one that submits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from serried.contract import names
+
+CHOSEN_CLUSTER = "SLURM_CONF"
+"""The one SLURM_ variable that says which cluster, not which job."""
+
+SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "PMI_", "PMIX_")
+"""Prefixes of variables that would override our options, or tell a job that it is another."""
+
+
+def scrub(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what belongs to the job we may be in."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == CHOSEN_CLUSTER or not (name.startswith(SCRUBBED) or name in names.JOB_VARIABLES)
+    }
