@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 
 from serried.contract import names
-from serried.records import ranges, seen
+from serried.records import seen
 from serried.records.evidence import Evidence
 from serried.records.seen import Seen
 from serried.records.verdict import ABSENT, UNREACHABLE, Known, Verdict, judge
+from serried.schedulers.indices import compress
 from serried.schedulers.interface import Job
 
 _WORST_FIRST = (
@@ -25,6 +26,7 @@ _WORST_FIRST = (
 """An array that did not do well is called by the first of these that an element is in."""
 
 Answer = Mapping[tuple[str, int | None], Job] | None
+"""What poll returned; None where the scheduler did not answer."""
 
 
 def judge_elements(evidence: Evidence, job: str, answer: Answer, now: float) -> tuple[dict[int, Verdict], Seen]:
@@ -100,7 +102,7 @@ def ranges_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, str]:
     by_state: dict[str, list[int]] = {}
     for index, verdict in verdicts.items():
         by_state.setdefault(verdict.state, []).append(index)
-    return {state: ranges.compress(indices) for state, indices in by_state.items()}
+    return {state: compress(indices) for state, indices in by_state.items()}
 
 
 def in_context(verdict: Verdict, evidence: Evidence) -> Verdict:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from serried.contract import SCHEMA, names
-from serried.records import arrays, ranges
+from serried.records import arrays
 from serried.records.evidence import Evidence
 from serried.records.moments import iso, seconds_of
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.verdict import Verdict
+from serried.schedulers.indices import expand
 
 _FOR_GOOD_SECONDS = 86400.0
 """A file system may be away for hours: an end without proof, LOST above all, is written down after a day."""
@@ -78,7 +79,7 @@ def _elements(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | No
     if not isinstance(by_state, dict):
         return None
     try:
-        states = {index: state for state, text in by_state.items() for index in ranges.expand(text)}
+        states = {index: state for state, text in by_state.items() for index in expand(text)}
     except (ValueError, AttributeError) as error:
         raise RecordUnreadable(f"exit.json of run `{record.id}` makes no sense ({error})") from error
     return {index: Verdict(states[index], settled=True) for index in sorted(states)}

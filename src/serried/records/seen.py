@@ -13,8 +13,8 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.contract.files import read_json, write_json
-from serried.records import ranges
 from serried.records.record import Record
+from serried.schedulers.indices import compress, expand
 from serried.schedulers.interface import Job
 
 _REFRESH_SECONDS = 60.0
@@ -46,14 +46,14 @@ def heard(said: Job | None, remembered: Job | None, now: float) -> Job | None:
 
 def read(record: Record) -> Seen:
     """What was seen; nothing where the file is missing or makes no sense: it is only a memory."""
-    document = read_json(record.directory.path / "seen.json") or {}
+    document = read_json(record.directory.seen) or {}
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
         if document.get("schema") == SCHEMA:
             return Seen(
                 at=document["at"],
                 jobs=tuple(_ungroup(document["jobs"])),
                 missing={int(key) if key else None: float(since) for key, since in document["missing"].items()},
-                ended={index: state for state, text in document["ended"].items() for index in ranges.expand(text)},
+                ended={index: state for state, text in document["ended"].items() for index in expand(text)},
             )
     return Seen()
 
@@ -68,13 +68,13 @@ def write(record: Record, before: Seen, after: Seen) -> None:
         by_state.setdefault(state, []).append(index)
     with contextlib.suppress(OSError):
         write_json(
-            record.directory.path / "seen.json",
+            record.directory.seen,
             {
                 "schema": SCHEMA,
                 "at": after.at,
                 "jobs": _group(after.jobs),
                 "missing": {"" if key is None else str(key): since for key, since in after.missing.items()},
-                "ended": {state: ranges.compress(indices) for state, indices in by_state.items()},
+                "ended": {state: compress(indices) for state, indices in by_state.items()},
             },
         )
 
@@ -87,13 +87,13 @@ def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
         if job.element is not None:
             indices.append(job.element)
     return [
-        {**dataclasses.asdict(job), "element": ranges.compress(indices) if indices else None}
+        {**dataclasses.asdict(job), "element": compress(indices) if indices else None}
         for job, indices in groups.items()
     ]
 
 
 def _ungroup(lines: Iterable[dict[str, Any]]) -> Iterable[Job]:
     for line in lines:
-        elements = [None] if line["element"] is None else ranges.expand(line["element"])
+        elements = [None] if line["element"] is None else expand(line["element"])
         for element in elements:
             yield Job(**{**line, "element": element, "nodes": tuple(line["nodes"])})

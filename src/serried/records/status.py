@@ -11,6 +11,7 @@ from serried.contract import names
 from serried.contract.files import read_json
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.records import arrays, ends, seen
+from serried.records.arrays import Answer
 from serried.records.evidence import Evidence, before_the_scheduler, gather
 from serried.records.moments import seconds_of
 from serried.records.record import Record, RecordUnreadable
@@ -19,8 +20,6 @@ from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Ve
 from serried.schedulers.interface import Job, Scheduler
 
 SchedulerFor = Callable[[str], Scheduler]
-Answer = Mapping[tuple[str, int | None], Job] | None
-"""What poll returned; None where the scheduler did not answer."""
 
 
 def statuses(
