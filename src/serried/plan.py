@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from serried.contract import SCHEMA
-from serried.contract.slug import slug
+from serried.contract.layout import run_directory
 from serried.resources import Allocation, allocate, left_out
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Plan:
     @property
     def directory(self) -> str:
         """The run directory, absolute."""
-        return "/".join((self.site.root.rstrip("/") or "", slug(self.project), slug(self.experiment), self.run))
+        return run_directory(self.site.root, self.project, self.experiment, self.run)
 
     @property
     def world_size(self) -> int:

@@ -17,13 +17,27 @@
   elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small, lasts, on the submitting side
-  plan.json  where  submissions/S.json  source.json  diff.patch  exit.json
+  plan.json  where  submissions/S.json  source.json  diff.patch  seen.json  exit.json
 """
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
-from typing import Optional
+from typing import Mapping, Optional
+
+from serried.contract.slug import slug
+
+
+def run_directory(root: str, project: str, experiment: str, run: str) -> str:
+    """Where a run's directory is under `root`, whatever project and experiment are called."""
+    return posixpath.join(root, slug(project), slug(experiment), run)
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """What Serried keeps for this user on the submitting side: `$XDG_STATE_HOME/serried`."""
+    given = environ.get("XDG_STATE_HOME", "")
+    return (Path(given) if given.startswith("/") else Path.home() / ".local" / "state") / "serried"
 
 
 class AttemptDirectory:
@@ -92,6 +106,7 @@ class RecordDirectory:
         self.submissions = path / "submissions"
         self.source = path / "source.json"
         self.diff = path / "diff.patch"
+        self.seen = path / "seen.json"
         self.exit = path / "exit.json"
 
     def submission(self, number: int) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 from serried.contract import SCHEMA
 from serried.contract.files import PRIVATE_DIRECTORY, make_directory, write_json, write_text
-from serried.contract.layout import RecordDirectory, RunDirectory
+from serried.contract.layout import RecordDirectory, RunDirectory, run_directory, state_directory
 from serried.errors import SerriedError
 from serried.plan import Plan
 
@@ -34,9 +34,7 @@ class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
 
 def records_directory() -> Path:
     """Where all records of this user are: `$XDG_STATE_HOME/serried/runs`."""
-    state = os.environ.get("XDG_STATE_HOME")
-    home = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
-    return home / "serried" / "runs"
+    return state_directory(os.environ) / "runs"
 
 
 def new_id() -> str:
@@ -93,7 +91,7 @@ class Summary:
                 ranks=int(allocation["ranks"]),
                 gpus=int(allocation["gpus"]),
                 time_seconds=allocation.get("time_seconds"),
-                directory="/".join((site["root"].rstrip("/"), plan["project"], plan["experiment"], plan["run"])),
+                directory=run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
                 elements=len(array["indices"]) if array else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -222,12 +220,6 @@ class Record:
         except OSError:
             return []
         return [Submission.from_json(self._read(self.directory.submission(number))) for number in sorted(files)]
-
-    @property
-    def next_submission(self) -> int:
-        """The number that the next submission gets."""
-        submissions = self.submissions
-        return submissions[-1].number + 1 if submissions else 1
 
     def write_submission(self, submission: Submission) -> None:
         write_json(self.directory.submission(submission.number), submission.to_json())

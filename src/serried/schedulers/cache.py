@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.contract import files
+from serried.contract.layout import state_directory
 
 SHORTEST_SECONDS = 3.0
 TIMES_AS_LONG = 20.0
@@ -41,9 +42,8 @@ class Cache:
     @classmethod
     def of(cls, *identity: str) -> Cache:
         """The cache of one scheduler, which `identity` tells from any other that shares this home."""
-        state = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
         key = hashlib.sha256("\0".join(identity).encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        return cls(Path(state) / "serried" / "cache" / f"{key}.json")
+        return cls(state_directory(os.environ) / "cache" / f"{key}.json")
 
     def get(self, now: float | None = None) -> Answer | None:
         """The last answer, if it still serves."""
