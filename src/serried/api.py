@@ -1,4 +1,4 @@
-"""The Python API: `serried.submit`, `serried.records`, `serried.find`, and `Run`. It does what the commands do."""
+"""The Python API: `serried.submit`, `serried.runs`, `serried.find`, and `Run`. It does what the commands do."""
 
 from __future__ import annotations
 

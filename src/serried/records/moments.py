@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import overload
 
 
+@overload
+def iso(seconds: float) -> str: ...
+@overload
+def iso(seconds: None) -> None: ...
+@overload
+def iso(seconds: float | None) -> str | None: ...
 def iso(seconds: float | None) -> str | None:
     """UTC, ISO 8601, as in every JSON that Serried prints."""
     if seconds is None:

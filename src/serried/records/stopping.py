@@ -17,6 +17,7 @@ from serried.errors import SchedulerUnreachable, SerriedError
 from serried.records import seen
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
+from serried.records.moments import iso
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.records.status import registered
@@ -106,7 +107,7 @@ def withdraw(record: Record) -> bool:
             "cause": names.STOP_USER,
             "message": f"stopped by {who()} before it began",
             "job": submissions[-1].job if submissions else None,
-            "ended": _now(),
+            "ended": iso(time.time()),
         }
     )
     return True
@@ -133,10 +134,6 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> bool:
     scheduler.cancel([job] if is_whole else [f"{job}_{index}" for index in left])
     remember_cancelled(record, job, waiting(status, left))
     return True
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def remember_cancelled(record: Record, job: str, elements: Iterable[int | None]) -> None:

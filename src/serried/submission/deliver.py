@@ -94,7 +94,7 @@ def _intent(prepared: Prepared, plan: Plan) -> Submission:
         state="submitting",
         cluster=plan.site.name,
         scheduler=plan.site.scheduler,
-        at=iso(time.time()) or "",
+        at=iso(time.time()),
         by_pid=os.getpid(),
         by_host=socket.gethostname(),
     )

@@ -52,7 +52,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str]) -> Dec
     # With --each the lines are the commands; the first stands for all of them where one is asked for.
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
-    plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()) or "", array=array, name=request.name)
+    plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
     return Decided(plan, resolved, each)
 
 
