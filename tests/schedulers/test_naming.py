@@ -30,7 +30,7 @@ def test_a_name_becomes_harmless_and_keeps_what_it_can(name, expected):
 @given(st.text())
 def test_every_name_is_one_that_slurm_takes_and_gives_its_token_back(name):
     made = job_name(name, "k3f9q2-1")
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", made)
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", made)
     assert names_token(made, "k3f9q2-1")
 
 

@@ -20,5 +20,13 @@ def slug(text: str) -> str:
     import hashlib  # takes milliseconds, and most names need none
 
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    plain = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")[: LONGEST - _DIGEST - 1].rstrip("-.")
-    return f"{plain}-{digest}" if plain else digest
+    kept = plain(text, LONGEST - _DIGEST - 1)
+    return f"{kept}-{digest}" if kept else digest
+
+
+def plain(text: str, longest: int) -> str:
+    """What is plain in `text`, runs of anything else as one `-`: at most `longest` characters, possibly none.
+
+    Different names may become one. Never starts with `-` or `.`, nor ends with them.
+    """
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")[:longest].rstrip("-.")

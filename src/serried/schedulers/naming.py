@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from serried.contract.slug import plain
 
 LONGEST = 64
 """Sites' prologs and e-mail subjects have been seen to choke on longer names."""
@@ -10,8 +10,7 @@ LONGEST = 64
 
 def job_name(name: str, token: str) -> str:
     """`name` made harmless, a dash, `token`: letters, digits, `.`, `_` and `-`, at most 64, no leading dash."""
-    harmless = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")
-    return f"{harmless[: LONGEST - len(token) - 1].rstrip('-._') or 'serried'}-{token}"
+    return f"{plain(name, LONGEST - len(token) - 1) or 'serried'}-{token}"
 
 
 def names_token(name: str, token: str) -> bool:
