@@ -13,6 +13,7 @@ import pytest
 
 from serried import errors
 from serried.cli import VERBS
+from serried.contract import names
 
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "src" / "serried"
@@ -226,6 +227,31 @@ def test_every_guarantee_in_the_readme_has_its_test():
 def test_no_page_is_lost(page: Path):
     if page.parent.name == "docs":
         assert f"({page.name})" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8") or page.name == "index.md"
+
+
+READ_BY_SERRIED = re.compile(r"(?:SERRIED|XDG)_[A-Z_]+|NO_COLOR|FORCE_COLOR|CUDA_VISIBLE_DEVICES|P?SCRATCH")
+OURS_ALONE = {"SERRIED_LAB", "SERRIED_LAB_NODE", "SERRIED_", "SERRIED_TABLE_KEY", "XDG_RUNTIME_DIR"}
+"""Marks that a lab sets, prefixes, and what is only passed on."""
+
+
+def test_every_variable_that_serried_reads_is_on_its_page():
+    """Those of a job are not: `contract/names.py` has them, and the page on how a job starts."""
+    read: set[str] = set()
+    for path in MODULES:
+        if name_of(path) != "contract/names.py" and room_of(path) != "agent":
+            strings = (node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
+            read |= {string for string in strings if isinstance(string, str) and READ_BY_SERRIED.fullmatch(string)}
+    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    assert {name for name in read - OURS_ALONE if f"`{name}`" not in page and f"`{name}=" not in page} == set()
+    assert {"SERRIED_LOCAL_SLOTS", "SERRIED_CLUSTER", "XDG_STATE_HOME"} <= read
+
+
+@pytest.mark.parametrize("variable", sorted(names.JOB_VARIABLES))
+def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
+    page = (ROOT / "docs" / "how-a-job-starts.md").read_text(encoding="utf-8")
+    given = {names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.ELEMENT, names.DATA_DIR, names.CHECKPOINT_DIR}
+    given |= {names.RESULTS_DIR, names.DEADLINE, names.STOP_FILE}
+    assert (f"`{variable}`" in page) == (variable in given)
 
 
 def modules_after(program: str) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from building import a_plan
 from serried.contract import names
-from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
+from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.schedulers import cache
 from serried.schedulers.slurm.scheduler import Slurm
 
@@ -32,6 +32,13 @@ def submit(tmp_path):
         return slurm.submit(slurm.submission(made, token, os.environ))
 
     return submit
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
+def test_a_time_out_that_is_none_is_an_error(text, monkeypatch):
+    monkeypatch.setenv("SERRIED_SCHEDULER_TIMEOUT", text)
+    with pytest.raises(UsageError, match="not a number of seconds"):
+        Slurm()
 
 
 def states(slurm, *ids):

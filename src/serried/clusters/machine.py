@@ -9,8 +9,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from serried.errors import UsageError
+
 Command = Callable[[list[str], float, Mapping[str, str]], str | None]
 """Runs a command for at most so many seconds and returns what it printed; None when it failed."""
+
+SLOTS = "SERRIED_LOCAL_SLOTS"
+"""How many CPUs local jobs share."""
+GPUS = "SERRIED_LOCAL_GPUS"
+"""The ids of this machine's GPUs, `0,1`, where the driver should not be asked; empty for none."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 PROC = Path("/proc/driver/nvidia/gpus")
 _SINFO_SECONDS = 4.0
@@ -42,8 +50,8 @@ def has_slurm(environ: Mapping[str, str]) -> bool:
 
 def gpus(environ: Mapping[str, str], command: Command = run) -> int:
     """How many NVIDIA GPUs this machine lets us use. Asks no CUDA: importing that takes seconds."""
-    given = environ.get("SERRIED_LOCAL_GPUS")
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    given = environ.get(GPUS)
+    visible = environ.get(VISIBLE)
     if visible is not None and not _devices(visible):
         return 0
     here = _count(environ, command) if given is None else len(_devices(given))
@@ -80,9 +88,14 @@ def local(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
 
 
 def cpus(environ: Mapping[str, str]) -> int:
-    """The CPUs that we may use, which a batch job or container may have narrowed, or the user."""
-    slots = environ.get("SERRIED_LOCAL_SLOTS", "")
-    if slots.isdecimal() and int(slots):
+    """The CPUs that we may use, which a batch job or container may have narrowed, or the user.
+
+    Raises UsageError where SERRIED_LOCAL_SLOTS is no number.
+    """
+    slots = environ.get(SLOTS)
+    if slots:
+        if not slots.isdecimal() or not int(slots):
+            raise UsageError(f"{SLOTS} is `{slots}`, not a number of slots")
         return int(slots)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

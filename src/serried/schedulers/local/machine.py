@@ -9,15 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import shell
+from serried.clusters.machine import GPUS, SLOTS, VISIBLE, cpus
 from serried.contract.files import make_directory
 from serried.errors import MissingProgramError, UsageError
 
 DIRECTORY = "SERRIED_LOCAL_DIR"
-SLOTS = "SERRIED_LOCAL_SLOTS"
-GPUS = "SERRIED_LOCAL_GPUS"
-"""The ids of this machine's GPUs, `0,1`, where nvidia-smi should not be asked; empty for none."""
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 CPU, GPU = "cpu", "gpu"
 
@@ -55,11 +51,8 @@ def settings() -> dict[str, str]:
 
 
 def cpu_slots(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """As many as SERRIED_LOCAL_SLOTS says, else one for each CPU."""
-    given = environment.get(SLOTS, "")
-    if given and (not given.isdigit() or not int(given)):
-        raise UsageError(f"{SLOTS} is `{given}`, not a number of slots")
-    return tuple(str(slot) for slot in range(int(given) if given else os.cpu_count() or 1))
+    """As many as SERRIED_LOCAL_SLOTS says, else one for each CPU that we may use. Raises UsageError."""
+    return tuple(str(slot) for slot in range(cpus(environment)))
 
 
 def gpus(environment: Mapping[str, str]) -> tuple[Device, ...]:

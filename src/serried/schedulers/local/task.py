@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from serried import shell
+from serried.clusters.machine import VISIBLE
 from serried.contract import names
 from serried.contract.layout import RunDirectory
 from serried.schedulers.local import process
 from serried.schedulers.local.argv import Request
-from serried.schedulers.local.machine import GPU, VISIBLE
+from serried.schedulers.local.machine import GPU
 from serried.schedulers.local.state import JobFolder, Standing, element_of
 
 REQUEUE_STATUS = names.EXIT_SAVED

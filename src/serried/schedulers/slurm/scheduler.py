@@ -10,7 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from serried import shell
-from serried.errors import MissingProgramError, SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
+from serried.errors import (
+    MissingProgramError,
+    SchedulerUnreachable,
+    SubmissionRefused,
+    SubmissionUncertain,
+    UsageError,
+)
 from serried.plan import Plan
 from serried.schedulers.cache import Cache
 from serried.schedulers.environment import CHOSEN_CLUSTER, scrub
@@ -35,7 +41,7 @@ class Slurm:
     name = "slurm"
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
-        self._timeout = timeout or float(os.environ.get(TIMEOUT_VARIABLE) or 0) or None
+        self._timeout = timeout or _asked_timeout(os.environ.get(TIMEOUT_VARIABLE, ""))
         self._cache = cache or Cache.of("slurm", os.environ.get("SLURM_CONF", ""), socket.gethostname())
         self._calls: Counter[str] = Counter()
 
@@ -155,6 +161,19 @@ class Slurm:
             return shell.run(argv, timeout=self._timeout or QUERY_TIMEOUT_SECONDS, env=_query_environment())
         except shell.TimedOut as late:
             raise SchedulerUnreachable(late.message, details=late.details) from late
+
+
+def _asked_timeout(text: str) -> float | None:
+    """Seconds; None where nobody asked. Raises UsageError where it is no time to wait."""
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"`{TIMEOUT_VARIABLE}` is `{text}`, not a number of seconds", hint="for example 120")
+    return seconds
 
 
 def _query_environment() -> dict[str, str]:
