@@ -103,6 +103,14 @@ each_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
 each_traveller = pytest.mark.parametrize("path", [m for m in MODULES if room_of(m) in TRAVELLERS], ids=name_of)
 
 
+def test_every_room_is_in_the_design_in_the_order_of_imports():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = text.partition("## Rooms")[2].partition("\n## ")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| `")]
+    described = [room for row in rows for room in re.findall(r"`(\w+)/?`", row.split("|")[1])]
+    assert described == [*ORDER, "agent"]
+
+
 def test_every_room_has_its_place_in_the_order():
     rooms = {room_of(path) for path in MODULES} - {"__init__", "__main__", "agent"}
     assert rooms - set(ORDER) == set()
