@@ -76,7 +76,9 @@ def test_a_working_directory_that_is_not_there_is_told_apart(start, tmp_path):
 
 
 def test_a_rank_that_ignores_term_is_killed_after_the_grace(start, marked_processes):
-    run = start("trap '' TERM; test $RANK = 1 && exit 4; while :; do sleep 0.1; done", limit={"grace_seconds": 1})
+    deaf = "trap '' TERM; touch $SERRIED_RESULTS_DIR/deaf; while :; do sleep 0.1; done"
+    failing = "until test -e $SERRIED_RESULTS_DIR/deaf; do sleep 0.1; done; exit 4"
+    run = start(f"if test $RANK = 0; then {deaf}; else {failing}; fi", limit={"grace_seconds": 1})
 
     assert run.wait() == 4
     exits = run.events("node-ended")[0]["exits"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from building import a_plan
 from serried import script
+from serried.script import package
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -94,6 +96,27 @@ def test_agent_pyz_holds_the_agent_and_the_contract_and_nothing_else(tmp_path):
 
     rooms = {name.split("/")[1] for name in zipfile.ZipFile(tmp_path / "agent.pyz").namelist() if "/" in name}
     assert rooms == {"__init__.py", "agent", "contract"}
+
+
+def imported_from(agent):
+    program = f"import sys; sys.path.insert(0, {str(agent)!r}); from serried.agent import work; print(work.__file__)"
+    argv = [sys.executable, "-I", "-S", "-c", program]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
+    agent = tmp_path / "agent.pyz"
+    script.write_agent(agent)
+
+    assert imported_from(agent) == f"{agent}/serried/agent/work.pyc"
+
+
+def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path, monkeypatch):
+    monkeypatch.setattr(package.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
+    agent = tmp_path / "agent.pyz"
+    script.write_agent(agent)
+
+    assert imported_from(agent) == f"{agent}/serried/agent/work.py"
 
 
 def test_without_a_python_it_says_so(tmp_path):

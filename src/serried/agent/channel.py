@@ -7,7 +7,6 @@ is secret, but nobody else in the cluster's network may stop a job or say how it
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import socket
@@ -24,7 +23,15 @@ class ProtocolError(Exception):
 
 
 def sign(key: bytes, *parts: str) -> str:
+    import hmac  # and with it OpenSSL: the head has time for that while its launcher is at work
+
     return hmac.new(key, "\0".join(parts).encode(), "sha256").hexdigest()
+
+
+def is_signed(signature: str, key: bytes, *parts: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(signature, sign(key, *parts))
 
 
 class Channel:
@@ -74,7 +81,7 @@ class Channel:
     def _open(self, line: str) -> Message:
         signature, _, text = line.partition(" ")
         self._received += 1
-        if not hmac.compare_digest(signature, sign(self._key, self._other, str(self._received), text)):
+        if not is_signed(signature, self._key, self._other, str(self._received), text):
             raise ProtocolError("a line with a wrong signature")
         message: Message = json.loads(text)
         return message
@@ -109,7 +116,7 @@ class Guest:
             signature, nonce, text = self._partial.decode().rstrip("\n").split(" ", 2)
         except ValueError:
             raise ProtocolError("no greeting") from None
-        if not hmac.compare_digest(signature, sign(self._key, "node", self._nonce, nonce, text)):
+        if not is_signed(signature, self._key, "node", self._nonce, nonce, text):
             raise ProtocolError("a greeting with a wrong signature")
         self.connection.send(f"{sign(self._key, 'head', nonce, self._nonce)}\n".encode())
         key = bytes.fromhex(sign(self._key, "session", self._nonce, nonce))
@@ -124,7 +131,7 @@ def greet(connection: socket.socket, key: bytes, greeting: Message) -> Channel:
     theirs = _read_line(connection)
     nonce, text = os.urandom(16).hex(), json.dumps(greeting)
     connection.sendall(f"{sign(key, 'node', theirs, nonce, text)} {nonce} {text}\n".encode())
-    if not hmac.compare_digest(_read_line(connection), sign(key, "head", nonce, theirs)):
+    if not is_signed(_read_line(connection), key, "head", nonce, theirs):
         raise ProtocolError("the head could not prove itself")
     return Channel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")
 

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from serried.agent import claims, deadline, rendezvous, snapshot, system
+from serried.agent import claims, deadline, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
 from serried.agent.launch import Launcher, agent_command
@@ -63,13 +63,13 @@ class Head:
         }
 
     def run(self) -> None:
-        system.die_with_parent(signal.SIGHUP)
         self.loop.on_signal(signal.SIGTERM, lambda: self._stop(names.STOP_CANCEL, "TERM", self.work.hurried_grace))
         self.loop.on_signal(signal.SIGUSR1, lambda: self._ask_to_save(names.STOP_LIMIT, "USR1"))
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._reap)
         self.note("launching", argv=self._argv)
         self._launcher.start()
+        system.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
         self.loop.every(CONTROL_SECONDS, self._read_control)
         self.loop.every(BEAT_SECONDS, self._beat)
@@ -86,6 +86,8 @@ class Head:
 
     def _unpack(self) -> None:
         """While the launcher is at work: it needs as long."""
+        from serried.agent import snapshot
+
         try:
             snapshot.unpack(self.work)
             for folder in (self.work.place.checkpoints, self.work.place.results):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -63,6 +62,8 @@ class Node:
         try:
             self.loop.run()
         finally:
+            import shutil  # see private.remove
+
             shutil.rmtree(self._private, ignore_errors=True)
 
     # What the head says.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 
@@ -16,6 +15,8 @@ def make(mark: str, node: int) -> Path:
 
 def remove(mark: str) -> None:
     """Every folder that the attempt's agents on this node have made: one that was killed could not remove its own."""
+    import shutil  # knows every kind of archive, and nobody needs it before the end
+
     prefix = _prefix(mark)
     for entry in os.scandir(_base()):
         if entry.name.startswith(prefix) and entry.stat(follow_symlinks=False).st_uid == os.getuid():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -24,29 +25,23 @@ DEFAULTED = (
 """What a child must not inherit: bash ignores INT and QUIT for what it starts with `&`, Python PIPE and XFSZ."""
 
 
-def _load_prctl() -> Any:
-    """The C library's prctl, or a stand-in that does nothing: macOS has none, some Pythons have no ctypes."""
-    if sys.platform != "linux":
-        return lambda *_: 0
-    try:
-        import ctypes
+def _prctl(option: int, value: int) -> None:
+    """The C library's; nothing where there is none (macOS), or no ctypes (some Pythons)."""
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes  # milliseconds that the head has only once its launcher is at work
 
-        return ctypes.CDLL(None).prctl
-    except (ImportError, OSError, AttributeError):
-        return lambda *_: 0
-
-
-_prctl = _load_prctl()
+            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def die_with_parent(number: int) -> None:
     """Ask for signal `number` when the process that started this one ends."""
-    _prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    _prctl(PR_SET_PDEATHSIG, int(number))
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of its descendants whose own parent ends, so that none can hide from it."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def spawn(
