@@ -417,8 +417,8 @@ def test_run_directories_go_to_the_users_data_at_home(folder: Path, monkeypatch:
 
 
 def test_a_root_may_name_variables_and_must_be_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WORK", "/work/ada")
-    assert resolve(folder, "[clusters.local]\nroot = '${WORK}/runs'", command=BARE).cluster.root == "/work/ada/runs"
+    monkeypatch.setenv("WORK", "/w/ada")
+    assert resolve(folder, "[clusters.local]\nroot = '${WORK}/runs'", command=BARE).cluster.root == "/w/ada/runs"
     assert refusal(folder, "[clusters.local]\nroot = '$NOWHERE/x'", command=BARE)[0] == (
         "serried.toml:2: `root` names `$NOWHERE`, which is not set here"
     )

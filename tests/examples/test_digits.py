@@ -56,13 +56,15 @@ def test_two_ranks_learn_what_one_learns():
 
 
 def test_results_and_a_checkpoint_go_where_the_environment_says(tmp_path: Path):
-    done = train("--epochs", "2", SERRIED_RESULTS_DIR=str(tmp_path), SERRIED_CHECKPOINT_DIR=str(tmp_path))
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    place = tmp_path / "place"
+    place.mkdir()
+    done = train("--epochs", "2", SERRIED_RESULTS_DIR=str(place), SERRIED_CHECKPOINT_DIR=str(place))
+    metrics = json.loads((place / "metrics.json").read_text())
     assert f"accuracy={metrics['accuracy']:.4f}" in done.stdout
     assert metrics["world_size"] == 1
     assert metrics["config"]["epochs"] == 2
     assert [epoch["epoch"] for epoch in metrics["history"]] == [1, 2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.pt", "metrics.json"]
+    assert sorted(path.name for path in place.iterdir()) == ["digits.pt", "metrics.json"]
 
 
 def test_asked_to_stop_it_saves_exits_85_and_goes_on_from_there_the_next_time(tmp_path: Path):
