@@ -32,7 +32,6 @@ class Status:
     """Daemon -> whether it runs."""
     nodes: Mapping[str, str]
     """Node -> Slurm's word for its state; empty while the controller does not answer."""
-    owner_is_running: bool
     temporary: bool
 
     @property
@@ -143,7 +142,6 @@ class Lab:
             spec=self.spec,
             daemons={name: self._is_running(name) for name in daemons.names(self.spec)},
             nodes=daemons.node_states(self.spec),
-            owner_is_running=self.owner is not None and self.owner.is_running,
             temporary=self.temporary,
         )
 
