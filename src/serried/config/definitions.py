@@ -97,7 +97,9 @@ class Experiment:
         values.COMMAND, "What each rank runs: a list of words, or text split as a shell would.", value=()
     )
     shell: bool = key(values.BOOLEAN, "Let bash read `command`.", default="false", value=False)
-    seed: int = key(values.COUNT_OR_NONE, "Fills in `{seed}`.", default="0", value=0)
+    seed: int = key(
+        values.COUNT_OR_NONE, "Fills in `{seed}`; an array's elements add their index.", default="0", value=0
+    )
     workdir: str = key(
         values.TEXT, "Where ranks start, from the project's folder.", default="the project's folder", value="."
     )
