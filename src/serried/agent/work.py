@@ -58,16 +58,16 @@ class Work:
         return min(self.grace, max(patience - 5, patience / 2))
 
     @property
-    def shared(self) -> bool:
-        return bool(self.plan.get("share") == "group")
+    def modes(self) -> files.Modes:
+        return files.MODES[self.plan.get("share", "user")]
 
     @property
     def file_mode(self) -> int:
-        return 0o640 if self.shared else 0o600
+        return self.modes.file
 
     @property
     def directory_mode(self) -> int:
-        return 0o750 if self.shared else 0o700
+        return self.modes.directory
 
     @property
     def tree(self) -> Path:
@@ -105,7 +105,7 @@ class Work:
 
 
 def make_umask(work: Work) -> None:
-    os.umask(0o027 if work.shared else 0o077)
+    os.umask(work.modes.umask)
 
 
 def run_directory() -> str:

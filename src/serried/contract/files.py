@@ -9,10 +9,21 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
+
+
+class Modes(NamedTuple):
+    directory: int
+    file: int
+    umask: int
+    """For what a job makes by itself."""
+
+
+MODES = {"user": Modes(0o700, 0o600, 0o077), "group": Modes(0o750, 0o640, 0o027)}
+"""Of what a run writes, by `Plan.share`."""
 
 
 def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:

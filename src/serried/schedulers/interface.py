@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from serried.contract.files import MODES
 from serried.plan import Plan
 
 
@@ -38,12 +39,8 @@ class Submission:
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
-    umask: int = 0o077
+    umask: int = MODES["user"].umask
     """For the command, and through it for the job."""
-
-
-UMASKS = {"user": 0o077, "group": 0o027}
-"""By `Plan.share`."""
 
 
 class Scheduler(Protocol):

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from string import Template
 
+from serried.contract.files import MODES
 from serried.plan import Plan
 from serried.script.fragments import FRAGMENTS
 from serried.script.launcher import launcher
@@ -73,7 +74,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
     return BODY.substitute(
         command=text,
         run=plan.run,
-        umask="027" if plan.share == "group" else "077",
+        umask=f"{MODES[plan.share].umask:03o}",
         directory=shlex.quote(plan.directory),
         cleanup=fragment.cleanup,
         pythons=shlex.join(dict.fromkeys(candidates)),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried.contract.files import PRIVATE_FILE, make_directory
+from serried.contract.files import MODES, Modes, make_directory
 from serried.errors import UsageError
 from serried.snapshot.listing import Survey
 
@@ -29,14 +29,14 @@ class Archive:
     bytes: int
 
 
-def store(survey: Survey, folder: Path, mode: int = PRIVATE_FILE) -> Archive:
+def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive:
     """Pack the survey's files into `folder`/<digest>.tar, unless that is there.
 
     A file that vanishes meanwhile is left out; one that cannot be read is an error, and leaves nothing behind.
     """
-    make_directory(folder, 0o700 if mode == PRIVATE_FILE else 0o750)
+    make_directory(folder, modes.directory)
     aside = folder / f".{secrets.token_hex(4)}.tar"
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.file)
     try:
         with os.fdopen(descriptor, "wb") as file:
             writer = _DigestWriter(file)

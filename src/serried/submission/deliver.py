@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from serried import schedulers, snapshot
+from serried.contract.files import MODES
 from serried.errors import SerriedError, SubmissionUncertain
 from serried.plan import Plan
 from serried.records.moments import iso
@@ -61,13 +62,13 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
     A failure leaves nothing behind but the archive, which is nobody's in particular.
     """
     plan = prepared.plan
-    directory_mode, file_mode = directory.MODES[plan.share]
+    modes = MODES[plan.share]
     root = Path(plan.site.root)
-    probe(root, prepared.survey.bytes if prepared.survey else 0, directory_mode)
+    probe(root, prepared.survey.bytes if prepared.survey else 0, modes.directory)
     archive: Archive | None = None
     if prepared.survey is not None:
         with plain_errors(root):
-            archive = snapshot.store(prepared.survey, sources_directory(plan), file_mode)
+            archive = snapshot.store(prepared.survey, sources_directory(plan), modes)
         plan = dataclasses.replace(plan, source=dataclasses.replace(plan.source, archive=str(archive.path)))
     with plain_errors(records_directory()):
         record = Record.create(plan)

@@ -9,31 +9,28 @@ from typing import Any
 
 from serried import script
 from serried.contract import SCHEMA
-from serried.contract.files import make_directory, write_json, write_text
+from serried.contract.files import MODES, make_directory, write_json, write_text
 from serried.contract.layout import RunDirectory
 from serried.plan import Plan
 from serried.records.record import Record
 from serried.snapshot import Archive
 from serried.submission.prepare import Prepared
 
-MODES = {"user": (0o700, 0o600), "group": (0o750, 0o640)}
-"""Of directories and of files, by `Plan.share`."""
-
 UNTRACKED_LISTED = 1000
 
 
 def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     """Write what the job reads: four files at most. Raises OSError."""
-    directory_mode, file_mode = MODES[plan.share]
+    modes = MODES[plan.share]
     where = RunDirectory(Path(plan.directory))
-    make_directory(where.path.parent, directory_mode)
-    where.path.mkdir(mode=directory_mode)
-    where.claims.mkdir(mode=directory_mode)
-    write_json(where.plan, plan.to_json(), file_mode)
-    write_text(where.job_script, prepared.script, file_mode)
+    make_directory(where.path.parent, modes.directory)
+    where.path.mkdir(mode=modes.directory)
+    where.claims.mkdir(mode=modes.directory)
+    write_json(where.plan, plan.to_json(), modes.file)
+    write_text(where.job_script, prepared.script, modes.file)
     if prepared.each:
-        write_json(where.commands, [list(command) for command in prepared.each], file_mode)
-    script.write_agent(where.agent, file_mode)
+        write_json(where.commands, [list(command) for command in prepared.each], modes.file)
+    script.write_agent(where.agent, modes.file)
     return where
 
 

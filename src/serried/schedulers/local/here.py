@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from serried.contract import names
+from serried.contract.files import MODES
 from serried.errors import UsageError
 from serried.plan import Plan
 from serried.schedulers.environment import scrub
-from serried.schedulers.interface import UMASKS
 from serried.schedulers.local import argv, machine, state
 from serried.schedulers.local.argv import Request
 from serried.schedulers.local.machine import CPU
@@ -43,7 +43,7 @@ def run_here(
 
     Raises UsageError where this machine has not what the plan asks for.
     """
-    request = replace(argv.of_plan(plan, token), umask=UMASKS[plan.share])
+    request = replace(argv.of_plan(plan, token), umask=MODES[plan.share].umask)
     slots = _slots(request, gpu_ids)
     root = machine.root()
     state.prune(root)

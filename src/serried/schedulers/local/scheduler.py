@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serried import shell
+from serried.contract.files import MODES
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.schedulers.environment import scrub
-from serried.schedulers.interface import UMASKS, Job, Submission
+from serried.schedulers.interface import Job, Submission
 from serried.schedulers.local import argv, machine, process, slots, state
 from serried.schedulers.local.process import Identity
 from serried.schedulers.local.state import WHOLE, JobFolder
@@ -44,7 +45,7 @@ class Local:
 
     def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
         request = argv.of_plan(plan, token)
-        return Submission(request.argv(), scrub(environment), umask=UMASKS[plan.share])
+        return Submission(request.argv(), scrub(environment), umask=MODES[plan.share].umask)
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)

@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from serried.contract.files import MODES
 from serried.contract.layout import RunDirectory
 from serried.plan import Allocation, Plan
 from serried.schedulers import indices
 from serried.schedulers.environment import scrub
-from serried.schedulers.interface import UMASKS, Submission
+from serried.schedulers.interface import Submission
 from serried.schedulers.naming import job_name
 
 LONGEST_LEAD = 65535
@@ -25,7 +26,7 @@ def submission(plan: Plan, token: str, environment: Mapping[str, str]) -> Submis
     """The `sbatch` command that submits `plan`'s job.sh under `token`."""
     script = plan.directory + "/job.sh"
     argv = ("sbatch", "--parsable", *_options(plan, token), *plan.allocation.extra, script, token)
-    return Submission(argv, scrub(environment), umask=UMASKS[plan.share])
+    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
 
 
 def walltime(seconds: int) -> str:
