@@ -217,7 +217,7 @@ class Run:
 
     def _status(self) -> RunStatus:
         find_out(self._selection.record)
-        return waiting.stand([self._selection])[0]
+        return waiting.statuses_of([self._selection])[0]
 
 
 def _words(command: str | Sequence[str]) -> Sequence[str]:

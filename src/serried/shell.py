@@ -179,14 +179,16 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     umask: int = -1,
-    last_word: int | None = None,
+    signal_on_our_death: int | None = None,
 ) -> Child:
     """As `spawn`, for who wants to see the end of it.
 
-    `last_word` is a signal that it gets when we die first, where the system can do that (Linux).
+    `signal_on_our_death` is what it gets when we die first, where the system can do that (Linux).
     """
     _trace(argv)
-    tie = None if last_word is None or sys.platform != "linux" else _tie(last_word)
+    ask_for_signal = None
+    if signal_on_our_death is not None and sys.platform == "linux":
+        ask_for_signal = _parent_death_signal(signal_on_our_death)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
@@ -198,7 +200,7 @@ def start(
             cwd=cwd,
             umask=umask,
             start_new_session=True,
-            preexec_fn=tie,  # noqa: PLW1509 - one system call, prepared before the fork
+            preexec_fn=ask_for_signal,  # noqa: PLW1509 - one system call, prepared before the fork
         )
     except FileNotFoundError as error:
         if cwd is not None and not cwd.is_dir():
@@ -209,7 +211,7 @@ def start(
     return process
 
 
-def _tie(number: int) -> Callable[[], None]:
+def _parent_death_signal(number: int) -> Callable[[], None]:
     """What a child calls to get signal `number` when its parent dies."""
     import ctypes
 

@@ -16,7 +16,7 @@ from serried.errors import UsageError
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import Lines, RankLog, Tail, rank_logs
-from serried.records.waiting import has_ended_by_file, is_over, stand
+from serried.records.waiting import has_ended_by_file, is_over, statuses_of
 from serried.ui import console
 from serried.ui.text import harmless, overwritten
 
@@ -158,7 +158,7 @@ def _copy(log: RankLog) -> bool:
 
 def _nothing_written(selection: Selection) -> None:
     """Say why there is nothing; show what the job's script said, if that is all there is."""
-    status = stand([selection])[0]
+    status = statuses_of([selection])[0]
     record = selection.record
     console.note(f"no rank has written anything: {how(status)}")
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
@@ -193,7 +193,7 @@ def _follow(selection: Selection, choice: Choice) -> None:
     if printer is None or not printer.has_printed:
         _nothing_written(selection)
         return
-    status = stand([selection])[0]
+    status = statuses_of([selection])[0]
     console.say(how(status))
     if status.has_ended and status.state != names.COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
@@ -214,7 +214,7 @@ class _Clock:
             return True
         if time.monotonic() < self._next:
             return False
-        status = stand([self._selection])[0]
+        status = statuses_of([self._selection])[0]
         self._next = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.5, _ASK_LONGEST_SECONDS)
         if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._said:

@@ -18,7 +18,7 @@ from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.timeline import Attempt, Event, attempts, timeline
-from serried.records.waiting import stand
+from serried.records.waiting import statuses_of
 from serried.ui import console
 from serried.ui.text import duration, local_time, printable
 
@@ -36,7 +36,7 @@ def command(*, run: str, as_json: bool) -> None:
     serried show lr-sweep/17 --json
     """
     selection = selecting.select(run)
-    status = stand([selection])[0]
+    status = statuses_of([selection])[0]
     if status.summary is None:
         raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
     if as_json:

@@ -15,7 +15,7 @@ from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.records.status import registered
 from serried.records.verdict import SUBMITTING, UNCERTAIN
-from serried.records.waiting import stand
+from serried.records.waiting import statuses_of
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -38,7 +38,7 @@ def command(*, runs: tuple[str, ...], yes: bool, now: bool) -> None:
     serried stop -y lr-sweep/17 a3k9
     """
     selections = selecting.select_all(runs)
-    found = stand(selections)
+    found = statuses_of(selections)
     for status in found:
         if status.has_ended:
             console.say(how(status))
@@ -55,7 +55,7 @@ def command(*, runs: tuple[str, ...], yes: bool, now: bool) -> None:
     if now:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
-    for status in stand([one for one in selections if any(str(one) == before.id for before in live)]):
+    for status in statuses_of([one for one in selections if any(str(one) == before.id for before in live)]):
         console.say(how(status))
 
 
@@ -102,7 +102,7 @@ def _await(asked: list[Selection], grace: int) -> None:
 
 
 def _end_by_force(selection: Selection, patience: int) -> None:
-    status = stand([selection])[0]
+    status = statuses_of([selection])[0]
     if status.has_ended or status.job is None or status.summary is None:
         return
     job = status.job if selection.element is None else f"{status.job}_{selection.element}"

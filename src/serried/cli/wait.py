@@ -15,7 +15,7 @@ from serried.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.records.verdict import UNCERTAIN
-from serried.records.waiting import stand, wait
+from serried.records.waiting import statuses_of, wait
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import duration as in_words
@@ -64,7 +64,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
 def _make_certain(selections: Sequence[Selection]) -> None:
     """Look a few times for jobs that may or may not have been delivered: one look proves nothing."""
     for _ in range(_LOOKS):
-        uncertain = [status.record for status in stand(selections) if status.state == UNCERTAIN]
+        uncertain = [status.record for status in statuses_of(selections) if status.state == UNCERTAIN]
         if not uncertain:
             return
         time.sleep(_BETWEEN_LOOKS_SECONDS)

@@ -10,7 +10,7 @@ from serried.cli import answers, selecting
 from serried.contract import names
 from serried.records.explain import Explanation, explain
 from serried.records.signals import signal_name
-from serried.records.waiting import stand
+from serried.records.waiting import statuses_of
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, local_time, overwritten, printable
 
@@ -28,7 +28,7 @@ def command(*, run: str, as_json: bool) -> None:
     serried why last
     serried why lr-sweep/17
     """
-    status = stand([selecting.select(run)])[0]
+    status = statuses_of([selecting.select(run)])[0]
     explanation = explain(status)
     if as_json:
         console.out_json(answers.runs_json([explanation.to_json()]))

@@ -18,7 +18,7 @@ _FIRST_SECONDS, _LONGEST_SECONDS, _GROWTH = 2.0, 30.0, 1.5
 Observer = Callable[[Sequence[RunStatus]], None]
 
 
-def stand(selections: Sequence[Selection], scheduler_for: SchedulerFor | None = None) -> list[RunStatus]:
+def statuses_of(selections: Sequence[Selection], scheduler_for: SchedulerFor | None = None) -> list[RunStatus]:
     """How each selected run or element stands, by one look at all."""
     wholes = statuses([selection.record for selection in selections], scheduler_for)
     return [
@@ -38,7 +38,7 @@ def wait(
     deadline = None if timeout is None else time.monotonic() + timeout
     interval, before = _FIRST_SECONDS, ""
     while True:
-        found = stand(selections, scheduler_for)
+        found = statuses_of(selections, scheduler_for)
         if observe:
             observe(found)
         open_ = [one for one, status in zip(selections, found, strict=True) if not is_over(status)]

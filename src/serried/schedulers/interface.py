@@ -48,7 +48,7 @@ class Scheduler(Protocol):
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """How often each of the scheduler's commands was started by this object, for --verbose and tests."""
+        """How often each of the scheduler's commands was started by this object: what a question costs, for tests."""
 
     def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
         """The command that submits `plan`'s job.sh under `token`. Pure."""

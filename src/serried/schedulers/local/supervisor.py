@@ -176,14 +176,14 @@ def _slots(request: Request) -> tuple[tuple[str, ...], str | None]:
 
 def _hear_signals() -> socket.socket:
     """Every signal that concerns us ends a sleep; that of a closing terminal does nothing."""
-    ears, mouth = socket.socketpair()
-    for end in (ears, mouth):
+    reader, writer = socket.socketpair()
+    for end in (reader, writer):
         end.setblocking(False)
-    signal.set_wakeup_fd(mouth.detach(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
-    return ears
+    return reader
 
 
 def _sleep(waker: socket.socket, seconds: float) -> None:

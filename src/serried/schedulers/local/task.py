@@ -61,7 +61,7 @@ class Task:
                 env=self._environment(slots),
                 cwd=run.path,
                 umask=self._request.umask,
-                last_word=signal.SIGTERM,
+                signal_on_our_death=signal.SIGTERM,
             )
         except OSError as error:
             self._end(names.LAUNCH_FAILED, reason=error.strerror or "JobLaunchFailure")
