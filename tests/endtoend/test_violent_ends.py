@@ -128,7 +128,7 @@ def test_the_first_failure_ends_the_ranks_of_every_node(slurm, wait_until, marke
 
     assert (status, end["state"], end["exit_code"]) == (1, "FAILED", 9)
     first = slurm.why(run)["first_failure"]
-    assert (first["rank"], first["node"], first["host"]) == (3, 1, "n2")
+    assert (first["rank"], first["node"], first["host"]) == (3, 1, end["node_names"][1])
     wait_until(lambda: marked_processes(run) == [], 10)
 
 
