@@ -8,10 +8,7 @@ from typing import Any
 
 import click
 
-from serried.cli import answers, asking
-from serried.contract import names
-from serried.records.run_status import RunStatus
-from serried.records.verdict import Verdict
+from serried.cli import asking
 from serried.submission.deliver import deliver
 from serried.submission.prepare import prepare
 from serried.submission.request import decide
@@ -44,6 +41,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
     record = deliver(prepared)
     job = record.submissions[0].job
     if as_json:
+        from serried.cli import answers
+        from serried.contract import names
+        from serried.records.run_status import RunStatus
+        from serried.records.verdict import Verdict
+
         status = RunStatus(record, record.summary, Verdict(names.PENDING), job=job)
         console.out_json(answers.runs_json([status.to_json()]))
         return

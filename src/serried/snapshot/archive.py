@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import os
-import secrets
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive
     A file that vanishes meanwhile is left out; one that cannot be read is an error, and leaves nothing behind.
     """
     make_directory(folder, modes.directory)
-    aside = folder / f".{secrets.token_hex(4)}.tar"
+    aside = folder / f".{os.urandom(4).hex()}.tar"
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.file)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -91,8 +91,8 @@ def _refuse_home(project: Path) -> None:
 def _from_git(project: Path) -> _Listed | None:
     """None where git does not keep this folder: no repository, no git, or an outer one that ignores it."""
     try:
-        tracked = git.ask(project, "ls-files", "-z", "--stage")
-        others = git.paths(git.ask(project, "ls-files", "-z", "--others", "--exclude-standard"))
+        # With a letter before each: `H MODE ID STAGE<tab>PATH`, `? PATH`.
+        listed = git.paths(git.ask(project, "ls-files", "-z", "-t", "--stage", "--others", "--exclude-standard"))
     except git.GitError as error:
         if not any((folder / ".git").exists() for folder in (project, *project.parents)):
             return None
@@ -101,19 +101,20 @@ def _from_git(project: Path) -> _Listed | None:
             hint="mend what git says, or use `--set project.snapshot=false` to run in place",
             details=str(error),
         ) from error
-    if not tracked and not others:
+    if not listed:
         return None
     ignored = git.ask(project, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     files: list[str] = []
     untracked: set[str] = set()
-    for entry in git.paths(tracked):
-        mode, _, path = entry.partition("\t")
-        files += _inner(project, path) if mode.startswith("160000") else [path]
-    for path in others:
-        # A repository within, not a submodule, is listed as a folder: `name/`.
-        found = _inner(project, path.rstrip("/")) if path.endswith("/") else [path]
+    for tag, entry in (line.split(" ", 1) for line in listed):
+        if tag == "?":
+            # A repository within, not a submodule, is listed as a folder: `name/`.
+            found = _inner(project, entry.rstrip("/")) if entry.endswith("/") else [entry]
+            untracked.update(found)
+        else:
+            mode, _, path = entry.partition("\t")
+            found = _inner(project, path) if mode.startswith("160000") else [path]
         files += found
-        untracked.update(found)
     tops = []
     if PRIVATE in untracked:
         files.remove(PRIVATE)

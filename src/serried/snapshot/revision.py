@@ -27,17 +27,24 @@ class Revision:
 
 def read_revision(project: Path) -> Revision:
     try:
-        commit = git.ask(project, "rev-parse", "HEAD").strip()
+        status = git.ask(project, "status", "-z", "--porcelain=v2", "--branch", "--untracked-files=no")
     except git.GitError:
         return Revision(None, None, "")
-    try:
-        branch = git.ask(project, "symbolic-ref", "--short", "--quiet", "HEAD").strip()
-    except git.GitError:
-        branch = None
+    lines = status.split("\0")
+    # `# branch.oid ID`, `# branch.head NAME`, more lines of that kind, then an entry for each changed file.
+    commit, branch = (line.split(" ", 2)[2] for line in lines[:2])
+    if commit == "(initial)":
+        return Revision(None, None, "")
+    is_dirty = any(line and not line.startswith("# ") for line in lines)
+    diff = _diff(project) if is_dirty else ""
+    return Revision(commit, None if branch == "(detached)" else branch, diff)
+
+
+def _diff(project: Path) -> str:
     # Said here, because a user's own settings (colours, external tools, no prefixes) make diffs that do not apply.
     diff = git.ask(
         project,
         *("-c", "core.quotepath=on", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"),
         *("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
     )
-    return Revision(commit, branch, diff if len(diff) <= DIFF_LIMIT else f"# longer than {DIFF_LIMIT} characters\n")
+    return diff if len(diff) <= DIFF_LIMIT else f"# longer than {DIFF_LIMIT} characters\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def probe(root: Path, bytes_needed: int, mode: int) -> None:
     """Make `root`, write to it, and see that there is room. Raises UsageError."""
     with plain_errors(root):
         make_directory(root, mode)
-        test = root / f".probe-{secrets.token_hex(4)}"
+        test = root / f".probe-{os.urandom(4).hex()}"
         try:
             descriptor = os.open(test, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
             try:
