@@ -89,6 +89,20 @@ def test_a_real_slurm_answers():
     }
 
 
+def test_slurm_is_asked_once_within_minutes_and_again_where_its_configuration_is_another(tmp_path: Path):
+    for program in ("sinfo", "slurm.conf"):
+        (tmp_path / program).touch(0o755)
+    environ = {"PATH": str(tmp_path), "SLURM_CONF": str(tmp_path / "slurm.conf"), "XDG_STATE_HOME": str(tmp_path)}
+    answers = iter(["old*|infinite|", "new*|infinite|"])
+
+    def names() -> list[str]:
+        return list(machine.slurm(environ, lambda *_: next(answers))["partitions"])
+
+    assert (names(), names()) == (["old"], ["old"])
+    os.utime(tmp_path / "slurm.conf", (1, 1))
+    assert names() == ["new"]
+
+
 def test_a_distributions_packages_alone_are_no_cluster(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine.shutil, "which", lambda *_args, **_options: "/usr/bin/sbatch")
     monkeypatch.setattr(machine, "_SLURM_FILES", ())

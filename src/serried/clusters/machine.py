@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from serried.contract import files
+from serried.contract.layout import state_directory
+from serried.contract.slug import slug
 from serried.errors import UsageError
 
 Command = Callable[[list[str], float, Mapping[str, str]], str | None]
@@ -22,6 +27,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 PROC = Path("/proc/driver/nvidia/gpus")
 _SINFO_SECONDS = 4.0
+KEPT_SECONDS = 300.0
 _SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
 
@@ -106,9 +112,32 @@ def slurm(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     """What Slurm says of its partitions, as a profile's table; empty when it does not answer."""
     if shutil.which("sinfo", path=environ.get("PATH", os.defpath)) is None:
         return {}
+    return partitions(_listed(environ, command))
+
+
+def _listed(environ: Mapping[str, str], command: Command) -> str:
+    """What `sinfo` says, or has said within minutes: the controller has more to do than to tell each submission."""
+    kept = _keeping_place(environ)
+    with contextlib.suppress(OSError):
+        if 0 <= time.time() - kept.stat().st_mtime < KEPT_SECONDS:
+            return kept.read_text(encoding="utf-8")
     clean = {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
-    listed = command(["sinfo", "--all", "--noheader", "--format=%P|%l|%G"], _SINFO_SECONDS, clean)
-    return partitions(listed or "")
+    listed = command(["sinfo", "--all", "--noheader", "--format=%P|%l|%G"], _SINFO_SECONDS, clean) or ""
+    if listed:
+        with contextlib.suppress(OSError):
+            files.make_directory(kept.parent)
+            files.write_text(kept, listed)
+    return listed
+
+
+def _keeping_place(environ: Mapping[str, str]) -> Path:
+    """One file for each Slurm and each host that asks it. A slurm.conf that was written anew is another Slurm."""
+    configured = environ.get("SLURM_CONF", "")
+    changed = 0
+    with contextlib.suppress(OSError):
+        changed = Path(configured).stat().st_mtime_ns if configured else 0
+    identity = (os.uname().nodename, environ.get("PATH", ""), configured, environ.get("SLURM_CLUSTERS", ""), changed)
+    return state_directory(environ) / "cache" / slug(f"sinfo {identity}")
 
 
 def partitions(listed: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         definitions.Partition,
         (
             "What is known of a partition, so that an impossible request is refused at once. Where none is "
-            "described, Slurm is asked."
+            "described, Slurm is asked, at most every five minutes."
         ),
     ),
 )
