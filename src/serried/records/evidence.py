@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +159,7 @@ def _not_submitted(message: str, since: float | None = None) -> Verdict:
 
 def is_at_work(submission: Submission, now: float) -> bool:
     """Whether the command that wrote `submitting` may still come back with an answer."""
-    if submission.by_host and submission.by_host != socket.gethostname():
+    if submission.by_host and submission.by_host != os.uname().nodename:
         at = seconds_of(submission.at)
         return at is not None and now - at < _ELSEWHERE_SECONDS
     try:

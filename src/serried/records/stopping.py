@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import os
-import socket
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ def who() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{os.uname().nodename}"
 
 
 def request(status: RunStatus) -> list[Selection]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import time
 from pathlib import Path
 
@@ -97,7 +96,7 @@ def _intent(prepared: Prepared, plan: Plan) -> Submission:
         scheduler=plan.site.scheduler,
         at=iso(time.time()),
         by_pid=os.getpid(),
-        by_host=socket.gethostname(),
+        by_host=os.uname().nodename,
     )
 
 

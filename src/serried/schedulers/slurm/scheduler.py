@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ class Slurm:
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
         self._timeout = timeout or _asked_timeout(os.environ.get(TIMEOUT_VARIABLE, ""))
-        self._cache = cache or Cache.of("slurm", os.environ.get("SLURM_CONF", ""), socket.gethostname())
+        self._cache = cache or Cache.of("slurm", os.environ.get("SLURM_CONF", ""), os.uname().nodename)
         self._calls: Counter[str] = Counter()
 
     @property
