@@ -257,6 +257,17 @@ def test_a_cancelled_run_does_not_continue_though_it_has_saved(start, warn):
     assert run.ending[:3] == ("CANCELLED", 143, "cancel")
 
 
+def test_a_signal_while_the_end_is_written_does_not_keep_it_from_being_told(start, tmp_path):
+    python = tmp_path / "python"
+    # As `scancel` signals every process of a job: here before the last agent can look after itself.
+    python.write_text(f"""#!/bin/sh\ncase " $* " in *" finish "*) kill -TERM $$ $PPID ;; esac\nexec {PYTHON} "$@"\n""")
+    python.chmod(0o755)
+    run = start("exit 3", ranks=1, python=str(python))
+
+    assert run.wait() == 3
+    assert run.ending[:3] == ("FAILED", 3, "exit")
+
+
 def test_a_signal_of_the_users_choice_goes_with_the_notice(start, warn):
     program = "trap 'echo told; exit 0' USR2; echo ready; while :; do sleep 0.05; done"
     run = start(program, ranks=1, limit={"signal": "USR2"})

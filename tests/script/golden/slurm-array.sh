@@ -55,6 +55,8 @@ status=$?
 head=''
 [[ $status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
 
+# A signal from here on comes too late to change how it ended, and must not keep that from being told.
+trap '' TERM USR1
 word=$("${agent[@]}" finish "${who[@]}" --final "$final")
 if [[ $word == requeue ]]; then
   run_again
