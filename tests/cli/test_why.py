@@ -53,6 +53,22 @@ def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, mak
     )
 
 
+def test_a_failure_that_nothing_explains_is_not_laid_on_the_program(serried, make, slurm):
+    make()
+    slurm.tell(Job("123", None, "FAILED", exit_code=70, ended=NOW))
+    assert serried("why", "last").out == (
+        "k3f9q2 train FAILED: the job failed, and nothing of Serried's lived to say why\n"
+        "\n"
+        "  means       the job's script could not write why: it was killed, a disk is full, or its folder is gone\n"
+        "  exit code   70\n"
+        "  ended       2026-11-18 12:06:40, just now\n"
+        "\n"
+        "  what to do\n"
+        "  - see what is known, and what is left: serried show k3f9q2\n"
+        "  - look at the disk and at your quotas, then submit it again\n"
+    )
+
+
 def test_a_stopped_run_says_who_stopped_it(serried, make):
     run = make()
     run.attempt().control.write_text('{"t": 1, "request": "stop", "reason": "user", "by": "ada@login1"}\n{"torn')

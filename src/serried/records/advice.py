@@ -136,7 +136,7 @@ ADVICE: Mapping[str, Advice] = {
     ),
     "user": Advice("somebody stopped it with `serried stop`", ()),
     "cancel": Advice(
-        "it was cancelled through the scheduler (scancel, or an administrator)",
+        "it was cancelled by Ctrl-C, by scancel or by an administrator",
         ("ask the site if it was not you",),
     ),
     "preempt": Advice(
@@ -148,6 +148,13 @@ ADVICE: Mapping[str, Advice] = {
         (
             "read what the job's script said: serried logs {run}",
             "submit it again if a node or the network was at fault",
+        ),
+    ),
+    "untold": Advice(
+        "the job's script could not write why: it was killed, a disk is full, or its folder is gone",
+        (
+            "see what is known, and what is left: serried show {run}",
+            "look at the disk and at your quotas, then submit it again",
         ),
     ),
     "submission": Advice(
@@ -179,14 +186,14 @@ _BY_STATE = {
     names.LAUNCH_FAILED: "launch",
     names.LOST: "lost",
     names.CANCELLED: "cancel",
-    names.FAILED: "exit",
+    names.FAILED: "untold",
 }
 
 
 def advice_for(state: str, cause: str | None, tail: Sequence[str] = ()) -> tuple[str, Advice] | None:
     """The key and the advice that fit best; None where there is nothing to say."""
     key = cause if cause in ADVICE else _BY_STATE.get(state)
-    if key == "exit":
+    if key in {"exit", "untold"}:
         text = "\n".join(tail)
         key = next((better for pattern, better in OF_OUTPUT if pattern.search(text)), key)
     return (key, ADVICE[key]) if key else None
