@@ -66,7 +66,7 @@ class Resources:
 class Environment:
     env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged name by name.", value={})
     secrets: tuple[str, ...] = key(
-        values.NAMES, "Variables whose values are taken at submit and written nowhere.", value=()
+        values.NAMES, "Variables whose values are taken at submit and are in no file of ours.", value=()
     )
     env_file: str | None = key(values.TEXT, "A file of `NAME=value` lines; its values are treated as secrets.")
     inherit: str | tuple[str, ...] = key(
