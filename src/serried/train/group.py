@@ -135,9 +135,9 @@ class Group:
 def _last_barrier() -> None:
     """A barrier after which no thread of gloo wants anything of the interpreter any more.
 
-    Such a thread lets go of a tensor a moment after its collective is done, and needs the interpreter's lock for it. When
-    the process ends in that moment, the thread is ended in the middle of C++ that allows no such thing, and aborts
-    the process: status 134, one time in ten to fifty. DDP models keep these threads alive past the group's destruction.
+    Such a thread lets go of a tensor a moment after its collective is done, and needs the interpreter's lock for that.
+    When the process ends in that moment, Python ends the thread in the midst of C++ that cannot be left so, and the
+    process aborts: status 134, one time in ten to fifty. A DDP model keeps the threads beyond the group's destruction.
     """
     last = torch.zeros(1)
     dist.all_reduce(last)
