@@ -316,3 +316,52 @@ def test_sessions_may_follow_one_another_but_not_nest():
     first, second = run(TWICE)
     assert (first.status, second.status) == (0, 0), first.errors
     assert first.output == second.output == "a session is open already\n"
+
+
+KEEPS = """
+import json, time, torch
+import serried.train as st
+with st.session(directory=DIRECTORY) as run:
+    model = run.wrap(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    ckpt = run.checkpoints(model=model, optimizer=optimizer, every="1 epoch")
+    for epoch in run.epochs(3):
+        done = 0
+        with run.uneven(model, [torch.ones(4, 2)] * COUNT) as batches:
+            for batch in batches:
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                optimizer.step()
+                run.log(loss=1.0)
+                done += 1
+                if done == 3 and run.rank == 1:
+                    print("going", flush=True)
+                time.sleep(PAUSE)
+                if ckpt.step():
+                    break
+        print(json.dumps([epoch, done, ckpt.steps, ckpt.resumed_step]), flush=True)
+        run.barrier()
+print("not reached after a stop", flush=True)
+"""
+
+
+def test_epochs_go_on_after_a_stop_in_the_midst_of_uneven_data(tmp_path):
+    """Rank 0 has run out of data when the request comes: it saves with the other, and has no loop to leave."""
+    common = KEEPS.replace("DIRECTORY", repr(str(tmp_path / "checkpoints")))
+    script = common.replace("COUNT", "(1 if run.rank == 0 else 100000)").replace("PAUSE", "0.02")
+    port = train_ranks.free_port()
+    processes = train_ranks.start(
+        script,
+        variables=[train_ranks.of_torch(rank, 2, port) | stop for rank, stop in enumerate(stop_files(tmp_path))],
+    )
+    assert processes[1].stdout.readline() == "going\n"
+    (tmp_path / "stop-0").write_text("limit")
+    ended = train_ranks.finish(processes)
+    assert [(each.status, each.output) for each in ended] == [(85, ""), (85, "")], ended[0].errors
+
+    first, second = run(common.replace("COUNT", "2").replace("PAUSE", "0"))
+    mine = answers(first)
+    steps = mine[0][3]
+    assert steps >= 3
+    assert mine == [[epoch, 2, steps + 2 * (epoch + 1), steps] for epoch in range(3)]
+    assert [line[:3] for line in answers(second)] == [line[:3] for line in mine]

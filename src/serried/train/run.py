@@ -22,11 +22,14 @@ from serried.train.stopping import Ear, Stopping
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
+    from serried.train.checkpoints import Checkpoints
+    from serried.train.checkpoints.cadence import Every
+
 T = TypeVar("T")
 
 
 class Left(BaseException):
-    """Raised where there is no loop to leave: all ranks have saved, asked to stop, and this one had run out of data."""
+    """All ranks were asked to stop and have saved, in the midst of uneven data: the session ends here."""
 
 
 class Run:
@@ -62,7 +65,7 @@ class Run:
         self.parts: Dict[str, Stateful] = {"progress": self._progress}
         self._group = group
         self._stopping = Stopping(ear, group.reduce_max if group.is_open else None)
-        self._checkpoints: List[Any] = []
+        self._checkpoints: List[Checkpoints] = []
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._saved_step: Optional[int] = None
         self._is_mirrored = False
@@ -108,11 +111,20 @@ class Run:
             dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
         )
         self.loaders.append(made)
+        for checkpoints in self._checkpoints:
+            checkpoints.adopt(made)
         return made
 
-    def checkpoints(self, *, every: Any = "10m", keep: int = 3, **objects: Any) -> Any:
-        """Keeps `objects` safe, and restores them here and now if there is something to continue from."""
-        made = importlib.import_module("serried.train.checkpoints").Checkpoints(self, every=every, keep=keep, **objects)
+    def checkpoints(
+        self, *, every: Every = "auto", keep: int = 3, best: Optional[str] = None, **objects: Any
+    ) -> Checkpoints:
+        """Keeps `objects` safe, and restores them here and now if there is something to continue from.
+
+        See `serried.train.checkpoints.Checkpoints` for what the options mean.
+        """
+        from serried.train.checkpoints import Checkpoints
+
+        made = Checkpoints(self, every=every, keep=keep, best=best, **objects)
         self._checkpoints.append(made)
         return made
 
@@ -125,6 +137,8 @@ class Run:
                     loader.set_epoch(epoch)
             yield epoch
             self._progress.epoch = epoch + 1
+            for checkpoints in self._checkpoints:
+                checkpoints.epoch()
 
     def log(self, step: Optional[int] = None, **values: Any) -> None:
         """Write `values` down for this step: the one after the last, unless `step` says otherwise."""
@@ -157,19 +171,17 @@ class Run:
             return
         ddp: DistributedDataParallel = model  # type: ignore[assignment]
         self._is_mirrored = not self._checkpoints
-        was_stopped = False
 
         def mirror() -> None:
-            nonlocal was_stopped
             for checkpoints in self._checkpoints:
-                was_stopped = checkpoints.step() or was_stopped
+                checkpoints.step()
 
         try:
             with joining.join(ddp, found, mirror):
                 yield batches
         finally:
             self._is_mirrored = False
-        if was_stopped:
+        if self.is_saved:  # whoever had run out of data has no loop to leave, and the others go the same way
             raise Left
 
     # The end.
