@@ -15,18 +15,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List
 
 if TYPE_CHECKING:
-    from serried.train.errors import DeviceError, IdentityError, StartError, TrainError
+    from serried.train.configuration import config, fingerprint
+    from serried.train.errors import ConfigError, DeviceError, IdentityError, StartError, TrainError
     from serried.train.identities import Identity, identity
     from serried.train.run import Run
     from serried.train.sessions import session
 
-__all__ = ["DeviceError", "Identity", "IdentityError", "Run", "StartError", "TrainError", "identity", "session"]
+__all__ = [
+    "ConfigError",
+    "DeviceError",
+    "Identity",
+    "IdentityError",
+    "Run",
+    "StartError",
+    "TrainError",
+    "config",
+    "fingerprint",
+    "identity",
+    "session",
+]
 
-_ERRORS = ("DeviceError", "IdentityError", "StartError", "TrainError")
+_ERRORS = ("ConfigError", "DeviceError", "IdentityError", "StartError", "TrainError")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
     "Identity": "identities",
     "identity": "identities",
+    "config": "configuration",
+    "fingerprint": "configuration",
     "Run": "run",
     "session": "sessions",
 }

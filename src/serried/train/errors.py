@@ -16,6 +16,10 @@ class IdentityError(TrainError):
     """The environment does not say, or says in two ways, which rank this process is."""
 
 
+class ConfigError(TrainError):
+    """A setting that the program does not have, or of another type."""
+
+
 class DeviceError(TrainError):
     """The ranks of this node and the devices that they see do not fit together."""
 

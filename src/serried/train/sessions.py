@@ -23,6 +23,12 @@ from serried.train.stopping import Ear
 START_SECONDS = 180.0
 
 _is_open = False
+_current: Optional[Run] = None
+
+
+def current() -> Optional[Run]:
+    """The session that is open, if any."""
+    return _current
 
 
 @contextlib.contextmanager
@@ -48,7 +54,7 @@ def session(
 
     Ends with exit code 85 when the ranks were asked to stop and have saved.
     """
-    global _is_open  # noqa: PLW0603 - there is one process group, so there is one session
+    global _is_open, _current  # noqa: PLW0603 - there is one process group, so there is one session
     if _is_open:
         raise TrainError("a session is open already", "one `with session()` around the whole training is enough")
     who = identity()
@@ -71,13 +77,14 @@ def session(
             directory=_directory(directory),
             metrics_path=Path(metrics_file) if metrics_file else metrics.default_path(os.environ, who.rank),
         )
+        _current = run
         ear.listen()
         try:
             yield from _lead(run, group)
         finally:
             ear.close()
     finally:
-        _is_open = False
+        _is_open, _current = False, None
     if run.is_saved:
         raise SystemExit(names.EXIT_SAVED)
 
