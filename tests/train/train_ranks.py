@@ -69,6 +69,14 @@ def finish(processes, seconds=90):
     return [Ended(p.returncode, out, err) for p, (out, err) in zip(processes, said, strict=True)]
 
 
+def finish_now(processes):
+    """Kill what still runs."""
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.communicate()
+
+
 def run(script, world_size=2, **changes):
     port = free_port()
     return finish(start(script, variables=[of_torch(rank, world_size, port) for rank in range(world_size)], **changes))

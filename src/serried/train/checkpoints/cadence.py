@@ -19,7 +19,7 @@ SHORTEST_SECONDS = 30.0
 LONGEST_SECONDS = 3600.0
 WRITING_SHARE = 0.1
 """How much slower the training is while the writer runs; see docs/train-checkpoints.md."""
-LOOK_SECONDS = 10.0
+LOOK_SECONDS = 2.0
 """Ranks compare clocks at least this often: steps may become slower."""
 
 Every = Union[None, str, Iterable[str]]

@@ -62,11 +62,15 @@ class Checkpoints:
         make_directory(context.directory)
         self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best)
         atexit.register(self.close)
-        self._resume(self._saver)
+        try:
+            self._resume(self._saver)
+            self._saver.reserve(self._epochs)
+        except BaseException:
+            self.close()
+            raise
         seconds = cadence.FIRST_SECONDS if self._cadence.is_auto else self._cadence.seconds
         if seconds is not None:
             self._clock = cadence.Clock(seconds, time.monotonic(), self.steps)
-        self._saver.reserve(self._epochs)
 
     def _resume(self, saver: Saver) -> None:
         root = self._context.directory

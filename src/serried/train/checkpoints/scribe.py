@@ -69,7 +69,7 @@ class Scribe:
             os.write(self._commands, (json.dumps(command) + "\n").encode())
 
     def poll(self, seconds: float = 0.0) -> Optional[Dict[str, Any]]:
-        """The pending command's answer if it comes within `seconds`; if the writer died, the command with an `error`."""
+        """The pending command's answer if it comes within `seconds`; the command with an `error` if the writer died."""
         deadline = time.monotonic() + seconds
         while self._pending and select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
             received = os.read(self._answers, 1 << 16)
