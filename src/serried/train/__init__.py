@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, List
 
 if TYPE_CHECKING:
     from serried.train.configuration import config, fingerprint
+    from serried.train.data import shard
     from serried.train.errors import ConfigError, DeviceError, IdentityError, StartError, TrainError
     from serried.train.identities import Identity, identity
     from serried.train.run import Run
@@ -33,6 +34,7 @@ __all__ = [
     "fingerprint",
     "identity",
     "session",
+    "shard",
 ]
 
 _ERRORS = ("ConfigError", "DeviceError", "IdentityError", "StartError", "TrainError")
@@ -44,6 +46,7 @@ _HOMES = {
     "fingerprint": "configuration",
     "Run": "run",
     "session": "sessions",
+    "shard": "data",
 }
 
 

@@ -7,7 +7,7 @@ import warnings
 from itertools import islice
 from typing import Any, Dict, Iterator, Optional
 
-from serried.train.data.position import Position
+from serried.train.data.position import Position, Waits
 from serried.train.data.workers import WorkerStart, signals_held
 
 
@@ -38,6 +38,7 @@ class ForeignLoader:
         self._resume = resume
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self._position = Position()  # its samples are batches of this rank
+        self._waits = Waits()
         self._loaded: Optional[Dict[str, Any]] = None
         if getattr(loader, "num_workers", 0) and hasattr(loader, "worker_init_fn"):
             loader.worker_init_fn = WorkerStart(loader.worker_init_fn)
@@ -53,6 +54,10 @@ class ForeignLoader:
     @property
     def epoch(self) -> int:
         return self._position.epoch
+
+    @property
+    def waited_seconds(self) -> float:
+        return self._waits.seconds
 
     def set_epoch(self, epoch: int) -> None:
         self._position.set_epoch(epoch)
@@ -76,7 +81,7 @@ class ForeignLoader:
         return self._counted(batches)
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+        for batch in self._waits.timed(batches):
             self._position.samples += 1
             yield batch
         self._position.finished = True

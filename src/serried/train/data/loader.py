@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from serried.train.data.datasets import Blocks, Collate, Picked, Picks
 from serried.train.data.order import Layout, count_steps, key
-from serried.train.data.position import Position
+from serried.train.data.position import Position, Waits
 from serried.train.data.shards import Shard
 from serried.train.data.sources import Indexed, is_indexed
 from serried.train.data.workers import WorkerStart, remember, signals_held
@@ -41,6 +41,7 @@ class Loader:
         self._resume = resume
         self._seed = shard.seed
         self._position = Position()
+        self._waits = Waits()
         self._generator = torch.Generator()
         self._clock: Any = [0, 0, 0]
         """Seed, epoch and position, as the next pass begins."""
@@ -86,6 +87,11 @@ class Loader:
         """How many items of this epoch all ranks together have consumed."""
         return self._position.samples
 
+    @property
+    def waited_seconds(self) -> float:
+        """How long training has waited for data so far."""
+        return self._waits.seconds
+
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next pass is; without it every pass is the next. `run.epochs` does this."""
         self._position.set_epoch(epoch)
@@ -111,7 +117,7 @@ class Loader:
         return self._counted(batches)
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for samples, batch in batches:
+        for samples, batch in self._waits.timed(batches):
             self._position.samples = int(samples)
             yield batch
         self._position.finished = True
@@ -158,8 +164,9 @@ def _by_index(shard: Shard, layout: Layout, clock: MutableSequence[int]) -> Tupl
 
 
 def _changed_batch(before: int, layout: Layout) -> str:
+    ranks = f"{layout.world_size} ranks of {layout.batch_size}"
     message = (
-        f"the global batch was {before} and is {layout.global_batch}, {layout.world_size} ranks of {layout.batch_size}: "
+        f"the global batch was {before} and is {layout.global_batch} ({ranks}): "
         "items come in the same order, but steps are other ones"
     )
     each, rest = divmod(before, layout.world_size)

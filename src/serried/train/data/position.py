@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+import time
+from typing import Any, Dict, Iterator, TypeVar
+
+T = TypeVar("T")
 
 
 class Position:
@@ -44,3 +47,21 @@ class Position:
         self.epoch, self.samples = int(state["epoch"]), int(state["samples"])
         self.finished = bool(state["finished"])
         self._told, self._begun, self._resuming = False, False, True
+
+
+class Waits:
+    """How long a loop has waited for its batches."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.seconds += time.perf_counter() - began
+            yield batch
