@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import socket
 from pathlib import Path
@@ -107,7 +106,9 @@ class Run:
 
     def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
         """Batches of `dataset`, each rank its share; their position is kept in checkpoints."""
-        made = importlib.import_module("serried.train.data").make_loader(
+        from serried.train.data import make_loader
+
+        made = make_loader(
             dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
         )
         self.loaders.append(made)
