@@ -37,6 +37,7 @@ ORDER = (
     "clusters",
     "shell",
     "errors",
+    "train",
     "contract",
 )
 """A room imports only from rooms that stand below it here."""
@@ -144,7 +145,7 @@ def test_what_travels_to_the_compute_node_imports_the_contract_and_the_standard_
         assert "agent" not in rooms_imported(path)
 
 
-@each_traveller
+@pytest.mark.parametrize("path", [m for m in MODULES if room_of(m) in {*TRAVELLERS, "train"}], ids=name_of)
 def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
     later = {name for name in imports(path) if name in LATER_THAN_39 or name.split(".")[0] in LATER_THAN_39}
@@ -163,7 +164,7 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
 
 @each_module
 def test_nothing_is_imported_that_is_not_a_declared_dependency(path: Path):
-    allowed = sys.stdlib_module_names | {"serried", "click", "rich"}
+    allowed = sys.stdlib_module_names | {"serried"} | ({"torch"} if room_of(path) == "train" else {"click", "rich"})
     assert {name.split(".")[0] for name in imports(path)} - allowed == set()
 
 
@@ -175,7 +176,7 @@ def test_only_the_console_knows_rich(path: Path):
 
 @each_module
 def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
-    if room_of(path) in {"shell", "agent"}:
+    if room_of(path) in {"shell", "agent", "train"}:
         return
     by_import = {name for name in imports(path) if name.split(".")[0] in STARTS_PROCESSES}
     by_os = {
@@ -280,6 +281,12 @@ HEAVY = {"torch", "rich", "asyncio", "importlib.metadata", "tomllib", "email", "
 def test_importing_serried_loads_nothing_heavy():
     loaded = modules_after("import serried")
     assert loaded & (HEAVY | {"click", "subprocess", "dataclasses", "json"}) == set()
+
+
+def test_importing_the_training_library_loads_no_torch():
+    loaded = modules_after("import serried.train as st; st.identity()")
+    assert "serried.train.identities" in loaded
+    assert loaded & {"torch", "numpy", "subprocess", "multiprocessing"} == set()
 
 
 def test_help_loads_nothing_heavy():

@@ -23,12 +23,13 @@ DATA_DIR = "SERRIED_DATA_DIR"
 CHECKPOINT_DIR = "SERRIED_CHECKPOINT_DIR"
 RESUME_FROM = "SERRIED_RESUME_FROM"
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
+CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks should save and leave
 
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, JOB, RESTARTS, LOCAL_JOB}
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, DEADLINE, STOP_FILE}
+    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, CONFIG, DEADLINE, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""
 

@@ -1,0 +1,21 @@
+"""Checkpoints that cost a training one copy of its state: `Checkpoints` is the door, and torch is behind it.
+
+The process that writes them imports this package too, and has no use for torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from serried.train.checkpoints.keeper import Checkpoints
+
+__all__ = ["Checkpoints"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Checkpoints":
+        from serried.train.checkpoints.keeper import Checkpoints
+
+        return Checkpoints
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -1,0 +1,89 @@
+"""What a checkpoint may hold: what `torch.load(weights_only=True)` reads back. Asked before it is written."""
+
+from __future__ import annotations
+
+import _codecs
+import functools
+import sys
+from collections import Counter, OrderedDict
+from typing import Any, Dict, FrozenSet, List, Optional
+
+import torch
+
+_CONTAINERS = (list, tuple)
+
+
+class CannotKeepError(TypeError):
+    """A value that `torch.load(weights_only=True)` would refuse."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        super().__init__(f"cannot be kept: `{type(value).__module__}.{type(value).__qualname__}`")
+
+
+@functools.lru_cache(maxsize=1)
+def storage_types() -> Dict[torch.dtype, Any]:
+    """The name that torch's files give to the bytes of a dtype; newer dtypes have none and are spelled out."""
+    names: Dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()  # noqa: SLF001 - torch's file format
+    return {dtype: getattr(torch, name) for dtype, name in names.items() if hasattr(torch, name)}
+
+
+@functools.lru_cache(maxsize=1)
+def _types() -> FrozenSet[type]:
+    return frozenset(
+        {OrderedDict, Counter, set, bytes, bytearray, complex, torch.Size, torch.dtype, torch.device, torch.layout}
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _globals() -> FrozenSet[Any]:
+    """What the pickle of a keepable value refers to by name."""
+    rebuild = {torch._utils._rebuild_tensor_v2, torch._utils._rebuild_tensor_v3}  # noqa: SLF001 - as above
+    own = {OrderedDict, Counter, set, bytearray, complex, torch.Size, torch.device, _codecs.encode}
+    return frozenset({*rebuild, *own, *storage_types().values(), torch.UntypedStorage})
+
+
+def is_keepable(value: Any) -> bool:
+    """Whether pickle may write `value`, neither a tensor nor one of its own containers, as it would by itself."""
+    if type(value) in _types():
+        return True
+    try:
+        return value in _globals() or {value, type(value)} & _allowed() != set()
+    except TypeError:  # not hashable
+        return type(value) in _allowed()
+
+
+def _allowed() -> FrozenSet[Any]:
+    """What the script itself has allowed to be read back: `torch.serialization.add_safe_globals`."""
+    known: List[Any] = getattr(torch.serialization, "get_safe_globals", list)()
+    return frozenset(entry[0] if isinstance(entry, tuple) else entry for entry in known)
+
+
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "Buffer"
+    return is_known and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def simplified(value: Any) -> Any:
+    """`value` with numpy's scalars, which come from schedulers that calculate with numpy, as Python's numbers."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, simplified(each)) for key, each in value.items())
+    if type(value) in _CONTAINERS:
+        return type(value)(simplified(each) for each in value)
+    return value
+
+
+def place_of(value: Any, state: Any, path: str = "") -> Optional[str]:
+    """Where in `state` the very object `value` is, as one would write it."""
+    if state is value:
+        return path
+    pairs: Any = ()
+    if isinstance(state, dict):
+        pairs = state.items()
+    elif isinstance(state, _CONTAINERS):
+        pairs = enumerate(state)
+    found = (place_of(value, each, f"{path}[{key!r}]") for key, each in pairs)
+    return next((place for place in found if place is not None), None)

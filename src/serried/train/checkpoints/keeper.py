@@ -1,0 +1,225 @@
+"""`Checkpoints`: what a training script holds. It decides when to save, and what to go on from."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import time
+from typing import Any, Dict, Optional
+
+from serried.contract.files import make_directory
+from serried.train.checkpoints import cadence, resuming, states, store
+from serried.train.checkpoints.resuming import CheckpointError
+from serried.train.checkpoints.saver import Saver
+from serried.train.context import Context, Stateful
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Keeps `objects` safe, and restores them when it is made if there is something to go on from.
+
+    every: `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"` (Young's interval), a tuple of such, or None for `save` alone.
+    keep: how many of the newest stay, at least 2.
+    best: `"max"` or `"min"`: `rate` saves each new best state, and the best one stays beside the newest.
+    objects: whatever has `state_dict` and `load_state_dict`. The same state on every rank, unless the object has an
+        attribute `replicated = False`, or is sharded. None is left out.
+
+    Every rank makes it and calls its methods at the same steps.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        every: cadence.Every = "auto",
+        keep: int = 3,
+        best: Optional[str] = None,
+        **objects: Any,
+    ) -> None:
+        if keep < 2:
+            raise ValueError(f"`keep` is {keep}, and one checkpoint may be damaged: keep 2 or more")
+        if best not in (None, "max", "min"):
+            raise ValueError(f"`best` is {best!r}: it can be 'max' or 'min'")
+        self._context, self._best = context, best
+        self._cadence = cadence.parse(every)
+        self._objects = _stateful(objects)
+        self.steps = 0
+        """How many steps the training has made, those before it was interrupted included."""
+        self.resumed_step: Optional[int] = None
+        """The step that this attempt goes on from."""
+        self._epochs = 0
+        self._best_value: Optional[float] = None
+        self._late_loaders: Dict[int, Dict[str, Any]] = {}
+        self._is_reserved = False
+        self._saver: Optional[Saver] = None
+        self._clock: Optional[cadence.Clock] = None
+        if context.directory is None:
+            if context.is_main:
+                _log.warning("no directory for checkpoints, so nothing is saved: `SERRIED_CHECKPOINT_DIR` is not set")
+            return
+        make_directory(context.directory)
+        self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best)
+        atexit.register(self.close)
+        try:
+            self._resume(self._saver)
+            self._saver.reserve(self._epochs)
+        except BaseException:
+            self.close()
+            raise
+        seconds = cadence.FIRST_SECONDS if self._cadence.is_auto else self._cadence.seconds
+        if seconds is not None:
+            self._clock = cadence.Clock(seconds, time.monotonic(), self.steps)
+
+    def _resume(self, saver: Saver) -> None:
+        root = self._context.directory
+        assert root is not None  # noqa: S101 - for mypy: there is a saver
+        checkpoint = resuming.find(self._context, root)
+        best = store.best_of(store.whole(root), self._best) if self._context.is_main else None
+        self._best_value = self._context.broadcast_object(best and best.metric)
+        if checkpoint is None:
+            return
+        group = None if saver.shards is None else saver.shards.group
+        own, loaders = resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
+        self.steps = self.resumed_step = checkpoint.step
+        self._epochs = own["epochs"]
+        states.load_loaders(self._context.loaders, loaders)
+        self._late_loaders = {number: each for number, each in loaders.items() if number >= len(self._context.loaders)}
+
+    def adopt(self, loader: Stateful) -> None:
+        """Give a loader that was made after this its state from the checkpoint."""
+        number = list(self._context.loaders).index(loader)
+        if number in self._late_loaders:
+            loader.load_state_dict(self._late_loaders.pop(number))
+
+    # What a script calls.
+
+    def step(self) -> bool:
+        """A step has been made: save if it is time. True if the job was asked to stop, and all is saved: leave."""
+        self.steps += 1
+        reason = self._context.stop_reason()
+        if self._saver is None:
+            return reason is not None
+        self._saver.hear()
+        if reason is not None:
+            self._save_for_stop(self._saver)
+            return True
+        if self._is_due(self._saver):
+            self.save()
+        elif not self._is_reserved:  # optimizers have their state only now
+            self._saver.reserve(self._epochs)
+        self._is_reserved = True
+        return False
+
+    def epoch(self) -> None:
+        """An epoch has ended: save if it is time. `run.epochs` calls this."""
+        self._epochs += 1
+        if self._cadence.epochs is not None and self._epochs % self._cadence.epochs == 0:
+            self.save()
+
+    def rate(self, value: Any) -> bool:
+        """Say how good the state is now, by rank 0's `value`; whether it is the best yet, which is saved."""
+        if self._best is None:
+            raise ValueError("`rate` needs to know what is good: `run.checkpoints(..., best='max')`, or 'min'")
+        rated: float = self._context.broadcast_object(float(value))
+        known = self._best_value
+        is_best = known is None or (rated > known if self._best == "max" else rated < known)
+        if math.isnan(rated) or not is_best:
+            return False
+        self._best_value = rated
+        if self._saver is not None and self._saver.begun_step == self.steps:
+            self._saver.rate(self.steps, rated)
+        else:
+            self.save(metric=rated)
+        return True
+
+    def save(self, *, metric: Optional[float] = None, wait: bool = False) -> None:
+        """Save now. `wait`: return when the checkpoint is whole, or has failed."""
+        if self._saver is None:
+            return
+        self._saver.begin(self.steps, self._epochs, metric)
+        if self._clock is not None:
+            self._clock.restart(time.monotonic(), self.steps)
+        if wait:
+            self._saver.wait()
+
+    def wait(self) -> None:
+        """Until the save that is going on, if any, has ended."""
+        if self._saver is not None:
+            self._saver.wait()
+
+    def close(self) -> None:
+        """Let the save that is going on end, and the writer go."""
+        atexit.unregister(self.close)
+        if self._saver is not None and not self._saver.is_foreign:
+            self._saver.close()
+        self._saver = None
+
+    # How saving goes.
+
+    @property
+    def last_step(self) -> Optional[int]:
+        """The step of the newest whole checkpoint of this attempt; rank 0 knows."""
+        return self._saver.last_step if self._saver else None
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long the last save kept this rank from training."""
+        return self._saver.stall_seconds if self._saver else 0.0
+
+    @property
+    def write_seconds(self) -> float:
+        """How long it took from the beginning of the last save until it was durable."""
+        return self._saver.write_seconds if self._saver else 0.0
+
+    @property
+    def failures(self) -> int:
+        """How many saves of this attempt have failed, as far as this rank knows."""
+        return self._saver.failures if self._saver else 0
+
+    def _is_due(self, saver: Saver) -> bool:
+        is_due = self._cadence.steps is not None and self.steps % self._cadence.steps == 0
+        clock = self._clock
+        if clock is None or self.steps < clock.next_look:
+            return is_due
+        left = 0
+        if self._context.is_main:
+            if self._cadence.is_auto and saver.last_step is not None:
+                clock.interval = cadence.best_interval(
+                    saver.stall_seconds, saver.write_seconds, self._context.world_size
+                )
+            left = clock.steps_left(time.monotonic(), self.steps)
+        left = self._context.all_reduce_max(max(left, int(saver.is_busy)))
+        clock.next_look = self.steps + left
+        return is_due or left == 0
+
+    def _save_for_stop(self, saver: Saver) -> None:
+        """Save what there is, durably; where that fails, an older checkpoint of this attempt will do.
+
+        Raises:
+            CheckpointError: there is none; to leave with success would say that the training has ended.
+        """
+        saver.wait()
+        if saver.begun_step != self.steps:
+            saver.begin(self.steps, self._epochs)
+            saver.wait()
+        saved: Optional[int] = self._context.broadcast_object(saver.last_step)
+        if saved is None:
+            raise CheckpointError(f"asked to stop, and nothing of this attempt could be saved (step {self.steps})")
+        self._context.saved_for_stop(saved)
+
+
+def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:
+    """Models without their wrapping, and all else as it is.
+
+    Raises:
+        TypeError: something has no state.
+    """
+    for name, obj in objects.items():
+        if name == states.OWN:
+            raise TypeError(f"`{name}` is not free as a name in a checkpoint")
+        missing = [method for method in ("state_dict", "load_state_dict") if not hasattr(obj, method)]
+        if obj is not None and missing:
+            raise TypeError(f"`{name}` has no `{missing[0]}`: a `{type(obj).__name__}` has no state to keep")
+    return {name: states.unwrapped(obj) for name, obj in objects.items() if obj is not None}

@@ -1,0 +1,135 @@
+"""Which checkpoint to go on from, agreed by all ranks, and how its states come back."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from serried.train.checkpoints import sharded, states, store
+from serried.train.context import Context, Stateful
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint is needed, and there is none, or it does not fit."""
+
+
+def find(context: Context, root: Path) -> Optional[store.Checkpoint]:
+    """The newest whole checkpoint whose content agrees with its checksums. Collective.
+
+    Rank 0 looks, and clears away what writers that died have left; the ranks share the reading of the files.
+    """
+    own: List[store.Checkpoint] = []
+    others: List[store.Checkpoint] = []
+    if context.is_main:
+        own = store.whole(root)
+        _report_torn(root, own)
+        store.sweep(root)
+        others = [] if own or context.resume_from is None else _named(context.resume_from)
+    own, others = context.broadcast_object((own, others))
+    for checkpoint in (*own, *others):
+        problem = store.damaged(checkpoint, _share(checkpoint, context))
+        if context.all_reduce_max(0 if problem is None else 1) == 0:
+            return checkpoint
+        if problem is not None:
+            _log.warning("checkpoint %s is passed over: %s", checkpoint.path, problem)
+        if context.is_main and checkpoint in own:
+            _set_aside(checkpoint.path)
+    if context.resume_from is not None:
+        raise CheckpointError(f"no whole checkpoint in `{context.resume_from}` to begin from")
+    return None
+
+
+def _named(path: Path) -> List[store.Checkpoint]:
+    """The checkpoints that `path` means: it is one, or has them in it."""
+    itself = store.open_checkpoint(path)
+    return store.whole(path) if itself is None else [itself]
+
+
+def _report_torn(root: Path, whole: Sequence[store.Checkpoint]) -> None:
+    newest = whole[0].step if whole else -1
+    torn = set(root.glob("step-*.tmp")) | {store.directory_of(root, step) for step in store.steps(root)}
+    for path in sorted(torn - {checkpoint.path for checkpoint in whole}):
+        step = int("".join(filter(str.isdigit, path.name.split(".")[0])) or 0)
+        if step > newest:
+            _log.warning("checkpoint %s is passed over: its writing was cut short", path)
+
+
+def _share(checkpoint: store.Checkpoint, context: Context) -> List[str]:
+    names = sorted(checkpoint.files)
+    return names[context.rank :: context.world_size]
+
+
+def _set_aside(path: Path) -> None:
+    """A damaged checkpoint must neither be tried again nor count among those that are kept."""
+    try:
+        path.rename(path.with_name(f"{path.name}.corrupt"))
+    except OSError as error:
+        _log.warning("checkpoint %s cannot be set aside: %s", path, error.strerror)
+
+
+def restore(
+    checkpoint: store.Checkpoint, context: Context, objects: Mapping[str, Any], spread: Sequence[str], group: Any
+) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
+    """Give every object its state back; return what the checkpoints keep for themselves, and the loaders' states.
+
+    `spread`: the objects that are sharded now, whatever they were when they were saved. Collective.
+    """
+    replicated = _read(checkpoint.path / store.REPLICATED)
+    own_file = checkpoint.path / store.rank_file(context.rank)
+    is_same_world = checkpoint.world_size == context.world_size
+    rank = _read(own_file) if is_same_world else {}
+    by_rank = rank.get("objects", {})
+    in_shards = [name for name in checkpoint.sharded if name in objects]
+    for name, obj in objects.items():
+        if name in in_shards:
+            continue
+        if name in by_rank:
+            _give(checkpoint, name, obj, by_rank[name])
+        elif name not in replicated:
+            _log_once(context, "checkpoint %s has no state for `%s`, which begins afresh", checkpoint.path, name)
+        elif name in spread:
+            sharded.load_full(name, replicated[name], objects)
+        else:
+            _give(checkpoint, name, obj, replicated[name])
+    if in_shards:
+        sharded.load(checkpoint.path / store.SHARDED, in_shards, objects, group)
+    own = replicated[states.OWN]
+    for name, part in context.parts.items():
+        if name in own["parts"]:
+            part.load_state_dict(own["parts"][name])
+    if is_same_world:
+        states.set_random_state(rank["random"], context.device)
+    else:
+        states.seed_anew(context, checkpoint.step)
+        _log_once(
+            context,
+            "checkpoint %s is of %d ranks, and there are %d now: random numbers begin anew",
+            checkpoint.path,
+            checkpoint.world_size,
+            context.world_size,
+        )
+    return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
+
+
+def _read(path: Path) -> Dict[str, Any]:
+    state: Dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def _give(checkpoint: store.Checkpoint, name: str, obj: Stateful, state: Dict[str, Any]) -> None:
+    try:
+        obj.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"`{name}` does not accept its state from checkpoint `{checkpoint.path}`: {error}"
+        ) from error
+
+
+def _log_once(context: Context, message: str, *values: Any) -> None:
+    if context.is_main:
+        _log.warning(message, *values)

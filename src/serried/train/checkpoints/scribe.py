@@ -1,0 +1,107 @@
+"""A rank's end of the writer: starts it, gives it commands, hears how they went. Never blocks but in `wait`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from serried.train.checkpoints import writer
+
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from serried.train.checkpoints.writer import main; main()"
+_HOME = str(Path(__file__).parents[3])
+"""What `serried` is imported from: a folder, or the archive that the run has brought along."""
+
+
+class Scribe:
+    """One command at a time: `is_busy` until its answer has come, or the writer has died.
+
+    Make it in the main thread: the writer is to end with the thread that started it (`PR_SET_PDEATHSIG`).
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._pending: Optional[Dict[str, Any]] = None
+        self._owner = os.getpid()
+        self._start()
+
+    def _start(self) -> None:
+        """The signals that the writer ignores are blocked until it does: they may come at any time."""
+        self._rest = b""
+        commands, self._commands = os.pipe()
+        self._answers, answers = os.pipe()
+        argv = [sys.executable, "-I", "-S", "-c", _START, _HOME, str(self._memory), str(os.getpid())]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in writer.IGNORED])
+        try:
+            self._process = subprocess.Popen(argv, stdin=commands, stdout=answers, pass_fds=(self._memory,))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(commands)
+            os.close(answers)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a process that was forked from the rank."""
+        return os.getpid() != self._owner
+
+    @property
+    def is_busy(self) -> bool:
+        return self._pending is not None
+
+    def send(self, command: Dict[str, Any]) -> None:
+        """Give a command; the writer is started again if it has died."""
+        if self._process.poll() is not None:
+            self._end()
+            self._start()
+        self._pending = command
+        with contextlib.suppress(BrokenPipeError):  # it died just now: `poll` finds no answer, and says so
+            os.write(self._commands, (json.dumps(command) + "\n").encode())
+
+    def poll(self, seconds: float = 0.0) -> Optional[Dict[str, Any]]:
+        """The pending command's answer if it comes within `seconds`; the command with an `error` if the writer died."""
+        deadline = time.monotonic() + seconds
+        while self._pending and select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            received = os.read(self._answers, 1 << 16)
+            if not received:
+                died, self._pending = self._pending, None
+                return {**died, "error": f"the process that writes checkpoints has died ({self._status()})"}
+            line, ended, self._rest = (self._rest + received).partition(b"\n")
+            if ended:
+                self._pending = None
+                answer: Dict[str, Any] = json.loads(line)
+                return answer
+            self._rest = line
+        return None
+
+    def wait(self) -> Optional[Dict[str, Any]]:
+        """The pending command's answer, however long it takes; None if there is none."""
+        while self._pending is not None:
+            answer = self.poll(60.0)
+            if answer is not None:
+                return answer
+        return None
+
+    def _status(self) -> str:
+        status = self._process.wait()
+        return f"signal {-status}" if status < 0 else f"status {status}"
+
+    def _end(self) -> None:
+        os.close(self._commands)
+        os.close(self._answers)
+        self._process.kill()  # the closed pipe would not do: data workers that were forked hold it open too
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the writer, whatever it is doing."""
+        self._end()

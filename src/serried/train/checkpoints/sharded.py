@@ -1,0 +1,213 @@
+"""State that is spread over ranks (DTensor: FSDP2, tensor parallelism; and FSDP1), by torch.distributed.checkpoint.
+
+Models and optimizers are saved under the names of parameters, not their numbers, and each tensor as pieces of a whole:
+any number of ranks can read them, and a model that is not sharded at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+_DTENSOR_HOMES = ("torch.distributed.tensor", "torch.distributed._tensor")
+
+
+def _dcp() -> Any:
+    return importlib.import_module("torch.distributed.checkpoint")
+
+
+class TooOldError(RuntimeError):
+    def __init__(self) -> None:
+        super().__init__(f"torch {torch.__version__} cannot save sharded state in the background: it takes torch 2.4")
+
+
+def _sharded_tensors() -> Iterator[type]:
+    """Where nobody has imported DTensor there are none, and importing it takes a while."""
+    for home in _DTENSOR_HOMES:
+        found = getattr(sys.modules.get(home), "DTensor", None)
+        if found is not None:
+            yield found
+
+
+def is_sharded(obj: Any) -> bool:
+    """Whether the state of `obj` is spread over ranks."""
+    if isinstance(obj, nn.Module):
+        fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+        return _holds_shards([*obj.parameters(), *obj.buffers()]) or any(isinstance(m, fsdp) for m in obj.modules())
+    if isinstance(obj, Optimizer):
+        return _holds_shards(parameter for group in obj.param_groups for parameter in group["params"])
+    return bool(tuple(_sharded_tensors())) and _holds_shards(_leaves(obj.state_dict()))
+
+
+def _holds_shards(values: Iterable[Any]) -> bool:
+    kinds = tuple(_sharded_tensors())
+    return bool(kinds) and any(isinstance(value, kinds) for value in values)
+
+
+def _leaves(state: Any) -> Iterator[Any]:
+    if isinstance(state, Mapping):
+        for value in state.values():
+            yield from _leaves(value)
+    elif isinstance(state, (list, tuple)):
+        for value in state:
+            yield from _leaves(value)
+    else:
+        yield state
+
+
+def _model_of(optimizer: Optimizer, objects: Mapping[str, Any]) -> Optional[nn.Module]:
+    wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for obj in objects.values():
+        if isinstance(obj, nn.Module) and wanted <= {id(parameter) for parameter in obj.parameters()}:
+            return obj
+    return None
+
+
+def state_of(name: str, objects: Mapping[str, Any]) -> Dict[str, Any]:
+    """The state of one object, by the names of parameters. Collective for models and optimizers."""
+    from torch.distributed.checkpoint import state_dict
+
+    obj = objects[name]
+    if isinstance(obj, nn.Module):
+        return dict(state_dict.get_model_state_dict(obj))
+    if isinstance(obj, Optimizer):
+        return dict(state_dict.get_optimizer_state_dict(_owner(name, objects), obj))
+    return dict(obj.state_dict())
+
+
+def _owner(name: str, objects: Mapping[str, Any]) -> nn.Module:
+    model = _model_of(objects[name], objects)
+    if model is None:
+        raise ValueError(
+            f"optimizer `{name}` is sharded, and no model has all of its parameters\n"
+            "hint: pass the model that it optimizes to `run.checkpoints` too"
+        )
+    return model
+
+
+def load(path: Path, names: Iterable[str], objects: Mapping[str, Any], group: Any) -> None:
+    """Restore the objects `names` from the directory `path`, whatever number of ranks has written it. Collective."""
+    from torch.distributed.checkpoint import state_dict
+
+    dcp = _dcp()
+    state = {name: state_of(name, objects) for name in names}
+    dcp.load(state, storage_reader=dcp.FileSystemReader(path), process_group=group, no_dist=group is None)
+    for name, restored in state.items():
+        obj = objects[name]
+        if isinstance(obj, nn.Module):
+            state_dict.set_model_state_dict(obj, restored)
+        elif isinstance(obj, Optimizer):
+            state_dict.set_optimizer_state_dict(_owner(name, objects), obj, restored)
+        else:
+            obj.load_state_dict(restored)
+
+
+def load_full(name: str, state: Mapping[str, Any], objects: Mapping[str, Any]) -> None:
+    """Restore a sharded object from a state that was saved whole, by ranks that had no shards. Collective."""
+    from torch.distributed.checkpoint import state_dict
+
+    options = state_dict.StateDictOptions(full_state_dict=True)
+    obj = objects[name]
+    if isinstance(obj, nn.Module):
+        state_dict.set_model_state_dict(obj, dict(state), options=options)
+    elif isinstance(obj, Optimizer):
+        model = _owner(name, objects)
+        state_dict.set_optimizer_state_dict(model, obj, _by_name(state, obj, model), options=options)
+    else:
+        obj.load_state_dict(state)
+
+
+def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> Dict[str, Any]:
+    """An optimizer's own state, which numbers parameters, with their names instead."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    called: Dict[int, str] = {}
+    groups = []
+    for saved, own in zip(state["param_groups"], optimizer.param_groups):  # noqa: B905 - Python 3.9 has no `strict`
+        called.update(zip(saved["params"], (names[id(parameter)] for parameter in own["params"])))  # noqa: B905 - as above
+        groups.append({**saved, "params": [called[number] for number in saved["params"]]})
+    return {"state": {called[number]: each for number, each in state["state"].items()}, "param_groups": groups}
+
+
+class Shards:
+    """Saves what is sharded, in a thread: by a gloo group of its own, and a stager that keeps its memory.
+
+    On the default group its collectives and the training's would meet in the wrong order and hang.
+    """
+
+    def __init__(self, *, pinned: bool) -> None:
+        from torch import distributed as dist
+
+        if not _has_async_save():
+            raise TooOldError
+        is_distributed = dist.is_available() and dist.is_initialized()
+        self.group = dist.new_group(backend="gloo") if is_distributed else None
+        self._rank = dist.get_rank() if is_distributed else 0
+        self._stager = _make_stager(pinned=pinned)
+        self._alone = ThreadPoolExecutor(1)
+        self._future: Any = None
+
+    def save(self, state: Dict[str, Any], path: Path) -> None:
+        """Copy `state`, and write it to `path` from then on. One at a time."""
+        dcp = _dcp()
+        writer = dcp.FileSystemWriter(path, sync_files=True)
+        if self.group is None:  # without a process group torch itself saves in the foreground only
+            staged = self._stager.stage(state)
+            self._future = self._alone.submit(dcp.save, staged, storage_writer=writer, no_dist=True)
+            return
+        answer = dcp.async_save(state, storage_writer=writer, process_group=self.group, async_stager=self._stager)
+        self._future = getattr(answer, "upload_completion", answer)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._future is not None and not self._future.done()
+
+    def finish(self) -> Optional[str]:
+        """Wait for the end of the save; what went wrong, in words."""
+        future, self._future = self._future, None
+        if future is None:
+            return None
+        error = future.exception()
+        return None if error is None else _spell(error)
+
+    def written(self, path: Path) -> List[str]:
+        """The names of the files that this rank has written."""
+        own = f"__{self._rank}_"
+        return sorted(
+            entry.name
+            for entry in path.iterdir()
+            if entry.name.startswith(own) or (entry.name == ".metadata" and self._rank == 0)
+        )
+
+    def close(self) -> None:
+        self._alone.shutdown()
+        if hasattr(self._stager, "close"):
+            self._stager.close()
+
+
+def _has_async_save() -> bool:
+    return hasattr(_dcp(), "async_save")
+
+
+def _make_stager(*, pinned: bool) -> Any:
+    """One that keeps its memory from one save to the next."""
+    from torch.distributed.checkpoint import staging
+
+    if hasattr(staging, "DefaultStager"):
+        return staging.DefaultStager(staging.StagingOptions(pinned, False, False, pinned))
+    return staging.BlockingAsyncStager(cache_staged_state_dict=True)
+
+
+def _spell(error: BaseException) -> str:
+    """The ranks' own words: torch wraps what happened on each of them into one exception."""
+    failures = getattr(error, "failures", None) or {}
+    for rank, failure in sorted(failures.items()):
+        cause = failure[0] if isinstance(failure, tuple) else failure
+        return f"rank {rank}: {cause}"
+    return str(error).strip().split("\n")[-1] or type(error).__name__

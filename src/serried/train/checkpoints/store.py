@@ -1,0 +1,208 @@
+"""Where checkpoints lie, which of them are whole, and which are kept. Standard library alone: the writer uses it too.
+
+<directory>/
+  step-N.tmp/          being written, or left by a writer that died
+  step-N/              N: how many steps the training had made
+    replicated.pt      what is the same on all ranks: a file for `torch.load`
+    rank-R.pt          what only rank R has: its random states, its place in the data
+    sharded/           what is spread over ranks, by torch.distributed.checkpoint
+    COMPLETE           written last: sizes and checksums of the files above
+  step-N.corrupt/      had its COMPLETE, but the files no longer agree with it
+
+A directory is renamed to `step-N` only when its files are on the disk, and believed only once COMPLETE is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional
+
+from serried.contract.files import make_directory, read_json, write_json
+
+SCHEMA = 1
+COMPLETE = "COMPLETE"
+REPLICATED = "replicated.pt"
+SHARDED = "sharded"
+CHUNK = 1 << 20
+"""Bytes at a time: small enough that what was checksummed is still in the processor's cache when it is written."""
+
+_NAME = re.compile(r"step-(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole one: its COMPLETE could be read, and every file has the size that it names."""
+
+    path: Path
+    step: int
+    document: Dict[str, Any]
+
+    @property
+    def world_size(self) -> int:
+        return int(self.document["world_size"])
+
+    @property
+    def attempt(self) -> int:
+        return int(self.document["attempt"])
+
+    @property
+    def metric(self) -> Optional[float]:
+        value = self.document.get("metric")
+        return None if value is None else float(value)
+
+    @property
+    def sharded(self) -> List[str]:
+        """The objects whose state is spread over ranks."""
+        return list(self.document.get("sharded", ()))
+
+    @property
+    def files(self) -> Dict[str, Dict[str, Any]]:
+        return dict(self.document["files"])
+
+
+def directory_of(root: Path, step: int) -> Path:
+    return root / f"step-{step}"
+
+
+def being_written(root: Path, step: int) -> Path:
+    return root / f"step-{step}.tmp"
+
+
+def rank_file(rank: int) -> str:
+    return f"rank-{rank}.pt"
+
+
+def steps(root: Path) -> List[int]:
+    """The steps that have a directory, newest first, whole or not."""
+    try:
+        found = [_NAME.fullmatch(entry.name) for entry in root.iterdir()]
+    except OSError:
+        return []
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def open_checkpoint(path: Path) -> Optional[Checkpoint]:
+    """The checkpoint in `path`; None if it is torn. The files' content is not read: `damaged` does that."""
+    document = read_json(path / COMPLETE)
+    try:
+        if document is None or document["schema"] != SCHEMA:
+            return None
+        sizes = {name: file["size"] for name, file in document["files"].items()}
+        checkpoint = Checkpoint(path, int(document["step"]), document)
+        _ = checkpoint.world_size, checkpoint.attempt, checkpoint.metric
+        is_whole = all((path / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return checkpoint if is_whole else None
+
+
+def whole(root: Path) -> List[Checkpoint]:
+    """The whole checkpoints below `root`, newest first."""
+    found = (open_checkpoint(directory_of(root, step)) for step in steps(root))
+    return [checkpoint for checkpoint in found if checkpoint is not None]
+
+
+def damaged(checkpoint: Checkpoint, names: Optional[Iterable[str]] = None) -> Optional[str]:
+    """What is wrong with the content of the files (all, or `names`), in words; None if nothing is."""
+    for name in checkpoint.files if names is None else names:
+        try:
+            found = checksum(checkpoint.path / name)
+        except OSError as error:
+            return f"`{name}` cannot be read: {error.strerror}"
+        if found != checkpoint.files[name]["crc32"]:
+            return f"`{name}` has changed since it was written"
+    return None
+
+
+def checksum(path: Path) -> str:
+    value = 0
+    buffer = bytearray(CHUNK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while True:
+            count = file.readinto(buffer)
+            if not count:
+                return spelled(value)
+            value = zlib.crc32(view[:count], value)
+
+
+def spelled(crc32: int) -> str:
+    return f"{crc32:08x}"
+
+
+def sync(path: Path) -> None:
+    """Make a file durable, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def prepare(root: Path, step: int) -> Path:
+    """The directory to write `step` into; any rank may be the first to come."""
+    path = being_written(root, step)
+    make_directory(path)
+    return path
+
+
+def commit(root: Path, step: int, document: Dict[str, Any]) -> Checkpoint:
+    """Turn `step-N.tmp`, whose files are durable, into a checkpoint."""
+    aside, path = being_written(root, step), directory_of(root, step)
+    sync(aside)
+    if path.exists():  # a torn one of an earlier attempt, which came this far and no further
+        doomed = root / f"step-{step}.torn.tmp"
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+    aside.rename(path)
+    sync(root)
+    write_json(path / COMPLETE, document)
+    sync(path)
+    return Checkpoint(path, step, document)
+
+
+def retained(checkpoints: List[Checkpoint], keep: int, best: Optional[str]) -> List[Checkpoint]:
+    """Which of the whole `checkpoints`, newest first, stay: the newest `keep`, and the best (`max` or `min`)."""
+    staying = checkpoints[:keep]
+    champion = best_of(checkpoints, best)
+    return staying if champion is None or champion in staying else [*staying, champion]
+
+
+def best_of(checkpoints: List[Checkpoint], best: Optional[str]) -> Optional[Checkpoint]:
+    rated = [checkpoint for checkpoint in checkpoints if checkpoint.metric is not None]
+    if best is None or not rated:
+        return None
+    sign = 1 if best == "max" else -1
+    return max(rated, key=lambda checkpoint: (sign * (checkpoint.metric or 0.0), checkpoint.step))
+
+
+def tidy(root: Path, keep: int, best: Optional[str]) -> None:
+    """Remove what is no longer kept, and what is torn and older than the newest whole one.
+
+    COMPLETE goes first: a removal that is cut short leaves a torn checkpoint and not a wrong one.
+    """
+    checkpoints = whole(root)
+    if not checkpoints:
+        return
+    staying = {checkpoint.step for checkpoint in retained(checkpoints, keep, best)}
+    for step in steps(root):
+        if step not in staying and step < checkpoints[0].step:
+            path = directory_of(root, step)
+            with contextlib.suppress(OSError):
+                (path / COMPLETE).unlink()
+            shutil.rmtree(path, ignore_errors=True)
+    sweep(root, before=checkpoints[0].step)
+
+
+def sweep(root: Path, before: Optional[int] = None) -> None:
+    """Remove what writers that died have left (of steps `before` that one)."""
+    for path in root.glob("step-*.tmp"):
+        match = _NAME.match(path.name)
+        if match and (before is None or int(match[1]) < before):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,204 @@
+"""The process that writes checkpoints: started beside a rank, niced, gone when the rank is gone. No torch in here.
+
+It reads one command a line and answers each with a line. What it writes lies in memory that it shares with the rank:
+
+  {"step": 100, "root": "…", "rank": 0, "world_size": 2, "token": "…", "capacity": bytes of shared memory,
+   "files": [{"name": "replicated.pt", "pickle": [offset, bytes], "table": [offset, tensors]}],
+   "sharded": ["__0_0.distcp"], "document": {…}, "keep": 3, "best": null}
+  {"step": 100, "seconds": 0.2, "bytes": 209715200}      or  {"step": 100, "error": "No space left on device"}
+  {"rate": 100, "root": "…", "metric": 0.93, …}          adds a metric to a checkpoint that is already there
+
+A table is pairs of 64-bit numbers: where a tensor begins, and its bytes. Ranks above 0 leave a `rank-R.part` that names
+their files, or a `rank-R.failed`; rank 0's writer waits for all and commits. That is all the agreement there is:
+files, no collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import shutil
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, Optional, Sequence
+
+from serried.contract.files import read_json, write_json
+from serried.train.checkpoints import archive, store
+
+NICENESS = 10
+PATIENCE_SECONDS = 120.0
+"""For the other ranks' parts, beyond ten times what the own part took."""
+
+IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""Slurm sends TERM and USR1 to every process of a step; the rank is who answers, and it may want this one to save."""
+
+_PR_SET_PDEATHSIG = 1
+_PAIR = struct.Struct("=QQ")
+
+
+class PartError(OSError):
+    """Another rank could not do its part."""
+
+
+class Memory:
+    """The rank's staging memory, seen from here."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._map: Optional[mmap.mmap] = None
+
+    def view(self, capacity: int) -> memoryview:
+        if self._map is None or len(self._map) != capacity:
+            self._map = mmap.mmap(self._descriptor, capacity, prot=mmap.PROT_READ)
+        return memoryview(self._map)
+
+
+def main() -> None:
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    for name in IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _die_with_parent()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    memory = Memory(descriptor)
+    for command in _commands(parent):
+        answer = _rate(command) if "rate" in command else _save(command, memory, parent)
+        if os.write(1, (json.dumps(answer) + "\n").encode()) == 0:
+            return
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def _commands(parent: int) -> Iterator[Dict[str, Any]]:
+    """Until the rank closes the pipe or is gone: data workers that it has forked hold the pipe open too."""
+    rest = b""
+    while os.getppid() == parent:
+        if not select.select([0], [], [], 1.0)[0]:
+            continue
+        received = os.read(0, 1 << 16)
+        if not received:
+            return
+        *lines, rest = (rest + received).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+
+def _save(command: Dict[str, Any], memory: Memory, parent: int) -> Dict[str, Any]:
+    began = time.monotonic()
+    root, step, rank = Path(command["root"]), command["step"], command["rank"]
+    try:
+        aside = store.prepare(root, step)
+        files = _write_files(aside, command, memory)
+        if rank == 0:
+            parts = _await_parts(aside, command, parent, time.monotonic() - began)
+            store.commit(root, step, {**command["document"], "files": dict(sorted({**files, **parts}.items()))})
+        else:
+            write_json(_part(aside, rank), {"token": command["token"], "files": files})
+    except OSError as error:
+        _give_up(store.being_written(root, step), rank)
+        return {"step": step, "error": error.strerror or str(error)}
+    if rank == 0:
+        store.tidy(root, command["keep"], command["best"])
+    return {"step": step, "seconds": time.monotonic() - began, "bytes": sum(file["size"] for file in files.values())}
+
+
+def _write_files(aside: Path, command: Dict[str, Any], memory: Memory) -> Dict[str, Dict[str, Any]]:
+    view = memory.view(command["capacity"])
+    files = {file["name"]: _write_archive(aside / file["name"], file, view) for file in command["files"]}
+    for shard in command["sharded"]:  # written and synced by torch.distributed.checkpoint
+        name = f"{store.SHARDED}/{shard}"
+        files[name] = {"size": (aside / name).stat().st_size, "crc32": store.checksum(aside / name)}
+    if command["sharded"]:
+        store.sync(aside / store.SHARDED)
+    return files
+
+
+def _write_archive(path: Path, file: Dict[str, Any], view: memoryview) -> Dict[str, Any]:
+    start, size = file["pickle"]
+    table, count = file["table"]
+    pairs = _PAIR.iter_unpack(view[table : table + count * _PAIR.size])
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        sink = archive.Sink(descriptor)
+        tensors = (view[offset : offset + length] for offset, length in pairs)
+        archive.write(sink, archive.records(view[start : start + size], tensors))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return {"size": sink.size, "crc32": store.spelled(sink.crc32)}
+
+
+def _part(aside: Path, rank: int) -> Path:
+    return aside / f"rank-{rank}.part"
+
+
+def failed(aside: Path, rank: int) -> Path:
+    """Exists when `rank` cannot do its part. Empty, so that it fits on a disk that is full."""
+    return aside / f"rank-{rank}.failed"
+
+
+def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds: float) -> Dict[str, Dict[str, Any]]:
+    """The files of the other ranks, once all have written them; their markers are removed."""
+    missing = set(range(1, command["world_size"]))
+    files: Dict[str, Dict[str, Any]] = {}
+    patience = PATIENCE_SECONDS + 10 * own_seconds
+    began, pause = time.monotonic(), 0.002
+    while missing:
+        present = {entry.name for entry in aside.iterdir()}
+        for rank in sorted(missing):
+            if failed(aside, rank).name in present:
+                raise PartError(0, f"rank {rank} could not write its part")
+            part = read_json(_part(aside, rank)) if _part(aside, rank).name in present else None
+            if part is not None and part["token"] == command["token"]:
+                files.update(part["files"])
+                missing.discard(rank)
+                _part(aside, rank).unlink()
+        if not missing:
+            break
+        if time.monotonic() - began > patience or os.getppid() != parent:
+            raise PartError(0, f"no word from {_spell(sorted(missing))} for {patience:.0f} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.25)
+    return files
+
+
+def _spell(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - 5} more" if len(ranks) > 5 else ""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:5])) + more
+
+
+def _give_up(aside: Path, rank: int) -> None:
+    """Make room at once: a full disk is why most saves fail."""
+    if rank == 0:
+        shutil.rmtree(aside, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        (aside / store.rank_file(rank)).unlink()
+    with contextlib.suppress(OSError):
+        failed(aside, rank).touch()
+
+
+def _rate(command: Dict[str, Any]) -> Dict[str, Any]:
+    root = Path(command["root"])
+    checkpoint = store.open_checkpoint(store.directory_of(root, command["rate"]))
+    if checkpoint is None:
+        return {"rate": command["rate"], "error": "there is no such checkpoint"}
+    try:
+        write_json(checkpoint.path / store.COMPLETE, {**checkpoint.document, "metric": command["metric"]})
+    except OSError as error:
+        return {"rate": command["rate"], "error": error.strerror or str(error)}
+    store.tidy(root, command["keep"], command["best"])
+    return {"rate": command["rate"]}

@@ -1,0 +1,216 @@
+"""The settings of a training: the script's defaults, then serried.toml's, a sweep's, and the command line's.
+
+    @dataclass
+    class Config:
+        lr: float = 1e-3
+        model: Model = field(default_factory=Model)
+
+    cfg = st.config(Config)         # python train.py --lr 0.1 --model.width 64
+
+A setting keeps its type, and one that the defaults do not name is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+import sys
+import typing
+from pathlib import Path, PurePath
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
+
+from serried.contract import files, names
+from serried.train.errors import ConfigError
+from serried.train.identities import identity
+
+C = TypeVar("C")
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def config(defaults: Union[Type[C], C], argv: Optional[Sequence[str]] = None) -> C:
+    """`defaults`, a dataclass, an instance of one or a dict, with every setting that has been made elsewhere.
+
+    Within a session rank 0's answer is everybody's. Under Serried it is kept as `config.json` among the results.
+    Raises ConfigError where a setting is unknown or of the wrong type.
+    """
+    made: Any = defaults() if isinstance(defaults, type) else defaults
+    tree = _Tree(made)
+    for name, value in _flatten(_from_serried(os.environ)):
+        tree.set(name, value, "serried.toml")
+    for name, text in _options(sys.argv[1:] if argv is None else argv, tree):
+        tree.set(name, text, "the command line")
+    session = sys.modules.get("serried.train.sessions")
+    run = session.current() if session else None
+    values = run.broadcast_object(tree.values) if run else tree.values
+    result: C = _build(made, values)
+    _keep(result)
+    return result
+
+
+def fingerprint(config: Any) -> str:
+    """Twelve characters that are the same for the same settings, on any machine: paths do not count."""
+    flat = {name: value for name, value in _flatten(_plain(config)) if not _is_path(value)}
+    text = json.dumps(flat, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class _Tree:
+    """All settings by dotted name, with the type that each has to keep."""
+
+    def __init__(self, defaults: Any) -> None:
+        self.values: Dict[str, Any] = dict(_flatten(_plain(defaults)))
+        self.kinds = dict(_kinds(defaults))
+
+    def set(self, name: str, value: Any, origin: str) -> None:
+        if name not in self.values:
+            near = difflib.get_close_matches(name, self.values, n=1)
+            hint = (
+                f"did you mean `{near[0]}`?"
+                if near
+                else f"there are {', '.join(f'`{known}`' for known in self.values)}"
+            )
+            raise ConfigError(f"{origin} sets `{name}`, which this program does not have", hint)
+        kind = self.kinds.get(name)
+        try:
+            self.values[name] = _convert(value, kind, self.values[name])
+        except (ValueError, TypeError):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise ConfigError(f"{origin} sets `{name}` to `{value}`, which is no `{wanted}`") from None
+
+
+def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
+    """The experiment's `config` table and a sweep's values, merged, as the agent hands them on."""
+    told: Dict[str, Any] = json.loads(environ.get(names.CONFIG) or "{}")
+    return told
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts, one inside another."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
+    flat: List[Tuple[str, Any]] = []
+    for name, value in tree.items():
+        is_table = isinstance(value, dict) and value
+        flat += _flatten(value, f"{prefix}{name}.") if is_table else [(prefix + name, value)]
+    return flat
+
+
+def _kinds(defaults: Any, prefix: str = "") -> List[Tuple[str, Any]]:
+    """Every setting's type: what its annotation says, else its default's."""
+    if dataclasses.is_dataclass(defaults):
+        try:
+            hints = typing.get_type_hints(type(defaults))
+        except (TypeError, NameError):  # annotations that this Python cannot read
+            hints = {}
+        pairs = [(field.name, getattr(defaults, field.name)) for field in dataclasses.fields(defaults)]
+    else:
+        hints, pairs = {}, list(defaults.items())
+    found: List[Tuple[str, Any]] = []
+    for name, value in pairs:
+        if dataclasses.is_dataclass(value) or (isinstance(value, dict) and value):
+            found += _kinds(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, hints.get(name, type(value))))
+    return found
+
+
+def _convert(value: Any, kind: Any, default: Any) -> Any:
+    """`value` as a `kind`; raises ValueError or TypeError where it is none."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if type(None) in inner:
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
+            return None
+        others = [each for each in inner if each is not type(None)]
+        return _convert(value, others[0] if len(others) == 1 else type(default), default)
+    kind = origin or kind
+    if kind in (list, tuple):
+        return kind(_items(value, inner, default))
+    if isinstance(value, str):
+        return _read(value, kind)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and kind is not type(None) and type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _items(value: Any, inner: Tuple[Any, ...], default: Any) -> List[Any]:
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+    kind = inner[0] if inner else type(default[0]) if default else object
+    return [_convert(each, kind, None) for each in value]
+
+
+def _read(text: str, kind: Any) -> Any:
+    if kind is bool:
+        if text.lower() not in _TRUE + _FALSE:
+            raise ValueError
+        return text.lower() in _TRUE
+    if kind in (int, float, str) or (isinstance(kind, type) and issubclass(kind, PurePath)):
+        return kind(text)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _options(argv: Sequence[str], tree: _Tree) -> List[Tuple[str, Any]]:
+    """`--lr 0.1`, `--lr=0.1`, `--verbose`, `--no-verbose`, and `lr=0.1` as sweeps write it."""
+    found: List[Tuple[str, Any]] = []
+    words = iter(argv)
+    for word in words:
+        if word in ("-h", "--help"):
+            _show(tree)
+            raise SystemExit(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        if not word.startswith("--") and not equals:
+            raise ConfigError(f"`{word}` is no setting", "write `--name value`; `--help` lists them")
+        negated = name[3:] if name.startswith("no_") and name not in tree.values else ""
+        if equals:
+            found.append((name, value))
+        elif tree.kinds.get(name) is bool:
+            found.append((name, True))
+        elif tree.kinds.get(negated) is bool:
+            found.append((negated, False))
+        else:
+            found.append((name, next(words, "")))
+    return found
+
+
+def _show(tree: _Tree) -> None:
+    width = max(map(len, tree.values), default=0)
+    for name, value in tree.values.items():
+        print(f"  --{name:{width}}  {value}")
+
+
+def _build(like: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
+    """A copy of `like` with the values of `flat`."""
+    if dataclasses.is_dataclass(like) and not isinstance(like, type):
+        fields = {f.name: _build(getattr(like, f.name), flat, f"{prefix}{f.name}.") for f in dataclasses.fields(like)}
+        return dataclasses.replace(like, **{f.name: fields[f.name] for f in dataclasses.fields(like) if f.init})
+    if isinstance(like, dict) and (like or not prefix):
+        return {name: _build(value, flat, f"{prefix}{name}.") for name, value in like.items()}
+    return flat[prefix[:-1]]
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(("/", "~/", "./", "../")))
+
+
+def _keep(config: Any) -> None:
+    results = os.environ.get(names.RESULTS_DIR)
+    if results and identity().rank == 0:
+        settings = json.loads(json.dumps(_plain(config), default=str))
+        files.make_directory(Path(results))
+        files.write_json(Path(results, "config.json"), {"config": settings, "fingerprint": fingerprint(config)})

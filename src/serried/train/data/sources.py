@@ -1,0 +1,160 @@
+"""Data in the order of an epoch: by index where they have a length, one after the other where they do not."""
+
+from __future__ import annotations
+
+import random
+import sys
+from itertools import islice
+from typing import Any, Callable, Iterator, List, Optional, Tuple, Union
+
+from serried.train.data.order import Layout, Step, key, pick, steps
+
+Shuffle = Union[bool, int]
+"""True: the whole epoch; a number: within windows of so many items; False: as they come."""
+Begin = Callable[[int], object]
+
+
+def is_indexed(data: Any) -> bool:
+    """Whether `data` can be read by index. An IterableDataset of torch has a `__getitem__` too, which only raises."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and isinstance(data, torch_data.IterableDataset):
+        return False
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def source_of(data: Any, shuffle: Shuffle) -> Union[Indexed, Streamed]:
+    """Raises TypeError for what cannot be read once an epoch."""
+    if not isinstance(shuffle, int) or shuffle < 0:
+        raise TypeError(f"shuffle is {shuffle!r}\nhint: True, False, or the size of a window in items")
+    if is_indexed(data):
+        return Indexed(data, shuffle)
+    if isinstance(data, Iterator) and type(data).__module__ in {"builtins", "itertools", "_io"}:
+        raise TypeError(
+            f"a {type(data).__name__} can be read only once, and an epoch needs to read it again\n"
+            "hint: give the function that makes it, or an object whose `__iter__` begins anew"
+        )
+    if not hasattr(data, "__iter__") and not callable(data):
+        raise TypeError(
+            f"a {type(data).__name__} is no data: it has neither `__getitem__` with `__len__`, nor `__iter__`"
+        )
+    if shuffle is True:
+        raise TypeError(
+            "data without `__getitem__` and `__len__` cannot be shuffled as a whole\n"
+            "hint: shuffle=10000 shuffles within windows of 10000 items, which are kept in memory"
+        )
+    return Streamed(data, shuffle)
+
+
+def window_order(size: int, seed: int, epoch: int, window: int) -> List[int]:
+    order = list(range(size))
+    random.Random(key(seed, epoch, window)).shuffle(order)  # noqa: S311 - an order, not a secret
+    return order
+
+
+class Indexed:
+    """Data with a length. Only what a reader needs is read."""
+
+    def __init__(self, data: Any, shuffle: Shuffle) -> None:
+        self.data = data
+        self.shuffle = shuffle
+
+    def length(self) -> int:
+        return len(self.data)
+
+    def indices(self, seed: int, epoch: int) -> Callable[[List[int]], List[int]]:
+        """A function from positions in the epoch to indices into the data."""
+        total = self.length()
+        if self.shuffle is True:
+            return _permutation(total, seed, epoch)
+        if self.shuffle:
+            return _windows(total, int(self.shuffle), seed, epoch)
+        return lambda positions: positions
+
+    def picked(self, layout: Layout, seed: int, epoch: int, start: int) -> Iterator[Tuple[Step, List[int]]]:
+        indices = self.indices(seed, epoch)
+        for step in steps(self.length(), start, layout):
+            yield step, indices(step.positions)
+
+    def blocks(
+        self, layout: Layout, seed: int, epoch: int, start: int, begin: Optional[Begin] = None
+    ) -> Iterator[Tuple[int, List[Any]]]:
+        for step, indices in self.picked(layout, seed, epoch, start):
+            if begin is not None:
+                begin(step.first)
+            yield step.last, fetch(self.data, indices)
+
+
+class Streamed:
+    """Data that are read from their beginning by every reader, who keeps what is its own.
+
+    `data` is an iterable, or a function without arguments that makes one. Where it has `iter_from(position)`, that is
+    how a reader goes on in the middle; else it reads up to there. Where it has `set_epoch`, it is told the epoch first.
+    """
+
+    def __init__(self, data: Any, shuffle: Shuffle) -> None:
+        self.data = data
+        self.shuffle = shuffle
+
+    def length(self) -> Optional[int]:
+        """What the data say of their length. Nothing is decided by it: for a stream it is often a guess."""
+        try:
+            return len(self.data)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def blocks(
+        self, layout: Layout, seed: int, epoch: int, start: int, begin: Optional[Begin] = None
+    ) -> Iterator[Tuple[int, List[Any]]]:
+        before = max(0, start - layout.world_size) if layout.tail == "repeat" else start
+        stream = self._ordered(seed, epoch, before)
+        behind = list(islice(stream, start - before))
+        return pick(stream, layout, start=start, behind=behind, begin=begin)
+
+    def _ordered(self, seed: int, epoch: int, start: int) -> Iterator[Any]:
+        size = int(self.shuffle)
+        if not size:
+            return self._opened(epoch, start)
+        return islice(self._by_windows(size, seed, epoch, start // size), start % size, None)
+
+    def _by_windows(self, size: int, seed: int, epoch: int, number: int) -> Iterator[Any]:
+        stream = self._opened(epoch, number * size)
+        while True:
+            window = list(islice(stream, size))
+            if not window:
+                return
+            for index in window_order(len(window), seed, epoch, number):
+                yield window[index]
+            number += 1
+
+    def _opened(self, epoch: int, start: int) -> Iterator[Any]:
+        data = self.data if hasattr(self.data, "__iter__") else self.data()
+        if hasattr(data, "set_epoch"):
+            data.set_epoch(epoch)
+        if start and hasattr(data, "iter_from"):
+            return iter(data.iter_from(start))
+        return islice(iter(data), start, None)
+
+
+def fetch(data: Any, indices: List[int]) -> List[Any]:
+    """Items by index, all at once where the data know how (`__getitems__`, as torch's own loader asks)."""
+    at_once = getattr(data, "__getitems__", None)
+    return list(at_once(indices)) if at_once is not None else [data[index] for index in indices]
+
+
+def _permutation(total: int, seed: int, epoch: int) -> Callable[[List[int]], List[int]]:
+    import torch  # the order must not depend on what is installed, and Python's own shuffle takes seconds for millions
+
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(key(seed, epoch)))
+    return lambda positions: [int(index) for index in order[torch.tensor(positions, dtype=torch.int64)].tolist()]
+
+
+def _windows(total: int, size: int, seed: int, epoch: int) -> Callable[[List[int]], List[int]]:
+    known: List[Tuple[int, List[int]]] = []  # the window that was asked for last: positions come in order
+
+    def index_at(position: int) -> int:
+        number, offset = divmod(position, size)
+        if not known or known[0][0] != number:
+            known[:] = [(number, window_order(min(size, total - number * size), seed, epoch, number))]
+        return number * size + known[0][1][offset]
+
+    return lambda positions: [index_at(position) for position in positions]

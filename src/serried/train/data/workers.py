@@ -1,0 +1,99 @@
+"""What holds for every worker of a loader: signals for the job pass it by, and its random numbers can be had again.
+
+Slurm signals every process of a step, workers too. One that ends of it takes the training down in the middle of a save.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Optional
+
+QUIET = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+"""What a launcher, a scheduler or a user sends to all processes of a job; only the ranks themselves answer."""
+
+
+_own_process: List[int] = []
+"""The number of the worker that this process is, once it is one."""
+
+
+class WorkerStart:
+    """A `worker_init_fn`: ignore `QUIET`, then do what the user wants. A class, for spawned workers are sent it."""
+
+    def __init__(self, then: Optional[Callable[[int], Any]] = None) -> None:
+        self.then = then
+
+    def __call__(self, worker: int) -> None:
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # else a worker is a thread of the rank, which answers
+            for number in QUIET:
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, QUIET)
+            _own_process.append(worker)
+        if self.then is not None:
+            _show_the_users_data()
+            self.then(worker)
+
+
+def _show_the_users_data() -> None:
+    """Let `get_worker_info().dataset` be the user's data, as in any loader, not what they are wrapped in."""
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    inner: Any = getattr(info, "dataset", None)
+    if hasattr(inner, "users_data"):
+        object.__setattr__(info, "dataset", inner.users_data)  # its own __setattr__ refuses
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Start workers within: they are born with `QUIET` blocked, and let go of it once they ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, QUIET)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def worker_of_this_process() -> Any:
+    """What torch tells of this worker; None in the main process."""
+    torch_data = sys.modules.get("torch.utils.data")
+    return None if torch_data is None else torch_data.get_worker_info()
+
+
+def reseed(seed: int) -> None:
+    """In a loader's worker, seed what draws random numbers; elsewhere nothing: a model draws from the same ones there.
+
+    A batch's augmentations then depend on where it stands, not on what its worker read before: they come out the same
+    after a stop. Torch's generator is seeded directly: `torch.manual_seed` would ask CUDA too, which a worker must not.
+    """
+    if not _own_process:
+        return
+    sys.modules["torch"].default_generator.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed & 0xFFFFFFFF)
+
+
+_started: List[Any] = []
+os.register_at_fork(after_in_child=_started.clear)
+
+
+def remember(iterator: Any) -> None:
+    """Note the workers of a torch loader's iterator, so that none outlives this process."""
+    _started[:] = [worker for worker in _started if worker.is_alive()]
+    _started.extend(getattr(iterator, "_workers", ()))
+
+
+@atexit.register
+def _end_all() -> None:
+    """Python ends its daemons by TERM, which ours ignore, and then waits: one stuck in a read would hold the exit."""
+    for worker in _started:
+        if worker.is_alive():
+            worker.kill()

@@ -1,0 +1,253 @@
+"""Which rank of how many this process is, whoever started it. No torch is needed to know.
+
+The first source that its markers show decides, and every other that is present has to agree, or to be what merely
+carried the launcher: one task on each node. A wrong answer here is a training that hangs, or that runs eight times.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from serried.train import sources
+from serried.train.errors import IdentityError
+from serried.train.sources import Source
+
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+@dataclass(frozen=True)
+class Identity:
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    source: str = "local"
+    """Who told: the name of one of `sources.SOURCES`, or `local`."""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    """The variables that were read, and what they held."""
+    notes: Tuple[str, ...] = ()
+    """What else was seen, and why it does not count."""
+    launch: str = ""
+    """Tells this launch from every other, on all its nodes; empty where the launcher gives no name."""
+    hosts: str = ""
+    """The nodes, as a host list, rank 0's first; empty where the launcher does not say."""
+
+    @property
+    def spans_nodes(self) -> bool:
+        return self.local_world_size < self.world_size
+
+    def explain(self) -> str:
+        """Who this is and how it is known, in a few lines."""
+        titles = {source.name: source.title for source in sources.SOURCES}
+        place = f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank}"
+        lines = [
+            f"rank {self.rank} of {self.world_size}, {place}",
+            f"as {titles[self.source]} says:" if self.evidence else "no launcher has set its variables: one process",
+        ]
+        lines += [f"  {name}={value}" for name, value in self.evidence.items()]
+        return "\n".join([*lines, *self.notes])
+
+    def variables(self) -> Dict[str, str]:
+        """The same in torchrun's words, for libraries that read no others."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "GROUP_RANK": str(self.node_rank),
+            "NODE_RANK": str(self.node_rank),
+        }
+
+
+def identity(environ: Optional[Mapping[str, str]] = None) -> Identity:
+    """Read `environ`, the process's own by default. Raises IdentityError where it is contradictory or incomplete."""
+    if environ is None:
+        environ = os.environ
+    readings = [_Reading(source, environ) for source in sources.SOURCES if _is_present(source, environ)]
+    if not readings:
+        return _alone(environ)
+    winner = _decide(readings)
+    for other in readings:
+        _cross_check(winner, other)
+    _check_leftovers(winner, readings)
+    return winner.conclude()
+
+
+def tasks_per_node(text: str) -> List[int]:
+    """`4(x2),2` is [4, 4, 2]."""
+    counts: List[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if not match:
+            raise IdentityError(f"cannot read `{text}` as tasks per node")
+        counts += [int(match.group(1))] * int(match.group(2) or 1)
+    return counts
+
+
+def _is_present(source: Source, environ: Mapping[str, str]) -> bool:
+    if not all(environ.get(name) for name in source.markers):
+        return False
+    # A torchrun within a rank of ours puts its own run id there, and its own ranks.
+    return source is not sources.SERRIED or environ["TORCHELASTIC_RUN_ID"] == environ["SERRIED_RUN_ID"]
+
+
+class _Reading:
+    """What one source says; parts of it may be missing."""
+
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+        self.source = source
+        self.environ = environ
+        self.evidence: Dict[str, str] = {}
+        self.rank = self._number(source.rank)
+        self.world_size = self._number(source.world_size) or self._of_node_file()
+        self.local_rank = self._number(source.local_rank)
+        self.node_rank = self._number(source.node_rank)
+        self.local_world_size = self._local_world_size()
+        self._check()
+
+    def _value(self, names: Sequence[str]) -> Optional[str]:
+        for name in names:
+            if self.environ.get(name):
+                self.evidence[name] = self.environ[name]
+                return self.environ[name]
+        return None
+
+    def _number(self, names: Sequence[str]) -> Optional[int]:
+        value = self._value(names)
+        if value is None:
+            return None
+        if not value.isdecimal():
+            name = next(name for name in names if self.environ.get(name))
+            raise IdentityError(f"`{name}={value}` is not a number")
+        return int(value)
+
+    def _of_node_file(self) -> Optional[int]:
+        """PBS writes a line for each MPI rank, but on the first node only."""
+        path = self.environ.get("PBS_NODEFILE", "")
+        if self.source is not sources.PALS or not os.path.isfile(path):  # noqa: PTH113 - "" is no path
+            return None
+        self.evidence["PBS_NODEFILE"] = path
+        with open(path, encoding="utf-8") as lines:  # noqa: PTH123 - a plain read
+            return sum(1 for line in lines if line.strip())
+
+    def _local_world_size(self) -> Optional[int]:
+        told = self._number(self.source.local_world_size)
+        layout = self._value(self.source.tasks_per_node)
+        if told is None and layout is not None:
+            counts = tasks_per_node(layout)
+            node = self.node_rank or 0
+            if node >= len(counts):
+                raise IdentityError(f"{self.said(self.source.node_rank)}, but {self.said(self.source.tasks_per_node)}")
+            return counts[node]
+        nodes = self._number(self.source.nodes)
+        if told is None and nodes and self.world_size and self.world_size % nodes == 0:
+            return self.world_size // nodes
+        return 1 if told is None and self.world_size == 1 else told
+
+    def _check(self) -> None:
+        for part, whole in (("rank", "world_size"), ("local_rank", "local_world_size")):
+            inner, outer = getattr(self, part), getattr(self, whole)
+            if inner is not None and outer is not None and inner >= outer:
+                said = f"{self.said(getattr(self.source, part))}, but {self.said(getattr(self.source, whole))}"
+                raise IdentityError(said, "one of them is left over from another launch; `unset` it")
+
+    def said(self, names: Sequence[str]) -> str:
+        """The variables of `names` that are set, with their values, to be shown."""
+        return " and ".join(f"`{name}={self.environ[name]}`" for name in names if self.environ.get(name))
+
+    @property
+    def is_complete(self) -> bool:
+        return None not in (self.rank, self.world_size, self.local_rank, self.local_world_size)
+
+    @property
+    def carries(self) -> bool:
+        """Whether it may merely have started a launcher on this node."""
+        return self.source.can_carry and self.local_world_size == 1
+
+    def agrees(self, other: _Reading) -> bool:
+        """As far as both know: same rank, same world, same place on the node."""
+        pairs = [(getattr(self, name), getattr(other, name)) for name in ("rank", "world_size", "local_rank")]
+        return all(mine == theirs for mine, theirs in pairs if mine is not None and theirs is not None)
+
+    def conclude(self) -> Identity:
+        if self.rank is None or self.world_size is None or self.local_rank is None or self.local_world_size is None:
+            raise IdentityError(
+                f"{self.source.title} started this process, but does not say {self._missing()}", _EXPORT
+            )
+        node = self.rank // self.local_world_size if self.node_rank is None else self.node_rank
+        hosts = self._value(self.source.hosts) or ""
+        launch = ".".join(self.environ[name] for name in self.source.launch if self.environ.get(name))
+        return Identity(
+            self.rank,
+            self.world_size,
+            self.local_rank,
+            self.local_world_size,
+            node,
+            self.source.name,
+            dict(self.evidence),
+            launch=launch,
+            hosts=hosts,
+        )
+
+    def _missing(self) -> str:
+        what = ("world_size", "local_rank", "local_world_size")
+        names = [getattr(self.source, part) for part in what if getattr(self, part) is None]
+        return " nor ".join(" or ".join(f"`{name}`" for name in group) for group in names if group)
+
+
+_EXPORT = "export RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
+
+
+def _decide(readings: Sequence[_Reading]) -> _Reading:
+    """The first, unless it only carried another, or knows less than another that agrees with it."""
+    winner = readings[0]
+    for other in readings[1:]:
+        is_launcher = other.source is not sources.GENERIC or winner.world_size == 1
+        was_carried = winner.carries and is_launcher and not winner.agrees(other) and not other.carries
+        says_more = not winner.is_complete and winner.agrees(other)
+        if other.is_complete and (was_carried or says_more):
+            winner = other
+    return winner
+
+
+def _cross_check(winner: _Reading, other: _Reading) -> None:
+    if other is winner or winner.agrees(other) or other.carries:
+        return
+    if other.source in (sources.TORCHRUN, sources.GENERIC) and _is_present(sources.SERRIED, other.environ):
+        return  # our agent's variables, which also read as these
+    part = next(name for name in ("rank", "world_size", "local_rank") if getattr(winner, name) != getattr(other, name))
+    mine, theirs = winner.said(getattr(winner.source, part)), other.said(getattr(other.source, part))
+    hint = "one of them is left over from another launch; `unset` it"
+    if winner.source is sources.TORCHRUN and other.source is sources.SLURM:
+        hint = "start torchrun once on each node: `srun --ntasks-per-node=1`"
+    raise IdentityError(f"{winner.source.title} says {mine}, but {other.source.title} says {theirs}", hint)
+
+
+def _check_leftovers(winner: _Reading, readings: Sequence[_Reading]) -> None:
+    """RANK and its kin without an address are no launch of their own, but must not contradict the one there is."""
+    if any(reading.source in (sources.SERRIED, sources.TORCHRUN, sources.GENERIC) for reading in readings):
+        return
+    loose = _Reading(sources.GENERIC, winner.environ)
+    _cross_check(winner, loose)
+
+
+def _alone(environ: Mapping[str, str]) -> Identity:
+    """One process, unless something says that there ought to be more."""
+    size, rank = environ.get("WORLD_SIZE") or "1", environ.get("RANK") or "0"
+    if (size, rank) != ("1", "0"):
+        given = " and ".join(f"`{name}={environ[name]}`" for name in ("RANK", "WORLD_SIZE") if environ.get(name))
+        missing = [f"`{name}`" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR") if not environ.get(name)]
+        raise IdentityError(f"{given} but no {' and no '.join(missing)}", "set all of them, or none")
+    notes = []
+    if environ.get("SLURM_JOB_ID") and int(environ.get("SLURM_NTASKS") or 1) > 1:
+        notes.append(
+            f"SLURM_NTASKS={environ['SLURM_NTASKS']} is what the job may start; this process is no task of a step: "
+            "`srun` starts one rank for each"
+        )
+    elif environ.get("PBS_NODEFILE"):
+        notes.append("PBS says nothing of ranks: start them with Serried, or with the site's MPI")
+    return Identity(notes=tuple(notes))

@@ -1,0 +1,119 @@
+"""What `run.log` writes: a line of JSON for each step, in `metrics-R.jsonl` beside the rank's log.
+
+A step costs a few microseconds: lines are written about once a second, and a number that is still on a GPU is not
+waited for before then. A process that is killed loses the last second; a torn last line is passed over by readers.
+Steps go on counting in the next attempt. What it does again replaces what was done before; see `history`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from serried.contract import files, names
+from serried.contract.layout import ElementDirectory, RunDirectory
+
+WRITE_SECONDS = 1.0
+RATES_SECONDS = 10.0
+MOST_HELD = 512
+
+Gauges = Callable[[], Dict[str, float]]
+"""Numbers that are read now and then: seconds waited for data since the start, bytes of memory at the most."""
+
+
+def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
+    """None where Serried has not started this process: then nothing is written unless the script says where."""
+    if not environ.get(names.RUN_DIR) or not environ.get(names.ATTEMPT):
+        return None
+    element = environ.get(names.ELEMENT)
+    place = RunDirectory(Path(environ[names.RUN_DIR])).element(int(element) if element else None)
+    attempt = place.attempt(int(environ[names.ATTEMPT]))
+    return attempt.node(int(environ.get(names.NODE) or 0)) / f"metrics-{rank}.jsonl"
+
+
+class Metrics:
+    def __init__(self, path: Optional[Path], gauges: Gauges = dict) -> None:
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._gauges = gauges
+        self._held: List[Tuple[float, int, Dict[str, Any]]] = []
+        now = time.monotonic()
+        self._next_write = now + WRITE_SECONDS
+        self._rated = now
+        self._rated_step: Optional[int] = None
+        self._waited = 0.0
+
+    def log(self, step: int, values: Dict[str, Any]) -> None:
+        if self._file is None:
+            return
+        self._held.append((time.time(), step, {name: _keep(value) for name, value in values.items()}))
+        now = time.monotonic()
+        if now >= self._next_write or len(self._held) >= MOST_HELD:
+            self.write()
+            self._next_write = now + WRITE_SECONDS
+        if now - self._rated >= RATES_SECONDS or self._rated_step is None:
+            self._rate(step, now)
+
+    def write(self) -> None:
+        """Everything held so far, in one write."""
+        held, self._held = self._held, []
+        if self._file is None or not held:
+            return
+        lines = [
+            json.dumps({"t": round(moment, 3), "step": step, **{name: _number(v) for name, v in values.items()}})
+            for moment, step, values in held
+        ]
+        try:
+            os.write(self._file, ("\n".join(lines) + "\n").encode())
+        except OSError:  # a full disk must not end a training; the next checkpoint says so loudly
+            return
+
+    def close(self) -> None:
+        self.write()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _rate(self, step: int, now: float) -> None:
+        """Throughput and its company, since the last time."""
+        gauges = self._gauges()
+        waited = gauges.pop("waited_seconds", None)
+        if self._rated_step is not None and step > self._rated_step:
+            seconds = now - self._rated
+            rates = {"steps_per_second": (step - self._rated_step) / seconds, **gauges}
+            rates["step_seconds"] = seconds / (step - self._rated_step)
+            if waited is not None:
+                rates["wait_share"] = (waited - self._waited) / seconds
+            self._held.append((time.time(), step, {f"serried/{name}": value for name, value in rates.items()}))
+        self._rated, self._rated_step, self._waited = now, step, waited or 0.0
+
+
+def _keep(value: Any) -> Any:
+    """`value` as it is now. A tensor on a GPU is copied there, without waiting for it."""
+    if isinstance(value, (int, float, str)):
+        return value
+    if hasattr(value, "detach"):
+        return value.detach().clone() if getattr(value, "is_cuda", False) else value.detach().item()
+    return value
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, (int, float, str)):
+        value = float(value)
+    # JSON has no words for these.
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def history(place: ElementDirectory, rank: int = 0) -> List[Dict[str, Any]]:
+    """What `rank` has logged in all attempts of a run or an element, each step once: as the last attempt did it."""
+    entries: List[Dict[str, Any]] = []
+    numbers = sorted(int(path.name) for path in place.attempts.glob("[0-9]*"))
+    for number in numbers:
+        for path in place.attempt(number).path.glob(f"node-*/metrics-{rank}.jsonl"):
+            again = [entry for entry in files.read_journal(path) if isinstance(entry.get("step"), int)]
+            first = again[0]["step"] if again else math.inf
+            entries = [entry for entry in entries if entry["step"] < first] + again
+    return entries

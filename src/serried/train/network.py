@@ -1,0 +1,136 @@
+"""Addresses, ports and interfaces by which ranks find one another, where the launcher leaves that to us."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Iterator, List, Mapping, Optional, Tuple
+
+from serried.contract import hostlist
+from serried.train.errors import StartError
+from serried.train.identities import Identity
+
+LOOPBACK = "127.0.0.1"
+_PORTS = range(10000, 30000)
+_CANDIDATES = 20
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
+
+
+def given(who: Identity, environ: Mapping[str, str]) -> Optional[Tuple[str, int]]:
+    """Where the launcher says that rank 0 is; None where it does not. Raises StartError where it cannot be so."""
+    host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    if not host:
+        return None
+    if who.spans_nodes and is_loopback(host):
+        raise StartError(
+            f"`MASTER_ADDR={host}` is every node's own, and the {who.world_size} ranks are on several",
+            "export the first node's address, or leave MASTER_ADDR unset",
+        )
+    if port and not port.isdecimal():
+        raise StartError(f"`MASTER_PORT={port}` is not a number")
+    return host, int(port) if port else next(ports(who))
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def ports(who: Identity) -> Iterator[int]:
+    """The same few ports on every rank of this launch, and likely others than those of another launch.
+
+    Outside the range from which the system takes ports for outgoing connections.
+    """
+    digest = hashlib.sha256((who.launch or "serried").encode()).digest()
+    low, high = _ephemeral()
+    allowed = [port for port in _PORTS if not low <= port <= high] or list(_PORTS)
+    start = int.from_bytes(digest[:4], "big")
+    for step in range(_CANDIDATES):
+        yield allowed[(start + step * 7) % len(allowed)]
+
+
+def _ephemeral() -> Tuple[int, int]:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return 32768, 60999
+    return int(low), int(high)
+
+
+def own_address(who: Identity) -> str:
+    """This host's address as the other nodes see it."""
+    if not who.spans_nodes:
+        return LOOPBACK
+    found = [route_to(host) for host in hostlist.expand(who.hosts)[1:2]]
+    found += [*_resolve(socket.gethostname()), route_to("192.0.2.1")]
+    return next((address for address in found if address and not is_loopback(address)), LOOPBACK)
+
+
+def first_host(who: Identity) -> Optional[str]:
+    """Rank 0's host as the launcher names it, if that name means anything here."""
+    hosts = hostlist.expand(who.hosts)
+    return hosts[0] if hosts and _resolve(hosts[0]) else None
+
+
+def _resolve(host: str) -> List[str]:
+    try:
+        return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, socket.AF_INET)]
+    except OSError:
+        return []
+
+
+def route_to(host: str) -> Optional[str]:
+    """The address of the interface that routes to `host`. A connected UDP socket knows it; nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
+    return None
+
+
+def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Optional[str]:
+    """The interface that gloo must be told to use; None where it finds a good one by itself.
+
+    It binds to the address of the host's name, which on many a Debian is 127.0.1.1: no other node can reach that.
+    """
+    if not who.spans_nodes or environ.get("GLOO_SOCKET_IFNAME"):
+        return None
+    addresses = _resolve(socket.gethostname())
+    if addresses and not is_loopback(addresses[0]):
+        return None
+    towards = route_to(master)
+    return None if towards is None or is_loopback(towards) else _interface_of(towards)
+
+
+def _interface_of(address: str) -> Optional[str]:
+    try:
+        import fcntl
+    except ImportError:  # no such thing on this system
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+def threads(who: Identity, environ: Mapping[str, str]) -> Optional[int]:
+    """How many threads torch may use, where nobody has said: this rank's share, not all of the node's."""
+    if environ.get("OMP_NUM_THREADS") or who.local_world_size == 1:
+        return None
+    told = environ.get("SLURM_CPUS_PER_TASK", "")
+    if who.source == "slurm" and told.isdecimal():
+        return max(1, int(told))
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, allowed // who.local_world_size)

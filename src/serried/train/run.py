@@ -1,0 +1,257 @@
+"""A session, seen by the script: who this process is, its device, and what the ranks do together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, Optional, TypeVar
+
+import torch
+from torch import nn
+
+from serried.contract import names
+from serried.train import joining, metrics, wrapping
+from serried.train.context import Stateful
+from serried.train.group import Group
+from serried.train.identities import Identity
+from serried.train.stopping import Ear, Stopping
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from serried.train.checkpoints import Checkpoints
+    from serried.train.checkpoints.cadence import Every
+
+T = TypeVar("T")
+
+
+class Left(BaseException):
+    """All ranks were asked to stop and have saved, in the midst of uneven data: the session ends here."""
+
+
+class Run:
+    """What `session()` gives. Its methods are for every rank alike, unless they say otherwise."""
+
+    def __init__(
+        self,
+        who: Identity,
+        device: torch.device,
+        group: Group,
+        ear: Ear,
+        *,
+        seed: int = 0,
+        directory: Optional[Path] = None,
+        metrics_path: Optional[Path] = None,
+    ) -> None:
+        self.identity = who
+        self.rank = who.rank
+        self.world_size = who.world_size
+        self.local_rank = who.local_rank
+        self.local_world_size = who.local_world_size
+        self.node_rank = who.node_rank
+        self.is_main = who.rank == 0
+        self.device = device
+        self.backend = group.backend
+        self.seed = seed
+        self.directory = directory
+        self.resume_from = _path(names.RESUME_FROM)
+        self.attempt = int(os.environ.get(names.ATTEMPT) or 1)
+        self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
+        self.loaders: List[Stateful] = []
+        self._progress = _Progress()
+        self.parts: Dict[str, Stateful] = {"progress": self._progress}
+        self._group = group
+        self._stopping = Stopping(ear, group.reduce_max if group.is_open else None)
+        self._checkpoints: List[Checkpoints] = []
+        self._metrics = metrics.Metrics(metrics_path, self._gauges)
+        self._saved_step: Optional[int] = None
+        self._is_mirrored = False
+        """Some rank may be out of data: nothing but what `_mirror` mirrors can be collective."""
+
+    # Together.
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self._group.barrier()
+
+    def all_reduce_mean(self, values: Mapping[str, Any], weight: float = 1.0) -> Dict[str, float]:
+        """The means over all ranks of numbers or one-element tensors; `weight` is how much this rank's count."""
+        return self._group.mean(values, weight)
+
+    def all_reduce_max(self, value: int) -> int:
+        return self._group.reduce_max((value,))[0]
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """Rank `src`'s `obj`, on every rank. It is pickled."""
+        return self._group.broadcast(obj, src)
+
+    def print(self, *values: Any, everywhere: bool = False, **options: Any) -> None:
+        """As `print`, on rank 0 alone; or on every rank, with rank and host in front."""
+        if everywhere:
+            print(f"[rank {self.rank} on {socket.gethostname()}]", *values, **{"flush": True, **options})
+        elif self.is_main:
+            print(*values, **{"flush": True, **options})
+
+    # What is trained, and on what.
+
+    def wrap(self, model: nn.Module, parallel: Optional[str] = None, **options: Any) -> Any:
+        """`model` on this rank's device, in DistributedDataParallel where there are other ranks.
+
+        `parallel`: `dp` for DataParallel over the GPUs of one process, `none` to leave it bare. Models that are
+        parallel or sharded already pass through. `options` go to DistributedDataParallel.
+        """
+        return wrapping.wrap(model, self.identity, self.device, parallel, **options)
+
+    def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
+        """Batches of `dataset`, each rank its share; their position is kept in checkpoints."""
+        from serried.train.data import make_loader
+
+        made = make_loader(
+            dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
+        )
+        self.loaders.append(made)
+        for checkpoints in self._checkpoints:
+            checkpoints.adopt(made)
+        return made
+
+    def checkpoints(
+        self, *, every: Every = "auto", keep: int = 3, best: Optional[str] = None, **objects: Any
+    ) -> Checkpoints:
+        """Keeps `objects` safe, and restores them here and now if there is something to continue from.
+
+        See `serried.train.checkpoints.Checkpoints` for what the options mean.
+        """
+        from serried.train.checkpoints import Checkpoints
+
+        made = Checkpoints(self, every=every, keep=keep, best=best, **objects)
+        self._checkpoints.append(made)
+        return made
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are left of `count`; one that a checkpoint was made in goes on from its middle."""
+        while self._progress.epoch < count and not self.is_saved:
+            epoch = self._progress.epoch
+            for loader in self.loaders:
+                if hasattr(loader, "set_epoch"):
+                    loader.set_epoch(epoch)
+            yield epoch
+            self._progress.epoch = epoch + 1
+            for checkpoints in self._checkpoints:
+                checkpoints.epoch()
+
+    def log(self, step: Optional[int] = None, **values: Any) -> None:
+        """Write `values` down for this step: the one after the last, unless `step` says otherwise."""
+        self._progress.step = self._progress.step + 1 if step is None else step
+        self._metrics.log(self._progress.step, values)
+
+    # Uneven data.
+
+    def uneven(
+        self, model: nn.Module, batches: Iterable[T], *optimizers: Any, enable: bool = True
+    ) -> ContextManager[Iterable[T]]:
+        """Train on `batches` though ranks have different numbers of them: `with run.uneven(model, loader) as batches:`.
+
+        With DDP, a rank that has run out lets the others finish. Call `ckpt.step()` once a batch, and nothing
+        else that is collective, until the block ends. For other models all ranks end with the first that runs out.
+        Free with one rank or `enable=False`.
+        """
+        return self._uneven(model, batches, optimizers, enable)
+
+    @contextlib.contextmanager
+    def _uneven(
+        self, model: nn.Module, batches: Iterable[T], optimizers: Iterable[Any], enable: bool
+    ) -> Iterator[Iterable[T]]:
+        if not enable or not self._group.is_open:
+            yield batches
+            return
+        found = joining.joinables(model, optimizers)
+        if not found:
+            yield joining.together(batches, self._group.reduce_max)
+            return
+        ddp: DistributedDataParallel = model  # type: ignore[assignment]
+        self._is_mirrored = not self._checkpoints
+
+        def mirror() -> None:
+            for checkpoints in self._checkpoints:
+                checkpoints.step()
+
+        try:
+            with joining.join(ddp, found, mirror):
+                yield batches
+        finally:
+            self._is_mirrored = False
+        if self.is_saved:  # whoever had run out of data has no loop to leave, and the others go the same way
+            raise Left
+
+    # The end.
+
+    def stop_reason(self) -> Optional[str]:
+        """Why all ranks should save and leave now, or None; call it once a step, on every rank.
+
+        `ckpt.step()` does, so a script that has checkpoints need not. The same on all ranks at the same call.
+        """
+        return None if self._is_mirrored else self._stopping.reason()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether `stop_reason()` or `ckpt.step()` has told of a request to stop; asks nobody."""
+        return self._stopping.agreed is not None
+
+    def saved_for_stop(self, step: int) -> None:
+        """All is saved up to `step`: the session will end with exit code 85, "please continue".
+
+        `ckpt.step()` does this; it is for scripts that save by themselves.
+        """
+        self._saved_step = step
+
+    @property
+    def is_saved(self) -> bool:
+        return self._saved_step is not None
+
+    def close(self) -> None:
+        """Let everything that this run has made finish what it is doing."""
+        self._metrics.close()
+        for made in self._checkpoints:
+            made.close()
+
+    def _gauges(self) -> Dict[str, float]:
+        gauges: Dict[str, float] = {}
+        waits = [loader.waited_seconds for loader in self.loaders if hasattr(loader, "waited_seconds")]
+        if waits:
+            gauges["waited_seconds"] = sum(waits)
+        if self.device.type == "cuda":
+            gauges["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+        else:
+            gauges["peak_memory_bytes"] = _peak_memory()
+        return gauges
+
+
+class _Progress:
+    """How far the script has come; the same on every rank, so one copy goes into a checkpoint."""
+
+    replicated = True
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.step = 0
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"epoch": self.epoch, "step": self.step}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.epoch, self.step = int(state["epoch"]), int(state["step"])
+
+
+def _path(name: str) -> Optional[Path]:
+    return Path(os.environ[name]) if os.environ.get(name) else None
+
+
+def _peak_memory() -> int:
+    try:
+        import resource
+    except ImportError:  # no such thing on this system
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if os.uname().sysname == "Darwin" else peak * 1024

@@ -1,0 +1,250 @@
+"""Checkpoints of several ranks: real processes, gloo, kill -9, and another number of ranks afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import train_ranks
+from train_ranks import Ended
+
+from serried.train.checkpoints import store
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+HEAD = """
+import json, logging, os, random, sys, torch
+import serried.train as st
+from torch import nn
+
+ROOT, STEPS = os.environ["ROOT"], int(os.environ["STEPS"])
+
+def tell(**values):
+    print(json.dumps(values), flush=True)
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+def fingerprint(model, optimizer):
+    own = [whole(each) for each in model.state_dict().values()]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    kept = {names[id(p)]: each for p, each in optimizer.state.items()}
+    state = [whole(each[key]) for _, each in sorted(kept.items()) for key in ("exp_avg", "exp_avg_sq", "step")]
+    return [float(each.double().abs().sum()) for each in own + state]
+
+def make():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+"""
+
+REPLICATED = (
+    HEAD
+    + """
+class Own:
+    replicated = False
+    def __init__(self): self.value = None
+    def state_dict(self): return {"value": self.value}
+    def load_state_dict(self, state): self.value = state["value"]
+
+with st.session(directory=ROOT, seed=7) as run:
+    model = run.wrap(make())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    own = Own()
+    ckpt = run.checkpoints(every="2 steps", model=model, optimizer=optimizer, own=own)
+    first, losses = ckpt.resumed_step, []
+    while ckpt.steps < STEPS:
+        own.value = [run.rank, ckpt.steps] if own.value is None else own.value
+        loss = model(torch.randn(4, 6)).square().mean() + random.random()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        ckpt.step()
+    tell(rank=run.rank, resumed=first, losses=losses, own=own.value, failures=ckpt.failures)
+"""
+)
+
+
+def run(script, root, steps, world_size=2, **changes):
+    return train_ranks.run(script, world_size, ROOT=str(root), STEPS=str(steps), **changes)
+
+
+def told(ended: Ended):
+    assert ended.status == 0, ended.errors
+    return json.loads(ended.output.splitlines()[-1])
+
+
+def whole_steps(root):
+    return [checkpoint.step for checkpoint in store.whole(Path(root))]
+
+
+def test_every_rank_goes_on_with_its_own_random_numbers_and_state(tmp_path):
+    uninterrupted = [told(rank) for rank in run(REPLICATED, tmp_path / "whole", 6)]
+    first = [told(rank) for rank in run(REPLICATED, tmp_path / "parts", 4)]
+    second = [told(rank) for rank in run(REPLICATED, tmp_path / "parts", 6)]
+    assert [rank["resumed"] for rank in second] == [4, 4]
+    assert [one["losses"] + two["losses"] for one, two in zip(first, second, strict=True)] == [
+        rank["losses"] for rank in uninterrupted
+    ]
+    assert second[0]["losses"] != second[1]["losses"]
+    assert [rank["own"] for rank in second] == [[0, 0], [1, 0]]
+    assert sorted(path.name for path in (tmp_path / "parts" / "step-6").iterdir()) == [
+        "COMPLETE",
+        "rank-0.pt",
+        "rank-1.pt",
+        "replicated.pt",
+    ]
+
+
+def test_another_number_of_ranks_goes_on_with_the_model_and_new_random_numbers(tmp_path):
+    for ended in run(REPLICATED, tmp_path, 2):
+        assert told(ended)["failures"] == 0
+    (only,) = run(REPLICATED, tmp_path, 4, world_size=1)
+    assert told(only)["resumed"] == 2
+    assert f"checkpoint {tmp_path}/step-2 is of 2 ranks, and there are 1 now: random numbers begin anew" in only.errors
+    assert [told(rank)["resumed"] for rank in run(REPLICATED, tmp_path, 6)] == [4, 4]
+
+
+KILLED = (
+    HEAD
+    + """
+class Large:
+    def __init__(self): self.value = torch.zeros(48 << 20, dtype=torch.uint8)
+    def state_dict(self): return {"value": self.value}
+    def load_state_dict(self, state): self.value = state["value"]
+
+with st.session(directory=ROOT) as run:
+    large = Large()
+    ckpt = run.checkpoints(every="1 step", large=large)
+    tell(rank=run.rank, pid=os.getpid(), writer=ckpt._saver.writer_pid, resumed=ckpt.resumed_step)
+    while ckpt.steps < STEPS:
+        large.value += 1
+        ckpt.step()
+        run.barrier()
+    ckpt.wait()
+    tell(rank=run.rank, value=int(large.value[0]))
+"""
+)
+
+
+def is_alive(pid):
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_during_a_save_leaves_no_writer_and_the_checkpoint_before(tmp_path, victim, wait_until):
+    port = train_ranks.free_port()
+    variables = [train_ranks.of_torch(rank, 2, port) for rank in range(2)]
+    ranks = train_ranks.start(KILLED, variables=variables, ROOT=str(tmp_path), STEPS="1000000")
+    try:
+        said = [json.loads(rank.stdout.readline()) for rank in ranks]
+        wait_until(lambda: whole_steps(tmp_path), what="a first checkpoint")
+        wait_until(lambda: list(tmp_path.glob("step-*.tmp/replicated.pt")), what="a save that goes on")
+        os.kill(said[victim]["pid"], signal.SIGKILL)
+        wait_until(lambda: not is_alive(said[victim]["writer"]), what="the end of the rank's writer")
+    finally:
+        train_ranks.finish_now(ranks)
+    wait_until(lambda: not any(is_alive(each["writer"]) for each in said), what="the end of all writers")
+    newest = whole_steps(tmp_path)[0]
+    again = run(KILLED, tmp_path, newest + 1)
+    for ended in again:
+        assert told(ended)["value"] == newest + 1
+    assert json.loads(again[0].output.splitlines()[0])["resumed"] == newest
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_rank_whose_disk_is_full_costs_the_checkpoint_and_rank_0_says_whose(tmp_path):
+    script = REPLICATED.replace(
+        "    first, losses",
+        "    if run.rank == 1:\n"
+        "        import resource\n"
+        "        resource.prlimit(ckpt._saver.writer_pid, resource.RLIMIT_FSIZE, (64, 64))\n"
+        "    first, losses",
+    )
+    first, second = run(script, tmp_path, 2)
+    assert re.findall(r"checkpoint of step 2 was NOT saved.*: (.*)", first.errors) == [
+        "rank 1 could not write its part"
+    ]
+    assert re.findall(r"checkpoint of step 2 was NOT saved.*: (.*)", second.errors) == ["File too large"]
+    assert list(tmp_path.glob("step-*")) == []
+
+
+SHARDED = (
+    HEAD
+    + """
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+
+with st.session(directory=ROOT, seed=7) as run:
+    model = make()
+    if os.environ["SHARD"] == "yes":
+        mesh = init_device_mesh("cpu", (run.world_size,))
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    ckpt = run.checkpoints(every="1 step", model=model, optimizer=optimizer)
+    before = fingerprint(model, optimizer) if ckpt.resumed_step else None
+    generator = torch.Generator().manual_seed(ckpt.steps)
+    while ckpt.steps < STEPS:
+        loss = model(torch.randn(4, 6, generator=generator)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        ckpt.step()
+    ckpt.wait()
+    after = fingerprint(model, optimizer)
+    tell(rank=run.rank, resumed=ckpt.resumed_step, before=before, after=after, failures=ckpt.failures)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """`saved(ranks, shard)`: checkpoints of steps 1 and 2, and what the ranks said; written once."""
+    known = {}
+
+    def write(ranks, shard):
+        if (ranks, shard) not in known:
+            root = tmp_path_factory.mktemp("saved")
+            known[ranks, shard] = root, [told(rank) for rank in run(SHARDED, root, 2, ranks, SHARD=shard)]
+        return known[ranks, shard]
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("writers", "readers"),
+    [((2, "yes"), (1, "yes")), ((2, "yes"), (1, "no")), ((1, "yes"), (2, "yes")), ((1, "no"), (2, "yes"))],
+    ids=["2 to 1", "2 to 1 unsharded", "1 to 2", "1 unsharded to 2"],
+)
+def test_sharded_state_comes_back_on_any_number_of_ranks(tmp_path, saved, writers, readers):
+    root, written = saved(*writers)
+    shutil.copytree(root, tmp_path / "copy")
+    read = [told(rank) for rank in run(SHARDED, tmp_path / "copy", 3, readers[0], SHARD=readers[1])]
+    assert {rank["failures"] for rank in written + read} == {0}
+    assert [rank["resumed"] for rank in read] == [2] * readers[0]
+    assert [rank["before"] for rank in read] == [written[0]["after"]] * readers[0]
+    assert whole_steps(tmp_path / "copy") == [3, 2, 1]
+
+
+def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
+    checkpoint = store.whole(saved(2, "yes")[0])[0]
+    assert checkpoint.sharded == ["model", "optimizer"]
+    assert sorted(checkpoint.files) == [
+        "rank-0.pt",
+        "rank-1.pt",
+        "replicated.pt",
+        "sharded/.metadata",
+        "sharded/__0_0.distcp",
+        "sharded/__1_0.distcp",
+    ]
+    assert store.damaged(checkpoint) is None

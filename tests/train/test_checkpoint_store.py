@@ -1,0 +1,166 @@
+"""Which checkpoints are whole, and which are kept: what a writer leaves at every moment at which it may be killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+
+import pytest
+
+from serried.train.checkpoints import store
+
+CONTENT = b"weights"
+
+
+@pytest.fixture
+def root(tmp_path):
+    path = tmp_path / "checkpoints"
+    path.mkdir()
+    return path
+
+
+def document_of(step, **changes):
+    return {
+        "schema": 1,
+        "step": step,
+        "attempt": 1,
+        "world_size": 1,
+        "written": 0,
+        "sharded": [],
+        "metric": None,
+    } | changes
+
+
+def make(root, step, content=CONTENT, **changes):
+    aside = store.prepare(root, step)
+    (aside / "replicated.pt").write_bytes(content)
+    files = {"replicated.pt": {"size": len(content), "crc32": f"{zlib.crc32(content):08x}"}}
+    return store.commit(root, step, {**document_of(step, **changes), "files": files})
+
+
+def names(root):
+    return sorted(path.name for path in root.iterdir())
+
+
+def whole_steps(root):
+    return [checkpoint.step for checkpoint in store.whole(root)]
+
+
+def test_a_checkpoint_is_a_directory_named_by_its_step_with_complete_beside_its_files(root):
+    made = make(root, 100)
+    assert sorted(path.relative_to(root).as_posix() for path in root.rglob("*")) == [
+        "step-100",
+        "step-100/COMPLETE",
+        "step-100/replicated.pt",
+    ]
+    assert json.loads((root / "step-100" / "COMPLETE").read_text()) == {
+        **document_of(100),
+        "files": {"replicated.pt": {"size": 7, "crc32": f"{zlib.crc32(CONTENT):08x}"}},
+    }
+    assert store.whole(root) == [made]
+
+
+def test_the_newest_step_comes_first_and_numbers_are_not_sorted_as_words(root):
+    for step in (9, 100, 20):
+        make(root, step)
+    assert whole_steps(root) == [100, 20, 9]
+
+
+def test_a_complete_that_was_cut_at_any_byte_makes_no_checkpoint(root):
+    made = make(root, 5)
+    complete = made.path / "COMPLETE"
+    text = complete.read_bytes()
+    believed = []
+    for length in range(len(text)):
+        complete.write_bytes(text[:length])
+        believed += [text[length:]] if store.open_checkpoint(made.path) else []
+    assert believed == [b"\n"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: (path / "COMPLETE").unlink(),
+        lambda path: (path / "replicated.pt").unlink(),
+        lambda path: (path / "replicated.pt").write_bytes(CONTENT[:-1]),
+        lambda path: (path / "COMPLETE").write_text("[]"),
+        lambda path: (path / "COMPLETE").write_text('{"schema": 2}'),
+        lambda path: (path / "COMPLETE").write_text('{"schema": 1, "step": 7, "files": ["replicated.pt"]}'),
+    ],
+)
+def test_what_is_torn_is_passed_over(root, change):
+    make(root, 3)
+    change(make(root, 7).path)
+    assert whole_steps(root) == [3]
+
+
+def test_what_is_still_being_written_is_passed_over(root):
+    make(root, 3)
+    (store.prepare(root, 7) / "replicated.pt").write_bytes(CONTENT)
+    assert whole_steps(root) == [3]
+
+
+def test_content_that_has_changed_is_damage_though_the_size_is_right(root):
+    made = make(root, 3)
+    assert store.damaged(made) is None
+    (made.path / "replicated.pt").write_bytes(b"Weights")
+    assert [checkpoint.step for checkpoint in store.whole(root)] == [3]
+    assert store.damaged(made) == "`replicated.pt` has changed since it was written"
+    (made.path / "replicated.pt").unlink()
+    assert store.damaged(made) == "`replicated.pt` cannot be read: No such file or directory"
+
+
+def test_a_checksum_is_that_of_the_whole_file_however_large(tmp_path):
+    content = bytes(range(256)) * (store.CHUNK // 100)
+    (tmp_path / "large").write_bytes(content)
+    assert store.checksum(tmp_path / "large") == f"{zlib.crc32(content):08x}"
+
+
+def test_a_torn_checkpoint_of_the_same_step_makes_room(root):
+    torn = make(root, 7).path
+    (torn / "COMPLETE").unlink()
+    (torn / "rank-9.pt").write_bytes(b"of another attempt")
+    make(root, 7)
+    assert names(root) == ["step-7"]
+    assert names(root / "step-7") == ["COMPLETE", "replicated.pt"]
+
+
+def test_the_newest_stay_and_what_is_torn_and_older_goes(root):
+    for step in (1, 2, 3, 4):
+        make(root, step)
+    (root / "step-2" / "COMPLETE").unlink()
+    store.prepare(root, 3)
+    store.prepare(root, 9)
+    (root / "notes.txt").write_text("mine")
+    (root / "step-x").mkdir()
+    store.tidy(root, 2, None)
+    assert names(root) == ["notes.txt", "step-3", "step-4", "step-9.tmp", "step-x"]
+
+
+@pytest.mark.parametrize(("best", "kept"), [("max", [2, 4, 5]), ("min", [3, 4, 5]), (None, [4, 5])])
+def test_the_best_stays_beside_the_newest(root, best, kept):
+    for step, metric in ((1, 0.5), (2, 0.9), (3, 0.1), (4, None), (5, 0.4)):
+        make(root, step, metric=metric)
+    store.tidy(root, 2, best)
+    assert sorted(whole_steps(root)) == kept
+
+
+def test_where_nothing_is_whole_nothing_is_removed(root):
+    (make(root, 1).path / "COMPLETE").unlink()
+    store.prepare(root, 0)
+    store.tidy(root, 2, None)
+    assert names(root) == ["step-0.tmp", "step-1"]
+
+
+def test_a_removal_that_is_cut_short_leaves_a_torn_checkpoint_and_not_a_wrong_one(root, monkeypatch):
+    for step in (1, 2, 3):
+        make(root, step)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    store.tidy(root, 2, None)
+    assert names(root / "step-1") == ["replicated.pt"]
+    assert whole_steps(root) == [3, 2]
+
+
+def test_a_directory_that_is_not_there_has_no_checkpoints(root):
+    assert store.whole(root / "never") == []

@@ -1,0 +1,127 @@
+"""The settings of a training: where they come from, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import serried.train as st
+from serried.train.errors import ConfigError
+
+
+@dataclass
+class Model:
+    width: int = 24
+    norm: str = "group"
+
+
+@dataclass
+class Config:
+    lr: float = 1e-3
+    epochs: int = 3
+    verbose: bool = False
+    name: str = "digits"
+    data: Path = Path("/data")
+    stop_at: int | None = None
+    sizes: list[int] = field(default_factory=lambda: [1, 2])
+    model: Model = field(default_factory=Model)
+
+
+def test_without_settings_the_defaults_hold():
+    assert st.config(Config, argv=[]) == Config()
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--lr", "0.5", "--epochs=7"], Config(lr=0.5, epochs=7)),
+        (["--lr", "1"], Config(lr=1.0)),
+        (["--verbose"], Config(verbose=True)),
+        (["--verbose", "--no-verbose"], Config()),
+        (["--verbose=no"], Config()),
+        (["--model.width", "8", "model.norm=batch"], Config(model=Model(8, "batch"))),
+        (["--stop-at", "9"], Config(stop_at=9)),
+        (["--stop_at=9", "--stop_at=none"], Config()),
+        (["--sizes", "4,5,6"], Config(sizes=[4, 5, 6])),
+        (["--sizes=[7]"], Config(sizes=[7])),
+        (["--data", "~/x y"], Config(data=Path("~/x y"))),
+        (["--name=", "--name", "-rf $(id)"], Config(name="-rf $(id)")),
+    ],
+)
+def test_the_command_line_sets_and_keeps_types(argv, expected):
+    made = st.config(Config, argv=argv)
+    assert made == expected
+    assert type(made.lr) is float
+
+
+def test_the_command_line_wins_over_what_serried_hands_on(monkeypatch):
+    monkeypatch.setenv("SERRIED_CONFIG", json.dumps({"lr": 1, "epochs": 5, "model": {"width": 9}, "model.norm": "x"}))
+    assert st.config(Config(name="own"), argv=["--epochs", "6"]) == Config(
+        lr=1.0, epochs=6, name="own", model=Model(9, "x")
+    )
+
+
+def test_a_dict_gives_a_dict_and_is_left_as_it_was():
+    defaults = {"lr": 0.1, "model": {"width": 1}, "tags": ["a"], "none": None}
+    assert st.config(defaults, argv=["--model.width=3", "--tags", "b,c", "--none", "[1]"]) == {
+        "lr": 0.1, "model": {"width": 3}, "tags": ["b", "c"], "none": [1]
+    }  # fmt: skip
+    assert defaults["model"] == {"width": 1}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--model.widht", "3"],
+            "the command line sets `model.widht`, which this program does not have\nhint: did you mean `model.width`?",
+        ),
+        (["--epochs", "many"], "the command line sets `epochs` to `many`, which is no `int`"),
+        (["--epochs", "1.5"], "the command line sets `epochs` to `1.5`, which is no `int`"),
+        (["--verbose=perhaps"], "the command line sets `verbose` to `perhaps`, which is no `bool`"),
+        (["--epochs"], "the command line sets `epochs` to ``, which is no `int`"),
+        (["train"], "`train` is no setting\nhint: write `--name value`; `--help` lists them"),
+    ],
+)
+def test_what_cannot_be_is_refused(argv, message):
+    with pytest.raises(ConfigError) as raised:
+        st.config(Config, argv=argv)
+    assert str(raised.value) == message
+
+
+def test_a_setting_from_serried_toml_of_the_wrong_type_is_refused(monkeypatch):
+    monkeypatch.setenv("SERRIED_CONFIG", '{"epochs": 2.5}')
+    with pytest.raises(ConfigError, match=r"serried\.toml sets `epochs` to `2\.5`, which is no `int`"):
+        st.config(Config, argv=[])
+
+
+def test_help_lists_every_setting(capsys):
+    with pytest.raises(SystemExit) as ended:
+        st.config(Model, argv=["--help"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "  --width  24\n  --norm   group\n")
+
+
+def test_the_fingerprint_is_of_the_settings_and_not_of_this_machine():
+    mine = st.fingerprint(Config(data=Path("/home/ada/data"), name="/scratch/x"))
+    assert mine == st.fingerprint(Config(data=Path("/other"), name="/y"))
+    assert mine != st.fingerprint(Config(lr=0.5, name="/y"))
+    assert st.fingerprint({"a": 1, "b": 2}) == st.fingerprint({"b": 2, "a": 1})
+
+
+def test_the_settings_are_kept_among_the_results(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERRIED_RESULTS_DIR", str(tmp_path / "results"))
+    made = st.config(Model, argv=["--width=7"])
+    kept = json.loads((tmp_path / "results" / "config.json").read_text())
+    assert kept == {"config": {"width": 7, "norm": "group"}, "fingerprint": st.fingerprint(made)}
+
+
+def test_other_ranks_keep_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERRIED_RESULTS_DIR", str(tmp_path))
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    st.config(Model, argv=[])
+    assert not (tmp_path / "config.json").exists()

@@ -1,0 +1,307 @@
+"""Who a process is, from environments as launchers really make them."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.train.errors import IdentityError
+from serried.train.identities import Identity, identity, tasks_per_node
+
+AGENT = {
+    "SERRIED_MARK": "k3f9q2/-/1",
+    "SERRIED_RUN_ID": "k3f9q2",
+    "SERRIED_ATTEMPT": "1",
+    "TORCHELASTIC_RUN_ID": "k3f9q2",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "41234",
+}
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "2f1d4a0c-8f0e-4f8e-9d0e-1f8f6f0f3b1a",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "0",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "ROLE_RANK": "3",
+    "ROLE_WORLD_SIZE": "4",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "29500",
+    "OMP_NUM_THREADS": "1",
+}
+HOROVOD = {
+    "HOROVOD_RANK": "3",
+    "HOROVOD_SIZE": "4",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_CROSS_RANK": "1",
+    "HOROVOD_CROSS_SIZE": "2",
+    "HOROVOD_HOSTNAME": "n2",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "51234",
+    "HOROVOD_CONTROLLER": "gloo",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_NODE_RANK": "1",
+    "PMIX_RANK": "3",
+    "PMIX_NAMESPACE": "1725366273",
+}
+INTEL_MPI = {
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "MPI_LOCALRANKID": "1",
+    "MPI_LOCALNRANKS": "2",
+    "PMI_FD": "9",
+}
+PALS = {
+    "PALS_RANKID": "5",
+    "PMI_SIZE": "8",
+    "PMI_RANK": "5",
+    "PMI_LOCAL_RANK": "1",
+    "PMI_LOCAL_SIZE": "4",
+    "PALS_LOCAL_RANKID": "1",
+    "PALS_LOCAL_SIZE": "4",
+    "PALS_NODEID": "1",
+    "PALS_APID": "6b2e",
+}
+MVAPICH = {
+    "MV2_COMM_WORLD_RANK": "3",
+    "MV2_COMM_WORLD_SIZE": "4",
+    "MV2_COMM_WORLD_LOCAL_RANK": "1",
+    "MV2_COMM_WORLD_LOCAL_SIZE": "2",
+}
+BATCH_SHELL = {
+    "SLURM_CPUS_ON_NODE": "2",
+    "SLURM_GPUS_PER_NODE": "v100:4",
+    "SLURM_JOB_ID": "1",
+    "SLURM_JOB_NODELIST": "n[1-3]",
+    "SLURM_JOB_NUM_NODES": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NNODES": "3",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "5",
+    "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_PROCID": "0",
+    "SLURM_SUBMIT_DIR": "/home/ada",
+    "SLURM_TASKS_PER_NODE": "2(x2),1",
+}
+STEP = {
+    **BATCH_SHELL,
+    "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "3",
+    "SLURM_SRUN_COMM_HOST": "127.0.0.1",
+    "SLURM_STEPID": "0",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_LAUNCHER_PORT": "44953",
+    "SLURM_STEP_NODELIST": "n[1-3]",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_TOPOLOGY_ADDR": "n2",
+}
+PER_NODE_STEP = {
+    **STEP,
+    "SLURM_LOCALID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+}
+PMI2_STEP = {**PER_NODE_STEP, "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_JOBID": "1.1", "PMI_FD": "11"}
+SHELL_STEP = {
+    **STEP,
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1",
+}
+FLUX = {
+    "FLUX_JOB_ID": "ƒ2x9",
+    "FLUX_TASK_RANK": "3",
+    "FLUX_JOB_SIZE": "4",
+    "FLUX_TASK_LOCAL_ID": "1",
+    "FLUX_JOB_NNODES": "2",
+}
+JSRUN = {
+    "LSB_JOBID": "88",
+    "JSM_NAMESPACE_RANK": "3",
+    "JSM_NAMESPACE_SIZE": "4",
+    "JSM_NAMESPACE_LOCAL_RANK": "1",
+    "JSM_NAMESPACE_LOCAL_SIZE": "2",
+}
+GENERIC = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "29500",
+}
+ONE_RANK_OF_OURS = {**AGENT, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+FOURTH = (3, 4, 1, 2, 1)
+SIXTH = (5, 8, 1, 4, 1)
+
+
+def place(who: Identity):
+    return who.rank, who.world_size, who.local_rank, who.local_world_size, who.node_rank
+
+
+@pytest.mark.parametrize(
+    ("environ", "source", "expected"),
+    [
+        pytest.param(AGENT, "serried", SIXTH, id="our agent"),
+        pytest.param({**PER_NODE_STEP, **AGENT}, "serried", SIXTH, id="our agent in a step of one task on each node"),
+        pytest.param(TORCHRUN, "torchrun", FOURTH, id="torchrun"),
+        pytest.param({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", FOURTH, id="torchrun without a run id"),
+        pytest.param({**PER_NODE_STEP, **TORCHRUN}, "torchrun", FOURTH, id="torchrun once on each node of a step"),
+        pytest.param({**AGENT, **TORCHRUN}, "torchrun", FOURTH, id="torchrun as a rank of ours"),
+        pytest.param(HOROVOD, "horovod", FOURTH, id="horovodrun"),
+        pytest.param({**HOROVOD, **SHELL_STEP}, "horovod", FOURTH, id="horovodrun in an interactive step"),
+        pytest.param(OPEN_MPI, "open-mpi", FOURTH, id="Open MPI"),
+        pytest.param({**OPEN_MPI, **PER_NODE_STEP}, "open-mpi", FOURTH, id="Open MPI, its daemons in a step"),
+        pytest.param({**OPEN_MPI, **ONE_RANK_OF_OURS}, "open-mpi", FOURTH, id="Open MPI as a rank of ours"),
+        pytest.param(
+            {**OPEN_MPI, "RANK": "3", "WORLD_SIZE": "4"}, "open-mpi", FOURTH, id="Open MPI with RANK exported"
+        ),
+        pytest.param(INTEL_MPI, "pmi", FOURTH, id="Intel MPI"),
+        pytest.param(PALS, "pmi", SIXTH, id="PALS"),
+        pytest.param(MVAPICH, "mvapich", FOURTH, id="MVAPICH2"),
+        pytest.param(STEP, "slurm", (3, 5, 1, 2, 1), id="Slurm step"),
+        pytest.param(
+            {**STEP, "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "2"},
+            "slurm",
+            (4, 5, 0, 1, 2),
+            id="Slurm step, the smaller node",
+        ),
+        pytest.param(PMI2_STEP, "slurm", (1, 2, 0, 1, 1), id="Slurm step with PMI-2, which knows no local rank"),
+        pytest.param(SHELL_STEP, "slurm", (0, 1, 0, 1, 0), id="srun --pty bash"),
+        pytest.param({**GENERIC, **SHELL_STEP}, "generic", FOURTH, id="ranks started by hand within srun --pty bash"),
+        pytest.param(FLUX, "flux", FOURTH, id="Flux"),
+        pytest.param(JSRUN, "jsrun", FOURTH, id="jsrun"),
+        pytest.param(GENERIC, "generic", FOURTH, id="RANK and its kin"),
+        pytest.param({}, "local", (0, 1, 0, 1, 0), id="nothing"),
+        pytest.param({"RANK": "", "WORLD_SIZE": ""}, "local", (0, 1, 0, 1, 0), id="empty variables"),
+        pytest.param(BATCH_SHELL, "local", (0, 1, 0, 1, 0), id="Slurm batch shell"),
+        pytest.param({"PBS_NODEFILE": "/gone", "PBS_TASKNUM": "1"}, "local", (0, 1, 0, 1, 0), id="PBS job"),
+    ],
+)
+def test_each_launcher_is_understood(environ, source, expected):
+    who = identity(environ)
+    assert (who.source, place(who)) == (source, expected)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        pytest.param(
+            {**STEP, "RANK": "0", "WORLD_SIZE": "1"},
+            "a Slurm step says `SLURM_PROCID=3`, but the environment says `RANK=0`",
+            id="a stale RANK from the login shell",
+        ),
+        pytest.param(
+            {**STEP, **GENERIC, "LOCAL_RANK": "0"},
+            "a Slurm step says `SLURM_STEP_NUM_TASKS=5`, but the environment says `WORLD_SIZE=4`",
+            id="a stale world",
+        ),
+        pytest.param(
+            {**STEP, **TORCHRUN},
+            "torchrun says `WORLD_SIZE=4`, but a Slurm step says `SLURM_STEP_NUM_TASKS=5`\n"
+            "hint: start torchrun once on each node: `srun --ntasks-per-node=1`",
+            id="torchrun in each of several tasks",
+        ),
+        pytest.param(
+            {**OPEN_MPI, **AGENT},
+            "Serried's agent says `RANK=5`, but Open MPI says `OMPI_COMM_WORLD_RANK=3`",
+            id="two launchers of several ranks",
+        ),
+        pytest.param({**GENERIC, "RANK": "4"}, "`RANK=4`, but `WORLD_SIZE=4`", id="a rank beyond the world"),
+        pytest.param({**GENERIC, "RANK": "three"}, "`RANK=three` is not a number", id="no number"),
+        pytest.param({"RANK": "1"}, "`RANK=1` but no `WORLD_SIZE` and no `MASTER_ADDR`", id="RANK alone"),
+        pytest.param(
+            {"RANK": "0", "WORLD_SIZE": "2"}, "`RANK=0` and `WORLD_SIZE=2` but no `MASTER_ADDR`", id="no address"
+        ),
+        pytest.param(
+            {"PMI_RANK": "1", "PMI_SIZE": "2"},
+            "MPICH or Intel MPI started this process, but does not say `MPI_LOCALRANKID` or `PMI_LOCAL_RANK`",
+            id="no local rank",
+        ),
+        pytest.param(
+            {**STEP, "SLURM_NODEID": "3"},
+            "`SLURM_NODEID=3`, but `SLURM_STEP_TASKS_PER_NODE=2(x2),1`",
+            id="a node beyond the step",
+        ),
+    ],
+)
+def test_contradictions_are_refused_by_name(environ, message):
+    with pytest.raises(IdentityError) as raised:
+        identity(environ)
+    assert str(raised.value).startswith(message)
+
+
+def test_explain_shows_what_was_read():
+    assert identity(STEP).explain() == (
+        "rank 3 of 5, local rank 1 of 2, node 1\n"
+        "as a Slurm step says:\n"
+        "  SLURM_PROCID=3\n"
+        "  SLURM_STEP_NUM_TASKS=5\n"
+        "  SLURM_LOCALID=1\n"
+        "  SLURM_NODEID=1\n"
+        "  SLURM_STEP_TASKS_PER_NODE=2(x2),1\n"
+        "  SLURM_STEP_NODELIST=n[1-3]"
+    )
+
+
+def test_explain_says_why_a_batch_shell_is_one_process():
+    assert identity(BATCH_SHELL).explain() == (
+        "rank 0 of 1, local rank 0 of 1, node 0\n"
+        "no launcher has set its variables: one process\n"
+        "SLURM_NTASKS=5 is what the job may start; this process is no task of a step: `srun` starts one rank for each"
+    )
+
+
+def test_pals_counts_the_lines_of_the_node_file_where_it_does_not_know_the_world(tmp_path):
+    nodes = tmp_path / "nodes"
+    nodes.write_text("n1\nn1\nn2\nn2\n")
+    environ = {
+        "PALS_RANKID": "3",
+        "PALS_LOCAL_RANKID": "1",
+        "PALS_LOCAL_SIZE": "2",
+        "PALS_NODEID": "1",
+        "PBS_NODEFILE": str(nodes),
+    }
+    assert place(identity(environ)) == FOURTH
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("4", [4]), ("4(x2),2", [4, 4, 2]), ("1(x3)", [1, 1, 1]), ("2, 3", [2, 3])]
+)
+def test_tasks_per_node_are_read_as_slurm_writes_them(text, counts):
+    assert tasks_per_node(text) == counts
+
+
+def test_others_find_the_same_in_torchruns_words():
+    assert identity(OPEN_MPI).variables() == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "NODE_RANK": "1",
+    }

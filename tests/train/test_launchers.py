@@ -1,0 +1,142 @@
+"""Sessions under real launchers: our agent, here and on Slurm, and srun alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import train_ranks
+
+import serried
+from serried.contract.files import read_json
+from serried.contract.layout import RunDirectory
+from serried.train.metrics import history
+
+pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+WHO = """
+import json
+import serried.train as st
+with st.session(start_seconds=60) as run:
+    told = run.broadcast_object(run.rank, src=run.world_size - 1)
+    print(json.dumps([run.identity.source, run.rank, run.world_size, run.local_rank, run.local_world_size,
+                      run.node_rank, told]), flush=True)
+"""
+
+COUNTS = """
+import json, os, time
+import serried.train as st
+
+with st.session() as run:
+    file = run.directory / "step.json"
+    first = json.loads(file.read_text()) if file.exists() else 0
+    run.barrier()
+    for step in range(first, 1_000_000):
+        time.sleep(0.02)
+        run.log(step=step, of=run.attempt)
+        if run.attempt == 2 and step == first + 5:
+            break
+        reason = run.stop_reason()
+        if reason:
+            print(json.dumps([run.rank, run.attempt, first, step, reason]), flush=True)
+            run.barrier()
+            if run.is_main:
+                file.write_text(json.dumps(step))
+            run.barrier()
+            run.saved_for_stop(step)
+            break
+    else:
+        raise SystemExit("never told to stop")
+    if not run.stop_requested:
+        print(json.dumps([run.rank, run.attempt, first, step, None]), flush=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "who.py").write_text(WHO)
+    (folder / "counts.py").write_text(COUNTS)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", train_ranks.SOURCE)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("SCRATCH", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    return folder
+
+
+def command(*words):
+    return [sys.executable, "-m", "serried", *words]
+
+
+@pytest.mark.usefixtures("project")
+def test_our_agents_ranks_know_who_they_are():
+    done = subprocess.run(
+        command("run", "--ranks", "2", "--", sys.executable, "who.py"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = sorted(line[line.index('["serried') :] for line in done.stdout.splitlines() if '["serried' in line)
+    assert [json.loads(line) for line in said] == [["serried", 0, 2, 0, 2, 0, 1], ["serried", 1, 2, 1, 2, 0, 1]]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
+    submit = command("submit", "--json", "--cluster", "local", "--ranks", "2", "--time", "40s")
+    done = subprocess.run(
+        [*submit, "--set", "limit.restarts=1", "--", sys.executable, "counts.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run = serried.find(json.loads(done.stdout)["runs"][0]["id"])
+    assert run.wait(150) == "COMPLETED", [run.logs(0, attempt=1), run.logs(0)]
+    place = RunDirectory(run.directory)
+    ((_, _, first, saved, reason),) = told(run.logs(0, attempt=1))
+    assert (first, reason) == (0, "limit")
+    assert told(run.logs(1, attempt=1)) == [[1, 1, 0, saved, "limit"]]
+    assert [told(run.logs(rank)) for rank in (0, 1)] == [[[rank, 2, saved, saved + 5, None]] for rank in (0, 1)]
+    assert (read_json(place.attempt(1).exit) or {})["state"] == "REQUEUED"
+    steps = history(place, rank=1)
+    assert [entry["step"] for entry in steps if "of" in entry] == list(range(saved + 6))
+    assert [entry["of"] for entry in steps if "of" in entry][-6:] == [2] * 6
+
+
+def told(log):
+    return [json.loads(line) for line in log.splitlines() if line.startswith("[")]
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("project")
+def test_ranks_of_an_uneven_slurm_step_find_one_another(in_lab):
+    """Three nodes, with 2, 1 and 1 tasks, whose names lead nowhere: rank 0 leaves a note where all of them work."""
+    done = in_lab.run(
+        *("srun", "-N3", "-n4", "--cpus-per-task=1", "--mem=0", "-t2"),
+        *(f"--chdir={Path.cwd()}", sys.executable, "who.py"),
+        timeout=150,
+    )
+    assert done.status == 0, done.stderr
+    said = sorted(json.loads(line) for line in done.stdout.splitlines())
+    assert [line[:3] for line in said] == [["slurm", rank, 4] for rank in range(4)]
+    assert {line[-1] for line in said} == {3}
+    assert sorted(line[5] for line in said) == [0, 0, 1, 2]
+    assert [line[3:5] for line in said if line[5] == 0] == [[0, 2], [1, 2]]
+    assert list(Path.cwd().glob(".serried*")) == []
+
+
+@pytest.mark.usefixtures("project", "in_lab")
+@pytest.mark.slurm
+def test_our_agents_ranks_on_two_nodes_of_slurm():
+    run = serried.submit([sys.executable, "who.py"], cluster="slurm", nodes=2, ranks=1, gpus=0, mem="100M", time="2m")
+    assert run.wait(150) == "COMPLETED", run.logs()
+    assert [told(run.logs(rank)) for rank in (0, 1)] == [[["serried", rank, 2, 0, 1, rank, 1]] for rank in (0, 1)]

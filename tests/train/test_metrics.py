@@ -1,0 +1,119 @@
+"""What `run.log` writes, and what a reader finds after several attempts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from serried.contract.layout import ElementDirectory, RunDirectory
+from serried.train import metrics
+from serried.train.metrics import Metrics, default_path, history
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps(path):
+    return [{key: value for key, value in entry.items() if key != "t"} for entry in lines(path)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics-0.jsonl"
+
+
+def test_each_step_is_a_line(path):
+    log = Metrics(path)
+    log.log(1, {"loss": 0.5, "images": 64})
+    log.log(2, {"loss": 0.25, "note": "warm"})
+    log.close()
+    assert steps(path) == [{"step": 1, "loss": 0.5, "images": 64}, {"step": 2, "loss": 0.25, "note": "warm"}]
+
+
+def test_what_json_has_no_word_for_is_written_as_text(path):
+    log = Metrics(path)
+    log.log(1, {"a": float("nan"), "b": float("inf"), "c": -float("inf")})
+    log.close()
+    assert steps(path) == [{"step": 1, "a": "nan", "b": "inf", "c": "-inf"}]
+
+
+def test_lines_are_written_while_training_goes_on(path, monkeypatch):
+    monkeypatch.setattr(metrics, "WRITE_SECONDS", 0)
+    log = Metrics(path)
+    log.log(1, {"loss": 1.0})
+    log.log(2, {"loss": 1.0})
+    assert [entry["step"] for entry in lines(path)] == [1, 2]
+    log.close()
+
+
+def test_many_steps_are_not_held_back_for_a_second(path, monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_HELD", 3)
+    log = Metrics(path)
+    for step in range(7):
+        log.log(step, {})
+    assert [entry["step"] for entry in lines(path)] == [0, 1, 2, 3, 4, 5]
+    log.close()
+
+
+def test_without_a_path_nothing_is_written(tmp_path):
+    log = Metrics(None)
+    log.log(1, {"loss": object()})
+    log.close()
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_throughput_waiting_and_memory_are_told_without_being_asked(path, monkeypatch):
+    monkeypatch.setattr(metrics, "RATES_SECONDS", 0)
+    gauges = iter([{"waited_seconds": 1.0, "peak_memory_bytes": 7}, {"waited_seconds": 1.0, "peak_memory_bytes": 9}])
+    log = Metrics(path, lambda: next(gauges))
+    log.log(10, {"loss": 1.0})
+    log.log(14, {"loss": 1.0})
+    log.close()
+    rates = steps(path)[-1]
+    assert set(rates) == {
+        "step", "serried/steps_per_second", "serried/step_seconds", "serried/wait_share", "serried/peak_memory_bytes"
+    }  # fmt: skip
+    assert (rates["step"], rates["serried/peak_memory_bytes"], rates["serried/wait_share"]) == (14, 9, 0.0)
+    assert rates["serried/step_seconds"] == pytest.approx(1 / rates["serried/steps_per_second"])
+
+
+def test_a_full_disk_does_not_end_the_training(path, monkeypatch):
+    log = Metrics(path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    log.log(1, {"loss": 1.0})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        log.write()
+    log.log(2, {"loss": 1.0})
+    log.close()
+    assert [entry["step"] for entry in lines(path)] == [2]
+
+
+def test_the_file_is_beside_the_ranks_log():
+    environ = {"SERRIED_RUN_DIR": "/r", "SERRIED_ATTEMPT": "2", "SERRIED_NODE": "1"}
+    assert default_path(environ, 5) == Path("/r/attempts/2/node-1/metrics-5.jsonl")
+    assert default_path({**environ, "SERRIED_ELEMENT": "7"}, 5) == Path(
+        "/r/elements/7/attempts/2/node-1/metrics-5.jsonl"
+    )
+    assert default_path({}, 0) is None
+
+
+def write_attempt(place: ElementDirectory, number, entries, rest=""):
+    path = place.attempt(number).node(0) / "metrics-0.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps({"step": step, "of": number}) + "\n" for step in entries) + rest)
+
+
+def test_steps_that_a_later_attempt_did_again_count_once(tmp_path):
+    place = RunDirectory(tmp_path)
+    write_attempt(place, 1, [1, 2, 3, 4], rest='{"step": 5, "of')
+    write_attempt(place, 2, [])
+    write_attempt(place, 10, [3, 4, 5])
+    assert [(entry["step"], entry["of"]) for entry in history(place)] == [(1, 1), (2, 1), (3, 10), (4, 10), (5, 10)]

@@ -1,0 +1,367 @@
+"""A session as scripts use it: real processes, two ranks over gloo."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import train_ranks
+from train_ranks import Ended, run
+
+pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+TOGETHER = """
+import json, random, sys, torch
+import serried.train as st
+
+with st.session(seed=40) as run:
+    mean = run.all_reduce_mean({"a": run.rank, "b": torch.tensor(2.0)})
+    weighted = run.all_reduce_mean({"a": float(run.rank)}, weight=1 + 3 * run.rank)
+    told = run.broadcast_object({"from": run.rank, "é": None}, src=run.world_size - 1)
+    run.barrier()
+    run.print("once")
+    said = [run.rank, run.world_size, run.is_main, run.backend, str(run.device), run.all_reduce_max(run.rank * 5)]
+    seeds = [torch.initial_seed(), random.random() == random.Random(40 + run.rank).random()]
+    print(json.dumps([said, mean, weighted, told, seeds]), flush=True)
+print(torch.distributed.is_initialized(), flush=True)
+"""
+
+
+def answers(ended: Ended):
+    assert ended.status == 0, ended.errors
+    return [json.loads(line) for line in ended.output.splitlines() if line.startswith("[")]
+
+
+def test_two_ranks_do_things_together():
+    first, second = run(TOGETHER)
+    together = [{"a": 0.5, "b": 2.0}, {"a": 0.8}, {"from": 1, "é": None}]
+    assert answers(first) == [[[0, 2, True, "gloo", "cpu", 5], *together, [40, True]]]
+    assert answers(second) == [[[1, 2, False, "gloo", "cpu", 5], *together, [41, True]]]
+    assert (first.output.count("once"), second.output.count("once")) == (1, 0)
+    assert (first.output.splitlines()[-1], second.output.splitlines()[-1]) == ("False", "False")
+
+
+def test_a_script_run_plainly_is_a_session_of_one():
+    (only,) = train_ranks.finish(train_ranks.start(TOGETHER, variables=[{}]))
+    alone = [[0, 1, True, "none", "cpu", 0], {"a": 0.0, "b": 2.0}, {"a": 0.0}, {"from": 0, "é": None}, [40, True]]
+    assert answers(only) == [alone]
+
+
+def test_torchruns_ranks_find_one_another(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TOGETHER)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
+        env=train_ranks.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"\[\[(\d), 2", done.stdout)) == ["0", "1"]
+
+
+def mpi_like(rank):
+    """As Open MPI leaves it: nobody says where rank 0 is."""
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "PMIX_NAMESPACE": f"serried-test-{time.time_ns()}",
+    }
+
+
+def test_ranks_that_nobody_told_an_address_find_one_another_and_leave_no_note(tmp_path):
+    shared = {"PMIX_NAMESPACE": mpi_like(0)["PMIX_NAMESPACE"], "TMPDIR": str(tmp_path)}
+    ended = train_ranks.finish(train_ranks.start(TOGETHER, variables=[mpi_like(r) | shared for r in range(2)]))
+    assert [each.status for each in ended] == [0, 0], ended[0].errors
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+LATE = """
+import serried.train as st
+with st.session(start_seconds=4) as run:
+    pass
+"""
+
+
+def test_a_rank_that_does_not_come_is_named_by_all_who_wait():
+    port = train_ranks.free_port()
+    ended = train_ranks.finish(
+        train_ranks.start(LATE, variables=[train_ranks.of_torch(rank, 4, port) for rank in (0, 2)])
+    )
+    for each in ended:
+        said = each.errors.splitlines()
+        assert each.status == 1
+        assert re.fullmatch(
+            r"serried\.train\.errors\.StartError: ranks 1, 3 of 4 have not come; here are 0, 2 on \S+", said[-2]
+        )
+        assert said[-1].startswith("hint: ")
+
+
+def test_where_rank_0_does_not_come_that_is_said():
+    (second,) = train_ranks.finish(
+        train_ranks.start(LATE, variables=[train_ranks.of_torch(1, 2, train_ranks.free_port())])
+    )
+    assert second.status == 1
+    assert "got no answer from rank 0 at `127.0.0.1:" in second.errors
+
+
+FAILS = """
+import sys, time, torch
+import serried.train as st
+with st.session(timeout_seconds=30) as run:
+    model = run.wrap(torch.nn.Linear(2, 1))
+    for step in range(1000):
+        if step == 3 and run.rank == 1:
+            FAIL
+        model(torch.ones(4, 2)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("fail", "status", "said"),
+    [("raise ValueError('bad data')", 1, "ValueError: bad data"), ("sys.exit(7)", 7, "")],
+)
+def test_a_rank_that_fails_leaves_at_once_with_its_own_status(fail, status, said):
+    first, second = run(FAILS.replace("FAIL", fail))
+    assert (second.status, said in second.errors) == (status, True)
+    assert first.status == 1  # it noticed; neither of them was aborted
+
+
+def test_an_exception_names_its_rank_and_host():
+    _, second = run(FAILS.replace("FAIL", "raise ValueError"))
+    assert re.search(r"^serried: rank 1 of 2 on \S+ leaves with ValueError$", second.errors, re.MULTILINE)
+
+
+UNEVEN = """
+import json, torch
+import serried.train as st
+with st.session() as run:
+    model = run.wrap(torch.nn.Linear(2, 1), parallel=PARALLEL)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    done = 0
+    with run.uneven(model, [torch.ones(4, 2)] * (3 + 3 * run.rank)) as batches:
+        for batch in batches:
+            FAIL
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            done += 1
+    weights = [float(w) for p in model.parameters() for w in p.flatten()]
+    print(json.dumps([done, weights]), flush=True)
+"""
+
+
+def test_ranks_with_fewer_batches_let_the_others_finish():
+    first, second = run(UNEVEN.replace("PARALLEL", "None").replace("FAIL", "pass"))
+    ((few, weights),), ((many, same),) = answers(first), answers(second)
+    assert (few, many, weights) == (3, 6, same)
+
+
+def test_models_that_cannot_be_joined_stop_with_the_first_rank_that_runs_out():
+    first, second = run(UNEVEN.replace("PARALLEL", "'none'").replace("FAIL", "pass"))
+    assert (answers(first)[0][0], answers(second)[0][0]) == (3, 3)
+
+
+def test_alone_uneven_data_cost_nothing():
+    script = UNEVEN.replace("PARALLEL", "None").replace("FAIL", "assert batches.__class__ is list")
+    (only,) = train_ranks.finish(train_ranks.start(script, variables=[{}]))
+    assert answers(only)[0][0] == 3
+
+
+def test_an_exception_among_uneven_batches_leaves_at_once():
+    """Torch's Join re-raises it; held back, it would be seen when the other rank has had its thousand batches."""
+    fail = "if run.rank == 0 and done == 1: raise ValueError('bad data')"
+    script = UNEVEN.replace("PARALLEL", "None").replace("FAIL", fail).replace("3 + 3 * run.rank", "100000")
+    first, second = run(script)
+    assert "ValueError: bad data" in first.errors
+    assert (first.status, second.status) == (1, 1)
+
+
+STOPS = """
+import json, os, sys, time, torch
+import serried.train as st
+with st.session() as run:
+    for step in range(100000):
+        time.sleep(0.02)
+        if step == 5:
+            print("going", flush=True)
+        if run.stop_reason():
+            print(json.dumps([step, run.stop_reason(), run.stop_requested]), flush=True)
+            SAVE
+            break
+"""
+
+
+def until_going(processes):
+    for process in processes:
+        assert process.stdout.readline() == "going\n"
+
+
+def stop_files(tmp_path, count=2):
+    return [{"SERRIED_STOP_FILE": str(tmp_path / f"stop-{number}")} for number in range(count)]
+
+
+def start_stopping(script, tmp_path):
+    port = train_ranks.free_port()
+    files = stop_files(tmp_path)
+    processes = train_ranks.start(
+        script, variables=[train_ranks.of_torch(rank, 2, port) | files[rank] for rank in range(2)]
+    )
+    until_going(processes)
+    return processes
+
+
+def test_two_ranks_stop_at_the_same_step_though_one_has_heard(tmp_path):
+    processes = start_stopping(STOPS.replace("SAVE", "run.saved_for_stop(step)"), tmp_path)
+    (tmp_path / "stop-1").write_text("limit")
+    first, second = train_ranks.finish(processes)
+    assert first.output == second.output
+    assert json.loads(first.output)[1:] == ["limit", True]
+    assert (first.status, second.status) == (85, 85)
+
+
+def test_a_stop_without_a_save_is_no_85(tmp_path):
+    processes = start_stopping(STOPS.replace("SAVE", "pass"), tmp_path)
+    (tmp_path / "stop-0").write_text("limit")
+    assert [each.status for each in train_ranks.finish(processes)] == [0, 0]
+
+
+def test_term_is_a_request_to_save_where_an_agent_stands_behind_it(tmp_path):
+    processes = start_stopping(STOPS.replace("SAVE", "run.saved_for_stop(step)"), tmp_path)
+    processes[0].send_signal(signal.SIGTERM)
+    first, second = train_ranks.finish(processes)
+    assert (json.loads(first.output)[1], first.status, second.status) == ("preempt", 85, 85)
+
+
+@pytest.mark.parametrize("word", ["failure", "user"])
+def test_term_ends_a_rank_at_once_when_nothing_is_to_be_saved(tmp_path, word):
+    """Also while it waits for a rank that will never answer: the second one here is stopped."""
+    processes = start_stopping(STOPS.replace("SAVE", "run.saved_for_stop(step)"), tmp_path)
+    processes[1].send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    for number in range(2):
+        (tmp_path / f"stop-{number}").write_text(word)
+    began = time.monotonic()
+    processes[0].send_signal(signal.SIGTERM)
+    status = processes[0].wait(20)
+    processes[1].kill()
+    train_ranks.finish(processes)
+    assert (status, time.monotonic() - began < 15) == (143, True)
+
+
+def test_without_an_agent_term_means_what_it_always_does():
+    processes = train_ranks.start(STOPS.replace("SAVE", "pass"), variables=[{}])
+    until_going(processes)
+    processes[0].terminate()
+    assert train_ranks.finish(processes)[0].status == -signal.SIGTERM
+
+
+def test_leaving_never_aborts_the_interpreter():
+    """Gloo's threads need the interpreter's lock after the last collective, and here the script never yields it."""
+    script = UNEVEN.replace("PARALLEL", "None").replace("FAIL", "pass")
+    first, second = run(f"import sys; sys.setswitchinterval(60)\n{script}")
+    assert (first.status, second.status) == (0, 0), first.errors + second.errors
+
+
+LOGS = """
+import sys, torch
+import serried.train as st
+with st.session(metrics_file=sys.argv[1] if len(sys.argv) > 1 else "metrics.jsonl") as run:
+    for step in range(3):
+        run.log(loss=torch.tensor(0.5) * step, images=64)
+    run.log(step=10, accuracy=1)
+"""
+
+
+def test_a_script_logs_where_it_says(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", LOGS, str(tmp_path / "m.jsonl")], env=train_ranks.environment(), check=True, timeout=60
+    )
+    entries = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    for entry in entries:
+        del entry["t"]
+    assert done.returncode == 0
+    assert entries == [
+        {"step": 1, "loss": 0.0, "images": 64},
+        {"step": 2, "loss": 0.5, "images": 64},
+        {"step": 3, "loss": 1.0, "images": 64},
+        {"step": 10, "accuracy": 1},
+    ]
+
+
+TWICE = """
+import serried.train as st
+for _ in range(2):
+    with st.session() as run:
+        assert run.all_reduce_max(run.rank) == run.world_size - 1
+try:
+    with st.session(), st.session():
+        pass
+except st.TrainError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+def test_sessions_may_follow_one_another_but_not_nest():
+    first, second = run(TWICE)
+    assert (first.status, second.status) == (0, 0), first.errors
+    assert first.output == second.output == "a session is open already\n"
+
+
+KEEPS = """
+import json, time, torch
+import serried.train as st
+with st.session(directory=DIRECTORY) as run:
+    model = run.wrap(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    ckpt = run.checkpoints(model=model, optimizer=optimizer, every="1 epoch")
+    for epoch in run.epochs(3):
+        done = 0
+        with run.uneven(model, [torch.ones(4, 2)] * COUNT) as batches:
+            for batch in batches:
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                optimizer.step()
+                run.log(loss=1.0)
+                done += 1
+                if done == 3 and run.rank == 1:
+                    print("going", flush=True)
+                time.sleep(PAUSE)
+                if ckpt.step():
+                    break
+        print(json.dumps([epoch, done, ckpt.steps, ckpt.resumed_step]), flush=True)
+        run.barrier()
+print("not reached after a stop", flush=True)
+"""
+
+
+def test_epochs_go_on_after_a_stop_in_the_midst_of_uneven_data(tmp_path):
+    """Rank 0 has run out of data when the request comes: it saves with the other, and has no loop to leave."""
+    common = KEEPS.replace("DIRECTORY", repr(str(tmp_path / "checkpoints")))
+    script = common.replace("COUNT", "(1 if run.rank == 0 else 100000)").replace("PAUSE", "0.02")
+    port = train_ranks.free_port()
+    processes = train_ranks.start(
+        script,
+        variables=[train_ranks.of_torch(rank, 2, port) | stop for rank, stop in enumerate(stop_files(tmp_path))],
+    )
+    assert processes[1].stdout.readline() == "going\n"
+    (tmp_path / "stop-0").write_text("limit")
+    ended = train_ranks.finish(processes)
+    assert [(each.status, each.output) for each in ended] == [(85, ""), (85, "")], ended[0].errors
+
+    first, second = run(common.replace("COUNT", "2").replace("PAUSE", "0"))
+    mine = answers(first)
+    steps = mine[0][3]
+    assert steps >= 3
+    assert mine == [[epoch, 2, steps + 2 * (epoch + 1), steps] for epoch in range(3)]
+    assert [line[:3] for line in answers(second)] == [line[:3] for line in mine]
