@@ -162,6 +162,11 @@ class Checkpoints:
     # How saving goes.
 
     @property
+    def is_saving(self) -> bool:
+        """Whether a save of this rank is going on, as far as was known at the last `step`."""
+        return self._saver is not None and self._saver.is_busy
+
+    @property
     def last_step(self) -> Optional[int]:
         """The step of the newest whole checkpoint of this attempt; rank 0 knows."""
         return self._saver.last_step if self._saver else None
