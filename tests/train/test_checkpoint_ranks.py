@@ -248,3 +248,13 @@ def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
         "sharded/__1_0.distcp",
     ]
     assert store.damaged(checkpoint) is None
+
+
+def test_a_rank_that_fails_does_not_wait_for_parts_that_will_never_come(tmp_path):
+    script = REPLICATED.replace(
+        "        ckpt.step()\n",
+        "        if run.rank == 1 and ckpt.steps == 1:\n            os.kill(os.getpid(), 9)\n        ckpt.step()\n",
+    )
+    first, second = run(script, tmp_path, 4)
+    assert (first.status, second.status) == (1, -9)
+    assert not list(tmp_path.glob("step-2"))

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import time
+import types
 
 import pytest
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 from train_alone import Alone, Training  # noqa: E402 - imports torch
 
-from serried.train.checkpoints import Checkpoints, store  # noqa: E402 - as above
+from serried.train.checkpoints import Checkpoints, keeper, store  # noqa: E402 - as above
 from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - as above
 
 
@@ -371,7 +372,7 @@ def test_saves_when_time_is_up(root, train):
 
 def test_auto_saves_after_a_minute_and_then_at_youngs_interval(train, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("serried.train.checkpoints.keeper.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(keeper, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     training = train(every="auto")
     saved = []
     for _ in range(400):
@@ -411,13 +412,15 @@ def test_a_checkpoint_that_is_being_saved_anyway_is_rated_and_not_saved_twice(ro
     assert [(each.step, each.metric) for each in store.whole(root)] == [(1, 0.5)]
 
 
-def test_a_stop_right_after_a_save_does_not_save_again(root, train):
-    training = train(every=None).until(1)
-    training.context.reason = "preempt"
-    training.checkpoints.steps -= 1
-    training.checkpoints.save()
-    assert training.step() is True
-    assert (training.context.saved, whole_steps(root)) == (1, [1, 0])
+def test_a_step_is_saved_once(root, train):
+    training = train(every=("1 step", "1 epoch")).until(1)
+    training.checkpoints.wait()
+    written = (root / "step-1" / "COMPLETE").stat().st_ino
+    training.checkpoints.epoch()
+    training.checkpoints.save(wait=True)
+    training.checkpoints.close()
+    train().checkpoints.save(wait=True)
+    assert (root / "step-1" / "COMPLETE").stat().st_ino == written
 
 
 # What goes wrong.

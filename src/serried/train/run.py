@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 from pathlib import Path
@@ -210,11 +211,11 @@ class Run:
     def is_saved(self) -> bool:
         return self._saved_step is not None
 
-    def close(self) -> None:
-        """Let everything that this run has made finish what it is doing."""
+    def close(self, seconds: float = math.inf) -> None:
+        """Let everything that this run has made finish what it is doing, if it does within `seconds`."""
         self._metrics.close()
         for made in self._checkpoints:
-            made.close()
+            made.close(seconds)
 
     def _gauges(self) -> Dict[str, float]:
         gauges: Dict[str, float] = {}

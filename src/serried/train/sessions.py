@@ -21,6 +21,8 @@ from serried.train.run import Left, Run
 from serried.train.stopping import Ear
 
 START_SECONDS = 180.0
+FAILED_SECONDS = 10.0
+"""For a checkpoint to become whole while a failure is on its way out: ranks that are gone will not do their part."""
 
 _is_open = False
 _current: Optional[Run] = None
@@ -98,7 +100,7 @@ def _lead(run: Run, group: Group) -> Iterator[Run]:
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
             with contextlib.suppress(Exception):
-                run.close()
+                run.close(FAILED_SECONDS)
             group.close(failed=True)
             raise
         if not run.is_saved:
@@ -107,7 +109,7 @@ def _lead(run: Run, group: Group) -> Iterator[Run]:
     except BaseException as error:
         _tell(run, error)
         with contextlib.suppress(Exception):  # the first error is the one to be told
-            run.close()
+            run.close(FAILED_SECONDS)
         group.close(failed=True)
         raise
     _finish(run, group)

@@ -66,7 +66,7 @@ class Checkpoints:
             self._resume(self._saver)
             self._saver.reserve(self._epochs)
         except BaseException:
-            self.close()
+            self.close(0.0)
             raise
         seconds = cadence.FIRST_SECONDS if self._cadence.is_auto else self._cadence.seconds
         if seconds is not None:
@@ -83,6 +83,8 @@ class Checkpoints:
         group = None if saver.shards is None else saver.shards.group
         own, loaders = resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
         self.steps = self.resumed_step = checkpoint.step
+        if checkpoint.path.parent == root:
+            saver.begun_step = checkpoint.step
         self._epochs = own["epochs"]
         states.load_loaders(self._context.loaders, loaders)
         self._late_loaders = {number: each for number, each in loaders.items() if number >= len(self._context.loaders)}
@@ -135,10 +137,11 @@ class Checkpoints:
         return True
 
     def save(self, *, metric: Optional[float] = None, wait: bool = False) -> None:
-        """Save now. `wait`: return when the checkpoint is whole, or has failed."""
+        """Save now; a step is saved once. `wait`: return when the checkpoint is whole, or has failed."""
         if self._saver is None:
             return
-        self._saver.begin(self.steps, self._epochs, metric)
+        if self._saver.begun_step != self.steps:
+            self._saver.begin(self.steps, self._epochs, metric)
         if self._clock is not None:
             self._clock.restart(time.monotonic(), self.steps)
         if wait:
@@ -149,14 +152,19 @@ class Checkpoints:
         if self._saver is not None:
             self._saver.wait()
 
-    def close(self) -> None:
-        """Let the save that is going on end, and the writer go."""
+    def close(self, seconds: float = math.inf) -> None:
+        """Let the save that is going on end, if it does within `seconds`, and the writer go."""
         atexit.unregister(self.close)
         if self._saver is not None and not self._saver.is_foreign:
-            self._saver.close()
+            self._saver.close(seconds)
         self._saver = None
 
     # How saving goes.
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save of this rank is going on, as far as was known at the last `step`."""
+        return self._saver is not None and self._saver.is_busy
 
     @property
     def last_step(self) -> Optional[int]:
@@ -201,9 +209,7 @@ class Checkpoints:
             CheckpointError: there is none; to leave with success would say that the training has ended.
         """
         saver.wait()
-        if saver.begun_step != self.steps:
-            saver.begin(self.steps, self._epochs)
-            saver.wait()
+        self.save(wait=True)
         saved: Optional[int] = self._context.broadcast_object(saver.last_step)
         if saved is None:
             raise CheckpointError(f"asked to stop, and nothing of this attempt could be saved (step {self.steps})")

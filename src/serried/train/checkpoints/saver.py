@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import time
@@ -17,6 +18,8 @@ from serried.train.checkpoints.staging import Memory, Stage
 from serried.train.context import Context
 
 _log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
 
 
 class Saver:
@@ -140,25 +143,26 @@ class Saver:
 
     # How it went.
 
-    def hear(self, *, wait: bool = False) -> None:
-        """Notice what has happened to the save that is going on; `wait` until something has."""
+    def hear(self, seconds: float = 0.0) -> None:
+        """Notice what has happened to the save that is going on, or happens to it within `seconds`."""
         if self._command is not None:
-            self._hear_of_shards(wait=wait)
-        answer = self._scribe.wait() if wait else self._scribe.poll()
+            self._hear_of_shards(seconds)
+        answer = self._scribe.poll(seconds)
         if answer is not None:
             self._note(answer)
         if self._command is None and self._rating is not None:
             self._command, self._rating = self._rating, None
             self._scribe.send(self._command)
 
-    def wait(self) -> None:
-        """Until nothing is going on."""
-        while self._command is not None:
-            self.hear(wait=True)
+    def wait(self, seconds: float = math.inf) -> None:
+        """Until nothing is going on, or `seconds` are over."""
+        deadline = time.monotonic() + seconds
+        while self._command is not None and time.monotonic() < deadline:
+            self.hear(min(LOOK_SECONDS, deadline - time.monotonic()))
 
-    def _hear_of_shards(self, *, wait: bool) -> None:
+    def _hear_of_shards(self, seconds: float) -> None:
         """When torch has written the shards, it is the writer's turn: it takes their checksums and commits."""
-        if self.shards is None or self._command is None or self._scribe.is_busy or (self.shards.is_busy and not wait):
+        if self.shards is None or self._command is None or self._scribe.is_busy or self.shards.is_busy(seconds):
             return
         error = self.shards.finish()
         if error is not None:
@@ -196,8 +200,9 @@ class Saver:
         with contextlib.suppress(OSError):  # rank 0's writer need not wait for this rank
             writer.failed(aside, self._context.rank).touch()
 
-    def close(self) -> None:
-        self.wait()
+    def close(self, seconds: float) -> None:
+        """Let the save that is going on end, if it does within `seconds`, and the writer go."""
+        self.wait(seconds)
         if self.failures and self._context.is_main:
             newest = "none is whole" if self.last_step is None else f"the newest whole one is of step {self.last_step}"
             _log.error("%d checkpoints of this attempt could not be saved; %s", self.failures, newest)

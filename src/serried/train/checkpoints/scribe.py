@@ -1,4 +1,4 @@
-"""A rank's end of the writer: starts it, gives it commands, hears how they went. Never blocks but in `wait`."""
+"""A rank's end of the writer: starts it, gives it commands, hears how they went. Never waits longer than it is told."""
 
 from __future__ import annotations
 
@@ -82,14 +82,6 @@ class Scribe:
                 answer: Dict[str, Any] = json.loads(line)
                 return answer
             self._rest = line
-        return None
-
-    def wait(self) -> Optional[Dict[str, Any]]:
-        """The pending command's answer, however long it takes; None if there is none."""
-        while self._pending is not None:
-            answer = self.poll(60.0)
-            if answer is not None:
-                return answer
         return None
 
     def _status(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
 
@@ -164,12 +164,12 @@ class Shards:
         answer = dcp.async_save(state, storage_writer=writer, process_group=self.group, async_stager=self._stager)
         self._future = getattr(answer, "upload_completion", answer)
 
-    @property
-    def is_busy(self) -> bool:
-        return self._future is not None and not self._future.done()
+    def is_busy(self, seconds: float = 0.0) -> bool:
+        """Whether the save is still going on after `seconds`."""
+        return self._future is not None and bool(wait([self._future], seconds).not_done)
 
     def finish(self) -> Optional[str]:
-        """Wait for the end of the save; what went wrong, in words."""
+        """What went wrong with the save that has ended, in words."""
         future, self._future = self._future, None
         if future is None:
             return None
@@ -186,7 +186,7 @@ class Shards:
         )
 
     def close(self) -> None:
-        self._alone.shutdown()
+        self._alone.shutdown(wait=False)
         if hasattr(self._stager, "close"):
             self._stager.close()
 

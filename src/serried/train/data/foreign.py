@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Dict, Iterator, Optional
 
 from serried.train.data.position import Position, Waits
-from serried.train.data.workers import WorkerStart, signals_held
+from serried.train.data.workers import WorkerStart, remember, signals_held
 
 
 def is_loader(data: Any) -> bool:
@@ -75,6 +75,7 @@ class ForeignLoader:
             return iter(())
         with signals_held():
             batches = iter(self.loader)
+        remember(batches)
         if goes_on and not self._keeps_state:
             self._warn_of_a_random_order()
             batches = islice(batches, self._position.samples, None)

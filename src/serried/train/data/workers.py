@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Callable, Iterator, List, Optional
 
 QUIET = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
@@ -27,6 +28,7 @@ class WorkerStart:
 
     def __init__(self, then: Optional[Callable[[int], Any]] = None) -> None:
         self.then = then
+        _end_all_at_exit()
 
     def __call__(self, worker: int) -> None:
         if (
@@ -91,9 +93,20 @@ def remember(iterator: Any) -> None:
     _started.extend(getattr(iterator, "_workers", ()))
 
 
-@atexit.register
+@lru_cache(maxsize=None)
+def _end_all_at_exit() -> None:
+    """Python ends its daemons by TERM, which ours ignore, and then waits: one stuck in a read would hold the exit.
+
+    What is registered last is done first. This comes after `multiprocessing` has registered, before a loader has.
+    """
+    import torch.utils.data  # noqa: F401 - registers
+
+    atexit.register(_end_all)
+
+
 def _end_all() -> None:
-    """Python ends its daemons by TERM, which ours ignore, and then waits: one stuck in a read would hold the exit."""
+    if any(worker.is_alive() for worker in _started):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's would raise for each that is killed
     for worker in _started:
         if worker.is_alive():
             worker.kill()
