@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import _codecs
 import functools
+import pickle
 import sys
 from collections import Counter, OrderedDict
+from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Optional
 
 import torch
 
+REBUILDERS = ("_rebuild_tensor_v2", "_rebuild_tensor_v3")
+"""What makes a tensor of its bytes; the second, for dtypes that are newer than torch's storages, since torch 2.3."""
+
 _CONTAINERS = (list, tuple)
+_READS_ALL = (2, 6)
+"""Since this torch, `weights_only` reads all that may be kept."""
 
 
 class CannotKeepError(TypeError):
@@ -38,9 +45,9 @@ def _types() -> FrozenSet[type]:
 @functools.lru_cache(maxsize=1)
 def _globals() -> FrozenSet[Any]:
     """What the pickle of a keepable value refers to by name."""
-    rebuild = {torch._utils._rebuild_tensor_v2, torch._utils._rebuild_tensor_v3}  # noqa: SLF001 - as above
+    rebuild = (getattr(torch._utils, name, None) for name in REBUILDERS)  # noqa: SLF001 - as above
     own = {OrderedDict, Counter, set, bytearray, complex, torch.Size, torch.device, _codecs.encode}
-    return frozenset({*rebuild, *own, *storage_types().values(), torch.UntypedStorage})
+    return frozenset({*filter(None, rebuild), *own, *storage_types().values(), torch.UntypedStorage})
 
 
 def is_keepable(value: Any) -> bool:
@@ -59,7 +66,35 @@ def _allowed() -> FrozenSet[Any]:
     return frozenset(entry[0] if isinstance(entry, tuple) else entry for entry in known)
 
 
+def read(path: Path) -> Dict[str, Any]:
+    """A file of a checkpoint, on the CPU. It cannot make Python do anything but build what may be kept."""
+    state: Dict[str, Any]
+    if tuple(int(number) for number in torch.__version__.split(".")[:2]) >= _READS_ALL:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Careful)
+    return state
+
+
+class _CarefulUnpickler(pickle.Unpickler):
+    """What `weights_only` is in newer versions; older ones know neither Counter, set, bytes nor some dtypes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if isinstance(found, torch.dtype) or found in _globals() | _allowed():
+            return found
+        raise pickle.UnpicklingError(f"`{module}.{name}` has no place in a checkpoint")
+
+
+class _Careful:
+    """Looks like the module pickle, as far as `torch.load` looks."""
+
+    Unpickler = _CarefulUnpickler
+
+
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    if not hasattr(torch._utils, REBUILDERS[1]) and tensor.dtype not in storage_types():  # noqa: SLF001 - as above
+        return False
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "Buffer"
     return is_known and tensor.layout is torch.strided and not tensor.is_quantized
 

@@ -6,9 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import torch
-
-from serried.train.checkpoints import sharded, states, store
+from serried.train.checkpoints import keepable, sharded, states, store
 from serried.train.context import Context, Stateful
 
 _log = logging.getLogger(__name__)
@@ -79,10 +77,10 @@ def restore(
 
     `spread`: the objects that are sharded now, whatever they were when they were saved. Collective.
     """
-    replicated = _read(checkpoint.path / store.REPLICATED)
+    replicated = keepable.read(checkpoint.path / store.REPLICATED)
     own_file = checkpoint.path / store.rank_file(context.rank)
     is_same_world = checkpoint.world_size == context.world_size
-    rank = _read(own_file) if is_same_world else {}
+    rank = keepable.read(own_file) if is_same_world else {}
     by_rank = rank.get("objects", {})
     in_shards = [name for name in checkpoint.sharded if name in objects]
     for name, obj in objects.items():
@@ -114,11 +112,6 @@ def restore(
             context.world_size,
         )
     return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
-
-
-def _read(path: Path) -> Dict[str, Any]:
-    state: Dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return state
 
 
 def _give(checkpoint: store.Checkpoint, name: str, obj: Stateful, state: Dict[str, Any]) -> None:
