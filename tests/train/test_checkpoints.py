@@ -209,7 +209,11 @@ class Opaque:
 
 @pytest.mark.parametrize(
     ("value", "called"),
-    [(Opaque(), f"{Opaque.__module__}.Opaque"), (len, "builtins.builtin_function_or_method"), (range(3), "builtins.range")],
+    [
+        (Opaque(), f"{Opaque.__module__}.Opaque"),
+        (len, "builtins.builtin_function_or_method"),
+        (range(3), "builtins.range"),
+    ],
 )
 def test_what_could_not_be_read_back_is_refused_before_training_begins(root, value, called):
     held = Holding({"deep": [0, {"down": value}]})
