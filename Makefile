@@ -56,7 +56,7 @@ clean: ## remove what was installed and cached here
 
 .venv/test: .venv/python pyproject.toml constraints.txt
 	@echo "installing Serried and what its tests need into .venv (PyTorch is big; once only) ..." >&2
-	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group lint
+	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group frameworks --group lint
 	@touch $@
 
 # Where this user may not install Slurm, the tests that need it skip and say what to install.
