@@ -167,6 +167,41 @@ def test_a_stop_request_cancels_the_run(start, wait_until):
     assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login")
 
 
+def ask_to_save(run, reason, attempt=1):
+    request = {"t": 0, "request": "stop", "reason": reason, "by": "ada@login", "save": True}
+    Journal(run.place.attempt(attempt).control).append(request)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "status"),
+    [
+        ("limit", ("REQUEUED", 85, "limit", "the time limit came; the ranks have saved and will continue"), 85),
+        ("user", ("CANCELLED", 143, "user", "stopped by ada@login; the ranks have saved"), 143),
+    ],
+)
+def test_ranks_can_be_asked_from_outside_to_save_and_leave(start, wait_until, reason, told, status):
+    run = start(SAVE, environment=SAVES, limit={"restarts": 1})
+    wait_until(lambda: run.events("started"))
+
+    ask_to_save(run, reason)
+
+    assert run.wait() == status
+    ending = read_json(run.place.attempt(1).exit)
+    assert tuple(ending[key] for key in ("state", "exit_code", "cause", "message")) == told
+    assert (run.output(), ending["first_failure"]) == (reason, None)
+
+
+def test_a_program_that_does_not_save_when_asked_from_outside_is_ended_after_the_lead(start, wait_until):
+    run = start("sleep 100", limit={"lead_seconds": 1, "restarts": 1})
+    wait_until(lambda: run.events("started"))
+
+    ask_to_save(run, "user")
+
+    assert run.wait() == 143
+    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login")
+    assert [event["because"] for event in run.events("stopping")] == ["ada@login", "not saved"]
+
+
 def test_term_to_job_sh_cancels_the_run(start, wait_until, marked_processes):
     run = start("sleep 100")
     wait_until(lambda: run.events("started"))

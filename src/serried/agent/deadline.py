@@ -32,5 +32,4 @@ def decide(began: float, limit: Optional[float], told: float, lead: float, grace
 
 def of(work: Work, told: float) -> Optional[Deadline]:
     """The deadline of an attempt that begins now."""
-    limit, lead = work.plan["allocation"]["time_seconds"], float(work.plan["limit"]["lead_seconds"])
-    return decide(time.time(), limit, told, lead, work.grace)
+    return decide(time.time(), work.plan["allocation"]["time_seconds"], told, work.lead, work.grace)

@@ -9,15 +9,17 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any, Dict, List, Optional
 
 from serried.agent import claims, deadline, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
-from serried.agent.launch import Launcher, agent_command
+from serried.agent.launch import Launcher, agent_command, sweep_nodes
 from serried.agent.loop import Loop
 from serried.agent.members import Member, Members, Reactions
 from serried.agent.options import Options, parse
+from serried.agent.requests import Requests, outweighs
 from serried.agent.verdict import LAUNCHER_ENDED
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, hostlist, names
@@ -27,7 +29,6 @@ BEAT_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
-SWEEP_SECONDS = 10.0
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
 
@@ -40,10 +41,11 @@ class Head:
         self._journal = files.Journal(self._attempt.events, work.file_mode)
         self._parent = os.getppid()
         self._stop_reason: Optional[str] = None
+        self._may_save = False
         self._is_going = False
         self._is_over = False
         self._is_orphaned = False
-        self._read_requests = 0
+        self._requests = Requests(self._attempt.control)
         self._deadline = deadline.of(work, options.end)
         self._port = rendezvous.hold_port()
         hosts = hostlist.expand(options.hosts)
@@ -79,7 +81,8 @@ class Head:
         if not self._is_over or self._launcher.is_running:
             self.loop.run()
         self._launcher.signal(signal.SIGKILL)
-        self._sweep_lost_nodes()
+        if self._argv and any(member.is_lost for member in self._members):
+            sweep_nodes(self.loop, self._argv, self.work.mark)
         self.note("ended")
         if self._is_orphaned:
             self._conclude()
@@ -137,8 +140,7 @@ class Head:
 
     def _judge_failure(self, member: Member, exit_: Dict[str, Any]) -> None:
         """Any failure ends the others, but a rank that has saved as it was asked to has not failed."""
-        was_asked = self._stop_reason in (names.STOP_LIMIT, names.STOP_PREEMPT)
-        if was_asked and exit_["exit_code"] == names.EXIT_SAVED:
+        if self._may_save and exit_["exit_code"] == names.EXIT_SAVED:
             return
         self._stop("failure", f"rank {exit_['rank']} on {member.host}", self.work.grace)
 
@@ -167,20 +169,21 @@ class Head:
             self._abandon_launch()
 
     def _ask_to_save(self, reason: str, because: str) -> None:
-        """Let ranks know that the end is near."""
-        if self._stop_reason:
-            return
-        self._stop_reason = reason
-        self.note("stopping", reason=reason, because=because)
-        self._members.tell("stop", reason=reason, hard=False, grace=0)
+        """Let ranks know that the end is near. A reason that weighs less than one before it changes nothing."""
+        if not self._is_going:  # nothing to save
+            self._stop(reason, because, self.work.grace)
+        elif outweighs(reason, self._stop_reason):
+            self._stop_reason, self._may_save = reason, True
+            self.note("stopping", reason=reason, because=because, save=True)
+            self._members.tell("stop", reason=reason, hard=False, grace=0)
 
     def _read_control(self) -> None:
-        """Requests from outside. Opened anew each time, so that NFS looks at the server."""
-        requests = files.read_journal(self._attempt.control)
-        for request in requests[self._read_requests :]:
-            if request.get("request") == "stop":
-                self._stop(request.get("reason", names.STOP_USER), request.get("by", ""), self.work.grace)
-        self._read_requests = len(requests)
+        for stop in self._requests.stops():
+            if stop.may_save:
+                self._ask_to_save(stop.reason, stop.by)
+                self.loop.after(self.work.lead, partial(self._stop, stop.reason, "not saved", self.work.grace))
+            else:
+                self._stop(stop.reason, stop.by, self.work.grace)
 
     def _beat(self) -> None:
         self._check_parent()
@@ -262,17 +265,6 @@ class Head:
         self.note("ending-launcher")
         self._launcher.signal(signal.SIGTERM)
         self.loop.after(FAREWELL_SECONDS, self.loop.stop)
-
-    def _sweep_lost_nodes(self) -> None:
-        """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
-        if not self._argv or not any(member.is_lost for member in self._members):
-            return
-        argv = [*self._argv, *agent_command("sweep", self.work.mark)]
-        self._launcher = Launcher(self.loop, argv, {}, lambda _: self.loop.stop())
-        self._launcher.start()
-        self.loop.after(SWEEP_SECONDS, self.loop.stop)
-        self.loop.run()
-        self._launcher.signal(signal.SIGKILL)
 
     def note(self, event: str, **facts: Any) -> None:
         try:

@@ -18,6 +18,7 @@ LONGEST_PAUSE = 15.0
 DEAF_SECONDS = 30.0
 """A srun that asks within seconds of a controller's return may wait for ever; one started later does not."""
 HARD_OF_HEARING_SECONDS = 35.0
+SWEEP_SECONDS = 10.0
 LAST_LINES = 5
 
 
@@ -99,3 +100,13 @@ class Launcher:
             self._loop.forget(self._errors)
             self._errors.close()
             self._errors = None
+
+
+def sweep_nodes(loop: Loop, argv: List[str], mark: str) -> None:
+    """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
+    launcher = Launcher(loop, [*argv, *agent_command("sweep", mark)], {}, lambda _: loop.stop())
+    loop.on_signal(signal.SIGCHLD, launcher.reap)
+    launcher.start()
+    loop.after(SWEEP_SECONDS, loop.stop)
+    loop.run()
+    launcher.signal(signal.SIGKILL)

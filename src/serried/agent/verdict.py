@@ -85,7 +85,7 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
 
     85 after a request to save is no failure if something was saved.
     """
-    was_asked = any(_is_stop(event, SAVING) for event in evidence.head)
+    was_asked = any(_is_stop(event, SAVING) or event.get("save") for event in evidence.head)
     saved = was_asked and evidence.has_checkpoint
     failures = [
         exit_
@@ -198,6 +198,8 @@ def _of_orphan(evidence: Evidence) -> Verdict:
 def _of_request(evidence: Evidence, reason: str) -> Verdict:
     by = next((e["because"] for e in evidence.head if e["event"] == "stopping" and e["reason"] == reason), "")
     how = f"stopped by {by}" if reason == names.STOP_USER and by else "cancelled"
+    if evidence.has_checkpoint and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in exits(evidence)):
+        how += "; the ranks have saved"
     return Verdict(names.CANCELLED, TERMINATED_CODE, reason, how)
 
 

@@ -52,6 +52,11 @@ class Work:
         return float(self.plan["limit"]["grace_seconds"])
 
     @property
+    def lead(self) -> float:
+        """Seconds that ranks have to save and leave after they were asked to, before TERM."""
+        return float(self.plan["limit"]["lead_seconds"])
+
+    @property
     def hurried_grace(self) -> float:
         """The same when the scheduler has sent TERM already and its KILL will follow."""
         patience = float(self.plan["site"]["kill_wait_seconds"])

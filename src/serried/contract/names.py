@@ -61,6 +61,8 @@ STOP_LIMIT = "limit"
 STOP_PREEMPT = "preempt"
 STOP_USER = "user"
 STOP_CANCEL = "cancel"
+STOP_REASONS = (STOP_LIMIT, STOP_PREEMPT, STOP_USER, STOP_CANCEL)
+"""In the order of their weight: of several the last counts."""
 
 WITHDRAWN = "withdrawn"
 """The owner that a tombstone names: no job may run under this token any more."""
