@@ -10,7 +10,7 @@ from typing import Any
 
 from serried.contract.names import COMPLETED
 from serried.errors import RunFailed, UsageError
-from serried.records import index, logs, stopping, waiting
+from serried.records import index, logs, metrics, stopping, waiting
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable
@@ -203,6 +203,17 @@ class Run:
             return found[rank].path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
+
+    def metrics(self, rank: int = 0) -> list[dict[str, Any]]:
+        """What a rank has logged so far (`run.log`), a row for each step, as the last attempt that made it did it.
+
+        A row has `attempt`, `step`, `t` (seconds since the epoch), and what was logged by its name. Empty where
+        nothing was. Raises UsageError for an array as a whole.
+        """
+        record, element = self._selection.record, self._selection.element
+        if element is None and record.plan.array is not None:
+            raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
+        return metrics.metrics(record.where.element(element), rank)
 
     def stop(self, *, now: bool = False) -> None:
         """Ask it to save and leave, and take what has not begun out of the queue; return at once.

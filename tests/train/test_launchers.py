@@ -13,7 +13,7 @@ import train_ranks
 import serried
 from serried.contract.files import read_json
 from serried.contract.layout import RunDirectory
-from serried.train.metrics import history
+from serried.records.metrics import metrics
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
@@ -107,7 +107,7 @@ def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
     assert told(run.logs(1, attempt=1)) == [[1, 1, 0, saved, "limit"]]
     assert [told(run.logs(rank)) for rank in (0, 1)] == [[[rank, 2, saved, saved + 5, None]] for rank in (0, 1)]
     assert (read_json(place.attempt(1).exit) or {})["state"] == "REQUEUED"
-    steps = history(place, rank=1)
+    steps = metrics(place, rank=1)
     assert [entry["step"] for entry in steps if "of" in entry] == list(range(saved + 6))
     assert [entry["of"] for entry in steps if "of" in entry][-6:] == [2] * 6
 

@@ -1,4 +1,4 @@
-"""What `run.log` writes, and what a reader finds after several attempts."""
+"""What `run.log` writes. tests/records/test_metrics_reading.py has what a reader finds after several attempts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.contract.layout import ElementDirectory, RunDirectory
 from serried.train import metrics
-from serried.train.metrics import Metrics, default_path, history
+from serried.train.metrics import Metrics, default_path
 
 
 def lines(path):
@@ -18,7 +17,13 @@ def lines(path):
 
 
 def steps(path):
-    return [{key: value for key, value in entry.items() if key != "t"} for entry in lines(path)]
+    """What was logged, and nothing of what is told without being asked."""
+    entries = [{key: value for key, value in entry.items() if key != "t"} for entry in lines(path)]
+    return [entry for entry in entries if not any(name.startswith("serried/") for name in entry)]
+
+
+def rates(path):
+    return [entry for entry in lines(path) if any(name.startswith("serried/") for name in entry)]
 
 
 @pytest.fixture
@@ -66,19 +71,28 @@ def test_without_a_path_nothing_is_written(tmp_path):
     assert list(tmp_path.glob("*.jsonl")) == []
 
 
-def test_throughput_waiting_and_memory_are_told_without_being_asked(path, monkeypatch):
-    monkeypatch.setattr(metrics, "RATES_SECONDS", 0)
+def test_throughput_waiting_and_memory_are_told_without_being_asked(path):
     gauges = iter([{"waited_seconds": 1.0, "peak_memory_bytes": 7}, {"waited_seconds": 1.0, "peak_memory_bytes": 9}])
     log = Metrics(path, lambda: next(gauges))
     log.log(10, {"loss": 1.0})
     log.log(14, {"loss": 1.0})
     log.close()
-    rates = steps(path)[-1]
-    assert set(rates) == {
-        "step", "serried/steps_per_second", "serried/step_seconds", "serried/wait_share", "serried/peak_memory_bytes"
-    }  # fmt: skip
-    assert (rates["step"], rates["serried/peak_memory_bytes"], rates["serried/wait_share"]) == (14, 9, 0.0)
-    assert rates["serried/step_seconds"] == pytest.approx(1 / rates["serried/steps_per_second"])
+    (rated,) = rates(path)
+    names = ("steps_per_second", "step_seconds", "wait_share", "peak_memory_bytes")
+    assert set(rated) == {"t", "step", *(f"serried/{name}" for name in names)}
+    assert (rated["step"], rated["serried/peak_memory_bytes"], rated["serried/wait_share"]) == (14, 9, 0.0)
+    assert rated["serried/step_seconds"] == pytest.approx(1 / rated["serried/steps_per_second"])
+
+
+def test_it_is_told_of_a_short_training_too_and_of_the_last_seconds_of_a_long_one(path, monkeypatch):
+    monkeypatch.setattr(metrics, "RATES_SECONDS", 0)
+    log = Metrics(path)
+    for step in (1, 2, 3):
+        log.log(step, {})
+    monkeypatch.setattr(metrics, "RATES_SECONDS", 1000)
+    log.log(4, {})
+    log.close()
+    assert [entry["step"] for entry in rates(path)] == [2, 3, 4]
 
 
 def test_a_full_disk_does_not_end_the_training(path, monkeypatch):
@@ -93,7 +107,7 @@ def test_a_full_disk_does_not_end_the_training(path, monkeypatch):
         log.write()
     log.log(2, {"loss": 1.0})
     log.close()
-    assert [entry["step"] for entry in lines(path)] == [2]
+    assert [entry["step"] for entry in steps(path)] == [2]
 
 
 def test_the_file_is_beside_the_ranks_log():
@@ -103,17 +117,3 @@ def test_the_file_is_beside_the_ranks_log():
         "/r/elements/7/attempts/2/node-1/metrics-5.jsonl"
     )
     assert default_path({}, 0) is None
-
-
-def write_attempt(place: ElementDirectory, number, entries, rest=""):
-    path = place.attempt(number).node(0) / "metrics-0.jsonl"
-    path.parent.mkdir(parents=True)
-    path.write_text("".join(json.dumps({"step": step, "of": number}) + "\n" for step in entries) + rest)
-
-
-def test_steps_that_a_later_attempt_did_again_count_once(tmp_path):
-    place = RunDirectory(tmp_path)
-    write_attempt(place, 1, [1, 2, 3, 4], rest='{"step": 5, "of')
-    write_attempt(place, 2, [])
-    write_attempt(place, 10, [3, 4, 5])
-    assert [(entry["step"], entry["of"]) for entry in history(place)] == [(1, 1), (2, 1), (3, 10), (4, 10), (5, 10)]

@@ -291,6 +291,7 @@ def test_a_script_logs_where_it_says(tmp_path):
     for entry in entries:
         del entry["t"]
     assert done.returncode == 0
+    assert "serried/steps_per_second" in entries.pop()
     assert entries == [
         {"step": 1, "loss": 0.0, "images": 64},
         {"step": 2, "loss": 0.5, "images": 64},

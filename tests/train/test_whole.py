@@ -64,6 +64,34 @@ def losses(folder, rank):
     return [(line["step"], line["epoch"], line["loss"]) for line in lines if "loss" in line]
 
 
+KILLED = """
+import os, signal, torch
+import serried.train as st
+with st.session(directory=os.environ["CHECKPOINTS"], metrics_file=os.environ["METRICS"]) as run:
+    model = run.wrap(torch.nn.Linear(1, 1))
+    ckpt = run.checkpoints(model=model, every=None)
+    for step in range(int(os.environ["STEPS"])):
+        run.log(of=os.environ["STEPS"])
+        ckpt.step()
+    if run.attempt == 1 and ckpt.resumed_step is None:
+        ckpt.save(wait=True)
+        run.log(of="lost")
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_step_of_a_checkpoint_is_missing_from_the_metrics_of_a_rank_that_was_killed(tmp_path):
+    places = {"CHECKPOINTS": str(tmp_path / "checkpoints"), "METRICS": str(tmp_path / "metrics.jsonl")}
+    (first,) = train_ranks.run(KILLED, 1, STEPS="5", **places)
+    (second,) = train_ranks.run(KILLED, 1, STEPS="2", **places)
+    assert (first.status, second.status) == (-9, 0), first.errors + second.errors
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["of"]) for line in logged if "of" in line] == [
+        *((step, "5") for step in range(1, 6)),
+        *((step, "2") for step in range(6, 8)),
+    ]
+
+
 def test_stopped_in_the_middle_of_epochs_and_continued_the_losses_are_those_of_one_that_was_not(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()

@@ -29,6 +29,9 @@ class Alone:
     def barrier(self):
         pass
 
+    def flush(self):
+        pass
+
     def broadcast_object(self, obj, src=0):  # noqa: ARG002 - the Protocol has it
         return obj
 

@@ -12,6 +12,7 @@
     events.jsonl                                 the head agent's
     node-N/events.jsonl                          node N's agent's
     node-N/rank-R.log                            stdout and stderr of rank R
+    node-N/metrics-R.jsonl                       what rank R has logged, a line for each step
     exit.json                                    how this attempt ended; written last, by rename
   checkpoints/  results/
   elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above
@@ -60,6 +61,9 @@ class AttemptDirectory:
 
     def rank_log(self, node: int, rank: int) -> Path:
         return self.node(node) / f"rank-{rank}.log"
+
+    def metrics(self, node: int, rank: int) -> Path:
+        return self.node(node) / f"metrics-{rank}.jsonl"
 
 
 class ElementDirectory:

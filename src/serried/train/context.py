@@ -90,6 +90,10 @@ class Context(Protocol):
 
     def barrier(self) -> None: ...
 
+    def flush(self) -> None:
+        """Write down what this rank holds back: a checkpoint begins, and nobody makes these steps again."""
+        ...
+
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """Rank `src`'s object, on every rank."""
         ...

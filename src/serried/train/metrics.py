@@ -1,8 +1,9 @@
 """What `run.log` writes: a line of JSON for each step, in `metrics-R.jsonl` beside the rank's log.
 
 A step costs a few microseconds: lines are written about once a second, and a number that is still on a GPU is not
-waited for before then. A process that is killed loses the last second; a torn last line is passed over by readers.
-Steps go on counting in the next attempt. What it does again replaces what was done before; see `history`.
+waited for before then. A process that is killed loses the last second, but no step of a checkpoint: the beginning of
+one writes, too. A torn last line is passed over by readers. Steps go on counting in the next attempt; what that makes
+again replaces, for a reader (`serried.records.metrics`), what was there before.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from serried.contract import files, names
-from serried.contract.layout import ElementDirectory, RunDirectory
+from serried.contract import names
+from serried.contract.layout import RunDirectory
 
 WRITE_SECONDS = 1.0
 RATES_SECONDS = 10.0
@@ -31,8 +32,7 @@ def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
         return None
     element = environ.get(names.ELEMENT)
     place = RunDirectory(Path(environ[names.RUN_DIR])).element(int(element) if element else None)
-    attempt = place.attempt(int(environ[names.ATTEMPT]))
-    return attempt.node(int(environ.get(names.NODE) or 0)) / f"metrics-{rank}.jsonl"
+    return place.attempt(int(environ[names.ATTEMPT])).metrics(int(environ.get(names.NODE) or 0), rank)
 
 
 class Metrics:
@@ -44,12 +44,14 @@ class Metrics:
         self._next_write = now + WRITE_SECONDS
         self._rated = now
         self._rated_step: Optional[int] = None
+        self._last_step: Optional[int] = None
         self._waited = 0.0
 
     def log(self, step: int, values: Dict[str, Any]) -> None:
         if self._file is None:
             return
         self._held.append((time.time(), step, {name: _keep(value) for name, value in values.items()}))
+        self._last_step = step
         now = time.monotonic()
         if now >= self._next_write or len(self._held) >= MOST_HELD:
             self.write()
@@ -72,8 +74,10 @@ class Metrics:
             return
 
     def close(self) -> None:
-        self.write()
         if self._file is not None:
+            if self._last_step is not None:
+                self._rate(self._last_step, time.monotonic())
+            self.write()
             os.close(self._file)
             self._file = None
 
@@ -105,15 +109,3 @@ def _number(value: Any) -> Any:
         value = float(value)
     # JSON has no words for these.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def history(place: ElementDirectory, rank: int = 0) -> List[Dict[str, Any]]:
-    """What `rank` has logged in all attempts of a run or an element, each step once: as the last attempt did it."""
-    entries: List[Dict[str, Any]] = []
-    numbers = sorted(int(path.name) for path in place.attempts.glob("[0-9]*"))
-    for number in numbers:
-        for path in place.attempt(number).path.glob(f"node-*/metrics-{rank}.jsonl"):
-            again = [entry for entry in files.read_journal(path) if isinstance(entry.get("step"), int)]
-            first = again[0]["step"] if again else math.inf
-            entries = [entry for entry in entries if entry["step"] < first] + again
-    return entries

@@ -77,6 +77,10 @@ class Run:
         """Wait until every rank is here."""
         self._group.barrier()
 
+    def flush(self) -> None:
+        """Write down now what `log` holds back. A checkpoint does this, so that no step of it is lost."""
+        self._metrics.write()
+
     def all_reduce_mean(self, values: Mapping[str, Any], weight: float = 1.0) -> Dict[str, float]:
         """The means over all ranks of numbers or one-element tensors; `weight` is how much this rank's count."""
         return self._group.mean(values, weight)

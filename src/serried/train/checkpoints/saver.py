@@ -91,6 +91,7 @@ class Saver:
     def begin(self, step: int, epochs: int, metric: Optional[float] = None) -> None:
         """Copy the states of now, and have them written. Waits for a save that is still going on."""
         began = time.monotonic()
+        self._context.flush()
         self.wait()
         self.begun_step, self._began = step, time.monotonic()
         self._command = {"step": step}

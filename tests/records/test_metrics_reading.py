@@ -1,0 +1,83 @@
+"""What ranks have logged in several attempts, as one curve."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import serried
+from building import RunOnDisk
+from serried.contract.layout import RunDirectory
+from serried.errors import UsageError
+from serried.records.metrics import metrics, ranks
+
+
+def write(place, attempt, entries, *, rank=0, node=0, rest=""):
+    path = place.attempt(attempt).metrics(node, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + rest)
+
+
+def steps(place, rank=0):
+    return [(row["step"], row["attempt"]) for row in metrics(place, rank)]
+
+
+def test_steps_that_a_later_attempt_made_again_count_once(tmp_path):
+    place = RunDirectory(tmp_path)
+    write(place, 1, [{"step": step} for step in (1, 2, 3, 4)], rest='{"step": 5, "lo')
+    write(place, 2, [])
+    write(place, 10, [{"step": step} for step in (3, 4, 5)])
+    assert steps(place) == [(1, 1), (2, 1), (3, 10), (4, 10), (5, 10)]
+
+
+def test_an_attempt_that_began_from_nothing_replaces_all_before_it(tmp_path):
+    place = RunDirectory(tmp_path)
+    write(place, 1, [{"step": 1}, {"step": 2}, {"step": 3}])
+    write(place, 2, [{"step": 1}])
+    assert steps(place) == [(1, 2)]
+
+
+def test_what_is_logged_of_a_step_at_several_times_is_one_row(tmp_path):
+    write(
+        RunDirectory(tmp_path),
+        1,
+        [{"t": 5.0, "step": 1, "loss": 2.0}, {"t": 5.5, "step": 1, "serried/step_seconds": 0.1}, {"t": 6.0, "step": 2}],
+    )
+    assert metrics(RunDirectory(tmp_path)) == [
+        {"attempt": 1, "t": 5.5, "step": 1, "loss": 2.0, "serried/step_seconds": 0.1},
+        {"attempt": 1, "t": 6.0, "step": 2},
+    ]
+
+
+def test_what_json_has_no_word_for_is_a_number_again(tmp_path):
+    write(RunDirectory(tmp_path), 1, [{"step": 1, "a": "nan", "b": "inf", "c": "-inf", "d": "text"}])
+    (row,) = metrics(RunDirectory(tmp_path))
+    assert (math.isnan(row["a"]), row["b"], row["c"], row["d"]) == (True, math.inf, -math.inf, "text")
+
+
+def test_lines_that_are_no_steps_are_passed_over(tmp_path):
+    write(RunDirectory(tmp_path), 1, [{"step": "x"}, {"loss": 1.0}, [1], {"step": 1}])
+    assert steps(RunDirectory(tmp_path)) == [(1, 1)]
+
+
+def test_ranks_of_all_nodes_are_found(tmp_path):
+    place = RunDirectory(tmp_path)
+    for rank, node in ((0, 0), (2, 1), (11, 5)):
+        write(place, 1, [{"step": rank}], rank=rank, node=node)
+    assert ranks(place) == [0, 2, 11]
+    assert [steps(place, rank) for rank in (0, 1, 2, 11)] == [[(0, 1)], [], [(2, 1)], [(11, 1)]]
+
+
+def test_python_reads_them_of_a_run_and_of_an_element(tmp_path):
+    alone = RunOnDisk(tmp_path)
+    write(alone.where, 1, [{"t": 1.0, "step": 1, "loss": 0.5}], rank=3, node=1)
+    assert serried.find("k3f9q2").metrics(rank=3) == [{"attempt": 1, "t": 1.0, "step": 1, "loss": 0.5}]
+    assert serried.find("k3f9q2").metrics() == []
+
+    array = RunOnDisk(tmp_path, "a3k9x7", indices=[0, 7])
+    write(array.where.element(7), 1, [{"t": 1.0, "step": 1, "loss": 0.25}])
+    assert [row["loss"] for row in serried.find("a3k9x7/7").metrics()] == [0.25]
+    with pytest.raises(UsageError, match="is an array"):
+        serried.find("a3k9x7").metrics()
