@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -11,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from serried.contract import SCHEMA
 from serried.contract.layout import run_directory
+from serried.errors import UsageError
 from serried.resources import Allocation, allocate, left_out
 
 if TYPE_CHECKING:
     from serried import config
+
+MOST_CONFIG = 100_000
+"""Linux refuses a variable of 128 KiB, its name and what a sweep adds included."""
 
 __all__ = ["Allocation", "Array", "Environment", "Limit", "Plan", "Site", "Source", "plan"]
 
@@ -109,6 +114,8 @@ class Plan:
     source: Source
     shell: bool = False
     seed: int = 0
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What the training is told, by dotted name; `serried.train.config` and `{config.NAME}` have it."""
     environment: Environment = field(default_factory=Environment)
     limit: Limit = field(default_factory=Limit)
     array: Array | None = None
@@ -183,6 +190,7 @@ def plan(
         command=experiment.command,
         shell=experiment.shell,
         seed=experiment.seed,
+        config=_config(experiment.config),
         site=_site(cluster),
         allocation=allocation,
         source=Source(project.directory, experiment.workdir, project.snapshot),
@@ -197,6 +205,16 @@ def plan(
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,
     )
+
+
+def _config(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    size = len(json.dumps(told))
+    if size > MOST_CONFIG:
+        raise UsageError(
+            f"`config` is {size:,} bytes of JSON, and a variable holds {MOST_CONFIG:,}",
+            hint="put the long values into a file of the project and name that",
+        )
+    return dict(told)
 
 
 def _site(cluster: config.Cluster) -> Site:

@@ -48,6 +48,29 @@ def test_placeholders_are_filled_and_nothing_else_is_touched(word, filled):
     assert command.argv(work_of(command=("python", word), seed=7), PLACE) == ["python", filled]
 
 
+TOLD = {"lr": 1e-05, "name": "it's {rank}", "model.width": 64, "amp": True, "sizes": [1, 2], "é-x": "☃"}
+
+
+@pytest.mark.parametrize(
+    ("word", "filled"),
+    [
+        ("--lr={config.lr}", "--lr=1e-05"),
+        ("{config.model.width}x{config.amp}", "64xtrue"),
+        ("{config.sizes}", "[1, 2]"),
+        ("{config.name} {config.é-x}", "it's {rank} ☃"),
+        ("{{config.lr}} {config.other} {config}", "{config.lr} {config.other} {config}"),
+    ],
+)
+def test_settings_are_filled_in_as_a_command_line_has_them(word, filled):
+    assert command.argv(work_of(command=("python", word), config=TOLD), PLACE) == ["python", filled]
+
+
+def test_a_rank_is_told_the_settings_as_json():
+    told = command.environment(work_of(config=TOLD), PLACE, {})
+    assert json.loads(told["SERRIED_CONFIG"]) == TOLD
+    assert "SERRIED_CONFIG" not in command.environment(work_of(), PLACE, {})
+
+
 def test_an_element_has_its_own_seed_and_places():
     work = work_of(element=17, command=("{element}", "{seed}", "{results}"), seed=100)
 

@@ -92,9 +92,9 @@ def test_what_cannot_be_is_refused(argv, message):
     assert str(raised.value) == message
 
 
-def test_a_setting_from_serried_toml_of_the_wrong_type_is_refused(monkeypatch):
+def test_a_setting_of_the_runs_config_of_the_wrong_type_is_refused(monkeypatch):
     monkeypatch.setenv("SERRIED_CONFIG", '{"epochs": 2.5}')
-    with pytest.raises(ConfigError, match=r"serried\.toml sets `epochs` to `2\.5`, which is no `int`"):
+    with pytest.raises(ConfigError, match=r"the run's `config` sets `epochs` to `2\.5`, which is no `int`"):
         st.config(Config, argv=[])
 
 

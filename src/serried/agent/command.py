@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 from typing import Dict, List, Mapping, NamedTuple, Sequence
 
 from serried.agent.work import Work
-from serried.contract import names
+from serried.contract import names, settings
 
 PLACEHOLDERS = (
     "data",
@@ -22,7 +23,9 @@ PLACEHOLDERS = (
     "local_rank",
     "world_size",
 )
-_PLACEHOLDER = re.compile(r"\{\{(NAMES)\}\}|\{(NAMES)\}".replace("NAMES", "|".join(PLACEHOLDERS)))
+_PLACEHOLDER = re.compile(
+    r"\{\{(NAMES)\}\}|\{(NAMES)\}".replace("NAMES", "|".join((*PLACEHOLDERS, settings.PLACEHOLDER)))
+)
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -56,7 +59,7 @@ def fill(word: str, values: Mapping[str, str]) -> str:
     """Replace `{name}` by its value and `{{name}}` by `{name}`; every other brace stays."""
 
     def replacement(match: "re.Match[str]") -> str:
-        return f"{{{match.group(1)}}}" if match.group(1) else values[match.group(2)]
+        return f"{{{match.group(1)}}}" if match.group(1) else values.get(match.group(2), match.group())
 
     return _PLACEHOLDER.sub(replacement, word)
 
@@ -82,6 +85,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "rank": str(place.node * work.ranks + place.local_rank),
         "local_rank": str(place.local_rank),
         "world_size": str(work.nodes * work.ranks),
+        **{f"config.{name}": settings.spelled(value) for name, value in work.config.items()},
     }
 
 
@@ -137,6 +141,8 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
     }
     if work.element is not None:
         own[names.ELEMENT] = str(work.element)
+    if work.config:
+        own[names.CONFIG] = json.dumps(work.config)
     if place.deadline:
         own[names.DEADLINE] = str(int(place.deadline))
     return own

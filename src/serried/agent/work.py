@@ -104,6 +104,11 @@ class Work:
         return int(self.plan["seed"]) + (self.element or 0)
 
     @property
+    def config(self) -> Dict[str, Any]:
+        """What the training is told, by dotted name."""
+        return dict(self.plan.get("config") or {})
+
+    @property
     def saving_continues(self) -> bool:
         """Whether an attempt that ended with everything saved may have a next one."""
         return bool(self.plan["site"]["requeue"]) and self.number <= int(self.plan["limit"]["restarts"])

@@ -77,8 +77,9 @@ def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, con
     """A row for a key, one for each name of a table; none for what is not set and has no default."""
     if key.kind.names:
         for name, item in value.items():
-            hidden = _REDACTED if _SECRET.search(name) else item
-            yield _shown((*place, name), hidden, hidden, origins)
+            # A variable may be a secret; a setting is in the plan and never one.
+            shown = item if key.kind.nested or not _SECRET.search(name) else _REDACTED
+            yield _shown((*place, *name.split(".")), shown, key.kind.show(shown), origins)
     elif value not in (None, (), ""):
         yield _shown(place, list(value) if isinstance(value, tuple) else value, key.kind.show(value), origins)
     elif key.default:

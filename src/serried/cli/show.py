@@ -11,6 +11,7 @@ from serried.cli import answers, selecting
 from serried.cli.ps import size
 from serried.contract import names
 from serried.contract.files import read_json
+from serried.contract.settings import fingerprint
 from serried.errors import SerriedError
 from serried.plan import Plan
 from serried.records import arrays
@@ -20,6 +21,7 @@ from serried.records.run_status import RunStatus
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
+from serried.ui.plan_lines import settings_text
 from serried.ui.text import duration, local_time, printable
 
 _LABEL = 11
@@ -57,6 +59,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "plan": plan.to_json() if plan else None,
         "source": read_json(record.directory.source),
         "submissions": [submission.to_json() for submission in record.submissions],
+        "config": _config(selection, plan),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
         "timeline": [event.to_json() for event in timeline(record, selection.element)],
         "files": dict(_files(selection, status)),
@@ -97,6 +100,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(
         ("cluster", f"{summary.cluster} ({summary.scheduler})" + (f", job {status.job}" if status.job else ""))
     )
+    facts.append(("config", _config_text(_config(selection, plan))))
     facts.append(("size", _size(plan, status)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))
     facts.append(("source", _source(selection, plan)))
@@ -115,6 +119,26 @@ def _command(plan: Plan | None) -> str:
     if plan is None:
         return ""
     return plan.command[0] if plan.shell else shlex.join(plan.command)
+
+
+def _config(selection: Selection, plan: Plan | None) -> dict[str, Any] | None:
+    """What the training was told; where `serried.train.config` kept all of its settings, the hash is of those."""
+    if plan is None:
+        return None
+    kept = None
+    if selection.element is not None or plan.array is None:
+        kept = read_json(selection.record.where.element(selection.element).results / "config.json")
+    told = {"told": dict(plan.config), "kept": kept and kept.get("config")}
+    if kept is None and not plan.config:
+        return None
+    return {**told, "fingerprint": kept.get("fingerprint") if kept else fingerprint(plan.config)}
+
+
+def _config_text(config: dict[str, Any] | None) -> str:
+    if config is None:
+        return ""
+    which = "all settings" if config["kept"] is not None else "these settings"
+    return ", ".join(filter(None, (settings_text(config["told"]), f"hash {config['fingerprint']} of {which}")))
 
 
 def _size(plan: Plan | None, status: RunStatus) -> str:

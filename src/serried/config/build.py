@@ -71,7 +71,9 @@ class Builder:
         values: dict[str, Any] = {}
         for name, key in keys.items():
             if key.kind.names:
-                here = {at[-1]: setting.value for at, setting in self._settings.items() if at[:-1] == (*place, name)}
+                table = (*place, name)
+                said = [(at[len(table) :], it.value) for at, it in self._settings.items() if at[: len(table)] == table]
+                here = {".".join(at): value for at, value in said}
                 values |= {name: here} if here else {}
             elif (*place, name) in self._settings:
                 values[name] = self._settings[*place, name].value

@@ -104,6 +104,12 @@ class Experiment:
         values.TEXT, "Where ranks start, from the project's folder.", default="the project's folder", value="."
     )
     cluster: str | None = key(values.TEXT, "Where `serried submit` sends it.", default="the cluster recognised")
+    config: Mapping[str, Any] = key(
+        values.SETTINGS,
+        "What the training is told: `lr = 0.1`, `model.width = 64`. Merged name by name.",
+        value={},
+    )
+    """By dotted name."""
     resources: Resources = Resources()
     environment: Environment = field(default_factory=Environment)
     limit: Limit = Limit()

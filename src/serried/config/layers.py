@@ -106,6 +106,7 @@ def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict
         for rank in range(6):
             level = {place: setting for level, place, setting in ranked if level == rank}
             _forget_other_memory(stacked, level)
+            _forget_other_shapes(stacked, level)
             stacked |= level
     return stacked
 
@@ -127,6 +128,14 @@ def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys]
         case _:
             found = 5, place
     return found
+
+
+def _forget_other_shapes(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
+    """A table of `config` that has become a value, or the other way round."""
+    told = [place for place in level if place[0] == "config"]
+    for old in [place for place in stacked if told and place[0] == "config"]:
+        if any(old != new and old[: len(new)] == new[: len(old)] for new in told):
+            del stacked[old]
 
 
 def _forget_other_memory(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:

@@ -91,6 +91,8 @@ def check(table: Mapping[str, Any], schema: Table = ROOT, where: Keys = ()) -> I
 def _value(key: Key, value: Any, place: Keys) -> Iterator[tuple[Keys, Any]]:
     if not key.kind.names:
         yield place, _parse(key, value, place)
+    elif isinstance(value, Mapping) and key.kind.nested:
+        yield from _nested(key, value, place)
     elif isinstance(value, Mapping):
         for name, item in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -98,6 +100,18 @@ def _value(key: Key, value: Any, place: Keys) -> Iterator[tuple[Keys, Any]]:
             yield (*place, name), _parse(key, item, (*place, name))
     else:
         raise WrongKey(place, f"`{dotted(place)}` is a table of names and values", f"write `[{dotted(place)}]`")
+
+
+def _nested(key: Key, table: Mapping[str, Any], where: Keys) -> Iterator[tuple[Keys, Any]]:
+    for name, value in table.items():
+        place = (*where, name)
+        if not name or re.search(r"[.{}=\s]", name):
+            hint = f"without quotes: `{'.'.join(place)}`" if re.fullmatch(r"[\w-]+(\.[\w-]+)+", name) else None
+            raise WrongKey(place, f"`{dotted(place)}` cannot be the name of a setting", hint)
+        if isinstance(value, Mapping):
+            yield from _nested(key, value, place)
+        else:
+            yield place, _parse(key, value, place)
 
 
 def _parse(key: Key, value: Any, place: Keys) -> Any:

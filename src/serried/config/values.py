@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from serried.contract.settings import spelled
 from serried.errors import did_you_mean
 
 ALL_MEMORY = 0
@@ -38,6 +39,8 @@ class Kind:
     """A list, whose flag may be repeated."""
     names: bool = False
     """A table whose keys the user chooses; `parse` reads one of its values."""
+    nested: bool = False
+    """Such a table may hold tables: its keys are dotted names then, and else names of environment variables."""
     show: Callable[[Any], str] = str
     """A value as one would write it."""
 
@@ -139,6 +142,20 @@ def free_text(value: Any) -> str:
     if "\0" in str(value):
         raise BadValue("must not contain a NUL character")
     return str(value)
+
+
+def setting(value: Any) -> Any:
+    """Text, a number, a boolean, or a list of such: what JSON can carry, with its type."""
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [setting(item) for item in value]
+    if isinstance(value, str):
+        return free_text(value)
+    hint = f'write it as text: "{value}"' if isinstance(value, float | dt.date | dt.time) else None
+    raise BadValue(f"must be text, a number, true, false or a list of them, not `{_shown(value)}`", hint)
 
 
 def name(value: Any) -> str:
@@ -263,4 +280,5 @@ INHERIT = Kind("`all`, `none` or list of names", inherit, many=True, show=_show_
 NAMES = Kind("list of names", variable_names, "NAME", many=True, show=_show_texts)
 VARIABLES = Kind("table of texts", free_text, names=True)
 PATTERNS = Kind("table of texts", text, names=True)
+SETTINGS = Kind("table of anything", setting, names=True, nested=True, show=spelled)
 SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import itertools
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ from pathlib import Path
 
 from serried import config, inherit, schedulers, script, shell, snapshot
 from serried.config.env_file import read_env_file
-from serried.errors import UsageError
+from serried.contract import settings
+from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.schedulers.interface import Submission
 from serried.snapshot import Revision, Survey
@@ -53,6 +56,7 @@ def prepare(
     """
     project = Path(plan.source.directory)
     _check_workdir(plan, project)
+    _check_settings(plan, each)
     environment = _environment(plan, resolved, environ)
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
@@ -84,6 +88,21 @@ def _script(plan: Plan, handover: Submission) -> str:
             f"neither a scheduler nor a script can carry {error}",
             hint="look at `root`, the folder's own path, `resources.comment` and `resources.extra`",
         ) from error
+
+
+_SETTING = re.compile(r"\{\{SETTING\}\}|\{(SETTING)\}".replace("SETTING", settings.PLACEHOLDER))
+
+
+def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    """`{config.lr}` needs an `lr`; it is known here, and would be found out on the node."""
+    for word in itertools.chain(plan.command, *each):
+        for found in filter(None, _SETTING.findall(word)):
+            if found.removeprefix("config.") not in plan.config:
+                known = [f"config.{name}" for name in plan.config]
+                raise UsageError(
+                    f"the command says `{{{found}}}`, and `config` has no such setting",
+                    hint=did_you_mean(found, known) or f"set it, or write `{{{{{found}}}}}` for the word itself",
+                )
 
 
 def _check_workdir(plan: Plan, project: Path) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ import typing
 from pathlib import Path, PurePath
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from serried.contract import files, names
+from serried.contract import files, names, settings
 from serried.train.errors import ConfigError
 from serried.train.identities import identity
 
@@ -40,7 +39,7 @@ def config(defaults: Union[Type[C], C], argv: Optional[Sequence[str]] = None) ->
     made: Any = defaults() if isinstance(defaults, type) else defaults
     tree = _Tree(made)
     for name, value in _flatten(_from_serried(os.environ)):
-        tree.set(name, value, "serried.toml")
+        tree.set(name, value, "the run's `config`")
     for name, text in _options(sys.argv[1:] if argv is None else argv, tree):
         tree.set(name, text, "the command line")
     session = sys.modules.get("serried.train.sessions")
@@ -53,9 +52,7 @@ def config(defaults: Union[Type[C], C], argv: Optional[Sequence[str]] = None) ->
 
 def fingerprint(config: Any) -> str:
     """Twelve characters that are the same for the same settings, on any machine: paths do not count."""
-    flat = {name: value for name, value in _flatten(_plain(config)) if not _is_path(value)}
-    text = json.dumps(flat, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return settings.fingerprint(dict(_flatten(_plain(config))))
 
 
 class _Tree:
@@ -84,7 +81,13 @@ class _Tree:
 
 def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
     """The experiment's `config` table and a sweep's values, merged, as the agent hands them on."""
-    told: Dict[str, Any] = json.loads(environ.get(names.CONFIG) or "{}")
+    text = environ.get(names.CONFIG) or "{}"
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise ConfigError(f"`{names.CONFIG}` holds no JSON object, but `{text[:60]}`")
     return told
 
 
@@ -204,13 +207,9 @@ def _build(like: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
     return flat[prefix[:-1]]
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(("/", "~/", "./", "../")))
-
-
 def _keep(config: Any) -> None:
     results = os.environ.get(names.RESULTS_DIR)
     if results and identity().rank == 0:
-        settings = json.loads(json.dumps(_plain(config), default=str))
+        kept = json.loads(json.dumps(_plain(config), default=str))
         files.make_directory(Path(results))
-        files.write_json(Path(results, "config.json"), {"config": settings, "fingerprint": fingerprint(config)})
+        files.write_json(Path(results, "config.json"), {"config": kept, "fingerprint": fingerprint(config)})

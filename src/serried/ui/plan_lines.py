@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
+from serried.contract.settings import spelled
 from serried.plan import Allocation, Plan
 from serried.snapshot import Revision, Survey
 from serried.snapshot.size import spell
@@ -23,6 +26,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("costs", _cost(plan)),
         ("code", _code(plan, survey, revision)),
     ]
+    if plan.config:
+        lines.insert(1, ("config", settings_text(plan.config)))
     if plan.array:
         lines.insert(1, ("array", _array(plan)))
     if plan.source.links:
@@ -32,6 +37,11 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     if plan.defaults:
         lines.append(("", "* a default"))
     return lines
+
+
+def settings_text(config: Mapping[str, Any]) -> str:
+    """`lr=0.1, model.width=64`."""
+    return ", ".join(f"{name}={spelled(value)}" for name, value in config.items())
 
 
 def _cluster(plan: Plan) -> str:

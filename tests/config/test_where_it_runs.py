@@ -1,0 +1,91 @@
+"""Clusters and their roots, as they are recognised."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from resolving import BARE, fake_slurm, refusal, resolve
+
+
+def test_a_root_under_home_on_a_cluster_warns(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_slurm(folder, monkeypatch)
+    monkeypatch.delenv("USER", raising=False)
+    home = os.environ["HOME"]
+    found = resolve(folder, command=BARE, resources__ranks=1)
+    assert (found.cluster.root, [warning.split(",")[0] for warning in found.warnings]) == (
+        f"{home}/serried",
+        [f"run directories go to `{home}/serried`"],
+    )
+
+
+@pytest.mark.parametrize("variable", ["SCRATCH", "PSCRATCH"])
+def test_run_directories_go_to_scratch_on_a_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
+    fake_slurm(folder, monkeypatch)
+    monkeypatch.setenv(variable, "/lustre/ada")
+    found = resolve(folder, command=BARE, resources__ranks=1)
+    assert (found.cluster.root, str(found.origins["cluster.root"]), found.warnings) == (
+        "/lustre/ada/serried",
+        variable,
+        (),
+    )
+
+
+def test_run_directories_go_to_the_users_data_at_home(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    assert resolve(folder, command=BARE).cluster.root == f"{os.environ['XDG_DATA_HOME']}/serried"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert resolve(folder, command=BARE).cluster.root == f"{os.environ['HOME']}/.local/share/serried"
+
+
+def test_a_root_may_name_variables_and_must_be_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORK", "/w/ada")
+    assert resolve(folder, "[clusters.local]\nroot = '${WORK}/runs'", command=BARE).cluster.root == "/w/ada/runs"
+    assert refusal(folder, "[clusters.local]\nroot = '$NOWHERE/x'", command=BARE)[0] == (
+        "serried.toml:2: `root` names `$NOWHERE`, which is not set here"
+    )
+    assert refusal(folder, "[clusters.local]\nroot = 'runs'", command=BARE)[0] == (
+        "serried.toml:2: `root` must be an absolute path, not `runs`"
+    )
+
+
+def test_a_job_without_gpus_is_no_surprise_where_slurm_did_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_slurm(folder, monkeypatch)
+    monkeypatch.setenv("SCRATCH", "/lustre/ada")
+    warning = "nobody said whether `slurm` has GPUs, so none is asked for: say --gpus N, or --ranks N for CPUs"
+    seen = [resolve(folder, command=BARE).warnings]
+    seen += [resolve(folder, command=BARE, resources__ranks=2).warnings]
+    assert seen == [(warning,), ()]
+
+
+def test_slurm_is_asked_for_its_partitions_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_slurm(folder, monkeypatch, "gpu*|1-00:00:00|gpu:v100:4(S:0-1)\ncpu|2:00:00|(null)")
+    cluster = resolve(folder, command=BARE).cluster
+    assert (cluster.name, cluster.gpus_per_node, cluster.gpu_types, cluster.default_partition) == (
+        "slurm",
+        4,
+        ("v100",),
+        "gpu",
+    )
+    assert {name: (p.time, p.gpus) for name, p in cluster.partitions.items()} == {"gpu": (86400, 4), "cpu": (7200, 0)}
+
+
+def test_a_users_profile_is_recognised_by_its_signs(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_slurm(folder, monkeypatch)
+    monkeypatch.setenv("CC_CLUSTER", "fir")
+    text = "[clusters.fir]\nroot = '/scratch'\n[clusters.fir.match.environ]\nCC_CLUSTER = 'fir*'"
+    assert resolve(folder, text, command=BARE).cluster.name == "fir"
+
+
+def test_the_cluster_can_be_named_in_the_file_the_environment_and_on_the_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = "[defaults]\ncluster = 'cedar'"
+    seen = [resolve(folder, text, command=BARE).cluster.name]
+    monkeypatch.setenv("SERRIED_CLUSTER", "ibex")
+    seen += [
+        resolve(folder, text, command=BARE).cluster.name,
+        resolve(folder, command=BARE, cluster="local").cluster.name,
+    ]
+    assert seen == ["cedar", "ibex", "local"]

@@ -1,0 +1,126 @@
+"""What is refused, with its place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from resolving import BARE, refusal, resolve
+from serried import config
+from serried.config import sources
+from serried.errors import ConfigError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[project]\nnmae = 'x'", "serried.toml:2: unknown key `project.nmae`", "did you mean `name`?"),
+        ("[projct]", "serried.toml:1: unknown key `projct`", "did you mean `project`?"),
+        (
+            "[experiments.a]\ncommand = 'a'\nnodes = 2",
+            "serried.toml:3: unknown key `experiments.a.nodes`",
+            "it belongs in the table `experiments.a.resources`",
+        ),
+        (
+            "[defaults.resources]\n\ngpus = 'four'",
+            "serried.toml:3: `defaults.resources.gpus` must be a whole number from 0, not `four`",
+            None,
+        ),
+        (
+            "[defaults]\nresources = { time = 60 }",
+            (
+                "serried.toml:2: `defaults.resources.time` must be a duration such as `90m`, `1h30m` or "
+                "`2-00:00:00`, not `60`"
+            ),
+            "did you mean `60m`, `60h` or `60s`?",
+        ),
+        ("resources = 3", "serried.toml:1: unknown key `resources`", "known here: `project`, `defaults`, "),
+        ("defaults = 3", "serried.toml:1: `defaults` is a table, not a value", "write `[defaults]`"),
+        (
+            "[clusters.x]\nscheduler = 'slrum'",
+            "serried.toml:2: `clusters.x.scheduler` must be `slurm` or `local`, not `slrum`",
+            "did you mean `slurm`?",
+        ),
+        (
+            "[defaults.environment.env]\n'A B' = 'x'",
+            "serried.toml:2: `A B` cannot be the name of an environment variable",
+            None,
+        ),
+        ("[defaults]\ncluster = 'locla'", "serried.toml:2: there is no cluster `locla`", "did you mean `local`?"),
+        (
+            "[defaults]\nworkdir = '../x'",
+            "serried.toml:2: `workdir` must be inside the project, and `../x` is not",
+            None,
+        ),
+        (
+            '[experiments.a]\ncommand = "it\'s"',
+            "serried.toml:2: `command` has a quote that is never closed",
+            "a list of words needs no quotes",
+        ),
+    ],
+)
+def test_what_a_file_says_wrong_is_named_with_its_line(folder: Path, text: str, message: str, hint: str | None):
+    said, hinted = refusal(folder, text, command=None if "[experiments" in text else BARE)
+    assert said == message
+    assert hinted is None if hint is None else (hinted or "").startswith(hint)
+
+
+def test_settings_of_experiments_that_do_not_run_are_checked_too(folder: Path):
+    text = "[experiments.a]\ncommand = 'a'\n[experiments.b]\ncommand = 'b'\nlimit.signal = 'USR9'"
+    assert refusal(folder, text, name="a")[0].startswith(
+        "serried.toml:5: `experiments.b.limit.signal` must be a signal"
+    )
+
+
+def test_a_wrong_variable_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SERRIED_RESOURCES_NODE", "4")
+    assert refusal(folder, "", command=BARE) == (
+        "unknown key `resources.node` (from `SERRIED_RESOURCES_NODE`)",
+        "did you mean `nodes`?",
+    )
+
+
+def test_variables_of_a_job_that_we_are_in_are_not_settings(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("SERRIED_RUN_ID", "SERRIED_RESULTS_DIR", "SERRIED_ATTEMPT", "SERRIED_STOP_FILE"):
+        monkeypatch.setenv(name, "x")
+    assert resolve(folder, command=BARE).cluster.name == "local"
+
+
+def test_set_reaches_every_setting(folder: Path):
+    found = resolve(
+        folder, "", command=BARE, project__snapshot=False, limit__grace="1m", clusters__local__kill_wait="5s", seed=7
+    )
+    assert (found.project.snapshot, found.experiment.limit.grace, found.cluster.kill_wait, found.experiment.seed) == (
+        False,
+        60,
+        5,
+        7,
+    )
+
+
+@pytest.mark.parametrize("key", ["", "resources.", "resources..nodes", "a b"])
+def test_what_is_no_key_is_refused(folder: Path, key: str):
+    with pytest.raises(UsageError, match="is no key"):
+        config.resolve(None, BARE, {key: 1}, None, folder, os.environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("4", 4), ("true", True), ("'a'", "a"), ("2h", "2h"), ("a = b", "a = b"), ("", "")]
+)
+def test_text_from_the_command_line_is_toml_where_it_can_be(text: str, value: object):
+    assert sources.guess(text) == value
+
+
+def test_pyproject_serves_where_there_is_no_file_of_ours(folder: Path):
+    (folder / "pyproject.toml").write_text(
+        "[project]\nname = 'other'\n[tool.serried.project]\nname = 'ours'\n[tool.serried.defaults.resources]\nnode = 2"
+    )
+    with pytest.raises(ConfigError, match=r"^pyproject\.toml:6: unknown key `defaults\.resources\.node`$"):
+        resolve(folder, command=BARE)
+
+
+def test_a_broken_pyproject_that_does_not_mention_us_is_left_alone(folder: Path):
+    (folder / "pyproject.toml").write_text("[project\n")
+    assert resolve(folder, command=BARE).project.file is None
