@@ -17,7 +17,8 @@ from serried.contract import names
 
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "src" / "serried"
-MODULES = sorted(HOUSE.rglob("*.py"))
+MODULES = sorted(path for path in HOUSE.rglob("*.py") if path.parent.parent.name != "templates")
+"""All but what users begin with: that is theirs."""
 
 ORDER = (
     "cli",
@@ -35,6 +36,7 @@ ORDER = (
     "arrays",
     "config",
     "clusters",
+    "templates",
     "shell",
     "errors",
     "train",

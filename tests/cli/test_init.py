@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_written_is_said_to_be_so(monkeypatch: pytest.Mo
     usual = Path.open
 
     def refuse(path: Path, mode: str = "r", **options: Any) -> Any:
-        if mode == "x":
+        if mode == "xb":
             raise PermissionError(13, "Permission denied")
         return usual(path, mode, **options)
 

@@ -1,4 +1,4 @@
-"""`serried init`: a serried.toml that fits."""
+"""`serried init`: a serried.toml that fits, or a whole project to begin with."""
 
 from __future__ import annotations
 
@@ -6,53 +6,150 @@ import ast
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from serried import templates
 from serried.clusters import LOCAL, SLURM, machine
 from serried.config import sources
 from serried.config.catalogue import catalogue
+from serried.contract import SCHEMA
 from serried.contract.slug import slug
 from serried.errors import UsageError
 from serried.ui import console
+from serried.ui.text import pad
 
 _PREFERRED = ("train.py", "main.py", "run.py")
 _MOST_SCRIPTS = 200
+_MAY_BE_YOURS = (".env.template", ".gitignore", "README.md")
+"""Files of a template that a folder may have already: they stay as they are, and the project works with them."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What is to be written, and what to say when it has been."""
+
+    files: dict[str, bytes]
+    said: str
+    notes: tuple[str, ...]
+    next_steps: tuple[tuple[str, str], ...]
 
 
 @click.command()
-def command() -> None:
-    """Write a serried.toml that fits this folder: its name, the script found in it, this cluster.
+@click.option("--template", type=click.Choice(list(templates.TEMPLATES)), help="Write a whole project to begin with.")
+@click.option("--list", "lists", is_flag=True, help="List the templates.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) -> None:
+    r"""Write a serried.toml that fits this folder: its name, the script found in it, this cluster.
 
-    Never overwrites.
+    \b
+    serried init                    for the script that is here
+    serried init --list             which templates there are
+    serried init --template train   a script, its serried.toml and a test of it
+
+    A template trains as it is, on two ranks, and its test shows that. Never overwrites.
     """
+    if lists:
+        _list(as_json=as_json)
+        return
     here = Path.cwd()
-    target = here / sources.FILE
-    if os.path.lexists(target):
+    draft = _project(here, template) if template else _settings(here)
+    if not dry_run:
+        _write(here, draft.files)
+    if as_json:
+        console.out_json({"schema": SCHEMA, "template": template, "files": list(draft.files), "written": not dry_run})
+    elif dry_run:
+        for name, content in draft.files.items():
+            console.out(f"# {name}\n{content.decode()}")
+    else:
+        console.say(draft.said)
+        for text in draft.notes:
+            console.note(text)
+        console.next_steps(draft.next_steps)
+
+
+def _list(*, as_json: bool) -> None:
+    known = [{"name": name, "help": words} for name, words in templates.TEMPLATES.items()]
+    if as_json:
+        console.out_json({"schema": SCHEMA, "templates": known})
+        return
+    for each in known:
+        console.out(f"{pad(each['name'], 9)}  {each['help']}")
+
+
+def _project(here: Path, template: str) -> Draft:
+    """A template's files, but for those that may be there already.
+
+    Raises UsageError where one of the others is there.
+    """
+    content = templates.files(template)
+    there = [name for name in content if os.path.lexists(here / name)]
+    taken = [name for name in there if name not in _MAY_BE_YOURS]
+    if taken:
+        raise UsageError(
+            f"{_these(taken, 'is', 'are')} here already",
+            hint=f"in a new folder: mkdir {template} && cd {template} && serried init --template {template}",
+        )
+    files = {name: content[name] for name in content if name not in there}
+    return Draft(
+        files,
+        f"wrote {', '.join(files)}",
+        (f"{_these(there, 'stays as it was', 'stay as they were')}",) if there else (),
+        (
+            ("pip install -r requirements.txt", "what it needs"),
+            ("pytest", "see two ranks learn, in seconds"),
+            ("serried run", "run it here, now"),
+            ("serried submit", "send it to the cluster"),
+        ),
+    )
+
+
+def _these(names: list[str], *verbs: str) -> str:
+    """`a` is, or `a`, `b` are."""
+    return f"{', '.join(f'`{name}`' for name in names)} {verbs[len(names) > 1]}"
+
+
+def _settings(here: Path) -> Draft:
+    """The serried.toml that fits `here`."""
+    if os.path.lexists(here / sources.FILE):
         raise UsageError(f"`{sources.FILE}` is here already", hint="`serried config show` shows what it says")
     found = catalogue(here, os.environ)
     script = find_script(here)
     gpus = machine.gpus(os.environ) if found.here == LOCAL else 0
     text = render(_readable(here.name) or "project", script, found.here, python=_python(), gpus=gpus)
-    try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        reason = (error.strerror or "failed").lower()
-        raise UsageError(f"`{sources.FILE}` cannot be written: {reason}") from None
-    console.say(f"wrote {sources.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`")
+    notes = []
     if found.file:
-        console.note(f"`{found.file}` described this folder until now; the new file takes its place here")
+        notes.append(f"`{found.file}` described this folder until now; the new file takes its place here")
     if script is None:
-        console.note("no script was found: write its name into `command`")
-    console.next_steps(
-        [
+        notes.append("no script was found: write its name into `command`")
+    return Draft(
+        {sources.FILE: text.encode()},
+        f"wrote {sources.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`",
+        tuple(notes),
+        (
             ("serried run", "run it here, now"),
             ("serried submit --dry-run", "see what would be submitted"),
             ("serried submit", f"send it to `{found.here}`"),
-        ]
+        ),
     )
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    """All of them, or none."""
+    written: list[Path] = []
+    for name, content in files.items():
+        try:
+            with (folder / name).open("xb") as file:
+                written.append(folder / name)
+                file.write(content)
+        except OSError as error:
+            for path in written:
+                path.unlink(missing_ok=True)
+            reason = (error.strerror or "failed").lower()
+            raise UsageError(f"`{name}` cannot be written: {reason}") from None
 
 
 def find_script(folder: Path) -> str | None:

@@ -19,7 +19,7 @@ import os
 import sys
 import typing
 from pathlib import Path, PurePath
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, overload
 
 from serried.contract import files, names, settings
 from serried.train.errors import ConfigError
@@ -30,7 +30,11 @@ C = TypeVar("C")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def config(defaults: Union[Type[C], C], argv: Optional[Sequence[str]] = None) -> C:
+@overload
+def config(defaults: Type[C], argv: Optional[Sequence[str]] = None) -> C: ...
+@overload
+def config(defaults: C, argv: Optional[Sequence[str]] = None) -> C: ...
+def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
     """`defaults`, a dataclass, an instance of one or a dict, with every setting that has been made elsewhere.
 
     Within a session rank 0's answer is everybody's. Under Serried it is kept as `config.json` among the results.
@@ -45,7 +49,7 @@ def config(defaults: Union[Type[C], C], argv: Optional[Sequence[str]] = None) ->
     session = sys.modules.get("serried.train.sessions")
     run = session.current() if session else None
     values = run.broadcast_object(tree.values) if run else tree.values
-    result: C = _build(made, values)
+    result = _build(made, values)
     _keep(result)
     return result
 

@@ -1,0 +1,137 @@
+"""`serried init --template`: what it writes, and that each project trains as it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import serried
+from serried import config, templates
+from serried.cli import init
+from serried.errors import UsageError
+
+FILES = [".env.template", ".gitignore", "README.md", "requirements.txt", "serried.toml", "test_train.py", "train.py"]
+
+each_template = pytest.mark.parametrize("template", templates.TEMPLATES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "mine"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    return made
+
+
+def start(*arguments: str) -> Result:
+    return CliRunner().invoke(init.command, arguments, catch_exceptions=False, standalone_mode=False)
+
+
+def user_environment(tmp_path: Path) -> dict[str, str]:
+    """Where `serried` and `python` are commands, as in an environment that Serried is installed in."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, words in (("serried", "-m serried"), ("python", "")):
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (commands / name).chmod(0o755)
+    paths = {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(Path(serried.__file__).parents[1])}
+    return {**os.environ, **paths, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.torch
+@each_template
+@pytest.mark.usefixtures("folder")
+def test_the_test_of_a_new_project_passes(tmp_path: Path, template: str):
+    needed = template if template == "lightning" else "torch"
+    if importlib.util.find_spec(needed) is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"`{needed}` is not installed")
+        pytest.skip(f"needs {needed}: pip install {needed}")
+    start("--template", template)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        env=user_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+@each_template
+def test_a_template_is_written_whole_and_says_what_to_do_next(folder: Path, template: str):
+    said = start("--template", template).stderr
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert said == (
+        f"""\
+wrote {", ".join(FILES)}
+  pip install -r requirements.txt   what it needs
+  pytest                            see two ranks learn, in seconds
+  serried run                       run it here, now
+  serried submit                    send it to the cluster
+"""
+    )
+    found = config.resolve(None, None, {}, "local", folder, os.environ)
+    assert (found.experiment.name, found.experiment.command) == ("train", ("python", "train.py"))
+
+
+def test_what_a_folder_may_have_anyway_stays_as_it_is(folder: Path):
+    (folder / ".gitignore").write_text("mine")
+    (folder / "README.md").symlink_to("nowhere.md")
+    said = start("--template", "train").stderr
+    assert (folder / ".gitignore").read_text() == "mine"
+    assert not (folder / "nowhere.md").exists()
+    assert said.splitlines()[1] == "note: `.gitignore`, `README.md` stay as they were"
+
+
+@pytest.mark.parametrize("name", ["train.py", "serried.toml", "test_train.py", "requirements.txt"])
+def test_where_the_program_has_a_file_already_nothing_is_written(folder: Path, name: str):
+    (folder / name).symlink_to("nowhere")
+    with pytest.raises(UsageError, match=rf"`{name}` is here already") as caught:
+        start("--template", "plain")
+    assert "in a new folder" in caught.value.hint
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_when_one_file_cannot_be_written_none_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    usual = Path.open
+
+    def refuse(path: Path, mode: str = "r"):
+        if path.name == "train.py" and mode == "xb":
+            raise OSError(28, "No space left on device")
+        return usual(path, mode)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match=r"`train\.py` cannot be written: no space left on device"):
+        start("--template", "plain")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_dry_run_shows_every_file_and_writes_none(folder: Path):
+    shown = start("--template", "stream", "--dry-run").stdout
+    assert [line[2:] for line in shown.splitlines() if line[2:] in FILES] == FILES
+    assert (templates.files("stream")["train.py"]).decode() in shown
+    assert list(folder.iterdir()) == []
+
+
+def test_json_tells_what_was_written(folder: Path):
+    told = json.loads(start("--template", "train", "--json").stdout)
+    assert told == {"schema": 1, "template": "train", "files": FILES, "written": True}
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+
+
+def test_the_templates_are_listed():
+    listed = start("--list").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == ["plain", "train", "lightning", "stream"]
+    assert max(map(len, listed)) <= 80
+    told = json.loads(start("--list", "--json").stdout)
+    assert [each["name"] for each in told["templates"]] == list(templates.TEMPLATES)
