@@ -120,6 +120,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
         "scratch_dir": "/r/digits",
         "exp_name": "train",
         "OMP_NUM_THREADS": "3",
+        "PYTHONPATH": "/r/digits/train/k3f9q2/library.zip",
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -132,9 +133,9 @@ def test_what_the_user_has_set_stays():
     assert (environment["PYTHONUNBUFFERED"], environment["A"]) == ("0", "b c")
 
 
-def test_redirected_packages_come_before_the_inherited_path():
+def test_the_runs_own_library_and_redirected_packages_come_before_the_inherited_path():
     source = Source(directory="/home/ada/digits", python_path=("src", "lib"))
     environment = command.environment(work_of(source=source), PLACE, {"PYTHONPATH": "/mine"})
 
-    tree = "/r/digits/train/k3f9q2/source"
-    assert environment["PYTHONPATH"] == f"{tree}/src:{tree}/lib:/mine"
+    run = "/r/digits/train/k3f9q2"
+    assert environment["PYTHONPATH"] == f"{run}/library.zip:{run}/source/src:{run}/source/lib:/mine"

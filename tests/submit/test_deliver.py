@@ -34,6 +34,7 @@ def test_what_is_written_is_private_and_little(ask, root, tree):
         f"project/train/{run}/agent.pyz": "0o600",
         f"project/train/{run}/claims": "0o700",
         f"project/train/{run}/job.sh": "0o600",
+        f"project/train/{run}/library.zip": "0o600",
         f"project/train/{run}/plan.json": "0o600",
     }
     assert tree(record.directory.path) == {
@@ -52,6 +53,12 @@ def test_a_group_shares_what_it_asks_to_share(ask, root, tree):
     finally:
         os.umask(before)
     assert set(tree(root).values()) == {"0o750", "0o640"}
+
+
+def test_a_root_that_pythonpath_cannot_name_is_warned_of(ask, tmp_path):
+    root = tmp_path / "a:b"
+    (said,) = ask(overrides={"clusters.local.root": str(root)}).warnings
+    assert said == f"ranks cannot import `serried.train` from `{root}`: PYTHONPATH cannot name a path with a `:`"
 
 
 @pytest.mark.parametrize("error", [SubmissionRefused("no"), SchedulerUnreachable("away")])
@@ -121,7 +128,7 @@ def test_a_state_folder_that_cannot_be_made_is_refused_before_the_scheduler_is_a
     assert scheduler.jobs == {}
 
 
-@pytest.mark.parametrize("file", ["plan.json", "1.json", "source.json", "job.sh", "agent.pyz"])
+@pytest.mark.parametrize("file", ["plan.json", "1.json", "source.json", "job.sh", "agent.pyz", "library.zip"])
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(ask, scheduler, root, monkeypatch, file):
     """Whichever file it is that does not fit."""
     replace = Path.replace

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from typing import Dict, List, Mapping, NamedTuple, Sequence
+from typing import Dict, List, Mapping, NamedTuple
 
 from serried.agent.work import Work
 from serried.contract import names, settings
@@ -106,8 +106,7 @@ def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[
         own["PYTHONUNBUFFERED"] = "1"
     if work.plan["site"]["local_disk"] and "SLURM_TMPDIR" not in told:
         own["SLURM_TMPDIR"] = os.path.expandvars(work.plan["site"]["local_disk"])
-    if work.plan["source"]["python_path"]:
-        own["PYTHONPATH"] = _python_path(work, told.get("PYTHONPATH", ""))
+    own["PYTHONPATH"] = _python_path(work, told.get("PYTHONPATH", ""))
     return own
 
 
@@ -149,5 +148,6 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
 
 
 def _python_path(work: Work, inherited: str) -> str:
-    folders: Sequence[str] = [str(work.tree / folder) for folder in work.plan["source"]["python_path"]]
+    """The library first: what ranks import of Serried is what the run was submitted with."""
+    folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan["source"]["python_path"])]
     return os.pathsep.join([*folders, *([inherited] if inherited else [])])

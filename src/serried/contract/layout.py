@@ -1,7 +1,8 @@
 """Where things are in a run directory and in a record. Pure paths: nothing here touches a disk.
 
 <root>/<project>/<experiment>/<run-id>/          the run directory: bulk, where compute nodes can write
-  plan.json  job.sh  agent.pyz  commands.json    written at submit (commands.json: arrays with --each only)
+  plan.json  job.sh  agent.pyz  library.zip      written at submit
+  commands.json                                  the same, for arrays with --each only
   scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"
   source/                                        the unpacked snapshot, made by the first attempt
@@ -86,6 +87,7 @@ class RunDirectory(ElementDirectory):
         self.plan = path / "plan.json"
         self.job_script = path / "job.sh"
         self.agent = path / "agent.pyz"
+        self.library = path / "library.zip"
         self.commands = path / "commands.json"
         self.source = path / "source"
         self.claims = path / "claims"

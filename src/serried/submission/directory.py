@@ -20,7 +20,7 @@ UNTRACKED_LISTED = 1000
 
 
 def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
-    """Write what the job reads: four files at most. Raises OSError."""
+    """Write what the job reads: five files at most. Raises OSError."""
     modes = MODES[plan.share]
     where = RunDirectory(Path(plan.directory))
     make_directory(where.path.parent, modes.directory)
@@ -31,6 +31,7 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     if prepared.each:
         write_json(where.commands, [list(command) for command in prepared.each], modes.file)
     script.write_agent(where.agent, modes.file)
+    script.write_library(where.library, modes.file)
     return where
 
 

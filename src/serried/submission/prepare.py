@@ -76,7 +76,7 @@ def prepare(
         survey=surveyed,
         revision=snapshot.read_revision(project),
         each=tuple(tuple(command) for command in each),
-        warnings=(*resolved.warnings, *(surveyed.warnings if surveyed else ())),
+        warnings=(*resolved.warnings, *(surveyed.warnings if surveyed else ()), *_unreachable_library(plan)),
     )
 
 
@@ -103,6 +103,12 @@ def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
                     f"the command says `{{{found}}}`, and `config` has no such setting",
                     hint=did_you_mean(found, known) or f"set it, or write `{{{{{found}}}}}` for the word itself",
                 )
+
+
+def _unreachable_library(plan: Plan) -> tuple[str, ...]:
+    if os.pathsep not in plan.directory:
+        return ()
+    return (f"ranks cannot import `serried.train` from `{plan.site.root}`: PYTHONPATH cannot name a path with a `:`",)
 
 
 def _check_workdir(plan: Plan, project: Path) -> None:
