@@ -28,7 +28,7 @@ inherit = ["LANG"]
 [experiments.digits.limit]
 lead = "1h"
 restarts = 3
-signal = "USR1"
+notify = "USR1"
 [clusters.local]
 root = "/runs"
 python = "/opt/python"
@@ -59,7 +59,7 @@ def test_a_plan_leaves_nothing_to_decide(resolved: config.Resolved, tmp_path: Pa
         source=Source(str(tmp_path / "project"), "src", snapshot=False),
         seed=7,
         environment=Environment({"A": "1"}, ("WANDB_API_KEY",), (), ("LANG",)),
-        limit=Limit(lead_seconds=1800, restarts=3, signal="USR1"),
+        limit=Limit(lead_seconds=1800, restarts=3, notify="USR1"),
         array=Array((0, 1), 1),
         defaults=("resources.nodes", "resources.gpus", "resources.cpus", "resources.mem"),
         share="group",

@@ -46,8 +46,8 @@ class Limit:
     """No output from any rank for so long is a failure; None is off."""
     restarts: int = 0
     """How many further attempts the run may have."""
-    signal: str | None = None
-    """Sent to ranks with the stop request, `USR1` say; None sends nothing."""
+    notify: str | None = None
+    """A signal that goes to ranks with the request to save and leave, `USR1` say; None sends nothing."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _site(cluster: config.Cluster) -> Site:
 def _limit(asked: config.Limit, time_seconds: int | None) -> Limit:
     """The lead is at most a quarter of the time limit: a longer one would warn at birth."""
     lead = asked.lead if time_seconds is None else min(asked.lead, time_seconds // 4)
-    return Limit(lead, asked.grace, asked.silence, asked.restarts, asked.signal)
+    return Limit(lead, asked.grace, asked.silence, asked.restarts, asked.notify)
 
 
 def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:

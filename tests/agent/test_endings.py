@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.contract.files import Journal, read_json
+from serried.contract.files import Journal
 from serried.plan import Source
 
 PYTHON = sys.executable
@@ -167,41 +167,6 @@ def test_a_stop_request_cancels_the_run(start, wait_until):
     assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login")
 
 
-def ask_to_save(run, reason, attempt=1):
-    request = {"t": 0, "request": "stop", "reason": reason, "by": "ada@login", "save": True}
-    Journal(run.place.attempt(attempt).control).append(request)
-
-
-@pytest.mark.parametrize(
-    ("reason", "told", "status"),
-    [
-        ("limit", ("REQUEUED", 85, "limit", "the time limit came; the ranks have saved and will continue"), 85),
-        ("user", ("CANCELLED", 143, "user", "stopped by ada@login; the ranks have saved"), 143),
-    ],
-)
-def test_ranks_can_be_asked_from_outside_to_save_and_leave(start, wait_until, reason, told, status):
-    run = start(SAVE, environment=SAVES, limit={"restarts": 1})
-    wait_until(lambda: run.events("started"))
-
-    ask_to_save(run, reason)
-
-    assert run.wait() == status
-    ending = read_json(run.place.attempt(1).exit)
-    assert tuple(ending[key] for key in ("state", "exit_code", "cause", "message")) == told
-    assert (run.output(), ending["first_failure"]) == (reason, None)
-
-
-def test_a_program_that_does_not_save_when_asked_from_outside_is_ended_after_the_lead(start, wait_until):
-    run = start("sleep 100", limit={"lead_seconds": 1, "restarts": 1})
-    wait_until(lambda: run.events("started"))
-
-    ask_to_save(run, "user")
-
-    assert run.wait() == 143
-    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login")
-    assert [event["because"] for event in run.events("stopping")] == ["ada@login", "not saved"]
-
-
 def test_term_to_job_sh_cancels_the_run(start, wait_until, marked_processes):
     run = start("sleep 100")
     wait_until(lambda: run.events("started"))
@@ -232,66 +197,6 @@ def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_doe
     assert [event["because"] for event in run.events("stopping")] == ["time limit", "time limit"]
 
 
-SAVE = """
-while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done
-cat "$SERRIED_STOP_FILE"
-[ -n "$SAVES" ] && touch "$SERRIED_CHECKPOINT_DIR/step-1"
-exit 85
-"""
-SAVES = {"SAVES": "1"}
-
-
-@pytest.fixture
-def warn(wait_until):
-    """What a scheduler does some time before its limit."""
-
-    def send(run, attempt=1):
-        wait_until(lambda: run.events("started", attempt))
-        run.process.send_signal(signal.SIGUSR1)
-
-    return send
-
-
-def test_ranks_hear_of_the_limit_by_the_agents_own_clock(start):
-    run = start(SAVE, time_seconds=8, limit={"lead_seconds": 600, "restarts": 1}, environment=SAVES)
-
-    assert run.wait() == 85
-    assert (run.output(), run.exit) == ("limit", None)
-
-
-def test_ranks_that_have_saved_are_run_again_as_often_as_the_budget_says(start, warn):
-    run = start(SAVE, limit={"restarts": 1}, environment=SAVES)
-    warn(run)
-
-    assert (run.wait(), run.exit) == (85, None)
-    assert read_json(run.place.attempt(1).exit)["state"] == "REQUEUED"
-
-    again = start(None, plan=run.plan, environment=SAVES)
-    warn(again, attempt=2)
-
-    assert again.wait() == 124
-    assert again.ending[:3] == ("TIMEOUT", 124, "limit")
-    assert (again.exit["attempt"], again.exit["attempts"]) == (2, 2)
-
-
-def test_85_without_a_new_checkpoint_is_a_failure(start, warn):
-    run = start(SAVE, limit={"restarts": 1})
-    warn(run)
-
-    assert run.wait() == 85
-    assert run.ending[:3] == ("FAILED", 85, "exit")
-
-
-def test_a_cancelled_run_does_not_continue_though_it_has_saved(start, warn):
-    run = start(SAVE.replace("exit 85", "trap 'exit 85' TERM; while :; do sleep 0.05; done"),
-                limit={"restarts": 1}, environment=SAVES)  # fmt: skip
-    warn(run)
-    run.process.terminate()
-
-    assert run.wait() == 143
-    assert run.ending[:3] == ("CANCELLED", 143, "cancel")
-
-
 def test_a_signal_while_the_end_is_written_does_not_keep_it_from_being_told(start, tmp_path):
     python = tmp_path / "python"
     # As `scancel` signals every process of a job: here before the last agent can look after itself.
@@ -301,12 +206,3 @@ def test_a_signal_while_the_end_is_written_does_not_keep_it_from_being_told(star
 
     assert run.wait() == 3
     assert run.ending[:3] == ("FAILED", 3, "exit")
-
-
-def test_a_signal_of_the_users_choice_goes_with_the_notice(start, warn):
-    program = "trap 'echo told; exit 0' USR2; echo ready; while :; do sleep 0.05; done"
-    run = start(program, ranks=1, limit={"signal": "USR2"})
-    warn(run)
-
-    assert run.wait() == 0
-    assert run.output() == "ready\ntold\n"

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.agent import verdict
-from serried.agent.verdict import Evidence, Verdict
+from serried.agent.evidence import Evidence, first_failure
+from serried.agent.saved import Saved
+from serried.agent.verdict import Verdict
 
 
 def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):
@@ -34,6 +36,10 @@ def stopping(reason, because="x"):
     return event("stopping", reason=reason, because=because)
 
 
+def asked(reason, notice=None):
+    return event("stopping", reason=reason, because="x", save=True, notice=notice)
+
+
 def ended(node, *exits, left=()):
     return event("node-ended", node=node, host=f"n{node + 1}", exits=list(exits), left=list(left))
 
@@ -54,7 +60,7 @@ def evidence(head, *, nodes=None, has_checkpoint=False, may_continue=False):
         ended=1_795_000_012.5,
         head=head,
         nodes=nodes or {},
-        has_checkpoint=has_checkpoint,
+        saved=Saved(has_checkpoint, 7 if has_checkpoint else None),
         may_continue=may_continue,
     )
 
@@ -92,33 +98,33 @@ CASES = {
     ),
     "stopped by a user": (evidence([*STARTED, stopping("user"), *OURS]), ("CANCELLED", 143, "user")),
     "stopped by a user while saving": (
-        evidence([*STARTED, stopping("limit"), stopping("user"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, asked("limit"), stopping("user"), *SAVED], has_checkpoint=True, may_continue=True),
         ("CANCELLED", 143, "user"),
     ),
     "failed, then cancelled": (
         evidence([*STARTED, stopping("failure"), stopping("cancel"), ended(0, exit_of(0, 3)), OURS[1]]),
         ("FAILED", 3, "exit"),
     ),
-    "ended by the limit": (evidence([*STARTED, stopping("limit"), *OURS]), ("TIMEOUT", 124, "limit")),
-    "finished after the notice": (evidence([*STARTED, stopping("limit"), *FINE]), ("COMPLETED", 0, None)),
+    "ended by the limit": (evidence([*STARTED, asked("limit"), stopping("limit"), *OURS]), ("TIMEOUT", 124, "limit")),
+    "finished after the notice": (evidence([*STARTED, asked("limit"), *FINE]), ("COMPLETED", 0, None)),
     "saved, and may continue": (
-        evidence([*STARTED, stopping("limit"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True, may_continue=True),
         ("REQUEUED", 85, "limit"),
     ),
     "preempted, saved, and may continue": (
-        evidence([*STARTED, stopping("preempt"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True, may_continue=True),
         ("REQUEUED", 85, "preempt"),
     ),
     "saved, and may not continue": (
-        evidence([*STARTED, stopping("limit"), *SAVED], has_checkpoint=True),
+        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True),
         ("TIMEOUT", 124, "limit"),
     ),
     "preempted, and may not continue": (
-        evidence([*STARTED, stopping("preempt"), *SAVED], has_checkpoint=True),
+        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True),
         ("PREEMPTED", 143, "preempt"),
     ),
     "said to have saved, but has not": (
-        evidence([*STARTED, stopping("limit"), *SAVED], may_continue=True),
+        evidence([*STARTED, asked("limit"), *SAVED], may_continue=True),
         ("FAILED", 85, "exit"),
     ),
     "85 that nobody asked for": (
@@ -126,9 +132,7 @@ CASES = {
         ("FAILED", 85, "exit"),
     ),
     "failed while saving": (
-        evidence(
-            [*STARTED, stopping("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, may_continue=True
-        ),
+        evidence([*STARTED, asked("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, may_continue=True),
         ("FAILED", 1, "exit"),
     ),
     "silent": (evidence([*STARTED, stopping("silence", "1"), FINE[0], OURS[1]]), ("FAILED", 1, "silence")),
@@ -177,7 +181,7 @@ CASES = {
 
 @pytest.mark.parametrize(("known", "expected"), CASES.values(), ids=CASES)
 def test_evidence_comes_to_a_verdict(known, expected):
-    judged = verdict.judge(known, verdict.first_failure(known), [])
+    judged = verdict.judge(known, first_failure(known), [])
 
     assert (judged.state, judged.exit_code, judged.cause) == expected
 
@@ -185,14 +189,14 @@ def test_evidence_comes_to_a_verdict(known, expected):
 def test_the_first_failure_is_the_earliest_on_its_nodes_own_clock():
     known = evidence([*STARTED, ended(0, exit_of(0, 1, seconds=2.0)), ended(1, exit_of(1, 7, seconds=1.5))])
 
-    assert verdict.first_failure(known)["rank"] == 1
+    assert first_failure(known)["rank"] == 1
 
 
 def test_exit_json_says_it_all():
     known = evidence(
         [*STARTED, stopping("failure"), ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, 3))]
     )
-    failure = verdict.first_failure(known)
+    failure = first_failure(known)
     tail = ["Traceback …", "ValueError: x"]
 
     assert verdict.document(known, failure, tail, verdict.judge(known, failure, tail)) == {
@@ -215,6 +219,7 @@ def test_exit_json_says_it_all():
             "seconds": 1.0,
             "tail": tail,
         },
+        "saved_step": None,
         "started": "2026-11-18T11:06:40Z",
         "ended": "2026-11-18T11:06:52Z",
         "seconds": 12.5,
@@ -255,7 +260,7 @@ def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, m
     exits = [exit_of(rank, code, ours=ours) for rank, (code, ours) in enumerate(codes)]
     known = evidence([*events, ended(0, *exits)], has_checkpoint=has_checkpoint, may_continue=may_continue)
 
-    judged: Verdict = verdict.judge(known, verdict.first_failure(known), [])
+    judged: Verdict = verdict.judge(known, first_failure(known), [])
 
     all_well = codes == [(0, False), (0, False)]
     assert judged.state != "COMPLETED" or all_well

@@ -83,7 +83,7 @@ limit.lead                     1m                                               
 limit.grace                    30s                                                 default
 limit.silence                  off                                                 default
 limit.restarts                 0                                                   default
-limit.signal                   off                                                 default
+limit.notify                   off                                                 default
 cluster.scheduler              local                                               profile `local`
 cluster.root                   /data/serried                                       XDG_DATA_HOME
 cluster.python                 found on the node                                   default

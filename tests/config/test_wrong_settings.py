@@ -68,9 +68,9 @@ def test_what_a_file_says_wrong_is_named_with_its_line(folder: Path, text: str, 
 
 
 def test_settings_of_experiments_that_do_not_run_are_checked_too(folder: Path):
-    text = "[experiments.a]\ncommand = 'a'\n[experiments.b]\ncommand = 'b'\nlimit.signal = 'USR9'"
+    text = "[experiments.a]\ncommand = 'a'\n[experiments.b]\ncommand = 'b'\nlimit.notify = 'USR9'"
     assert refusal(folder, text, name="a")[0].startswith(
-        "serried.toml:5: `experiments.b.limit.signal` must be a signal"
+        "serried.toml:5: `experiments.b.limit.notify` must be a signal"
     )
 
 

@@ -230,10 +230,12 @@ def test_two_ranks_stop_at_the_same_step_though_one_has_heard(tmp_path):
     assert (first.status, second.status) == (85, 85)
 
 
-def test_a_stop_without_a_save_is_no_85(tmp_path):
+def test_to_leave_because_of_a_request_with_nothing_saved_is_neither_85_nor_success(tmp_path):
     processes = start_stopping(STOPS.replace("SAVE", "pass"), tmp_path)
     (tmp_path / "stop-0").write_text("limit")
-    assert [each.status for each in train_ranks.finish(processes)] == [0, 0]
+    first, second = train_ranks.finish(processes)
+    assert [first.status, second.status] == [143, 143]
+    assert "serried: asked to stop, and leaving with nothing saved for it (exit status 143)" in first.errors
 
 
 def test_term_is_a_request_to_save_where_an_agent_stands_behind_it(tmp_path):

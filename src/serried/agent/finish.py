@@ -5,16 +5,15 @@ Doing it twice changes nothing.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from serried.agent import claims, diagnose, sweep, verdict
+from serried.agent import claims, diagnose, saved, sweep, verdict
+from serried.agent.evidence import Event, Evidence, Exit, first_failure
 from serried.agent.options import parse
-from serried.agent.verdict import Event, Evidence
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names
 
@@ -69,7 +68,7 @@ def conclude(work: Work) -> None:
 def assess(work: Work) -> Dict[str, Any]:
     """exit.json from all that is known."""
     evidence = gather(work)
-    failure = verdict.first_failure(evidence)
+    failure = first_failure(evidence)
     tail = _tail(work, evidence, failure) if failure else []
     return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
@@ -93,25 +92,12 @@ def gather(work: Work) -> Evidence:
         ended=time.time(),
         head=head,
         nodes=nodes,
-        has_checkpoint=has_newer(work.place.checkpoints, attempt.claim),
+        saved=saved.since(work.place.checkpoints, attempt.claim),
         may_continue=work.saving_continues,
     )
 
 
-def has_newer(directory: Path, reference: Path) -> bool:
-    """Whether a file under `directory` is newer than `reference`: both by the clock of the file server."""
-    try:
-        since = reference.stat().st_mtime_ns
-    except OSError:
-        return False
-    return any(
-        os.lstat(os.path.join(folder, name)).st_mtime_ns > since  # noqa: PTH118 - os.walk's own words
-        for folder, _, found in os.walk(directory)
-        for name in found
-    )
-
-
-def _tail(work: Work, evidence: Evidence, failure: verdict.Exit) -> List[str]:
+def _tail(work: Work, evidence: Evidence, failure: Exit) -> List[str]:
     for event in evidence.head:
         if event["event"] == "rank-failed" and event["exit"]["rank"] == failure["rank"] and event["tail"]:
             return list(event["tail"])

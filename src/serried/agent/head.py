@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional
 from serried.agent import claims, deadline, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
+from serried.agent.evidence import AS_ASKED
 from serried.agent.launch import Launcher, agent_command, sweep_nodes
 from serried.agent.loop import Loop
 from serried.agent.members import Member, Members, Reactions
@@ -139,8 +140,8 @@ class Head:
             self._check_over()
 
     def _judge_failure(self, member: Member, exit_: Dict[str, Any]) -> None:
-        """Any failure ends the others, but a rank that has saved as it was asked to has not failed."""
-        if self._may_save and exit_["exit_code"] == names.EXIT_SAVED:
+        """Any failure ends the others, but a rank that has left as it was asked to has not failed."""
+        if self._may_save and exit_["exit_code"] in AS_ASKED:
             return
         self._stop("failure", f"rank {exit_['rank']} on {member.host}", self.work.grace)
 
@@ -174,7 +175,7 @@ class Head:
             self._stop(reason, because, self.work.grace)
         elif outweighs(reason, self._stop_reason):
             self._stop_reason, self._may_save = reason, True
-            self.note("stopping", reason=reason, because=because, save=True)
+            self.note("stopping", reason=reason, because=because, save=True, notice=self.work.plan["limit"]["notify"])
             self._members.tell("stop", reason=reason, hard=False, grace=0)
 
     def _read_control(self) -> None:

@@ -173,7 +173,7 @@ class Node:
         """Tell ranks that the end is near: they may save and leave in their own time."""
         self._note_stop(reason)
         if self._ranks:
-            self._ranks.tell(self.work.plan["limit"]["signal"])
+            self._ranks.tell(self.work.plan["limit"]["notify"])
 
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
@@ -234,7 +234,8 @@ class Node:
         sweep.end_groups(self._ranks.leaders if self._ranks else [])
         commands = [leftover.command for leftover in left]
         self._note("swept", count=count, left=commands)
-        self._tell("done", exits=self._ranks.exits if self._ranks else [], left=commands)
+        unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
+        self._tell("done", exits=self._ranks.exits if self._ranks else [], left=commands, unsaved=unsaved)
         if self._channel is None:
             self._leave()
 

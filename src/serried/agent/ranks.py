@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from serried.agent import binding, command, system
+from serried.agent import binding, command, notice, system
 from serried.agent.diagnose import read_tail
 from serried.agent.memory import OutOfMemory
 from serried.agent.work import Work
@@ -50,7 +50,7 @@ class Ranks:
         """Every rank's process, and the group that it leads."""
         self._sizes = 0
         self._newest_output = self._began
-        self._soft_signal = 0
+        self._notice = 0
         shares = binding.shares(work.ranks)
         for local, cpus in enumerate(shares):
             alone = max(1, binding.available() // work.ranks)
@@ -104,7 +104,7 @@ class Ranks:
             "exit_code": code if number is None else None,
             "signal": number,
             "seconds": round(time.monotonic() - self._began, 3),
-            "ended_by_us": rank.is_stopping or (number is not None and number == self._soft_signal),
+            "ended_by_us": rank.is_stopping or bool(self._notice and code == 128 + self._notice),
         }
         problem = rank.child.problem()
         if problem:
@@ -119,11 +119,11 @@ class Ranks:
         return read_tail(self.work.place.attempt(self.work.number).rank_log(self.node, exit_["rank"]))
 
     def tell(self, name: Optional[str]) -> None:
-        """Send the signal that the user chose as the notice. To ranks alone: their helpers do not expect it."""
+        """Send the signal that the user chose as the notice; a rank that dies of it was ended by us."""
         if name:
-            self._soft_signal = int(getattr(signal, f"SIG{name}"))
+            self._notice = int(getattr(signal, f"SIG{name}"))
             for rank in self.running:
-                os.kill(rank.child.pid, self._soft_signal)
+                notice.give(rank.child.pid, self._notice)
 
     def terminate(self) -> None:
         """TERM, to each rank and its process group: a shell that dies of it must not leave its program running."""

@@ -1,7 +1,4 @@
-"""Evidence in, exit.json out. Pure: whatever is known about an attempt when it is over, and what that means.
-
-The evidence is the head's journal, and the nodes' own where the head's misses them because it was killed.
-"""
+"""Evidence in, exit.json out. Pure: what is known about an attempt when it is over, and what that means."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import diagnose
+from serried.agent.evidence import Evidence, Exit
 from serried.contract import SCHEMA, names
-
-Event = Dict[str, Any]
-Exit = Dict[str, Any]
 
 LAUNCH_FAILED_CODE = 70
 NODE_FAIL_CODE = 71
@@ -29,25 +24,6 @@ SAVING = (names.STOP_LIMIT, names.STOP_PREEMPT)
 """Reasons after which ranks that saved may continue in another attempt."""
 
 
-class Evidence(NamedTuple):
-    run: str
-    element: Optional[int]
-    attempt: int
-    job: str
-    host: str
-    """Where the head agent ran."""
-    world_size: int
-    started: float
-    ended: float
-    head: Sequence[Event]
-    nodes: Dict[int, Sequence[Event]]
-    """Journals of the nodes of which the head's journal does not tell the end."""
-    has_checkpoint: bool
-    """Something in the checkpoints directory is newer than the attempt."""
-    may_continue: bool
-    """The restart budget and the site allow another attempt."""
-
-
 class Verdict(NamedTuple):
     state: str
     exit_code: int
@@ -55,56 +31,14 @@ class Verdict(NamedTuple):
     message: str
 
 
-def exits(evidence: Evidence) -> List[Exit]:
-    """How every rank that is known to have ended did, each with its node and host."""
-    found = [
-        {**exit_, "node": event["node"], "host": event["host"]}
-        for event in evidence.head
-        if event["event"] == "node-ended"
-        for exit_ in event["exits"]
-    ]
-    told = {exit_["rank"] for exit_ in found}
-    hosts = _hosts(evidence)
-    found += [
-        {**event, "node": node, "host": hosts.get(node, evidence.host)}
-        for node, events in evidence.nodes.items()
-        for event in events
-        if event["event"] == "rank-exit" and event["rank"] not in told
-    ]
-    told = {exit_["rank"] for exit_ in found}
-    found += [
-        {**event["exit"], "node": event["node"], "host": event["host"]}
-        for event in evidence.head
-        if event["event"] == "rank-failed" and event["exit"]["rank"] not in told
-    ]
-    return found
-
-
-def first_failure(evidence: Evidence) -> Optional[Exit]:
-    """The rank that failed first by itself, on its node's clock since the ranks began.
-
-    85 after a request to save is no failure if something was saved.
-    """
-    was_asked = any(_is_stop(event, SAVING) or event.get("save") for event in evidence.head)
-    saved = was_asked and evidence.has_checkpoint
-    failures = [
-        exit_
-        for exit_ in exits(evidence)
-        if not exit_["ended_by_us"]
-        and (exit_["exit_code"] or exit_["signal"])
-        and not (saved and exit_["exit_code"] == names.EXIT_SAVED)
-    ]
-    return min(failures, key=lambda exit_: exit_["seconds"], default=None)
-
-
 def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdict:
     """What the evidence comes to. Nothing but every rank's own 0 is COMPLETED."""
-    reason = _first_reason(evidence)
-    asked = next((event["reason"] for event in evidence.head if _is_stop(event, ASKED)), None)
+    reason = next(iter(evidence.reasons), None)
+    asked = next((reason for reason in evidence.reasons if reason in ASKED), None)
     rules: Sequence[Tuple[bool, Callable[[], Verdict]]] = (
-        (not _has_started(evidence), lambda: _of_launch(evidence, reason)),
+        (not evidence.has_started, lambda: _of_launch(evidence, reason)),
         (reason not in (*ASKED, "lost", "silence") and failure is not None, lambda: _of_failure(failure or {}, tail)),
-        (_has(evidence, "orphaned"), lambda: _of_orphan(evidence)),
+        (evidence.has("orphaned"), lambda: _of_orphan(evidence)),
         (asked is not None and reason not in ("lost", "silence"), lambda: _of_request(evidence, str(asked))),
         (reason == "lost", lambda: _of_loss(evidence)),
         (reason == "silence", lambda: _of_silence(evidence)),
@@ -129,12 +63,13 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         "state": verdict.state,
         "exit_code": verdict.exit_code,
         "cause": verdict.cause,
-        "message": verdict.message,
+        "message": verdict.message + _unsaved(evidence),
         "first_failure": first,
+        "saved_step": evidence.saved.step,
         "started": _iso(evidence.started),
         "ended": _iso(evidence.ended),
         "seconds": round(evidence.ended - evidence.started, 1),
-        "nodes": [host for _, host in sorted(_hosts(evidence).items())] or [evidence.host],
+        "nodes": [host for _, host in sorted(evidence.hosts.items())] or [evidence.host],
         "world_size": evidence.world_size,
     }
 
@@ -173,7 +108,7 @@ def _of_launch(evidence: Evidence, reason: Optional[str]) -> Verdict:
         return Verdict(names.CANCELLED, TERMINATED_CODE, reason, "cancelled before the ranks started")
     if reason == names.STOP_LIMIT:
         return Verdict(names.TIMEOUT, TIMEOUT_CODE, reason, "the time limit came before the ranks started")
-    said = [event["message"] for event in evidence.head if event["event"] == "launch-failed"]
+    said = [event["message"] for event in evidence.all("launch-failed")]
     message = said[0] if said else f"the head agent on {evidence.host} ended before the ranks started"
     return Verdict(names.LAUNCH_FAILED, LAUNCH_FAILED_CODE, "launch", message)
 
@@ -196,20 +131,22 @@ def _of_orphan(evidence: Evidence) -> Verdict:
 
 
 def _of_request(evidence: Evidence, reason: str) -> Verdict:
-    by = next((e["because"] for e in evidence.head if e["event"] == "stopping" and e["reason"] == reason), "")
+    by = next((e["because"] for e in evidence.all("stopping") if e["reason"] == reason), "")
     how = f"stopped by {by}" if reason == names.STOP_USER and by else "cancelled"
-    if evidence.has_checkpoint and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in exits(evidence)):
-        how += "; the ranks have saved"
+    if evidence.have_saved:
+        how += f"; saved{_at_step(evidence)}"
+    elif any(request["reason"] == reason for request in evidence.requests):
+        how += "; the ranks did not say that they have saved"
     return Verdict(names.CANCELLED, TERMINATED_CODE, reason, how)
 
 
 def _of_loss(evidence: Evidence) -> Verdict:
     """An agent that was killed takes the launcher with it; a node that is gone leaves it waiting."""
-    lost = [event for event in evidence.head if event["event"] == "node-lost"]
+    lost = evidence.all("node-lost")
     where = ", ".join(event["host"] for event in lost) or evidence.host
     order = [event["event"] for event in evidence.head]
     launcher_left = "launcher-exit" in order and "ending-launcher" not in order
-    said = " ".join(line for event in evidence.head if event["event"] == "launcher-exit" for line in event["said"])
+    said = " ".join(line for event in evidence.all("launcher-exit") for line in event["said"])
     is_node = any("scheduler" in event["because"] for event in lost) or "node fail" in said.lower()
     if lost and all(event["because"] == LAUNCHER_ENDED for event in lost) and not is_node:
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", "the launcher ended while ranks still ran")
@@ -219,33 +156,55 @@ def _of_loss(evidence: Evidence) -> Verdict:
 
 
 def _of_silence(evidence: Evidence) -> Verdict:
-    ranks = next(event["because"] for event in evidence.head if event["event"] == "stopping")
+    ranks = evidence.all("stopping")[0]["because"]
     few = "rank" if "," not in ranks else "ranks"
     return Verdict(names.FAILED, 1, "silence", f"no output from any rank for too long; {few} {ranks} still ran")
 
 
 def _of_saving(evidence: Evidence, reason: str) -> Verdict:
-    known = exits(evidence)
-    was_ended = len(known) < evidence.world_size or any(exit_["ended_by_us"] for exit_ in known)
+    """Ranks were asked to save and leave. Only one that was not told by a signal has completed its work with a 0."""
+    if evidence.are_all_well and evidence.notice is None:
+        peace = _of_peace(evidence)
+        return peace._replace(message=f"{peace.message}, after it was asked to save and leave ({reason})")
     state, code = (names.TIMEOUT, TIMEOUT_CODE) if reason == names.STOP_LIMIT else (names.PREEMPTED, TERMINATED_CODE)
     what = "the time limit came" if reason == names.STOP_LIMIT else "preempted"
-    if was_ended:
-        return Verdict(state, code, reason, f"{what} and the ranks had not ended by themselves")
-    if not any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in known):
-        return Verdict(names.COMPLETED, 0, None, "every rank exited with status 0")
+    told = f"{what}; {_how_ranks_left(evidence, reason)}"
+    if not evidence.saved.is_newer:
+        return Verdict(state, code, reason, f"{told}, and nothing was saved to go on from")
     if evidence.may_continue:
-        return Verdict(names.REQUEUED, names.EXIT_SAVED, reason, f"{what}; the ranks have saved and will continue")
-    return Verdict(state, code, reason, f"{what}; the ranks have saved, and no further attempt is allowed")
+        return Verdict(names.REQUEUED, names.EXIT_SAVED, reason, f"{told}, and will continue")
+    return Verdict(state, code, reason, f"{told}, and no further attempt is allowed")
+
+
+def _how_ranks_left(evidence: Evidence, reason: str) -> str:
+    if evidence.have_saved:
+        return f"the ranks have saved{_at_step(evidence)}"
+    was_forced = any(event["reason"] == reason and not event.get("save") for event in evidence.all("stopping"))
+    if evidence.are_all_well:
+        return f"the ranks left with status 0 after the notice `{evidence.notice}`"
+    if not evidence.are_all_ended and (was_forced or evidence.notice is None):
+        return "the ranks had not ended by themselves"
+    return "the ranks left as they were asked to"
+
+
+def _at_step(evidence: Evidence) -> str:
+    return "" if evidence.saved.step is None else f" at step {evidence.saved.step}"
+
+
+def _unsaved(evidence: Evidence) -> str:
+    """What a full disk or the like has kept from being saved: the program may have gone on in spite of it."""
+    told = [event["unsaved"] for event in evidence.all("node-ended") if event.get("unsaved")]
+    if not told:
+        return ""
+    count, problem = told[0]["count"], told[0]["problem"]
+    return f"; {count} {'checkpoint' if count == 1 else 'checkpoints'} could not be saved: {problem}"
 
 
 def _of_peace(evidence: Evidence) -> Verdict:
-    """Nobody asked it to stop and no rank is known to have failed."""
-    known = exits(evidence)
-    if len(known) < evidence.world_size or any(exit_["ended_by_us"] for exit_ in known):
+    """Nobody asked it to stop, or all had ended well by then."""
+    if not evidence.are_all_ended:
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", f"the head agent on {evidence.host} was killed")
-    left = [
-        (event["host"], event["left"]) for event in evidence.head if event["event"] == "node-ended" and event["left"]
-    ]
+    left = [(event["host"], event["left"]) for event in evidence.all("node-ended") if event["left"]]
     if left:
         host, commands = left[0]
         what = ", ".join(f"`{command}`" for command in commands[:3])
@@ -253,28 +212,6 @@ def _of_peace(evidence: Evidence) -> Verdict:
             names.FAILED, 1, "left-running", f"every rank exited with status 0, but on {host} {what} still ran"
         )
     return Verdict(names.COMPLETED, 0, None, "every rank exited with status 0")
-
-
-def _first_reason(evidence: Evidence) -> Optional[str]:
-    return next((str(event["reason"]) for event in evidence.head if event["event"] == "stopping"), None)
-
-
-def _is_stop(event: Event, reasons: Sequence[str]) -> bool:
-    return event["event"] == "stopping" and event["reason"] in reasons
-
-
-def _has_started(evidence: Evidence) -> bool:
-    return _has(evidence, "started") or any(
-        event["event"] == "started" for events in evidence.nodes.values() for event in events
-    )
-
-
-def _has(evidence: Evidence, event: str) -> bool:
-    return any(entry["event"] == event for entry in evidence.head)
-
-
-def _hosts(evidence: Evidence) -> Dict[int, str]:
-    return {event["node"]: event["host"] for event in evidence.head if event["event"] == "connected"}
 
 
 def _iso(seconds: float) -> str:

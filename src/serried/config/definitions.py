@@ -87,7 +87,9 @@ class Limit:
     grace: int = key(values.DURATION, "From TERM to KILL.", default="30s", value=30)
     silence: int | None = key(values.DURATION_OR_OFF, "Fail when no rank prints for so long.", default="off")
     restarts: int = key(values.COUNT_OR_NONE, "How many further attempts there may be.", default="0", value=0)
-    signal: str | None = key(values.SIGNAL, "Sent to ranks with a request to stop.", default="off")
+    notify: str | None = key(
+        values.SIGNAL, "A signal that tells ranks to save and leave: `USR1`, `TERM` …", default="off"
+    )
 
 
 @dataclass(frozen=True)

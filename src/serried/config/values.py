@@ -218,8 +218,8 @@ def signal_name(value: Any) -> str | None:
     if _is_off(value):
         return None
     name = str(value).upper().removeprefix("SIG")
-    if f"SIG{name}" not in signal.Signals.__members__:
-        known = [member.removeprefix("SIG") for member in signal.Signals.__members__]
+    known = [member.removeprefix("SIG") for member in signal.Signals.__members__]
+    if name not in known or name in ("KILL", "STOP"):  # no program can heed these two
         raise BadValue(f"must be a signal such as `USR1`, not `{_shown(value)}`", did_you_mean(name, known))
     return name
 

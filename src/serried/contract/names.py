@@ -26,6 +26,7 @@ RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks should save and leave
+UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not save, for the agent to tell
 
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, JOB, RESTARTS, LOCAL_JOB}
@@ -36,6 +37,8 @@ JOB_VARIABLES = frozenset(
 # Exit codes.
 EXIT_SAVED = 85
 """A rank's "saved, please continue"; a job.sh under the local scheduler asks for the next attempt with it."""
+EXIT_LEFT = 143
+"""A rank's "I was asked to leave, and have nothing saved": as if TERM had ended it."""
 EXIT_REFUSED = 75
 """The head agent's "this attempt is not to be": job.sh then leaves at once, with 0."""
 

@@ -68,6 +68,8 @@ class Run:
         self._checkpoints: List[Checkpoints] = []
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._saved_step: Optional[int] = None
+        self._is_done = False
+        """Every epoch of `epochs` was gone through."""
         self._is_mirrored = False
         """Some rank may be out of data: nothing but what `_mirror` mirrors can be collective."""
 
@@ -136,15 +138,18 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`; one that a checkpoint was made in goes on from its middle."""
-        while self._progress.epoch < count and not self.is_saved:
+        while self._progress.epoch < count:
             epoch = self._progress.epoch
             for loader in self.loaders:
                 if hasattr(loader, "set_epoch"):
                     loader.set_epoch(epoch)
             yield epoch
+            if self.is_saved or self.stop_requested:  # perhaps in the midst of this one
+                return
             self._progress.epoch = epoch + 1
             for checkpoints in self._checkpoints:
                 checkpoints.epoch()
+        self._is_done = True
 
     def log(self, step: Optional[int] = None, **values: Any) -> None:
         """Write `values` down for this step: the one after the last, unless `step` says otherwise."""
@@ -214,6 +219,11 @@ class Run:
     @property
     def is_saved(self) -> bool:
         return self._saved_step is not None
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the script leaves because it was asked to, with nothing saved and, as far as we know, not done."""
+        return self.stop_requested and not self.is_saved and not self._is_done
 
     def close(self, seconds: float = math.inf) -> None:
         """Let everything that this run has made finish what it is doing, if it does within `seconds`."""

@@ -24,6 +24,10 @@ START_SECONDS = 180.0
 FAILED_SECONDS = 10.0
 """For a checkpoint to become whole while a failure is on its way out: ranks that are gone will not do their part."""
 
+_UNSAVED = """\
+serried: asked to stop, and leaving with nothing saved for it (exit status 143)
+serried: hint: if your script has saved all, say so: `run.saved_for_stop(step)`"""
+
 _is_open = False
 _current: Optional[Run] = None
 
@@ -54,7 +58,8 @@ def session(
     start_seconds: how long the ranks wait for one another at the start.
     timeout_seconds: how long one may wait for another later; by default as long as torch thinks right.
 
-    Ends with exit code 85 when the ranks were asked to stop and have saved.
+    Ends with exit code 85 when the ranks were asked to stop and have saved, and with 143 when they leave because they
+    were asked, with nothing saved and epochs left.
     """
     global _is_open, _current  # noqa: PLW0603 - there is one process group, so there is one session
     if _is_open:
@@ -89,6 +94,8 @@ def session(
         _is_open, _current = False, None
     if run.is_saved:
         raise SystemExit(names.EXIT_SAVED)
+    if run.has_left:
+        raise SystemExit(names.EXIT_LEFT)
 
 
 def _lead(run: Run, group: Group) -> Iterator[Run]:
@@ -103,7 +110,7 @@ def _lead(run: Run, group: Group) -> Iterator[Run]:
                 run.close(FAILED_SECONDS)
             group.close(failed=True)
             raise
-        if not run.is_saved:
+        if not run.is_saved and not run.has_left:
             _finish(run, group)
             raise
     except BaseException as error:
@@ -112,6 +119,8 @@ def _lead(run: Run, group: Group) -> Iterator[Run]:
             run.close(FAILED_SECONDS)
         group.close(failed=True)
         raise
+    if run.has_left and run.is_main:
+        print(_UNSAVED, file=sys.stderr, flush=True)
     _finish(run, group)
 
 

@@ -16,8 +16,6 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from serried.contract import names
 
-REASONS = (names.STOP_LIMIT, names.STOP_PREEMPT, names.STOP_USER, names.STOP_CANCEL)
-"""In the order of their weight: where ranks have heard different ones, the last counts."""
 AT_ONCE = ("failure", "lost", "silence", names.STOP_USER)
 """With these, TERM means what it means to any program: another rank has failed, or nobody wants a checkpoint."""
 
@@ -46,7 +44,7 @@ class Ear:
         if self._path and now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             self._word = self.read() or self._word
-        if self._word in REASONS:
+        if self._word in names.STOP_REASONS:
             return self._word
         return names.STOP_PREEMPT if self._was_terminated else None
 
@@ -154,8 +152,8 @@ class Stopping:
         # Growing slowly: the first steps may be slow for reasons of their own, and the next ones slower than these.
         wish = max(1, min(int(AGREE_SECONDS / seconds), 2 * self._wait, LONGEST_WAIT))
         heard = self._ear.heard()
-        weight = REASONS.index(heard) + 1 if heard else 0
+        weight = names.STOP_REASONS.index(heard) + 1 if heard else 0
         weight, shortest = agree((weight, -wish))
         self._wait, self._since, self._last = -shortest, 0, self._clock()
-        self._reason = REASONS[weight - 1] if weight else None
+        self._reason = names.STOP_REASONS[weight - 1] if weight else None
         return self._reason

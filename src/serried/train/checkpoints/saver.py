@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
+from serried.contract import names
+from serried.contract.files import write_json
 from serried.train.checkpoints import keepable, sharded, states, store, writer
 from serried.train.checkpoints.resuming import CheckpointError
 from serried.train.checkpoints.scribe import Scribe
@@ -197,6 +199,7 @@ class Saver:
         aside = store.being_written(self._root, command["step"])
         if self._context.is_main:
             shutil.rmtree(aside, ignore_errors=True)
+            _tell_agent(self.failures, problem)
             return
         with contextlib.suppress(OSError):  # rank 0's writer need not wait for this rank
             writer.failed(aside, self._context.rank).touch()
@@ -211,6 +214,14 @@ class Saver:
             self.shards.close()
         self._scribe.close()
         self._memory.close()
+
+
+def _tell_agent(count: int, problem: str) -> None:
+    """So that the end of the run says it too, and not the log alone. Not on the disk that may be full."""
+    stop_file = os.environ.get(names.STOP_FILE)
+    if stop_file:
+        with contextlib.suppress(OSError):
+            write_json(Path(stop_file + names.UNSAVED_SUFFIX), {"count": count, "problem": problem})
 
 
 def _kept(use: Any, files: Dict[str, Any]) -> Any:

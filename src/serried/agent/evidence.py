@@ -1,0 +1,143 @@
+"""What is known about an attempt when it is over, and the questions that its verdict asks of it. Pure.
+
+It is the head's journal, and the nodes' own where the head's misses them because it was killed.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from serried.agent.saved import Saved
+from serried.contract import names
+
+Event = Dict[str, Any]
+Exit = Dict[str, Any]
+
+AS_ASKED = (names.EXIT_SAVED, names.EXIT_LEFT)
+"""What a rank may exit with when it was asked to save and leave; 85 only if something was saved."""
+
+
+class Evidence(NamedTuple):
+    run: str
+    element: Optional[int]
+    attempt: int
+    job: str
+    host: str
+    """Where the head agent ran."""
+    world_size: int
+    started: float
+    ended: float
+    head: Sequence[Event]
+    nodes: Dict[int, Sequence[Event]]
+    """Journals of the nodes of which the head's journal does not tell the end."""
+    saved: Saved
+    """What the checkpoints directory shows."""
+    may_continue: bool
+    """The restart budget and the site allow another attempt."""
+
+    def all(self, event: str) -> List[Event]:
+        return [entry for entry in self.head if entry["event"] == event]
+
+    def has(self, event: str) -> bool:
+        return bool(self.all(event))
+
+    @property
+    def has_started(self) -> bool:
+        return self.has("started") or any(
+            event["event"] == "started" for events in self.nodes.values() for event in events
+        )
+
+    @property
+    def reasons(self) -> List[str]:
+        """Why it was to stop, the first reason first."""
+        return [str(event["reason"]) for event in self.all("stopping")]
+
+    @property
+    def requests(self) -> List[Event]:
+        """Requests to save and leave."""
+        return [event for event in self.all("stopping") if event.get("save")]
+
+    @property
+    def notice(self) -> Optional[str]:
+        """The signal that went to ranks with the request, `USR1` say."""
+        return next((event["notice"] for event in self.requests if event.get("notice")), None)
+
+    @property
+    def hosts(self) -> Dict[int, str]:
+        return {event["node"]: event["host"] for event in self.all("connected")}
+
+    @property
+    def exits(self) -> List[Exit]:
+        """How every rank that is known to have ended did, each with its node and host."""
+        found = [
+            {**exit_, "node": event["node"], "host": event["host"]}
+            for event in self.all("node-ended")
+            for exit_ in event["exits"]
+        ]
+        told = {exit_["rank"] for exit_ in found}
+        hosts = self.hosts
+        found += [
+            {**event, "node": node, "host": hosts.get(node, self.host)}
+            for node, events in self.nodes.items()
+            for event in events
+            if event["event"] == "rank-exit" and event["rank"] not in told
+        ]
+        told = {exit_["rank"] for exit_ in found}
+        found += [
+            {**event["exit"], "node": event["node"], "host": event["host"]}
+            for event in self.all("rank-failed")
+            if event["exit"]["rank"] not in told
+        ]
+        return found
+
+    @property
+    def are_all_ended(self) -> bool:
+        """Whether every rank ended by itself, as far as is known."""
+        known = self.exits
+        return len(known) == self.world_size and not any(exit_["ended_by_us"] for exit_ in known)
+
+    @property
+    def are_all_well(self) -> bool:
+        return self.are_all_ended and not any(exit_["exit_code"] or exit_["signal"] for exit_ in self.exits)
+
+    @property
+    def have_saved(self) -> bool:
+        """Whether ranks said so, and the disk does not say otherwise."""
+        return self.saved.is_newer and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in self.exits)
+
+
+def first_failure(evidence: Evidence) -> Optional[Exit]:
+    """The rank that failed first by itself, on its node's clock since the ranks began.
+
+    One that left as it was asked to has not failed, and one that stumbled over a rank that the notice had ended is not
+    the cause of anything.
+    """
+    exits = evidence.exits
+    end = _end_by_notice(evidence, exits)
+    failures = [
+        exit_
+        for exit_ in exits
+        if not exit_["ended_by_us"]
+        and (exit_["exit_code"] or exit_["signal"])
+        and exit_["seconds"] < end
+        and not (evidence.requests and _left_as_asked(evidence, exit_))
+    ]
+    return min(failures, key=lambda exit_: exit_["seconds"], default=None)
+
+
+def _left_as_asked(evidence: Evidence, exit_: Exit) -> bool:
+    return exit_["exit_code"] in AS_ASKED and (exit_["exit_code"] != names.EXIT_SAVED or evidence.saved.is_newer)
+
+
+def _end_by_notice(evidence: Evidence, exits: Sequence[Exit]) -> float:
+    """When the notice first ended a rank that knew nothing of it."""
+    if evidence.notice is None:
+        return float("inf")
+    number = int(getattr(signal, f"SIG{evidence.notice}"))
+    ended = (
+        exit_["seconds"]
+        for exit_ in exits
+        if exit_["ended_by_us"] and (exit_["signal"] == number or exit_["exit_code"] == 128 + number)
+    )
+    return min(ended, default=float("inf"))

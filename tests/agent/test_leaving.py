@@ -1,0 +1,189 @@
+"""Asked to save and leave: by the limit, or from outside. What programs do then, and what it comes to."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+
+import pytest
+
+from serried.contract.files import Journal, read_json
+
+SAVE = """
+while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done
+cat "$SERRIED_STOP_FILE"
+[ -n "$SAVES" ] && touch "$SERRIED_CHECKPOINT_DIR/step-1"
+exit 85
+"""
+SAVES = {"SAVES": "1"}
+
+
+@pytest.fixture
+def warn(wait_until):
+    """What a scheduler does some time before its limit."""
+
+    def send(run, attempt=1):
+        wait_until(lambda: run.events("started", attempt))
+        wait_until(lambda: run.output(attempt=attempt) or "ready" not in run.plan.command[0])
+        run.process.send_signal(signal.SIGUSR1)
+
+    return send
+
+
+def ask_to_save(run, reason, attempt=1):
+    request = {"t": 0, "request": "stop", "reason": reason, "by": "ada@login", "save": True}
+    Journal(run.place.attempt(attempt).control).append(request)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "status"),
+    [
+        ("limit", ("REQUEUED", 85, "limit", "the time limit came; the ranks have saved, and will continue"), 85),
+        ("user", ("CANCELLED", 143, "user", "stopped by ada@login; saved"), 143),
+    ],
+)
+def test_ranks_can_be_asked_from_outside_to_save_and_leave(start, wait_until, reason, told, status):
+    run = start(SAVE, environment=SAVES, limit={"restarts": 1})
+    wait_until(lambda: run.events("started"))
+
+    ask_to_save(run, reason)
+
+    assert run.wait() == status
+    ending = read_json(run.place.attempt(1).exit)
+    assert tuple(ending[key] for key in ("state", "exit_code", "cause", "message")) == told
+    assert (run.output(), ending["first_failure"]) == (reason, None)
+
+
+def test_a_program_that_does_not_save_when_asked_from_outside_is_ended_after_the_lead(start, wait_until):
+    run = start("sleep 100", limit={"lead_seconds": 1, "restarts": 1})
+    wait_until(lambda: run.events("started"))
+
+    ask_to_save(run, "user")
+
+    assert run.wait() == 143
+    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login; the ranks did not say that they have saved")
+    assert [event["because"] for event in run.events("stopping")] == ["ada@login", "not saved"]
+
+
+def test_ranks_hear_of_the_limit_by_the_agents_own_clock(start):
+    run = start(SAVE, time_seconds=8, limit={"lead_seconds": 600, "restarts": 1}, environment=SAVES)
+
+    assert run.wait() == 85
+    assert (run.output(), run.exit) == ("limit", None)
+
+
+def test_ranks_that_have_saved_are_run_again_as_often_as_the_budget_says(start, warn):
+    run = start(SAVE, limit={"restarts": 1}, environment=SAVES)
+    warn(run)
+
+    assert (run.wait(), run.exit) == (85, None)
+    assert read_json(run.place.attempt(1).exit)["state"] == "REQUEUED"
+
+    again = start(None, plan=run.plan, environment=SAVES)
+    warn(again, attempt=2)
+
+    assert again.wait() == 124
+    assert again.ending[:3] == ("TIMEOUT", 124, "limit")
+    assert (again.exit["attempt"], again.exit["attempts"]) == (2, 2)
+
+
+def test_85_without_a_new_checkpoint_is_a_failure(start, warn):
+    run = start(SAVE, limit={"restarts": 1})
+    warn(run)
+
+    assert run.wait() == 85
+    assert run.ending[:3] == ("FAILED", 85, "exit")
+
+
+def test_a_cancelled_run_does_not_continue_though_it_has_saved(start, warn):
+    run = start(SAVE.replace("exit 85", "trap 'exit 85' TERM; while :; do sleep 0.05; done"),
+                limit={"restarts": 1}, environment=SAVES)  # fmt: skip
+    warn(run)
+    run.process.terminate()
+
+    assert run.wait() == 143
+    assert run.ending[:3] == ("CANCELLED", 143, "cancel")
+
+
+HEEDS = "trap '{}exit 0' USR1; echo ready; while :; do sleep 0.05; done"
+SAVED = "touch $SERRIED_CHECKPOINT_DIR/step-1.pt; "
+PYTHON = f"""{SAVED} : a shell with more to do than this {{}}; {shlex.quote(sys.executable)} -c '
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("told") or 85))
+print("ready", flush=True)
+time.sleep(60)
+'"""
+CAME = "the time limit came; the ranks"
+
+
+@pytest.mark.parametrize(
+    ("program", "notify", "attempt"),
+    [
+        (SAVED + "echo ready; sleep 60", "USR1", ("REQUEUED", f"{CAME} left as they were asked to, and will continue")),
+        (SAVED + "echo ready; sleep 60", "TERM", ("REQUEUED", f"{CAME} left as they were asked to, and will continue")),
+        (
+            "echo ready; sleep 60",
+            "TERM",
+            ("TIMEOUT", f"{CAME} left as they were asked to, and nothing was saved to go on from"),
+        ),
+        (
+            HEEDS.format(SAVED),
+            "USR1",
+            ("REQUEUED", f"{CAME} left with status 0 after the notice `USR1`, and will continue"),
+        ),
+        (
+            HEEDS.format(""),
+            "USR1",
+            ("TIMEOUT", f"{CAME} left with status 0 after the notice `USR1`, and nothing was saved to go on from"),
+        ),
+        (PYTHON, "USR1", ("REQUEUED", f"{CAME} have saved, and will continue")),
+        (
+            "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done",
+            None,
+            ("COMPLETED", "every rank exited with status 0, after it was asked to save and leave (limit)"),
+        ),
+        (
+            "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done; exit 143",
+            None,
+            ("TIMEOUT", f"{CAME} left as they were asked to, and nothing was saved to go on from"),
+        ),
+        (
+            "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done; exit 7",
+            None,
+            ("FAILED", "rank 0 on HOST exited with status 7"),
+        ),
+    ],
+)
+def test_what_a_program_does_when_it_is_asked_decides_how_the_attempt_ended(start, warn, program, notify, attempt):
+    run = start(program, ranks=1, limit={"restarts": 1, "notify": notify})
+    warn(run)
+
+    run.wait()
+
+    ending = read_json(run.place.attempt(1).exit)
+    assert (ending["state"], ending["message"].replace(ending["nodes"][0], "HOST")) == attempt
+
+
+def test_a_program_that_knows_nothing_continues_after_the_limit_if_it_has_saved_something(start):
+    run = start(
+        "touch $SERRIED_CHECKPOINT_DIR/model.pt $SERRIED_CHECKPOINT_DIR/next.tmp; sleep 60",
+        time_seconds=4,
+        limit={"restarts": 1},
+    )
+    assert run.wait() == 85
+    ending = read_json(run.place.attempt(1).exit)
+    assert ending["message"] == f"{CAME} had not ended by themselves, and will continue"
+
+    again = start(None, plan=run.plan)
+    assert (again.wait(), again.ending[0]) == (124, "TIMEOUT")
+
+
+def test_a_rank_that_stumbles_over_one_that_the_notice_ended_is_no_failure(start, warn):
+    stumbles = "echo ready; trap '' USR1; until [ -e $SERRIED_RESULTS_DIR/gone ]; do sleep 0.05; done; exit 1"
+    dies = "echo ready; (trap '' USR1; sleep 0.5; touch $SERRIED_RESULTS_DIR/gone) & sleep 60"
+    run = start(f"{SAVED} if test $RANK = 0; then {stumbles}; else {dies}; fi", limit={"restarts": 1, "notify": "USR1"})
+    warn(run)
+
+    assert run.wait() == 85
+    assert read_json(run.place.attempt(1).exit)["state"] == "REQUEUED"
