@@ -62,6 +62,17 @@ def test_a_run_is_submitted_waited_for_and_read(project):
         run.logs(rank=2)
 
 
+def test_settings_and_a_checkpoint_to_begin_from_are_given_by_name(project):
+    (project / "first.ckpt").touch()
+    run = serried.submit(
+        ["python", "train.py", "{config.model.width}", "{config.é}", "{resume}"],
+        cluster="local", config={"model.width": 64, "é": "a b"}, resume=project / "first.ckpt",
+    )  # fmt: skip
+    assert run.wait(60) == "COMPLETED"
+    assert run.logs() == f"rank 0 64 a b {project}/first.ckpt\n"
+    assert run.to_json()["resumed_from"] == f"{project}/first.ckpt"
+
+
 def test_a_failure_has_the_programs_own_status():
     run = serried.submit("python train.py fail", cluster="local")
 

@@ -35,7 +35,9 @@ def submit(
     name: str | None = None,
     array: str | Iterable[int] | None = None,
     parallel: int | None = None,
+    config: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    resume: str | os.PathLike[str] | Run | None = None,
     directory: str | os.PathLike[str] = ".",
 ) -> Run:
     """Send a command, or an experiment of `serried.toml`, to a cluster; return at once.
@@ -56,7 +58,9 @@ def submit(
         name: what the run is called.
         array: indices of the elements, `"0-99"` or numbers.
         parallel: how many elements may run at once.
+        config: what the training is told, by dotted name: `{"lr": 0.1, "model.width": 64}`.
         settings: anything else, by dotted key: `{"limit.grace": "60s"}`.
+        resume: a run, or what `find` would know it by, or a path: begin from its newest whole checkpoint.
         directory: the project's folder, or one within.
 
     Raises:
@@ -64,6 +68,7 @@ def submit(
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: it may have been submitted; asking a run's state finds out.
     """
+    from serried.config.schema import dotted
     from serried.submission.deliver import deliver
     from serried.submission.prepare import prepare
     from serried.submission.request import Request, decide
@@ -82,11 +87,16 @@ def submit(
     request = Request(
         experiment=experiment,
         command=None if command is None else _words(command),
-        overrides={**(settings or {}), **{f"resources.{key}": it for key, it in resources.items() if it is not None}},
+        overrides={
+            **(settings or {}),
+            **{dotted(("config", *name.split("."))): value for name, value in (config or {}).items()},
+            **{f"resources.{key}": it for key, it in resources.items() if it is not None},
+        },
         cluster=cluster,
         name=name,
         array=array if array is None or isinstance(array, str) else ",".join(map(str, array)),
         parallel=parallel,
+        resume=None if resume is None else resume.id if isinstance(resume, Run) else os.fspath(resume),
     )
     decided = decide(request, Path(directory), os.environ)
     return Run(deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each)))

@@ -78,6 +78,22 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Resume:
+    """What a run begins from, where it has no checkpoint of its own yet."""
+
+    checkpoints: tuple[str, ...]
+    """Absolute paths: one for each element of the array in its order, or one for all."""
+    run: str | None = None
+    """The run, or the element (`k3f9q2/17`), whose they are."""
+
+    def __str__(self) -> str:
+        if len(self.checkpoints) > 1:
+            return f"{self.run}, each element from its own"
+        path = self.checkpoints[0]
+        return f"{self.run}, {path.rpartition('/')[2]}" if self.run else path
+
+
+@dataclass(frozen=True)
 class Site:
     """What the script and the agent must know about the cluster."""
 
@@ -119,6 +135,7 @@ class Plan:
     environment: Environment = field(default_factory=Environment)
     limit: Limit = field(default_factory=Limit)
     array: Array | None = None
+    resume: Resume | None = None
     defaults: tuple[str, ...] = ()
     """Keys (`resources.cpus`) that nobody set: Serried's or the cluster's defaults."""
     share: str = "user"

@@ -15,6 +15,7 @@ PLACEHOLDERS = (
     "data",
     "results",
     "checkpoints",
+    "resume",
     "seed",
     "element",
     "run",
@@ -33,6 +34,7 @@ NOT_FOR_RANKS = (
     names.TOKEN,
     names.JOB,
     names.ELEMENT,
+    names.RESUME,
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_MAX_RESTARTS",
@@ -78,6 +80,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "data": str(work.tree / "data"),
         "results": str(work.place.results),
         "checkpoints": str(work.place.checkpoints),
+        "resume": os.environ.get(names.RESUME, ""),
         "seed": str(work.seed),
         "element": "" if work.element is None else str(work.element),
         "run": str(work.plan["run"]),
@@ -142,6 +145,8 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
         own[names.ELEMENT] = str(work.element)
     if work.config:
         own[names.CONFIG] = json.dumps(work.config)
+    if work.resume_from is not None:
+        own[names.RESUME_FROM] = work.resume_from
     if place.deadline:
         own[names.DEADLINE] = str(int(place.deadline))
     return own

@@ -62,6 +62,7 @@ class Head:
             names.KEY: self._members.key.hex(),
             names.ATTEMPT: str(self.work.number),
             names.RUN_DIR: str(self.work.run.path),
+            names.RESUME: self.work.newest_checkpoint,  # once for all nodes: they may not see the same yet
             names.ELEMENT: "" if self.work.element is None else str(self.work.element),
         }
 

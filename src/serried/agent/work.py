@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.contract import SCHEMA, files, names
+from serried.contract import SCHEMA, checkpoints, files, names
 from serried.contract.layout import ElementDirectory, RunDirectory
 
 
@@ -107,6 +107,21 @@ class Work:
     def config(self) -> Dict[str, Any]:
         """What the training is told, by dotted name."""
         return dict(self.plan.get("config") or {})
+
+    @property
+    def resume_from(self) -> Optional[str]:
+        """The checkpoint that the run was told to begin from."""
+        resume = self.plan.get("resume")
+        if not resume:
+            return None
+        paths, array = resume["checkpoints"], self.plan.get("array")
+        return str(paths[array["indices"].index(self.element) if array and len(paths) > 1 else 0])
+
+    @property
+    def newest_checkpoint(self) -> str:
+        """What this attempt goes on from: the run's own newest, else what it was told, else nothing."""
+        own = checkpoints.newest(self.place.checkpoints)
+        return str(own) if own is not None else self.resume_from or ""
 
     @property
     def saving_continues(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from serried.cli import options
+from serried.cli import options, selecting
 from serried.contract import SCHEMA
 from serried.errors import UsageError
 from serried.submission.prepare import Prepared
@@ -57,6 +57,12 @@ def flags(function: Function) -> Function:
         click.option(
             "--each", type=click.Path(path_type=Path), metavar="FILE", help="An element for each line of FILE."
         ),
+        click.option(
+            "--resume",
+            metavar="RUN|PATH",
+            shell_complete=selecting.complete_runs,
+            help="Begin from the newest whole checkpoint of a run (`last`: the newest run), or in PATH.",
+        ),
         click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ]
@@ -77,6 +83,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         array=values["array"],
         parallel=values["parallel"],
         each=values["each"],
+        resume=values["resume"],
     )
 
 

@@ -101,6 +101,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         ("cluster", f"{summary.cluster} ({summary.scheduler})" + (f", job {status.job}" if status.job else ""))
     )
     facts.append(("config", _config_text(_config(selection, plan))))
+    facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
     facts.append(("size", _size(plan, status)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))
     facts.append(("source", _source(selection, plan)))

@@ -70,6 +70,8 @@ class Summary:
     directory: str
     elements: int | None = None
     """How many an array has; None is no array."""
+    resumed_from: str | None = None
+    """The run, element or path whose checkpoint it began from."""
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -93,6 +95,7 @@ class Summary:
                 time_seconds=allocation.get("time_seconds"),
                 directory=run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
                 elements=len(array["indices"]) if array else None,
+                resumed_from=_resumed_from(plan.get("resume")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json makes no sense ({error!r})") from error
@@ -246,6 +249,10 @@ class Record:
                 hint="upgrade Serried: pip install --upgrade serried",
             )
         return value
+
+
+def _resumed_from(resume: Mapping[str, Any] | None) -> str | None:
+    return str(resume.get("run") or resume["checkpoints"][0]) if resume else None
 
 
 def _short(error: Exception) -> str:

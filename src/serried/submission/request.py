@@ -15,6 +15,7 @@ from serried.plan import Array, Plan
 from serried.plan import plan as make_plan
 from serried.records.moments import iso
 from serried.records.record import new_id
+from serried.submission.resume import resume_from
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Request:
     parallel: int | None = None
     each: Path | None = None
     """A file of commands, one for each element."""
+    resume: str | None = None
+    """A run, `last` or a path, whose newest whole checkpoint it begins from."""
 
     def with_setting(self, key: str, *, value: Any) -> Request:
         return dataclasses.replace(self, overrides={**self.overrides, key: value})
@@ -53,6 +56,10 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str]) -> Dec
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
+    if request.resume is not None:
+        found = resume_from(request.resume, array, directory)
+        plan = dataclasses.replace(plan, resume=found.resume)
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *found.warnings))
     return Decided(plan, resolved, each)
 
 

@@ -28,6 +28,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     ]
     if plan.config:
         lines.insert(1, ("config", settings_text(plan.config)))
+    if plan.resume:
+        lines.insert(1, ("resumes", str(plan.resume)))
     if plan.array:
         lines.insert(1, ("array", _array(plan)))
     if plan.source.links:

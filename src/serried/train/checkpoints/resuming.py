@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from serried.contract import checkpoints as layout
 from serried.train.checkpoints import keepable, sharded, states, store
 from serried.train.context import Context, Stateful
 
@@ -20,41 +21,56 @@ def find(context: Context, root: Path) -> Optional[store.Checkpoint]:
     """The newest whole checkpoint whose content agrees with its checksums. Collective.
 
     Rank 0 looks, and clears away what writers that died have left; the ranks share the reading of the files.
+    Where `root` has none, `context.resume_from` must have one.
     """
     own: List[store.Checkpoint] = []
-    others: List[store.Checkpoint] = []
     if context.is_main:
         own = store.whole(root)
-        _report_torn(root, own)
+        _report_torn(root)
         store.sweep(root)
-        others = [] if own or context.resume_from is None else _named(context.resume_from)
-    own, others = context.broadcast_object((own, others))
-    for checkpoint in (*own, *others):
+    found = _first_undamaged(context, own, set_aside=True)
+    if found is not None or context.resume_from is None:
+        return found
+    found = _first_undamaged(context, _named(context.resume_from) if context.is_main else [])
+    if found is None:
+        raise CheckpointError(f"no whole checkpoint in `{context.resume_from}` to begin from{_beside(context)}")
+    return found
+
+
+def _first_undamaged(
+    context: Context, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
+) -> Optional[store.Checkpoint]:
+    """Of rank 0's `checkpoints`."""
+    for checkpoint in context.broadcast_object(checkpoints):
         problem = store.damaged(checkpoint, _share(checkpoint, context))
         if context.all_reduce_max(0 if problem is None else 1) == 0:
-            return checkpoint
+            found: store.Checkpoint = checkpoint
+            return found
         if problem is not None:
             _log.warning("checkpoint %s is passed over: %s", checkpoint.path, problem)
-        if context.is_main and checkpoint in own:
+        if context.is_main and set_aside:
             _set_aside(checkpoint.path)
-    if context.resume_from is not None:
-        raise CheckpointError(f"no whole checkpoint in `{context.resume_from}` to begin from")
     return None
 
 
 def _named(path: Path) -> List[store.Checkpoint]:
     """The checkpoints that `path` means: it is one, or has them in it."""
     itself = store.open_checkpoint(path)
-    return store.whole(path) if itself is None else [itself]
+    if itself is not None:
+        return [itself]
+    _report_torn(path)
+    return store.whole(path)
 
 
-def _report_torn(root: Path, whole: Sequence[store.Checkpoint]) -> None:
-    newest = whole[0].step if whole else -1
-    torn = set(root.glob("step-*.tmp")) | {store.directory_of(root, step) for step in store.steps(root)}
-    for path in sorted(torn - {checkpoint.path for checkpoint in whole}):
-        step = int("".join(filter(str.isdigit, path.name.split(".")[0])) or 0)
-        if step > newest:
-            _log.warning("checkpoint %s is passed over: its writing was cut short", path)
+def _beside(context: Context) -> str:
+    """The whole ones beside the one that was named and is damaged or gone, for whoever reads why it failed."""
+    beside = store.whole(context.resume_from.parent) if context.resume_from is not None else []
+    return f"; beside it there are {', '.join(each.path.name for each in beside)}" if beside else ""
+
+
+def _report_torn(root: Path) -> None:
+    for path in layout.torn(root):
+        _log.warning("checkpoint %s is passed over: its writing was cut short", path)
 
 
 def _share(checkpoint: store.Checkpoint, context: Context) -> List[str]:

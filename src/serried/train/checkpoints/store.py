@@ -16,23 +16,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional
 
-from serried.contract.files import make_directory, read_json, write_json
+from serried.contract import checkpoints as layout
+from serried.contract.files import make_directory, write_json
 
-SCHEMA = 1
-COMPLETE = "COMPLETE"
-REPLICATED = "replicated.pt"
+SCHEMA = layout.SCHEMA
+COMPLETE = layout.COMPLETE
+REPLICATED = layout.REPLICATED
 SHARDED = "sharded"
 CHUNK = 1 << 20
 """Bytes at a time: small enough that what was checksummed is still in the processor's cache when it is written."""
 
-_NAME = re.compile(r"step-(\d{1,18})")
+steps = layout.steps
 
 
 @dataclass(frozen=True)
@@ -78,28 +78,17 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank}.pt"
 
 
-def steps(root: Path) -> List[int]:
-    """The steps that have a directory, newest first, whole or not."""
-    try:
-        found = [_NAME.fullmatch(entry.name) for entry in root.iterdir()]
-    except OSError:
-        return []
-    return sorted((int(match[1]) for match in found if match), reverse=True)
-
-
 def open_checkpoint(path: Path) -> Optional[Checkpoint]:
     """The checkpoint in `path`; None if it is torn. The files' content is not read: `damaged` does that."""
-    document = read_json(path / COMPLETE)
+    document = layout.complete(path)
     try:
-        if document is None or document["schema"] != SCHEMA:
+        if document is None:
             return None
-        sizes = {name: file["size"] for name, file in document["files"].items()}
         checkpoint = Checkpoint(path, int(document["step"]), document)
         _ = checkpoint.world_size, checkpoint.attempt, checkpoint.metric
-        is_whole = all((path / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError):
         return None
-    return checkpoint if is_whole else None
+    return checkpoint
 
 
 def whole(root: Path) -> List[Checkpoint]:
@@ -203,6 +192,6 @@ def tidy(root: Path, keep: int, best: Optional[str]) -> None:
 def sweep(root: Path, before: Optional[int] = None) -> None:
     """Remove what writers that died have left (of steps `before` that one)."""
     for path in root.glob("step-*.tmp"):
-        match = _NAME.match(path.name)
+        match = layout.STEP.match(path.name)
         if match and (before is None or int(match[1]) < before):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,79 @@
+"""Which checkpoint in a directory is the newest whole one. Both sides look: at submit, and where a rank begins.
+
+What `serried.train` writes is `step-N/` with a COMPLETE that names every file and its size. Of what another program
+writes nothing is known: there the entry that changed last counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from serried.contract.files import read_json
+
+SCHEMA = 1
+COMPLETE = "COMPLETE"
+REPLICATED = "replicated.pt"
+STEP = re.compile(r"step-(\d{1,18})")
+_OURS = re.compile(r"step-\d{1,18}(\.[a-z.]+)?")
+"""Whole, torn, being written, set aside."""
+_SET_ASIDE = ".corrupt"
+_UNFINISHED = re.compile(r"\..*|.*(\.tmp|\.part|~)")
+
+
+def complete(path: Path) -> Optional[Dict[str, Any]]:
+    """What COMPLETE says of the checkpoint in `path`; None where it is torn. Content is not read, only sizes."""
+    document = read_json(path / COMPLETE)
+    try:
+        if document is None or document["schema"] != SCHEMA:
+            return None
+        sizes = {name: file["size"] for name, file in document["files"].items()}
+        is_whole = all((path / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return document if is_whole else None
+
+
+def steps(root: Path) -> List[int]:
+    """The steps that have a directory, newest first, whole or not."""
+    found = [STEP.fullmatch(name) for name in _names(root)]
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def newest(root: Path) -> Optional[Path]:
+    """The newest whole checkpoint in `root`; None where there is none, or no such directory."""
+    if is_of_train(root):
+        wholes = (root / f"step-{step}" for step in steps(root))
+        return next((path for path in wholes if complete(path) is not None), None)
+    entries = [root / name for name in _names(root) if not _UNFINISHED.fullmatch(name)]
+    return max(entries, key=lambda path: (_changed(path), path.name), default=None)
+
+
+def torn(root: Path) -> List[Path]:
+    """What `serried.train` began to write after the newest whole one, and did not finish; the oldest first."""
+    whole = newest(root)
+    least = int(whole.name[5:]) if whole is not None and STEP.fullmatch(whole.name) else -1
+    begun = [name for name in _names(root) if _OURS.fullmatch(name) and not name.endswith(_SET_ASIDE)]
+    found = sorted(((int(name[5:].partition(".")[0]), root / name) for name in begun))
+    return [path for step, path in found if step > least]
+
+
+def is_of_train(root: Path) -> bool:
+    """Whether the checkpoints in `root` are those of `serried.train`."""
+    return any(_OURS.fullmatch(name) for name in _names(root))
+
+
+def _names(root: Path) -> List[str]:
+    try:
+        return os.listdir(root)  # noqa: PTH208 - no stat
+    except OSError:
+        return []
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return 0

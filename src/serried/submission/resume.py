@@ -1,0 +1,127 @@
+"""What `--resume WORD` means: the newest whole checkpoint of a run, or in a path. Found before anything begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from serried.contract import checkpoints
+from serried.contract.files import read_json
+from serried.errors import RunNotFoundError, UsageError
+from serried.plan import Array, Resume
+from serried.records import index
+from serried.records.index import Selection
+from serried.records.record import Record, RecordUnreadable
+from serried.schedulers.indices import compress
+
+
+@dataclass(frozen=True)
+class Found:
+    resume: Resume
+    warnings: tuple[str, ...]
+
+
+def resume_from(word: str, array: Array | None, directory: Path) -> Found:
+    """What a run begins from; `array` is the new run's.
+
+    Raises UsageError where there is no such run or path, no whole checkpoint in it, or none for some element.
+    """
+    if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
+        return _path(Path(os.path.abspath(directory / Path(word).expanduser())))  # noqa: PTH100 - links stay
+    try:
+        selection = index.find(word)
+    except RunNotFoundError as error:
+        if os.path.lexists(directory / word):
+            return _path(Path(os.path.abspath(directory / word)))  # noqa: PTH100
+        raise RunNotFoundError(f"{error.message}, and no such path here", hint=error.hint) from None
+    return of_run(selection, array)
+
+
+def of_run(selection: Selection, array: Array | None) -> Found:
+    """The same for a run that is known. Each element of an array goes on from the same element of an array."""
+    record = selection.record
+    _check_place(record)
+    theirs = record.plan.array
+    if selection.element is not None or theirs is None:
+        elements: tuple[int | None, ...] = (selection.element,)
+    elif array is None:
+        hint = f"name one of its elements: `--resume {record.id}/{theirs.indices[0]}`"
+        raise UsageError(f"run `{record.id}` is an array, and this run is not", hint=hint)
+    else:
+        elements = array.indices
+        _check_elements(record, set(array.indices) - set(theirs.indices), "has no", array)
+    folders = [record.where.element(element).checkpoints for element in elements]
+    found = [checkpoints.newest(folder) for folder in folders]
+    lacking = [element for element, path in zip(elements, found, strict=True) if path is None]
+    if lacking and len(elements) == 1:
+        raise _nothing_in(folders[0], f"run `{selection}`")
+    if array is not None:
+        _check_elements(record, {each for each in lacking if each is not None}, "has no whole checkpoint of", array)
+    resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
+    return Found(resume, tuple(_warnings(selection, folders, elements)))
+
+
+def _path(path: Path) -> Found:
+    """A path as it stands, unless it holds checkpoints of `serried.train`: then the newest whole one of them."""
+    if not path.exists():
+        raise UsageError(f"there is no `{path}` to begin from", hint="RUN, `last`, or the path of a checkpoint")
+    if checkpoints.is_of_train(path):
+        newest = checkpoints.newest(path)
+        if newest is None:
+            raise _nothing_in(path, f"`{path}`")
+        return Found(Resume((str(newest),)), tuple(_torn([path])))
+    if (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None:
+        hint = f"`--resume {path.parent}` takes the newest that is"
+        raise UsageError(f"the checkpoint `{path}` is not whole", hint=hint)
+    return Found(Resume((str(path),)), ())
+
+
+def _check_place(record: Record) -> None:
+    try:
+        _ = record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    if not record.where.path.is_dir():
+        raise UsageError(
+            f"the run directory of `{record.id}` is gone, and its checkpoints with it",
+            hint=f"it was `{record.where.path}`; a site purges old files",
+        )
+
+
+def _check_elements(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
+    indices = sorted(wrong)
+    if not indices:
+        return
+    left = [index for index in array.indices if index not in set(indices)]
+    elements = f"element {indices[0]}" if len(indices) == 1 else f"elements {compress(indices)}"
+    hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` tells more"
+    raise UsageError(f"run `{record.id}` {what} {elements}", hint=hint)
+
+
+def _nothing_in(folder: Path, whose: str) -> UsageError:
+    cut_short = checkpoints.torn(folder)
+    if cut_short:
+        hint = f"the writing of `{cut_short[-1]}` was cut short"
+    else:
+        hint = f"it would be in `{folder}`" if str(folder) not in whose else "name the path of a checkpoint"
+    return UsageError(f"{whose} has no whole checkpoint to begin from", hint=hint)
+
+
+def _warnings(selection: Selection, folders: list[Path], elements: tuple[int | None, ...]) -> Iterator[str]:
+    record = selection.record
+    if selection.note:
+        yield selection.note
+    if record.end is None and any(read_json(record.where.element(each).exit) is None for each in elements):
+        yield (
+            f"run `{selection}` may still be running, and remove this checkpoint before the new run begins: "
+            f"`serried stop {record.id}` first"
+        )
+    yield from _torn(folders)
+
+
+def _torn(folders: list[Path]) -> Iterator[str]:
+    for folder in folders:
+        for path in checkpoints.torn(folder):
+            yield f"checkpoint `{path}` is passed over: its writing was cut short"

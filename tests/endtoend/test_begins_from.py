@@ -1,0 +1,52 @@
+"""A run that begins from another's checkpoint: what its ranks find, and what its readers are told."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+SCRIPT = """\
+import json, os, pathlib, sys, time
+here = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"])
+attempt, rank = os.environ["SERRIED_ATTEMPT"], os.environ["RANK"]
+with open(f"{os.environ['SERRIED_RESULTS_DIR']}/{attempt}-{rank}.json", "w") as file:
+    json.dump([sys.argv[1:], os.environ.get("SERRIED_RESUME_FROM"), "SERRIED_RESUME" in os.environ], file)
+(here / f"epoch {attempt}.ckpt").touch()
+while "wait" in sys.argv and attempt == "1":
+    time.sleep(0.05)
+    if pathlib.Path(os.environ["SERRIED_STOP_FILE"]).exists():
+        sys.exit(85)
+"""
+
+
+def told(place, run, attempt=1):
+    return [json.loads((place.directory(run) / "results" / f"{attempt}-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_a_program_of_any_kind_is_told_what_to_go_on_from(local):
+    (local.project / "train.py").write_text(SCRIPT)
+    command = ("--ranks", "2", "--", sys.executable, "train.py", "--from={resume}")
+    first = local.submit("--name", "it's the first", *command)
+    assert local.wait(first)[0] == 0
+    assert told(local, first) == [[["--from="], None, False]] * 2
+
+    saved = f"{local.directory(first)}/checkpoints/epoch 1.ckpt"
+    limits = ("--time", "8s", "--set", "limit.lead=7s", "--set", "limit.restarts=1")
+    second = local.submit("--resume", "it's the first", *limits, *command, "wait")
+    assert local.wait(second)[0] == 0
+    assert told(local, second) == [[[f"--from={saved}", "wait"], saved, False]] * 2
+    own = f"{local.directory(second)}/checkpoints/epoch 1.ckpt"
+    assert told(local, second, attempt=2) == [[[f"--from={own}", "wait"], saved, False]] * 2
+
+    shown = local.show(second)
+    assert (shown["resumed_from"], shown["plan"]["resume"]) == (first, {"checkpoints": [saved], "run": first})
+    assert f"\n  resumes     {first}, epoch 1.ckpt\n" in local.serried("show", second).stdout
+    listed = json.loads(local.serried("ps", "--json").stdout)["runs"]
+    assert {run["id"]: run["resumed_from"] for run in listed} == {first: None, second: first}
+
+
+def test_nothing_is_submitted_where_there_is_nothing_to_begin_from(local):
+    done = local.serried("submit", "--cluster", "local", "--resume", "nosuch", "--", sys.executable, "-V")
+    error = "there is no run `nosuch`, nor any other yet, and no such path here"
+    said = f"error: {error}\n\nhint: serried submit -- python train.py\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)

@@ -1,0 +1,149 @@
+"""What a run begins from, found out at submit: the newest whole checkpoint, or why there is none."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+from building import RunOnDisk
+from serried.errors import RunNotFoundError, UsageError
+from serried.plan import Array, Resume
+from serried.submission.resume import resume_from
+from serried.train.checkpoints import store
+
+CONTENT = b"weights"
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    """A whole one, as the training library leaves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (store.prepare(folder, step) / "replicated.pt").write_bytes(CONTENT)
+    files = {"replicated.pt": {"size": len(CONTENT), "crc32": f"{zlib.crc32(CONTENT):08x}"}}
+    return store.commit(folder, step, {"schema": 1, "step": step, "attempt": 1, "world_size": 1, "files": files}).path
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunOnDisk(tmp_path / "scratch").ending()
+
+
+@pytest.fixture
+def array(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", "abc234", indices=range(4))
+    for element in range(4):
+        made.ending(element=element)
+    return made
+
+
+def refusal(word, directory, array=None):
+    with pytest.raises(UsageError) as raised:
+        resume_from(word, array, directory)
+    return raised.value.message, raised.value.hint
+
+
+@pytest.mark.parametrize("word", ["k3f9q2", "k3f", "train", "last"])
+def test_a_run_means_its_newest_whole_checkpoint(run, word, tmp_path):
+    for step in (9, 100, 20):
+        checkpoint(run.where.checkpoints, step)
+    found = resume_from(word, None, tmp_path)
+    assert (found.resume, found.warnings) == (Resume((f"{run.where.checkpoints}/step-100",), "k3f9q2"), ())
+    assert str(found.resume) == "k3f9q2, step-100"
+
+
+def test_torn_ones_are_passed_over_with_a_warning(run, tmp_path):
+    newest = checkpoint(run.where.checkpoints, 5)
+    torn = checkpoint(run.where.checkpoints, 6)
+    (torn / "replicated.pt").write_bytes(CONTENT[:-1])
+    (run.where.checkpoints / "step-8.tmp").mkdir()
+    (run.where.checkpoints / "step-7.corrupt").mkdir()
+    found = resume_from("last", None, tmp_path)
+    assert (found.resume.checkpoints, found.warnings) == (
+        (str(newest),),
+        tuple(
+            f"checkpoint `{run.where.checkpoints}/{name}` is passed over: its writing was cut short"
+            for name in ("step-6", "step-8.tmp")
+        ),
+    )
+    (newest / "COMPLETE").write_text("{")
+    assert refusal("last", tmp_path) == (
+        "run `k3f9q2` has no whole checkpoint to begin from",
+        f"the writing of `{run.where.checkpoints}/step-8.tmp` was cut short",
+    )
+
+
+def test_of_another_programs_checkpoints_the_one_that_changed_last_counts(run, tmp_path):
+    run.where.checkpoints.mkdir()
+    for age, name in enumerate(("last one.ckpt", "-rf", "z.ckpt", ".hidden", "new.ckpt.tmp")):
+        (run.where.checkpoints / name).touch()
+        os.utime(run.where.checkpoints / name, (1e9 + min(age, 1), 1e9 + (age if age != 2 else -1)))
+    assert resume_from("last", None, tmp_path).resume.checkpoints == (f"{run.where.checkpoints}/-rf",)
+
+
+def test_a_run_that_may_go_on_is_pointed_out(tmp_path):
+    run = RunOnDisk(tmp_path / "scratch")
+    checkpoint(run.where.checkpoints, 1)
+    warning = (
+        "run `k3f9q2` may still be running, and remove this checkpoint before the new run begins: "
+        "`serried stop k3f9q2` first"
+    )
+    assert resume_from("last", None, tmp_path).warnings == (warning,)
+
+
+def test_each_element_goes_on_from_the_same_element(array, tmp_path):
+    paths = [checkpoint(array.where.element(element).checkpoints, 10 + element) for element in range(3)]
+    found = resume_from("abc234", Array((0, 2)), tmp_path).resume
+    assert found == Resume((str(paths[0]), str(paths[2])), "abc234")
+    assert str(found) == "abc234, each element from its own"
+    assert refusal("abc234", tmp_path, Array((1, 2, 3))) == (
+        "run `abc234` has no whole checkpoint of element 3",
+        "`--array 1-2` leaves them out",
+    )
+    assert refusal("abc234", tmp_path, Array((2, 5, 6))) == (
+        "run `abc234` has no elements 5-6",
+        "`--array 2` leaves them out",
+    )
+    assert refusal("abc234", tmp_path) == (
+        "run `abc234` is an array, and this run is not",
+        "name one of its elements: `--resume abc234/0`",
+    )
+
+
+def test_all_elements_may_begin_from_one(array, run, tmp_path):
+    paths = [str(checkpoint(place.checkpoints, 3)) for place in (array.where.element(1), run.where)]
+    assert [resume_from(word, Array((0, 1)), tmp_path).resume for word in ("abc234/1", "k3f9q2")] == [
+        Resume((paths[0],), "abc234/1"),
+        Resume((paths[1],), "k3f9q2"),
+    ]
+
+
+def test_a_path_is_taken_as_it_is_unless_it_holds_whole_checkpoints(tmp_path):
+    (tmp_path / "a b.ckpt").touch()
+    (tmp_path / "hf" / "checkpoint-5").mkdir(parents=True)
+    newest = checkpoint(tmp_path / "ours", 7)
+    words = ["./a b.ckpt", "a b.ckpt", "hf/checkpoint-5", "ours", "ours/step-7", str(tmp_path / "ours")]
+    found = [resume_from(word, None, tmp_path).resume for word in words]
+    expected = [tmp_path / "a b.ckpt"] * 2 + [tmp_path / "hf" / "checkpoint-5"] + [newest] * 3
+    assert found == [Resume((str(path),)) for path in expected]
+    assert str(found[0]) == str(tmp_path / "a b.ckpt")
+
+
+def test_what_is_not_there_is_an_error_before_anything_begins(run, tmp_path):
+    path = checkpoint(tmp_path / "ours", 7)
+    (path / "COMPLETE").unlink()
+    assert refusal("ours/step-7", tmp_path) == (
+        f"the checkpoint `{path}` is not whole",
+        f"`--resume {tmp_path}/ours` takes the newest that is",
+    )
+    assert refusal("ours", tmp_path)[0] == f"`{tmp_path}/ours` has no whole checkpoint to begin from"
+    assert refusal("./none", tmp_path)[0] == f"there is no `{tmp_path}/none` to begin from"
+    with pytest.raises(RunNotFoundError, match=r"there is no run `k3f9q3`, and no such path here"):
+        resume_from("k3f9q3", None, tmp_path)
+    assert refusal("last", tmp_path) == (
+        "run `k3f9q2` has no whole checkpoint to begin from",
+        f"it would be in `{run.where.checkpoints}`",
+    )
+    run.where.path.rename(tmp_path / "purged")
+    assert refusal("last", tmp_path)[0] == "the run directory of `k3f9q2` is gone, and its checkpoints with it"
