@@ -1,0 +1,111 @@
+"""Lightning, accelerate and scripts for torchrun, the real ones, unmodified: tests/frameworks/ has the scripts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from place import Place
+from serried import templates
+from serried.contract.layout import RunDirectory
+
+SCRIPTS = Path(__file__).parents[1] / "frameworks"
+PYTHON = sys.executable
+LIGHTNING, ACCELERATE, TORCHRUN = "lightning_trainer.py", "accelerate_loop.py", "torchrun_style.py"
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _installed() -> None:
+    for name in ("lightning", "accelerate"):
+        if importlib.util.find_spec(name) is None:
+            reason = f"needs {name}: pip install --group frameworks"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+
+
+def submit(
+    place: Place, script: str, *arguments: str, nodes: int = 1, ranks: int = 2, cpus: int = 1, options=(), before=()
+) -> str:
+    shutil.copy(SCRIPTS / script, place.project)
+    size = ("--nodes", str(nodes), "--ranks", str(ranks), "--cpus", str(cpus))
+    threads = ("--set", "environment.env.OMP_NUM_THREADS=1")
+    return place.submit(*size, *threads, *options, "--", *before, PYTHON, script, *arguments)
+
+
+def lines(place: Place, run: str, pattern: str, attempt: int = 1) -> list[str]:
+    """What ranks of an attempt have written and fits `pattern`, sorted."""
+    logs = RunDirectory(place.directory(run)).path.glob(f"attempts/{attempt}/node-*/rank-*.log")
+    found = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+    return sorted(line for line in found if re.fullmatch(pattern, line))
+
+
+def ask_to_save(place: Place, run: str, reason: str = "limit") -> None:
+    request = {"t": time.time(), "request": "stop", "reason": reason, "by": "a test", "save": True}
+    with (place.directory(run) / "attempts" / "1" / "control.jsonl").open("a") as control:
+        control.write(json.dumps(request) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "ranks"),
+    [
+        (
+            LIGHTNING,
+            ("--nodes", "2"),
+            [
+                f"rank {r} of 4, local rank {r % 2} on node {r // 2}, TorchElasticEnvironment, from step 0"
+                for r in range(4)
+            ],
+        ),
+        (ACCELERATE, (), [f"rank {r} of 4, local rank {r % 2}, MULTI_CPU" for r in range(4)]),
+        (
+            TORCHRUN,
+            ("--output_dir", "{checkpoints}"),
+            [f"rank {r} of 4, local rank {r % 2}, from step 0" for r in range(4)],
+        ),
+    ],
+)
+def test_a_script_that_knows_nothing_of_serried_trains_on_two_nodes(slurm, script, arguments, ranks):
+    run = submit(slurm, script, *arguments, nodes=2)
+
+    assert slurm.wait(run)[0] == 0, slurm.serried("logs", run).stdout
+    assert lines(slurm, run, "rank . of .*") == ranks
+    assert len(lines(slurm, run, r"done at step 8.*, loss \d\.\d{3}")) == 4
+
+
+@pytest.mark.parametrize("script", [LIGHTNING, ACCELERATE, TORCHRUN])
+def test_the_rank_that_raised_is_named_and_not_those_that_lost_it(local, script):
+    run = submit(local, script, "--fail", "1")
+
+    status, end = local.wait(run)
+    first = local.why(run)["first_failure"]
+    assert (status, end["state"], end["exit_code"]) == (1, "FAILED", 1)
+    assert (first["rank"], "ValueError: no more of this" in "\n".join(first["tail"])) == (1, True)
+
+
+@pytest.mark.slurm
+def test_lightning_with_the_callback_of_its_template_goes_on_where_it_was_stopped(slurm, wait_until):
+    (slurm.project / "train.py").write_bytes(templates.files("lightning")["train.py"])
+    options = ("--nodes", "2", "--ranks", "2", "--cpus", "1", "--set", "limit.restarts=1")
+    run = slurm.submit(*options, "--", PYTHON, "train.py", "--epochs", "100000")
+    epochs = r"epoch \d+: accuracy .* \(4 ranks\)"
+
+    wait_until(lambda: lines(slurm, run, epochs), 120, "the first epoch")
+    ask_to_save(slurm, run)
+    wait_until(lambda: lines(slurm, run, epochs, attempt=2), 120, "an epoch of the second attempt")
+    slurm.serried("stop", "-y", run)
+
+    last = max(int(line.split()[1][:-1]) for line in lines(slurm, run, epochs))
+    first = min(int(line.split()[1][:-1]) for line in lines(slurm, run, epochs, attempt=2))
+    ends = [json.loads((slurm.directory(run) / "attempts" / n / "exit.json").read_text())["state"] for n in "12"]
+    assert (first - last in (0, 1), ends) == (True, ["REQUEUED", "CANCELLED"])  # it validates once more when it stops
