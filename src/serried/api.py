@@ -225,15 +225,18 @@ class Run:
             raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
         return metrics.metrics(record.where.element(element), rank)
 
-    def stop(self, *, now: bool = False) -> None:
-        """Ask it to save and leave, and take what has not begun out of the queue; return at once.
+    def stop(self, *, save: bool = False, now: bool = False) -> None:
+        """End its ranks, by TERM and after `limit.grace` by KILL, and take what waits out of the queue; return at once.
 
-        With `now` it is cancelled without being asked. A run that has ended is no error.
+        With `save` they are asked first, and have `limit.lead` to save and leave; with `now` it is cancelled. A run
+        that has ended is no error. Raises ValueError for both.
         """
+        if save and now:
+            raise ValueError("a run cannot be given time to save and none")
         status = self._status()
         if status.has_ended:
             return
-        asked = [] if now else stopping.request(status)
+        asked = [] if now else stopping.request(status, save=save)
         stopping.cancel(status, stopping.left(status, asked), now=now)
 
     def _status(self) -> RunStatus:

@@ -41,6 +41,28 @@ def test_a_running_run_is_asked_through_its_control_file_and_the_scheduler_is_le
     assert (done.code, done.out, slurm.cancelled) == (0, "", [])
 
 
+def test_save_asks_to_save_first_and_waits_for_the_lead_and_the_grace(serried, make, slurm, clock):
+    run = running(make, slurm)
+
+    done = serried("stop", "-y", "--save", "last")
+
+    assert read_journal(run.attempt().control) == [
+        {"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1", "save": True},
+    ]
+    assert "warning: k3f9q2 did not end within 105 s; cancelling job 123\n" in done.err
+    assert 105 <= clock.passed < 107
+
+
+def test_one_cannot_be_given_time_and_none(serried, make, slurm):
+    running(make, slurm)
+    done = serried("stop", "-y", "--save", "--now", "last")
+    assert (done.code, done.err) == (
+        2,
+        "error: `--save` and `--now` cannot both be\n\nhint: --save gives ranks time, --now gives them none\n",
+    )
+    assert slurm.cancelled == []
+
+
 def test_one_that_does_not_end_in_time_is_cancelled(serried, make, slurm, clock):
     running(make, slurm)
     done = serried("stop", "-y", "last")

@@ -25,18 +25,21 @@ _NAMED = 5
 @click.command()
 @selecting.many_runs()
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--now", is_flag=True, help="Do not let ranks save first: cancel at once.")
-def command(*, runs: tuple[str, ...], yes: bool, now: bool) -> None:
+@click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
+@click.option("--now", is_flag=True, help="Let ranks do nothing: cancel at once.")
+def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     r"""Stop runs, or elements of an array.
 
-    Ranks of a running run are told, may save within `limit.grace`, and are ended then. What still waits
-    is taken out of the queue. A stopped run never starts again by itself. One that has ended already is
-    no error.
+    Ranks of a running run get TERM, and KILL after `limit.grace`. With `--save` they are asked first, have
+    `limit.lead` to save and leave, and `serried show` tells the step. What still waits is taken out of the
+    queue. A stopped run never starts again by itself. One that has ended already is no error.
 
     \b
     serried stop last
-    serried stop -y lr-sweep/17 a3k9
+    serried stop -y --save lr-sweep/17 a3k9
     """
+    if save and now:
+        raise UsageError("`--save` and `--now` cannot both be", hint="--save gives ranks time, --now gives them none")
     selections = selecting.select_all(runs)
     found = statuses_of(selections)
     for status in found:
@@ -46,12 +49,12 @@ def command(*, runs: tuple[str, ...], yes: bool, now: bool) -> None:
     _refuse_what_is_not_submitted(live)
     if not live or not (yes or _agreed(live)):
         return
-    asked = [] if now else [one for status in live for one in stopping.request(status)]
+    asked = [] if now else [one for status in live for one in stopping.request(status, save=save)]
     for status in live:
         if not stopping.cancel(status, stopping.left(status, asked), now=now):
             console.warning("the scheduler does not answer; the job stays in its queue, and ends itself when it starts")
     if asked:
-        _await(asked, _grace(live))
+        _await(asked, _grace(live), _lead(live) if save else 0)
     if now:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
@@ -87,11 +90,16 @@ def _grace(live: Sequence[RunStatus]) -> int:
     return max(status.record.plan.limit.grace_seconds for status in live)
 
 
-def _await(asked: list[Selection], grace: int) -> None:
-    patience = grace + stopping.PATIENCE_SECONDS
+def _lead(live: Sequence[RunStatus]) -> int:
+    return max(status.record.plan.limit.lead_seconds for status in live)
+
+
+def _await(asked: list[Selection], grace: int, lead: int) -> None:
+    patience = lead + grace + stopping.PATIENCE_SECONDS
     what = str(asked[0]) if len(asked) == 1 else f"{len(asked)} of them"
+    request = f"save and leave, within {lead} s" if lead else f"stop; ranks have {grace} s to save"
     try:
-        with console.status_line(f"asked {what} to stop; ranks have {grace} s to save"):
+        with console.status_line(f"asked {what} to {request}"):
             left = stopping.wait_for(asked, patience)
     except KeyboardInterrupt:
         console.say()

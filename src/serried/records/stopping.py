@@ -36,10 +36,10 @@ def who() -> str:
     return f"{user}@{os.uname().nodename}"
 
 
-def request(status: RunStatus) -> list[Selection]:
-    """Ask what runs of it to save and leave; return what was asked and may be waited for."""
+def request(status: RunStatus, *, save: bool) -> list[Selection]:
+    """Ask what runs of it to end, or first to `save`; return what was asked and may be waited for."""
     asked = [Selection(status.record, element) for element in _open(status)]
-    return [selection for selection in asked if _request(selection)]
+    return [selection for selection in asked if _request(selection, save=save)]
 
 
 def left(status: RunStatus, asked: Iterable[Selection]) -> list[int | None]:
@@ -61,7 +61,7 @@ def _open(status: RunStatus) -> list[int | None]:
     return [index for index, verdict in status.elements.items() if not verdict.has_ended]
 
 
-def _request(selection: Selection) -> bool:
+def _request(selection: Selection, *, save: bool) -> bool:
     directory: ElementDirectory = selection.record.where.element(selection.element)
     attempt = latest_attempt(directory)
     if attempt is None or attempt.exit.exists():
@@ -73,7 +73,8 @@ def _request(selection: Selection) -> bool:
             f"`{attempt.control}` cannot be written ({error.strerror})",
             hint=f"serried stop --now {selection} ends it without asking it first",
         ) from error
-    journal.append({"t": time.time(), "request": "stop", "reason": names.STOP_USER, "by": who()})
+    more = {"save": True} if save else {}
+    journal.append({"t": time.time(), "request": "stop", "reason": names.STOP_USER, "by": who(), **more})
     journal.close()
     return True
 
