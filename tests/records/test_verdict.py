@@ -35,6 +35,8 @@ WORDS = (
     *(names.PREEMPTED, names.OUT_OF_MEMORY, names.NODE_FAIL, names.LAUNCH_FAILED, names.LOST, names.UNKNOWN),
     *(ABSENT, UNREACHABLE),
 )
+OPEN = (Kind.NONE, Kind.REQUEUED, Kind.CANCELLED, Kind.NODE)
+"""What the same job may follow."""
 BY_EXIT = {Kind.FINAL: "FAILED", Kind.CANCELLED: "CANCELLED", Kind.NODE: "FAILED", Kind.KILLED: "FAILED"}
 
 
@@ -53,9 +55,9 @@ def judged(state, kind, known=None, now=NOW):
 
 EXPECTED = {
     **{(state, kind): BY_EXIT[kind] for state in WORDS for kind in BY_EXIT},
-    **{(names.PENDING, kind): "PENDING" for kind in (Kind.NONE, Kind.REQUEUED)},
-    **{(names.RUNNING, kind): "RUNNING" for kind in (Kind.NONE, Kind.REQUEUED)},
-    **{(names.REQUEUED, kind): "PENDING" for kind in (Kind.NONE, Kind.REQUEUED)},
+    **{(names.PENDING, kind): "PENDING" for kind in OPEN},
+    **{(names.RUNNING, kind): "RUNNING" for kind in OPEN},
+    **{(names.REQUEUED, kind): "PENDING" for kind in OPEN},
     **{
         (state, kind): "UNKNOWN"
         for state in (names.COMPLETED, names.LOST, names.UNKNOWN, ABSENT, UNREACHABLE)

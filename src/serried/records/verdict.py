@@ -1,7 +1,7 @@
 """The scheduler's word and the evidence in files make the verdict. The table is data; every cell of it is tested.
 
-exit.json wins, except where the scheduler alone can know better (it ended the job, or the node died). Missing is never
-success: a run without exit.json that the scheduler calls completed, or no longer knows, is UNKNOWN for 90 s, then LOST.
+exit.json wins, except where the scheduler alone can know better (it ended the job, or the node died, and whether it
+starts the same job again). Missing is never success: a run without exit.json that the scheduler calls completed, or no longer knows, is UNKNOWN for 90 s, then LOST.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _COLUMNS = (Kind.NONE, Kind.REQUEUED, Kind.FINAL, Kind.CANCELLED, Kind.NODE, Kin
 # fmt: off
 _ROWS: Mapping[str, tuple[Say, ...]] = {
     #                   NONE REQUEUED FINAL CANCELLED NODE KILLED
-    names.PENDING:       (_S, _S, _E, _E, _E, _E),
-    names.RUNNING:       (_S, _S, _E, _E, _E, _E),
-    names.REQUEUED:      (_S, _S, _E, _E, _E, _E),
+    names.PENDING:       (_S, _S, _E, _S, _S, _E),
+    names.RUNNING:       (_S, _S, _E, _S, _S, _E),
+    names.REQUEUED:      (_S, _S, _E, _S, _S, _E),
     names.COMPLETED:     (_M, _M, _E, _E, _E, _E),
     names.FAILED:        (_S, _S, _E, _E, _E, _E),
     names.TIMEOUT:       (_S, _S, _E, _S, _E, _E),
