@@ -31,8 +31,9 @@ def tell(**values):
 def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
-def fingerprint(model, optimizer):
-    own = [whole(each) for each in model.state_dict().values()]
+def fingerprint(model, optimizer, ema=None):
+    models = [each.state_dict() for each in (model, ema) if each is not None]
+    own = [whole(each) for state in models for each in state.values()]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     kept = {names[id(p)]: each for p, each in optimizer.state.items()}
     state = [whole(each[key]) for _, each in sorted(kept.items()) for key in ("exp_avg", "exp_avg_sq", "step")]
@@ -66,7 +67,9 @@ with st.session(directory=ROOT, seed=7) as run:
         optimizer.step()
         losses.append(loss.item())
         ckpt.step()
-    tell(rank=run.rank, resumed=first, losses=losses, own=own.value, failures=ckpt.failures)
+    ckpt.wait()
+    known = [ckpt.last_step, ckpt.failures]
+    tell(rank=run.rank, resumed=first, losses=losses, own=own.value, known=known)
 """
 )
 
@@ -94,6 +97,7 @@ def test_every_rank_goes_on_with_its_own_random_numbers_and_state(tmp_path):
     ]
     assert second[0]["losses"] != second[1]["losses"]
     assert [rank["own"] for rank in second] == [[0, 0], [1, 0]]
+    assert [rank["known"] for rank in second] == [[6, 0], [6, 0]]
     assert sorted(path.name for path in (tmp_path / "parts" / "step-6").iterdir()) == [
         "COMPLETE",
         "rank-0.pt",
@@ -104,7 +108,7 @@ def test_every_rank_goes_on_with_its_own_random_numbers_and_state(tmp_path):
 
 def test_another_number_of_ranks_goes_on_with_the_model_and_new_random_numbers(tmp_path):
     for ended in run(REPLICATED, tmp_path, 2):
-        assert told(ended)["failures"] == 0
+        assert told(ended)["known"] == [2, 0]
     (only,) = run(REPLICATED, tmp_path, 4, world_size=1)
     assert told(only)["resumed"] == 2
     assert f"checkpoint {tmp_path}/step-2 is of 2 ranks, and there are 1 now: random numbers begin anew" in only.errors
@@ -184,6 +188,14 @@ SHARDED = (
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
 
+class Ema:
+    def __init__(self, model): self.values = {name: each.detach().clone() for name, each in model.named_parameters()}
+    def update(self, model):
+        for name, each in model.named_parameters():
+            self.values[name].lerp_(each.detach(), 0.1)
+    def state_dict(self): return dict(self.values)
+    def load_state_dict(self, state): self.values = dict(state)
+
 with st.session(directory=ROOT, seed=7) as run:
     model = make()
     if os.environ["SHARD"] == "yes":
@@ -191,20 +203,28 @@ with st.session(directory=ROOT, seed=7) as run:
         for layer in (model[0], model[2], model):
             fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    ckpt = run.checkpoints(every="1 step", model=model, optimizer=optimizer)
-    before = fingerprint(model, optimizer) if ckpt.resumed_step else None
+    ema = Ema(model)
+    local = os.environ["DISKS"] % run.rank if "DISKS" in os.environ else None
+    ckpt = run.checkpoints(every="1 step", local=local, model=model, optimizer=optimizer, ema=ema)
+    before = fingerprint(model, optimizer, ema) if ckpt.resumed_step else None
     generator = torch.Generator().manual_seed(ckpt.steps)
     while ckpt.steps < STEPS:
         loss = model(torch.randn(4, 6, generator=generator)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        ema.update(model)
+        BEFORE_STEP
         ckpt.step()
     ckpt.wait()
-    after = fingerprint(model, optimizer)
+    after = fingerprint(model, optimizer, ema)
     tell(rank=run.rank, resumed=ckpt.resumed_step, before=before, after=after, failures=ckpt.failures)
 """
 )
+
+
+def run_sharded(root, steps, world_size, shard="yes", before_step="pass", **changes):
+    return run(SHARDED.replace("BEFORE_STEP", before_step), root, steps, world_size, SHARD=shard, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +235,7 @@ def saved(tmp_path_factory):
     def write(ranks, shard):
         if (ranks, shard) not in known:
             root = tmp_path_factory.mktemp("saved")
-            known[ranks, shard] = root, [told(rank) for rank in run(SHARDED, root, 2, ranks, SHARD=shard)]
+            known[ranks, shard] = root, [told(rank) for rank in run_sharded(root, 2, ranks, shard)]
         return known[ranks, shard]
 
     return write
@@ -229,7 +249,7 @@ def saved(tmp_path_factory):
 def test_sharded_state_comes_back_on_any_number_of_ranks(tmp_path, saved, writers, readers):
     root, written = saved(*writers)
     shutil.copytree(root, tmp_path / "copy")
-    read = [told(rank) for rank in run(SHARDED, tmp_path / "copy", 3, readers[0], SHARD=readers[1])]
+    read = [told(rank) for rank in run_sharded(tmp_path / "copy", 3, *readers)]
     assert {rank["failures"] for rank in written + read} == {0}
     assert [rank["resumed"] for rank in read] == [2] * readers[0]
     assert [rank["before"] for rank in read] == [written[0]["after"]] * readers[0]
@@ -238,7 +258,7 @@ def test_sharded_state_comes_back_on_any_number_of_ranks(tmp_path, saved, writer
 
 def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
     checkpoint = store.whole(saved(2, "yes")[0])[0]
-    assert checkpoint.sharded == ["model", "optimizer"]
+    assert checkpoint.sharded == ["model", "optimizer", "ema"]
     assert sorted(checkpoint.files) == [
         "rank-0.pt",
         "rank-1.pt",
@@ -248,6 +268,31 @@ def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
         "sharded/__1_0.distcp",
     ]
     assert store.damaged(checkpoint) is None
+    assert {path.stat().st_mode & 0o777 for path in checkpoint.path.rglob("*") if path.is_dir()} == {0o700}
+
+
+def test_shards_on_the_disks_of_two_nodes_are_gathered_where_they_last(tmp_path, saved):
+    for rank in range(2):
+        (tmp_path / f"disk-{rank}").mkdir()
+    root = tmp_path / "checkpoints"
+    ranks = [told(rank) for rank in run_sharded(root, 2, 2, DISKS=str(tmp_path / "disk-%s"))]
+    assert [rank["failures"] for rank in ranks] == [0, 0]
+    newest, usual = store.whole(root)[0], store.whole(saved(2, "yes")[0])[0]
+    assert (newest.step, sorted(newest.files), store.damaged(newest)) == (2, sorted(usual.files), None)
+    assert [path for path in tmp_path.glob("disk-*/**/*") if path.is_file()] == []
+    (again,) = run_sharded(root, 2, 1)
+    assert told(again)["before"] == ranks[0]["after"]
+
+
+def test_a_rank_that_cannot_do_its_part_of_a_sharded_save_does_not_leave_the_others_waiting(tmp_path):
+    """Its random numbers, here, cannot be kept at step 1; the shards are everybody's all the same."""
+    spoil = "random.getstate = (lambda: (3, [0], object())) if run.rank == 1 and ckpt.steps == 0 else getstate"
+    first, second = run_sharded(tmp_path, 2, 2, before_step=f"getstate = random.Random().getstate; {spoil}")
+    assert [told(rank)["failures"] for rank in (first, second)] == [1, 1]
+    assert re.findall(r"checkpoint of step 1 was NOT saved.*: (.*)", first.errors) == [
+        "rank 1 could not write its part"
+    ]
+    assert whole_steps(tmp_path) == [2]
 
 
 def test_a_rank_that_fails_does_not_wait_for_parts_that_will_never_come(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from serried.train.checkpoints import Checkpoints
+from serried.train.checkpoints import Checkpoints, store
 
 
 class Alone:
@@ -99,3 +99,33 @@ class Training:
         while self.checkpoints.steps < step:
             self.step()
         return self
+
+
+class Holding:
+    """Has whatever state it is given."""
+
+    def __init__(self, state=None, **attributes):
+        self.state = state
+        self.__dict__.update(attributes)
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def through(root, state):
+    """What comes back of `state`, from a checkpoint that a second session loads."""
+    first = Checkpoints(Alone(root), every=None, held=Holding(state))
+    first.step()
+    first.save(wait=True)
+    first.close()
+    held = Holding()
+    second = Checkpoints(Alone(root), every=None, held=held)
+    second.close()
+    return held.state
+
+
+def whole_steps(root):
+    return [checkpoint.step for checkpoint in store.whole(root)]

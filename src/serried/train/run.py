@@ -7,7 +7,7 @@ import math
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, Optional, TypeVar, Union
 
 import torch
 from torch import nn
@@ -124,7 +124,13 @@ class Run:
         return made
 
     def checkpoints(
-        self, *, every: Every = "auto", keep: int = 3, best: Optional[str] = None, **objects: Any
+        self,
+        *,
+        every: Every = "auto",
+        keep: int = 3,
+        best: Optional[str] = None,
+        local: Union[str, Path, None] = None,
+        **objects: Any,
     ) -> Checkpoints:
         """Keeps `objects` safe, and restores them here and now if there is something to continue from.
 
@@ -132,7 +138,7 @@ class Run:
         """
         from serried.train.checkpoints import Checkpoints
 
-        made = Checkpoints(self, every=every, keep=keep, best=best, **objects)
+        made = Checkpoints(self, every=every, keep=keep, best=best, local=local, **objects)
         self._checkpoints.append(made)
         return made
 

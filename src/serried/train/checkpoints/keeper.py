@@ -6,7 +6,8 @@ import atexit
 import logging
 import math
 import time
-from typing import Any, Dict, Optional
+from pathlib import Path
+from typing import Any, Dict, Optional, Union
 
 from serried.contract.files import make_directory
 from serried.train.checkpoints import cadence, resuming, states, store
@@ -23,6 +24,8 @@ class Checkpoints:
     every: `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"` (Young's interval), a tuple of such, or None for `save` alone.
     keep: how many of the newest stay, at least 2.
     best: `"max"` or `"min"`: `rate` saves each new best state, and the best one stays beside the newest.
+    local: a directory on this node's own disk, to write to first; what is whole there is carried to the session's
+        directory behind the training's back. For file systems that are slow to write to.
     objects: whatever has `state_dict` and `load_state_dict`. The same state on every rank, unless the object has an
         attribute `replicated = False`, or is sharded. None is left out.
 
@@ -36,6 +39,7 @@ class Checkpoints:
         every: cadence.Every = "auto",
         keep: int = 3,
         best: Optional[str] = None,
+        local: Union[str, Path, None] = None,
         **objects: Any,
     ) -> None:
         if keep < 2:
@@ -60,7 +64,7 @@ class Checkpoints:
                 _log.warning("no directory for checkpoints, so nothing is saved: `SERRIED_CHECKPOINT_DIR` is not set")
             return
         make_directory(context.directory)
-        self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best)
+        self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best, local=_local(local))
         atexit.register(self.close)
         try:
             self._resume(self._saver)
@@ -137,7 +141,7 @@ class Checkpoints:
         return True
 
     def save(self, *, metric: Optional[float] = None, wait: bool = False) -> None:
-        """Save now; a step is saved once. `wait`: return when the checkpoint is whole, or has failed."""
+        """Save now; a step is saved once. `wait`: as by the method of that name."""
         if self._saver is None:
             return
         if self._saver.begun_step != self.steps:
@@ -145,12 +149,13 @@ class Checkpoints:
         if self._clock is not None:
             self._clock.restart(time.monotonic(), self.steps)
         if wait:
-            self._saver.wait()
+            self.wait()
 
     def wait(self) -> None:
-        """Until the save that is going on, if any, has ended."""
+        """Until all saves have ended, on all ranks: whole where they last, or failed; `last_step` tells."""
         if self._saver is not None:
             self._saver.wait()
+            self._saver.last_step = self._context.broadcast_object(self._saver.last_step)
 
     def close(self, seconds: float = math.inf) -> None:
         """Let the save that is going on end, if it does within `seconds`, and the writer go."""
@@ -164,11 +169,11 @@ class Checkpoints:
     @property
     def is_saving(self) -> bool:
         """Whether a save of this rank is going on, as far as was known at the last `step`."""
-        return self._saver is not None and self._saver.is_busy
+        return self._saver is not None and not self._saver.is_idle
 
     @property
     def last_step(self) -> Optional[int]:
-        """The step of the newest whole checkpoint of this attempt; rank 0 knows."""
+        """The step of this attempt's newest whole checkpoint. Rank 0 knows; the others as of the last `wait`."""
         return self._saver.last_step if self._saver else None
 
     @property
@@ -178,7 +183,7 @@ class Checkpoints:
 
     @property
     def write_seconds(self) -> float:
-        """How long it took from the beginning of the last save until it was durable."""
+        """How long it took from the beginning of the last save until it was durable: rank 0's is the whole's."""
         return self._saver.write_seconds if self._saver else 0.0
 
     @property
@@ -208,12 +213,17 @@ class Checkpoints:
         Raises:
             CheckpointError: there is none; to leave with success would say that the training has ended.
         """
-        saver.wait()
         self.save(wait=True)
-        saved: Optional[int] = self._context.broadcast_object(saver.last_step)
-        if saved is None:
+        if saver.last_step is None:
             raise CheckpointError(f"asked to stop, and nothing of this attempt could be saved (step {self.steps})")
-        self._context.saved_for_stop(saved)
+        self._context.saved_for_stop(saver.last_step)
+
+
+def _local(path: Union[str, Path, None]) -> Optional[Path]:
+    """Raises CheckpointError: it is no directory."""
+    if path is None or Path(path).is_dir():
+        return None if path is None else Path(path)
+    raise CheckpointError(f"`local` is `{path}`, which is no directory on this node")
 
 
 def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:

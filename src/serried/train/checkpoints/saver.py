@@ -9,10 +9,10 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from serried.contract import names
-from serried.contract.files import write_json
+from serried.contract.files import make_directory, write_json
 from serried.train.checkpoints import keepable, sharded, states, store, writer
 from serried.train.checkpoints.resuming import CheckpointError
 from serried.train.checkpoints.scribe import Scribe
@@ -31,7 +31,14 @@ class Saver:
     """
 
     def __init__(
-        self, context: Context, root: Path, objects: Mapping[str, Any], *, keep: int, best: Optional[str]
+        self,
+        context: Context,
+        root: Path,
+        objects: Mapping[str, Any],
+        *,
+        keep: int,
+        best: Optional[str],
+        local: Optional[Path] = None,
     ) -> None:
         self.spread = [name for name, obj in objects.items() if sharded.is_sharded(obj)]
         self.shards = sharded.Shards(pinned=context.device.type == "cuda") if self.spread else None
@@ -42,17 +49,28 @@ class Saver:
         self.failures = 0
         self._context, self._root, self._objects = context, root, objects
         self._retention = {"keep": keep, "best": best}
-        self._memory = Memory(pinned=context.device.type == "cuda")
+        self._local = None if local is None else store.own_folder(local, root, context.rank)
+        self._memory = Memory(context.device)
         self._stage = Stage(self._memory)
         self._scribe = Scribe(self._memory.descriptor)
+        self._carrier = None if local is None else Scribe(self._memory.descriptor)
+        """Takes what lies on the node's own disk to the root, while the memory is free for the next save."""
         self._token = context.broadcast_object(os.urandom(8).hex())
-        self._command: Optional[Dict[str, Any]] = None
-        self._began = self._sent = 0.0
+        self._staged: Optional[Dict[str, Any]] = None
+        """What the memory is in use for."""
+        self._written: Optional[Dict[str, Any]] = None
+        """What waits on the node's own disk for the carrier."""
         self._rating: Optional[Dict[str, Any]] = None
 
     @property
     def is_busy(self) -> bool:
-        return self._command is not None
+        """Whether a save would have to wait for the one before."""
+        return self._staged is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is going on."""
+        return not (self.is_busy or self._rating or self._committer.is_busy)
 
     @property
     def is_foreign(self) -> bool:
@@ -62,6 +80,10 @@ class Saver:
     @property
     def writer_pid(self) -> int:
         return self._scribe.pid
+
+    @property
+    def _committer(self) -> Scribe:
+        return self._carrier or self._scribe
 
     # What is saved.
 
@@ -91,27 +113,29 @@ class Saver:
     # Saving.
 
     def begin(self, step: int, epochs: int, metric: Optional[float] = None) -> None:
-        """Copy the states of now, and have them written. Waits for a save that is still going on."""
-        began = time.monotonic()
+        """Copy the states of now, and have them written. Waits until the memory is free."""
+        entered = time.monotonic()
         self._context.flush()
-        self.wait()
-        self.begun_step, self._began = step, time.monotonic()
-        self._command = {"step": step}
-        shards = {}
+        self._wait_until(lambda: not self.is_busy)
+        self.begun_step = step
+        self._staged = command = self._make_command(step, metric)
         try:
-            told = _kept(self._stage.copy, self._files(epochs))
-            if self.shards is not None:
-                shards = {name: sharded.state_of(name, self._objects) for name in self.spread}
-                self.shards.save(shards, store.being_written(self._root, step) / store.SHARDED)
+            command["files"] = _kept(self._stage.copy, self._files(epochs))
+            command["capacity"] = self._memory.capacity
         except (CheckpointError, OSError) as error:
-            self._fail(str(error))
-            return
-        self._command = self._make_command(step, told, metric)
-        if self.shards is None:
-            self._send(self._command)
-        self.stall_seconds = time.monotonic() - began
+            command["problem"] = str(error)
+        if self.shards is not None:  # all ranks together, also where this one's own part has failed
+            place = self._aside(step) / store.SHARDED
+            make_directory(place)
+            self.shards.save({name: sharded.state_of(name, self._objects) for name in self.spread}, place)
+        self.hear()
+        self.stall_seconds = time.monotonic() - entered
 
-    def _make_command(self, step: int, told: List[Dict[str, Any]], metric: Optional[float]) -> Dict[str, Any]:
+    def _aside(self, step: int) -> Path:
+        """Where this rank writes first."""
+        return store.being_written(self._local or self._root, step)
+
+    def _make_command(self, step: int, metric: Optional[float]) -> Dict[str, Any]:
         document = {
             "schema": store.SCHEMA,
             "step": step,
@@ -124,96 +148,122 @@ class Saver:
         return {
             "step": step,
             "root": str(self._root),
+            "local": None if self._local is None else str(self._local),
             "rank": self._context.rank,
             "world_size": self._context.world_size,
             "token": f"{self._token}-{step}",
-            "capacity": self._memory.capacity,
-            "files": told,
+            "began": time.monotonic(),
             "sharded": [],
             "document": document,
             **self._retention,
         }
 
-    def _send(self, command: Dict[str, Any]) -> None:
-        self._sent = time.monotonic()
-        self._scribe.send(command)
-
     def rate(self, step: int, metric: float) -> None:
         """Add `metric` to the checkpoint of `step`, once it is whole."""
-        if self._context.is_main:
+        if not self._context.is_main:
+            return
+        if self._carrier is not None and self._staged is not None and self._staged["step"] == step:
+            self._staged["document"]["metric"] = metric
+        else:
             self._rating = {"rate": step, "root": str(self._root), "metric": metric, **self._retention}
-            self.hear()
+        self.hear()
 
-    # How it went.
+    # How it goes.
 
     def hear(self, seconds: float = 0.0) -> None:
-        """Notice what has happened to the save that is going on, or happens to it within `seconds`."""
-        if self._command is not None:
-            self._hear_of_shards(seconds)
-        answer = self._scribe.poll(seconds)
-        if answer is not None:
-            self._note(answer)
-        if self._command is None and self._rating is not None:
-            self._command, self._rating = self._rating, None
-            self._scribe.send(self._command)
+        """Notice what has happened to the saves that are going on, or happens to them within `seconds`."""
+        if self._staged is not None and "sent" not in self._staged:
+            self._hear_of_copies(self._staged, seconds)
+        for scribe in filter(None, (self._scribe, self._carrier)):
+            word = scribe.poll(seconds)
+            if word is not None:
+                self._note(*word)
+        self._hand_on()
 
     def wait(self, seconds: float = math.inf) -> None:
         """Until nothing is going on, or `seconds` are over."""
+        self._wait_until(lambda: self.is_idle, seconds)
+
+    def _wait_until(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
         deadline = time.monotonic() + seconds
-        while self._command is not None and time.monotonic() < deadline:
+        self.hear()
+        while not is_done() and time.monotonic() < deadline:
             self.hear(min(LOOK_SECONDS, deadline - time.monotonic()))
 
-    def _hear_of_shards(self, seconds: float) -> None:
-        """When torch has written the shards, it is the writer's turn: it takes their checksums and commits."""
-        if self.shards is None or self._command is None or self._scribe.is_busy or self.shards.is_busy(seconds):
+    def _hear_of_copies(self, command: Dict[str, Any], seconds: float) -> None:
+        """When torch has written the shards, if any, it is the writer's turn: it takes their checksums."""
+        if self._scribe.is_busy or (self.shards is not None and self.shards.is_busy(seconds)):
             return
-        error = self.shards.finish()
-        if error is not None:
-            self._fail(error)
-            return
-        try:
-            names = self.shards.written(store.being_written(self._root, self._command["step"]) / store.SHARDED)
-        except OSError as problem:
-            self._fail(problem.strerror or str(problem))
-            return
-        self._command["sharded"] = names
-        self._send(self._command)
+        problem = command.get("problem")
+        if self.shards is not None:
+            problem = self.shards.finish() or problem
+            try:
+                command["sharded"] = self.shards.written(self._aside(command["step"]) / store.SHARDED)
+            except OSError as error:
+                problem = problem or error.strerror or str(error)
+        if problem is None:
+            _send(self._scribe, command)
+        else:
+            self._fail(command, problem)
 
-    def _note(self, answer: Dict[str, Any]) -> None:
+    def _note(self, command: Dict[str, Any], answer: Dict[str, Any]) -> None:
         if "error" in answer:
-            self._fail(answer["error"])
+            self._fail(command, answer["error"])
+        elif "rate" in command:
             return
-        command, self._command = self._command, None
-        if command is not None and "rate" not in command:
-            self.write_seconds = self._sent - self._began + answer["seconds"]
+        elif command["local"] is not None:
+            source = str(self._aside(command["step"]))
+            self._written = {**command, "local": None, "carry": answer["files"], "from": source}
+        else:
+            self._staged = None if self._staged is command else self._staged
+            self.write_seconds = command["sent"] - command["began"] + answer["seconds"]
             if self._context.is_main:
                 self.last_step = command["step"]
 
-    def _fail(self, problem: str) -> None:
-        command, self._command = self._command or {}, None
+    def _hand_on(self) -> None:
+        """Let whoever commits go on with what waits for it."""
+        if self._committer.is_busy:
+            return
+        if self._rating is not None:
+            command, self._rating = self._rating, None
+            self._committer.send(command)
+        elif self._written is not None:
+            command, self._written, self._staged = self._written, None, None
+            _send(self._committer, command)
+
+    def _fail(self, command: Dict[str, Any], problem: str) -> None:
         if "rate" in command:
             _log.error("the metric of checkpoint step %d was NOT saved: %s", command["rate"], problem)
             return
+        step = command["step"]
         self.failures += 1
-        _log.error("checkpoint of step %s was NOT saved, and training goes on: %s", command.get("step"), problem)
-        aside = store.being_written(self._root, command["step"])
+        _log.error("checkpoint of step %s was NOT saved, and training goes on: %s", step, problem)
+        if self._staged is not None and self._staged["step"] == step:
+            self._staged = None
+        if self._local is not None:
+            shutil.rmtree(self._aside(step), ignore_errors=True)
+        writer.give_up(self._root, step, self._context.rank)
         if self._context.is_main:
-            shutil.rmtree(aside, ignore_errors=True)
             _tell_agent(self.failures, problem)
-            return
-        with contextlib.suppress(OSError):  # rank 0's writer need not wait for this rank
-            writer.failed(aside, self._context.rank).touch()
 
     def close(self, seconds: float) -> None:
-        """Let the save that is going on end, if it does within `seconds`, and the writer go."""
+        """Let the saves that are going on end, if they do within `seconds`, and the writer go."""
         self.wait(seconds)
         if self.failures and self._context.is_main:
             newest = "none is whole" if self.last_step is None else f"the newest whole one is of step {self.last_step}"
             _log.error("%d checkpoints of this attempt could not be saved; %s", self.failures, newest)
         if self.shards is not None:
             self.shards.close()
-        self._scribe.close()
+        for scribe in filter(None, (self._scribe, self._carrier)):
+            scribe.close()
         self._memory.close()
+        if self._local is not None:
+            shutil.rmtree(self._local, ignore_errors=True)
+
+
+def _send(scribe: Scribe, command: Dict[str, Any]) -> None:
+    command["sent"] = time.monotonic()
+    scribe.send(command)
 
 
 def _tell_agent(count: int, problem: str) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from serried.train.checkpoints import writer
 
@@ -37,7 +37,8 @@ class Scribe:
         self._rest = b""
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
-        argv = [sys.executable, "-I", "-S", "-c", _START, _HOME, str(self._memory), str(os.getpid())]
+        # -B: Python leaves cut byte code behind where the disk is full, and fails at it from then on.
+        argv = [sys.executable, "-I", "-S", "-B", "-c", _START, _HOME, str(self._memory), str(os.getpid())]
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in writer.IGNORED])
         try:
             self._process = subprocess.Popen(argv, stdin=commands, stdout=answers, pass_fds=(self._memory,))
@@ -68,21 +69,26 @@ class Scribe:
         with contextlib.suppress(BrokenPipeError):  # it died just now: `poll` finds no answer, and says so
             os.write(self._commands, (json.dumps(command) + "\n").encode())
 
-    def poll(self, seconds: float = 0.0) -> Optional[Dict[str, Any]]:
-        """The pending command's answer if it comes within `seconds`; the command with an `error` if the writer died."""
+    def poll(self, seconds: float = 0.0) -> Optional[Tuple[Dict[str, Any], Dict[str, Any]]]:
+        """The pending command and its answer, if that comes within `seconds`; an `error` if the writer has died."""
         deadline = time.monotonic() + seconds
-        while self._pending and select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            received = os.read(self._answers, 1 << 16)
-            if not received:
-                died, self._pending = self._pending, None
-                return {**died, "error": f"the process that writes checkpoints has died ({self._status()})"}
+        while self._pending and self._has_word(max(0.0, deadline - time.monotonic())):
+            command, received = self._pending, os.read(self._answers, 1 << 16)
             line, ended, self._rest = (self._rest + received).partition(b"\n")
+            if not received:
+                self._pending = None
+                return command, {"error": f"the process that writes checkpoints has died ({self._status()})"}
             if ended:
                 self._pending = None
-                answer: Dict[str, Any] = json.loads(line)
-                return answer
+                return command, json.loads(line)
             self._rest = line
         return None
+
+    def _has_word(self, seconds: float) -> bool:
+        """By poll: select knows no descriptor beyond 1023, and loaders with many workers open more."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def _status(self) -> str:
         status = self._process.wait()

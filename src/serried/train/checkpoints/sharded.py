@@ -121,7 +121,17 @@ def load_full(name: str, state: Mapping[str, Any], objects: Mapping[str, Any]) -
         model = _owner(name, objects)
         state_dict.set_optimizer_state_dict(model, obj, _by_name(state, obj, model), options=options)
     else:
-        obj.load_state_dict(state)
+        obj.load_state_dict(_spread_like(obj.state_dict(), state))
+
+
+def _spread_like(own: Any, state: Any) -> Any:
+    """`state` with tensors spread over the ranks where those of `own` are. Collective."""
+    if isinstance(own, Mapping):
+        return {name: _spread_like(own.get(name), value) for name, value in state.items()}
+    if _holds_shards([own]):
+        home = next(sys.modules[name] for name in _DTENSOR_HOMES if name in sys.modules)
+        return home.distribute_tensor(state.to(own.device), own.device_mesh, own.placements)
+    return state
 
 
 def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> Dict[str, Any]:

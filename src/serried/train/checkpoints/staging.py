@@ -25,16 +25,18 @@ _ALIGNMENT = 64
 _GRAIN = 2 << 20
 _PROTOCOL = 2  # what torch.save writes and `weights_only` reads
 _PAIR = struct.Struct("=QQ")
+_PORTABLE = 1  # cudaHostRegisterPortable
 
 
 class Memory:
-    """Memory that this process and the writer share; `pinned` for copies from CUDA devices."""
+    """Memory that this process and the writer share; pinned for copies from `device`, if that is a CUDA device."""
 
-    def __init__(self, *, pinned: bool = False) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.descriptor = _anonymous_file()
         self.capacity = 0
         self.map: Optional[mmap.mmap] = None
-        self._is_pinned = pinned
+        self._device = device
+        self._is_pinned = False
         self._toucher: Optional[threading.Thread] = None
 
     def reserve(self, size: int) -> None:
@@ -42,24 +44,33 @@ class Memory:
         if size <= self.capacity:
             return
         self.settle()
-        self.capacity = -(-(size + size // 16) // _GRAIN) * _GRAIN
-        if self.map is not None and self._is_pinned:
-            _cudart().cudaHostUnregister(_address(self.map))
+        self._unpin()
+        known, self.capacity = self.capacity, -(-(size + size // 16) // _GRAIN) * _GRAIN
         os.ftruncate(self.descriptor, self.capacity)
         self.map = mmap.mmap(self.descriptor, self.capacity)
-        self._toucher = threading.Thread(target=self._touch, args=(self.map,), daemon=True)
+        self._toucher = threading.Thread(target=self._touch, args=(self.map, known), daemon=True)
         self._toucher.start()
 
-    def _touch(self, memory: mmap.mmap) -> None:
-        """By ctypes, which lets the interpreter go meanwhile; torch would start threads of its own for this."""
-        ctypes.memset(_address(memory), 0, len(memory))
-        if self._is_pinned:  # what cannot be pinned is copied through CUDA's own buffer: slower, as right
-            _cudart().cudaHostRegister(_address(memory), len(memory), 0)
+    def _touch(self, memory: mmap.mmap, start: int) -> None:
+        """From `start` on: the writer may still be reading what comes before.
+
+        By ctypes, which lets the interpreter go meanwhile; torch would start threads of its own for this.
+        """
+        ctypes.memset(_address(memory) + start, 0, len(memory) - start)
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):  # or this thread would wake up GPU 0, whosever it is
+                status = _cudart().cudaHostRegister(_address(memory), len(memory), _PORTABLE)
+            # What cannot be pinned is copied through CUDA's own buffer: slower, as right.
+            self._is_pinned = int(status) == 0
+
+    def _unpin(self) -> None:
+        if self.map is not None and self._is_pinned:
+            self._is_pinned = False
+            _cudart().cudaHostUnregister(_address(self.map))
 
     def close(self) -> None:
         self.settle()
-        if self.map is not None and self._is_pinned:
-            _cudart().cudaHostUnregister(_address(self.map))
+        self._unpin()
         self.map = None
         os.close(self.descriptor)
 

@@ -15,6 +15,7 @@ A directory is renamed to `step-N` only when its files are on the disk, and beli
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import zlib
@@ -121,6 +122,23 @@ def checksum(path: Path) -> str:
             value = zlib.crc32(view[:count], value)
 
 
+def copy(source: Path, target: Path) -> str:
+    """Make `target` of what `source` holds, durably; return the checksum of what was read."""
+    value = 0
+    with source.open("rb") as reading:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as writing:
+            while True:
+                chunk = reading.read(CHUNK)
+                value = zlib.crc32(chunk, value)
+                if not chunk:
+                    break
+                while chunk:
+                    chunk = chunk[writing.write(chunk) or 0 :]
+            os.fsync(writing.fileno())
+    return spelled(value)
+
+
 def spelled(crc32: int) -> str:
     return f"{crc32:08x}"
 
@@ -139,6 +157,15 @@ def prepare(root: Path, step: int) -> Path:
     path = being_written(root, step)
     make_directory(path)
     return path
+
+
+def own_folder(local: Path, root: Path, rank: int) -> Path:
+    """A rank's own on its node's disk, empty: what a killed attempt has left there is of no use to anybody."""
+    name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
+    folder = local / f"serried-checkpoints-{name}" / f"rank-{rank}"
+    shutil.rmtree(folder, ignore_errors=True)
+    make_directory(folder)
+    return folder
 
 
 def commit(root: Path, step: int, document: Dict[str, Any]) -> Checkpoint:

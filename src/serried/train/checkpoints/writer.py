@@ -6,11 +6,13 @@ It reads one command a line and answers each with a line. What it writes lies in
    "files": [{"name": "replicated.pt", "pickle": [offset, bytes], "table": [offset, tensors]}],
    "sharded": ["__0_0.distcp"], "document": {…}, "keep": 3, "best": null}
   {"step": 100, "seconds": 0.2, "bytes": 209715200}      or  {"step": 100, "error": "No space left on device"}
+  {"carry": {"replicated.pt": {"size": …, "crc32": …}}, "from": "…", "step": 100, …}    the same, of files elsewhere
   {"rate": 100, "root": "…", "metric": 0.93, …}          adds a metric to a checkpoint that is already there
 
 A table is pairs of 64-bit numbers: where a tensor begins, and its bytes. Ranks above 0 leave a `rank-R.part` that names
 their files, or a `rank-R.failed`; rank 0's writer waits for all and commits. That is all the agreement there is:
-files, no collective.
+files, no collective. Where a node's own disk comes first (`"local": "…"`), the answer has the files' sizes and
+checksums, and they are carried to the root by a second such process while the next save begins.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Sequence
 
-from serried.contract.files import read_json, write_json
+from serried.contract.files import make_directory, read_json, write_json
 from serried.train.checkpoints import archive, store
 
 NICENESS = 10
@@ -44,6 +46,10 @@ _PAIR = struct.Struct("=QQ")
 
 class PartError(OSError):
     """Another rank could not do its part."""
+
+
+class CarryError(OSError):
+    """The node's own disk does not give back what was written to it."""
 
 
 class Memory:
@@ -98,21 +104,43 @@ def _commands(parent: int) -> Iterator[Dict[str, Any]]:
 
 def _save(command: Dict[str, Any], memory: Memory, parent: int) -> Dict[str, Any]:
     began = time.monotonic()
-    root, step, rank = Path(command["root"]), command["step"], command["rank"]
+    root, step = Path(command["root"]), command["step"]
     try:
-        aside = store.prepare(root, step)
-        files = _write_files(aside, command, memory)
-        if rank == 0:
-            parts = _await_parts(aside, command, parent, time.monotonic() - began)
-            store.commit(root, step, {**command["document"], "files": dict(sorted({**files, **parts}.items()))})
-        else:
-            write_json(_part(aside, rank), {"token": command["token"], "files": files})
+        aside = store.prepare(Path(command["local"] or root), step)
+        files = _carry(aside, command) if "carry" in command else _write_files(aside, command, memory)
+        if not command["local"]:
+            _commit(aside, command, files, parent, began)
     except OSError as error:
-        _give_up(store.being_written(root, step), rank)
+        give_up(root, step, command["rank"])
         return {"step": step, "error": error.strerror or str(error)}
-    if rank == 0:
+    seconds = time.monotonic() - began
+    if command["rank"] == 0 and not command["local"]:
         store.tidy(root, command["keep"], command["best"])
-    return {"step": step, "seconds": time.monotonic() - began, "bytes": sum(file["size"] for file in files.values())}
+    return {"step": step, "seconds": seconds, "files": files}
+
+
+def _commit(aside: Path, command: Dict[str, Any], files: Dict[str, Dict[str, Any]], parent: int, began: float) -> None:
+    rank = command["rank"]
+    if rank > 0:
+        write_json(_part(aside, rank), {"token": command["token"], "files": files})
+        return
+    parts = _await_parts(aside, command, parent, time.monotonic() - began)
+    document = {**command["document"], "files": dict(sorted({**files, **parts}.items()))}
+    store.commit(aside.parent, command["step"], document)
+
+
+def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
+    """Copy what lies on the node's own disk to `aside`, durably; what is carried away is removed there."""
+    source, files = Path(command["from"]), command["carry"]
+    if any("/" in name for name in files):
+        make_directory(aside / store.SHARDED)
+    for name, file in files.items():
+        if store.copy(source / name, aside / name) != file["crc32"]:
+            raise CarryError(0, f"`{source / name}` has changed since it was written")
+    if any("/" in name for name in files):
+        store.sync(aside / store.SHARDED)
+    shutil.rmtree(source, ignore_errors=True)
+    return dict(files)
 
 
 def _write_files(aside: Path, command: Dict[str, Any], memory: Memory) -> Dict[str, Dict[str, Any]]:
@@ -145,7 +173,7 @@ def _part(aside: Path, rank: int) -> Path:
     return aside / f"rank-{rank}.part"
 
 
-def failed(aside: Path, rank: int) -> Path:
+def _failed(aside: Path, rank: int) -> Path:
     """Exists when `rank` cannot do its part. Empty, so that it fits on a disk that is full."""
     return aside / f"rank-{rank}.failed"
 
@@ -159,7 +187,7 @@ def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds:
     while missing:
         present = {entry.name for entry in aside.iterdir()}
         for rank in sorted(missing):
-            if failed(aside, rank).name in present:
+            if _failed(aside, rank).name in present:
                 raise PartError(0, f"rank {rank} could not write its part")
             part = read_json(_part(aside, rank)) if _part(aside, rank).name in present else None
             if part is not None and part["token"] == command["token"]:
@@ -180,15 +208,16 @@ def _spell(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:5])) + more
 
 
-def _give_up(aside: Path, rank: int) -> None:
-    """Make room at once: a full disk is why most saves fail."""
+def give_up(root: Path, step: int, rank: int) -> None:
+    """Make room at once, as a full disk is why most saves fail; and let rank 0's writer not wait for this rank."""
     if rank == 0:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(store.being_written(root, step), ignore_errors=True)
         return
     with contextlib.suppress(OSError):
-        (aside / store.rank_file(rank)).unlink()
-    with contextlib.suppress(OSError):
-        failed(aside, rank).touch()
+        aside = store.prepare(root, step)
+        with contextlib.suppress(OSError):
+            (aside / store.rank_file(rank)).unlink()
+        _failed(aside, rank).touch()
 
 
 def _rate(command: Dict[str, Any]) -> Dict[str, Any]:

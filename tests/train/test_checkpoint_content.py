@@ -1,0 +1,234 @@
+"""What a checkpoint holds, and that it comes back as it was: one rank, real files, a real writer."""
+
+from __future__ import annotations
+
+import collections
+import json
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+from train_alone import Alone, Holding, Training, through, whole_steps  # noqa: E402 - after the skip
+
+from serried.train.checkpoints import Checkpoints, store  # noqa: E402 - after the skip
+from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
+
+
+def test_a_checkpoint_is_files_for_torch_and_a_complete_that_names_them(root, train):
+    training = train().until(3)
+    training.checkpoints.save(wait=True)
+    place = root / "step-3"
+    assert sorted(path.name for path in root.iterdir()) == ["step-3"]
+    assert sorted(path.name for path in place.iterdir()) == ["COMPLETE", "rank-0.pt", "replicated.pt"]
+    document = json.loads((place / "COMPLETE").read_text())
+    written = document.pop("written")
+    assert abs(time.time() - written) < 600
+    assert document == {
+        "schema": 1,
+        "step": 3,
+        "attempt": 1,
+        "world_size": 1,
+        "sharded": [],
+        "metric": None,
+        "files": {
+            name: {"size": (place / name).stat().st_size, "crc32": store.checksum(place / name)}
+            for name in ("rank-0.pt", "replicated.pt")
+        },
+    }
+
+
+def test_torch_load_gives_the_states_under_the_names_of_the_objects(root, train):
+    training = train().until(2)
+    training.checkpoints.save(wait=True)
+    state = torch.load(root / "step-2" / "replicated.pt", weights_only=True)
+    assert list(state) == ["model", "optimizer", "scheduler", "ema", "average", "serried"]
+    expected = training.model.state_dict()
+    assert list(state["model"]) == list(expected)
+    assert all(torch.equal(state["model"][name], tensor) for name, tensor in expected.items())
+    assert state["average"] == {"value": training.average.value}
+
+
+def test_what_is_saved_is_the_state_of_that_step_though_training_goes_on_meanwhile(root, train):
+    training = train().until(2)
+    weight = training.model[0].weight.detach().clone()
+    training.checkpoints.save()
+    training.until(6)
+    training.checkpoints.wait()
+    state = torch.load(root / "step-2" / "replicated.pt", weights_only=True)
+    assert torch.equal(state["model"]["0.weight"], weight)
+
+
+@pytest.mark.parametrize("stopped", [1, 4, 9])
+def test_the_loss_curve_after_a_stop_is_bit_by_bit_that_of_an_uninterrupted_training(tmp_path, train, stopped):
+    uninterrupted = Training(tmp_path / "other").until(12)
+    uninterrupted.checkpoints.close()
+    first = train().until(stopped - 1)
+    first.context.reason = "limit"
+    assert first.step() is True
+    assert first.context.saved == stopped
+    second = train(seed=99)
+    assert second.checkpoints.resumed_step == stopped
+    assert first.losses + second.until(12).losses == uninterrupted.losses
+
+
+def test_all_kinds_of_tensors_come_back_as_they_were(root):
+    base = torch.arange(24.0).reshape(2, 3, 4)
+    state = {
+        "float": base,
+        "transposed": base.transpose(0, 2),
+        "expanded": torch.ones(1).expand(4),
+        "sliced": base[:, 1],
+        "channels_last": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 5),
+        "bool": torch.tensor([True, False]),
+        "half": torch.randn(3).half(),
+        "bfloat16": torch.randn(3).bfloat16(),
+        "complex": torch.randn(3, dtype=torch.complex64),
+        "uint16": torch.arange(3).to(torch.uint16),
+        "float8": torch.randn(3).to(torch.float8_e4m3fn),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "conjugate": torch.randn(3, dtype=torch.complex64).conj(),
+    }
+    back = through(root, state)
+    assert list(back) == list(state)
+    for name, tensor in state.items():
+        assert (name, back[name].dtype, back[name].shape) == (name, tensor.dtype, tensor.shape)
+        assert back[name].reshape(-1).resolve_conj().view(torch.uint8).tolist() == (
+            tensor.detach().contiguous().resolve_conj().reshape(-1).view(torch.uint8).tolist()
+        ), name
+    assert back["channels_last"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_tensors_that_share_memory_share_it_again(root):
+    weight = torch.randn(100)
+    back = through(root, {"embedding": weight, "head": weight.detach()})
+    assert back["embedding"].data_ptr() == back["head"].data_ptr()
+
+
+def test_plain_values_come_back_as_they_were(root):
+    state = {
+        "none": None,
+        "text": "é\n$(id)",
+        "number": 2**70,
+        "float": float("inf"),
+        "list": [1, (2, 3), {"a": True}],
+        4: "a number as a key",
+        "bytes": b"\0\xff",
+        "set": {1, 2},
+        "ordered": collections.OrderedDict(a=1),
+        "counter": collections.Counter("aab"),
+        "size": torch.Size([1, 2]),
+        "dtype": torch.float32,
+        "device": torch.device("cpu"),
+    }
+    back = through(root, state)
+    assert back == state
+    assert {name: type(value) for name, value in back.items()} == {name: type(value) for name, value in state.items()}
+
+
+def test_numbers_of_numpy_come_back_as_numbers(root):
+    numpy = pytest.importorskip("numpy", reason="needs numpy: pip install numpy")
+    back = through(root, {"lr": numpy.float64(0.1), "steps": [numpy.int64(3)]})
+    assert (back, type(back["lr"]), type(back["steps"][0])) == ({"lr": 0.1, "steps": [3]}, float, int)
+
+
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "called"),
+    [
+        (Opaque(), f"{Opaque.__module__}.Opaque"),
+        (len, "builtins.builtin_function_or_method"),
+        (range(3), "builtins.range"),
+    ],
+)
+def test_what_could_not_be_read_back_is_refused_before_training_begins(root, value, called):
+    held = Holding({"deep": [0, {"down": value}]})
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoints(Alone(root), held=held)
+    assert str(caught.value) == (
+        f"cannot be kept: `{called}` in state ['held']['deep'][1]['down']\n"
+        "hint: a checkpoint holds tensors, numbers, text and containers of them"
+    )
+
+
+def test_a_value_that_appears_later_and_cannot_be_kept_does_not_end_the_training(root, warnings_of):
+    held = Holding({"n": 1})
+    checkpoints = Checkpoints(Alone(root), every="1 step", held=held)
+    checkpoints.step()
+    checkpoints.wait()
+    held.state = {"n": Opaque()}
+    checkpoints.step()
+    checkpoints.close()
+    assert whole_steps(root) == [1]
+    assert "checkpoint of step 2 was NOT saved, and training goes on" in warnings_of()[0]
+
+
+@pytest.mark.parametrize("name", ["torch", "python", "numpy"])
+def test_random_numbers_go_on_where_they_were(root, name):
+    numpy = pytest.importorskip("numpy", reason="needs numpy: pip install numpy")
+    import random
+
+    draw = {"torch": lambda: torch.rand(1).item(), "python": random.random, "numpy": numpy.random.random}[name]
+    checkpoints = Checkpoints(Alone(root), every=None)
+    draw()
+    checkpoints.step()
+    checkpoints.save(wait=True)
+    checkpoints.close()
+    expected = [draw() for _ in range(3)]
+    Checkpoints(Alone(root), every=None).close()
+    assert [draw() for _ in range(3)] == expected
+
+
+def test_loaders_and_the_sessions_own_parts_come_back_also_to_a_loader_made_later(root):
+    context = Alone(root)
+    context.loaders = [Holding({"at": 7}, replicated=True), Holding({"at": 8}), Holding({"at": 9}, replicated=True)]
+    context.parts = {"progress": Holding({"epoch": 3})}
+    first = Checkpoints(context, every=None)
+    first.save(wait=True)
+    first.close()
+    again = Alone(root)
+    again.loaders = [Holding(), Holding()]
+    again.parts = {"progress": Holding()}
+    second = Checkpoints(again, every=None)
+    again.loaders.append(Holding())
+    second.adopt(again.loaders[2])
+    second.close()
+    assert [loader.state for loader in again.loaders] == [{"at": 7}, {"at": 8}, {"at": 9}]
+    assert again.parts["progress"].state == {"epoch": 3}
+
+
+def test_a_model_is_kept_without_what_makes_it_parallel_or_fast(root):
+    model = torch.nn.Linear(2, 2)
+    for wrapped in (torch.nn.DataParallel(model), torch.compile(model, backend="eager"), model):
+        checkpoints = Checkpoints(Alone(root), every=None, model=wrapped)
+        checkpoints.step()
+        checkpoints.save(wait=True)
+        checkpoints.close()
+    assert whole_steps(root) == [3, 2, 1]
+    for step in (1, 2, 3):
+        assert list(torch.load(root / f"step-{step}" / "replicated.pt")["model"]) == ["weight", "bias"]
+
+
+def test_an_object_that_is_new_begins_afresh_with_a_word(root, warnings_of):
+    first = Checkpoints(Alone(root), every=None, old=Holding({"n": 1}))
+    first.save(wait=True)
+    first.close()
+    old, new = Holding(), Holding({"n": 0})
+    Checkpoints(Alone(root), every=None, old=old, new=new).close()
+    assert (old.state, new.state) == ({"n": 1}, {"n": 0})
+    assert warnings_of() == [f"checkpoint {root}/step-0 has no state for `new`, which begins afresh"]
+
+
+def test_a_state_that_does_not_fit_is_an_error_that_names_both(root):
+    first = Checkpoints(Alone(root), every=None, model=torch.nn.Linear(2, 2))
+    first.save(wait=True)
+    first.close()
+    with pytest.raises(CheckpointError, match=r"`model` does not accept its state from checkpoint `.*/step-0`: "):
+        Checkpoints(Alone(root), every=None, model=torch.nn.Linear(3, 3))

@@ -1,0 +1,168 @@
+"""What a training goes on without, and what it is told: full disks, killed writers, mistakes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+from train_alone import Alone, Holding, whole_steps  # noqa: E402 - after the skip
+
+from serried.train.checkpoints import Checkpoints  # noqa: E402 - after the skip
+from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
+
+
+def test_a_full_disk_is_said_aloud_and_training_goes_on(root, train, warnings_of):
+    training = train().until(1)
+    training.checkpoints.save(wait=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = training.checkpoints.failures
+    pid = training.checkpoints._saver.writer_pid
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
+    training.until(2).checkpoints.save(wait=True)
+    assert (before, training.checkpoints.failures) == (0, 1)
+    assert sorted(path.name for path in root.iterdir()) == ["step-1"]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+    training.until(3).checkpoints.save(wait=True)
+    training.checkpoints.close()
+    assert whole_steps(root) == [3, 1]
+    assert warnings_of() == [
+        "checkpoint of step 2 was NOT saved, and training goes on: File too large",
+        "1 checkpoints of this attempt could not be saved; the newest whole one is of step 3",
+    ]
+
+
+def test_a_stop_with_a_full_disk_leaves_with_what_there_is(train):
+    training = train().until(1)
+    training.checkpoints.save(wait=True)
+    resource.prlimit(training.checkpoints._saver.writer_pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    training.context.reason = "limit"
+    assert training.step() is True
+    assert training.context.saved == 1
+
+
+def test_a_stop_with_nothing_saved_is_an_error(train):
+    training = train()
+    resource.prlimit(training.checkpoints._saver.writer_pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    training.context.reason = "limit"
+    with pytest.raises(CheckpointError, match=r"asked to stop, and nothing of this attempt could be saved \(step 1\)"):
+        training.step()
+    assert training.context.saved is None
+
+
+def test_a_writer_that_is_killed_during_a_save_costs_that_save_alone(root, train, warnings_of):
+    training = train().until(1)
+    training.checkpoints.save(wait=True)
+    pid = training.checkpoints._saver.writer_pid
+    os.kill(pid, signal.SIGSTOP)
+    training.until(2).checkpoints.save()
+    os.kill(pid, signal.SIGKILL)
+    training.checkpoints.wait()
+    assert warnings_of() == [
+        (
+            "checkpoint of step 2 was NOT saved, and training goes on: "
+            "the process that writes checkpoints has died (signal 9)"
+        )
+    ]
+    assert whole_steps(root) == [1]
+    training.until(3).checkpoints.save(wait=True)
+    assert whole_steps(root) == [3, 1]
+    assert training.checkpoints._saver.writer_pid != pid
+
+
+def test_the_writer_minds_no_signal_that_a_scheduler_sends_to_all(root, train):
+    training = train().until(1)
+    for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP"):
+        os.kill(training.checkpoints._saver.writer_pid, getattr(signal, name))
+    training.checkpoints.save(wait=True)
+    assert (whole_steps(root), training.checkpoints.failures) == ([1], 0)
+
+
+def test_a_writer_that_was_asked_to_end_before_it_had_begun_writes_all_the_same(root):
+    for _ in range(5):
+        checkpoints = Checkpoints(Alone(root), every=None)
+        os.kill(checkpoints._saver.writer_pid, signal.SIGTERM)
+        checkpoints.step()
+        checkpoints.save(wait=True)
+        assert checkpoints.failures == 0
+        checkpoints.close()
+
+
+def test_a_child_that_was_forked_leaves_the_writer_alone(root, train):
+    training = train().until(1)
+    pid = os.fork()
+    if pid == 0:
+        training.checkpoints.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    training.checkpoints.save(wait=True)
+    assert whole_steps(root) == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"keep": 1}, "`keep` is 1, and one checkpoint may be damaged: keep 2 or more"),
+        ({"best": "accuracy"}, "`best` is 'accuracy': it can be 'max' or 'min'"),
+        ({"every": "often"}, "`every` cannot be 'often'"),
+        ({"count": 3}, "`count` has no `state_dict`: a `int` has no state to keep"),
+        ({"serried": Holding({})}, "`serried` is not free as a name in a checkpoint"),
+    ],
+)
+def test_mistakes_are_told_at_once(root, options, error):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        Checkpoints(Alone(root), **options)
+    assert str(caught.value).split("\n")[0] == error
+
+
+def test_without_a_directory_nothing_is_saved_and_stops_are_heard(warnings_of):
+    context = Alone(None)
+    checkpoints = Checkpoints(context, every="1 step", scheduler=None)
+    checkpoints.save(wait=True)
+    heard = [checkpoints.step()]
+    context.reason = "limit"
+    heard.append(checkpoints.step())
+    checkpoints.close()
+    assert heard == [False, True]
+    assert warnings_of() == ["no directory for checkpoints, so nothing is saved: `SERRIED_CHECKPOINT_DIR` is not set"]
+
+
+def test_the_writer_is_there_from_the_beginning_and_gives_way_to_the_training(train, wait_until):
+    pid = train().checkpoints._saver.writer_pid
+    wait_until(
+        lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10),
+        what="a nice writer",
+    )
+
+
+def test_memory_that_grows_spares_what_is_still_being_written(root):
+    ones, more = torch.ones(1 << 20), torch.ones(8 << 20)
+    held = Holding({"ones": ones})
+    checkpoints = Checkpoints(Alone(root), every=None, held=held)
+    os.kill(checkpoints._saver.writer_pid, signal.SIGSTOP)
+    checkpoints.save()
+    held.state = {"ones": ones, "more": more}
+    checkpoints.step()  # has room for what a first step brings, as optimizers do
+    os.kill(checkpoints._saver.writer_pid, signal.SIGCONT)
+    checkpoints.close()
+    assert torch.load(root / "step-0" / "replicated.pt")["held"]["ones"].sum() == len(ones)
+
+
+def test_a_process_with_more_files_open_than_select_can_count_saves_all_the_same(root):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        checkpoints = Checkpoints(Alone(root), every=None)
+        checkpoints.save(wait=True)
+        checkpoints.close()
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert whole_steps(root) == [0]

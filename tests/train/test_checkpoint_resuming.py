@@ -1,0 +1,52 @@
+"""Which checkpoint a training goes on from, and what is said of those that it passes over."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+from train_alone import Alone, Training  # noqa: E402 - after the skip
+
+from serried.train.checkpoints import Checkpoints  # noqa: E402 - after the skip
+from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_set_aside(root, train, warnings_of):
+    train(every="2 steps").until(6).checkpoints.close()
+    damaged = root / "step-6" / "replicated.pt"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    assert train().checkpoints.resumed_step == 4
+    assert warnings_of() == [
+        f"checkpoint {root}/step-6 is passed over: `replicated.pt` has changed since it was written"
+    ]
+    assert sorted(path.name for path in root.iterdir()) == ["step-2", "step-4", "step-6.corrupt"]
+
+
+def test_torn_checkpoints_are_passed_over_with_a_warning(root, train, warnings_of):
+    train(every="2 steps").until(6).checkpoints.close()
+    (root / "step-6" / "COMPLETE").unlink()
+    (root / "step-8.tmp").mkdir()
+    assert train().checkpoints.resumed_step == 4
+    assert warnings_of() == [
+        f"checkpoint {root}/step-6 is passed over: its writing was cut short",
+        f"checkpoint {root}/step-8.tmp is passed over: its writing was cut short",
+    ]
+    assert not (root / "step-8.tmp").exists()
+
+
+def test_another_runs_checkpoint_is_begun_from_where_there_is_none_of_ones_own(tmp_path, train):
+    elsewhere = tmp_path / "elsewhere"
+    Training(elsewhere, every="2 steps").until(4).checkpoints.close()
+    for named, step in ((elsewhere, 4), (elsewhere / "step-2", 2)):
+        assert train(resume_from=named).checkpoints.resumed_step == step
+    train(resume_from=elsewhere).until(5).checkpoints.save(wait=True)
+    assert train(resume_from=elsewhere / "step-2").checkpoints.resumed_step == 5
+
+
+def test_a_checkpoint_that_was_asked_for_and_is_not_there_is_an_error(root, tmp_path):
+    with pytest.raises(CheckpointError, match="no whole checkpoint in"):
+        Checkpoints(Alone(root, resume_from=tmp_path / "nowhere"))
