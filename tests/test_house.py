@@ -25,6 +25,7 @@ ORDER = (
     "ui",
     "lab",
     "api",
+    "rehearsal",
     "submission",
     "records",
     "snapshot",

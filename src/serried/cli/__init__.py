@@ -15,6 +15,7 @@ VERBS = {
     "init": "Write a serried.toml that fits this folder.",
     "run": "Run here, now, in the foreground.",
     "submit": "Send it to the cluster.",
+    "rehearse": "Find out whether a training resumes exactly.",
     "ps": "List runs, the running ones first.",
     "show": "Show a run's plan, timeline and files.",
     "logs": "Print or follow what the ranks wrote.",

@@ -14,6 +14,7 @@
     node-N/events.jsonl                          node N's agent's
     node-N/rank-R.log                            stdout and stderr of rank R
     node-N/metrics-R.jsonl                       what rank R has logged, a line for each step
+    node-N/rehearsal-R.jsonl                     in a rehearsal: what rank R was, in digests
     exit.json                                    how this attempt ended; written last, by rename
   checkpoints/  results/
   elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above

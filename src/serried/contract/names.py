@@ -26,12 +26,13 @@ RESUME_FROM = "SERRIED_RESUME_FROM"
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
+REHEARSAL = "SERRIED_REHEARSAL"  # JSON: the steps, one for each attempt, at which a rehearsal's ranks wait to be asked
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks should save and leave
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not save, for the agent to tell
 
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, RESUME, JOB, RESTARTS, LOCAL_JOB}
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, CONFIG, DEADLINE, STOP_FILE}
+    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, CONFIG, DEADLINE, REHEARSAL, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""
 

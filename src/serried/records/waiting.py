@@ -32,9 +32,13 @@ def wait(
     *,
     timeout: float | None = None,
     observe: Observer | None = None,
+    tick: Callable[[], None] = lambda: None,
     scheduler_for: SchedulerFor | None = None,
 ) -> list[RunStatus]:
-    """Return how they stand once all have ended, are uncertain for good, or `timeout` seconds are over."""
+    """Return how they stand once all have ended, are uncertain for good, or `timeout` seconds are over.
+
+    `observe` hears of each look at the scheduler; `tick` is called about once a second.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     interval, before = _FIRST_SECONDS, ""
     while True:
@@ -47,7 +51,7 @@ def wait(
         now = repr([(status.state, status.attempt, len(_ended_elements(status))) for status in found])
         interval = _FIRST_SECONDS if now != before else min(interval * _GROWTH, _LONGEST_SECONDS)
         before = now
-        _watch_files(open_, time.monotonic() + interval, deadline)
+        _watch_files(open_, time.monotonic() + interval, deadline, tick)
 
 
 def is_over(status: RunStatus) -> bool:
@@ -59,11 +63,14 @@ def _ended_elements(status: RunStatus) -> list[int]:
     return [index for index, verdict in (status.elements or {}).items() if verdict.has_ended]
 
 
-def _watch_files(selections: Sequence[Selection], until: float, deadline: float | None) -> None:
+def _watch_files(
+    selections: Sequence[Selection], until: float, deadline: float | None, tick: Callable[[], None]
+) -> None:
     """Sleep until `until`, or until a file says that one of them has ended."""
     until = until if deadline is None else min(until, deadline)
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(_FILES_SECONDS, left))
+        tick()
         if any(has_ended_by_file(selection) for selection in selections):
             return
 

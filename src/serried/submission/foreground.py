@@ -6,7 +6,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -30,8 +30,14 @@ class Outcome:
     """The run's exit.json; None where there is none."""
 
 
-def run_here(prepared: Prepared, *, gpu_ids: Sequence[str] = (), output: BinaryIO | None = None) -> Outcome:
-    """Run it to its end. The ranks' output goes to `output` (stdout) as they write it.
+def run_here(
+    prepared: Prepared,
+    *,
+    gpu_ids: Sequence[str] = (),
+    output: BinaryIO | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Run it to its end. The ranks' output goes to `output` (stdout) as they write it; `tick` is called meanwhile.
 
     Raises UsageError where this machine has not what the plan asks for; nothing is left then.
     """
@@ -45,6 +51,7 @@ def run_here(prepared: Prepared, *, gpu_ids: Sequence[str] = (), output: BinaryI
     started: list[str] = []
 
     def pass_on() -> None:
+        tick()
         try:
             live.pass_on()
         except BrokenPipeError:

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from serried.contract import names
 from serried.contract.layout import RunDirectory
@@ -33,6 +33,14 @@ def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
     element = environ.get(names.ELEMENT)
     place = RunDirectory(Path(environ[names.RUN_DIR])).element(int(element) if element else None)
     return place.attempt(int(environ[names.ATTEMPT])).metrics(int(environ.get(names.NODE) or 0), rank)
+
+
+def choose_path(asked: Union[str, Path, None], environ: Mapping[str, str], rank: int) -> Optional[Path]:
+    """What the script says, or the default; in a rehearsal the default, for that is where it looks."""
+    default = default_path(environ, rank)
+    if environ.get(names.REHEARSAL) and default is not None:
+        return default
+    return Path(asked) if asked else default
 
 
 class Metrics:

@@ -17,6 +17,7 @@ from serried.train import joining, metrics, wrapping
 from serried.train.context import Stateful
 from serried.train.group import Group
 from serried.train.identities import Identity
+from serried.train.rehearsing import rehearsal
 from serried.train.stopping import Ear, Stopping
 
 if TYPE_CHECKING:
@@ -64,9 +65,11 @@ class Run:
         self._progress = _Progress()
         self.parts: Dict[str, Stateful] = {"progress": self._progress}
         self._group = group
+        self._ear = ear
         self._stopping = Stopping(ear, group.reduce_max if group.is_open else None)
         self._checkpoints: List[Checkpoints] = []
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
+        self._rehearsal = rehearsal(self, metrics_path)
         self._saved_step: Optional[int] = None
         self._is_done = False
         """Every epoch of `epochs` was gone through."""
@@ -118,6 +121,7 @@ class Run:
         made = make_loader(
             dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
         )
+        made.on_pass = self._rehearsal.begin
         self.loaders.append(made)
         for checkpoints in self._checkpoints:
             checkpoints.adopt(made)
@@ -149,6 +153,7 @@ class Run:
             for loader in self.loaders:
                 if hasattr(loader, "set_epoch"):
                     loader.set_epoch(epoch)
+            self._rehearsal.begin()
             yield epoch
             if self.is_saved or self.stop_requested:  # perhaps in the midst of this one
                 return
@@ -208,7 +213,18 @@ class Run:
 
         `ckpt.step()` does, so a script that has checkpoints need not. The same on all ranks at the same call.
         """
-        return None if self._is_mirrored else self._stopping.reason()
+        if self._is_mirrored or self._stopping.agreed:
+            return self._stopping.agreed
+        self._rehearsal.step()
+        reason = self._stopping.reason()
+        if reason is not None:
+            self._rehearsal.stop(reason)
+        return reason
+
+    def await_stop(self, seconds: float) -> None:
+        """Wait, on every rank, until this one has heard that it should stop; `stop_reason()` then tells at once."""
+        self._ear.await_word(seconds)
+        self._stopping.ask_next()
 
     @property
     def stop_requested(self) -> bool:
@@ -223,6 +239,10 @@ class Run:
         self._saved_step = step
 
     @property
+    def made_checkpoints(self) -> List[Checkpoints]:
+        return self._checkpoints
+
+    @property
     def is_saved(self) -> bool:
         return self._saved_step is not None
 
@@ -234,6 +254,7 @@ class Run:
     def close(self, seconds: float = math.inf) -> None:
         """Let everything that this run has made finish what it is doing, if it does within `seconds`."""
         self._metrics.close()
+        self._rehearsal.close()
         for made in self._checkpoints:
             made.close(seconds)
 

@@ -82,7 +82,7 @@ def session(
             ear,
             seed=seed or 0,
             directory=_directory(directory),
-            metrics_path=Path(metrics_file) if metrics_file else metrics.default_path(os.environ, who.rank),
+            metrics_path=metrics.choose_path(metrics_file, os.environ, who.rank),
         )
         _current = run
         ear.listen()
@@ -139,7 +139,9 @@ def _tell(run: Run, error: BaseException) -> None:
 
 
 def _directory(asked: Union[str, Path, None]) -> Optional[Path]:
-    told = asked or os.environ.get(names.CHECKPOINT_DIR)
+    given = os.environ.get(names.CHECKPOINT_DIR)
+    # Two runs of one rehearsal must not meet in a folder that the script has named.
+    told = given or asked if os.environ.get(names.REHEARSAL) else asked or given
     return Path(told) if told else None
 
 

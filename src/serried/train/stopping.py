@@ -20,6 +20,7 @@ AT_ONCE = ("failure", "lost", "silence", names.STOP_USER)
 """With these, TERM means what it means to any program: another rank has failed, or nobody wants a checkpoint."""
 
 LOOK_SECONDS = 1.0
+WAIT_LOOK_SECONDS = 0.05
 AGREE_SECONDS = 2.0
 LONGEST_WAIT = 1000
 """Steps, at most, between two agreements."""
@@ -47,6 +48,13 @@ class Ear:
         if self._word in names.STOP_REASONS:
             return self._word
         return names.STOP_PREEMPT if self._was_terminated else None
+
+    def await_word(self, seconds: float) -> None:
+        """Look again and again until there is something to hear, or `seconds` are over."""
+        deadline = self._clock() + seconds
+        while self.heard() is None and self._clock() < deadline:
+            time.sleep(WAIT_LOOK_SECONDS)
+            self._next_look = 0.0
 
     def read(self) -> Optional[str]:
         try:
@@ -134,6 +142,10 @@ class Stopping:
     def agreed(self) -> Optional[str]:
         """The reason, if it has been agreed on; asks nobody."""
         return self._reason
+
+    def ask_next(self) -> None:
+        """Let the next `reason()` ask all ranks, however short ago they were asked. On every rank alike."""
+        self._wait = 0
 
     def reason(self) -> Optional[str]:
         if self._reason is not None:

@@ -167,6 +167,11 @@ class Checkpoints:
     # How saving goes.
 
     @property
+    def objects(self) -> Dict[str, Any]:
+        """What is kept safe, by its name; models without their wrapping."""
+        return self._objects
+
+    @property
     def is_saving(self) -> bool:
         """Whether a save of this rank is going on, as far as was known at the last `step`."""
         return self._saver is not None and not self._saver.is_idle

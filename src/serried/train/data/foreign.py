@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from itertools import islice
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from serried.train.data.position import Position, Waits
 from serried.train.data.workers import WorkerStart, remember, signals_held
@@ -39,6 +39,8 @@ class ForeignLoader:
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self._position = Position()  # its samples are batches of this rank
         self._waits = Waits()
+        self.on_pass: Callable[[], object] = dict
+        """Called when a pass begins."""
         self._loaded: Optional[Dict[str, Any]] = None
         if getattr(loader, "num_workers", 0) and hasattr(loader, "worker_init_fn"):
             loader.worker_init_fn = WorkerStart(loader.worker_init_fn)
@@ -63,6 +65,7 @@ class ForeignLoader:
         self._position.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
+        self.on_pass()
         loaded, self._loaded = self._loaded, None
         something = self._position.begin()
         self._tell_epoch()

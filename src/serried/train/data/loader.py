@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Dict, Iterator, MutableSequence, Optional, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, MutableSequence, Optional, Tuple, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -42,6 +42,8 @@ class Loader:
         self._seed = shard.seed
         self._position = Position()
         self._waits = Waits()
+        self.on_pass: Callable[[], object] = dict
+        """Called when a pass begins."""
         self._generator = torch.Generator()
         self._clock: Any = [0, 0, 0]
         """Seed, epoch and position, as the next pass begins."""
@@ -104,6 +106,7 @@ class Loader:
         return count_steps(length, self._layout)
 
     def __iter__(self) -> Iterator[Any]:
+        self.on_pass()
         if not self._position.begin():
             return iter(())
         position = self._position

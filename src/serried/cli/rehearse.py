@@ -1,0 +1,135 @@
+"""`serried rehearse`: whether a training that is stopped and resumed learns what it would have learned."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried.cli import asking, options
+from serried.rehearsal.conduct import STOPPED, WHOLE, Observer, prepare_take
+from serried.rehearsal.judge import explain
+from serried.rehearsal.rehearse import DOING, Rehearsal, Terms, rehearse
+from serried.ui import console
+from serried.ui.text import printable
+
+HERE = "local"
+_SHOWN = 8
+
+
+@click.command(cls=asking.TakesCommand)
+@click.argument("experiment", required=False)
+@options.resources
+@options.common
+@click.option("--stops", type=click.IntRange(1), default=3, metavar="N", help="How often to stop it.  [default: 3]")
+@click.option("--seed", type=int, metavar="N", help="Chooses the steps at which; the same seed, the same steps.")
+@click.option("--tolerance", type=click.FloatRange(0, 1), metavar="X", help="Relative; 0 is bit by bit.")
+@click.option("--ignore", multiple=True, metavar="NAME", help="Do not compare what is logged so: `grad_*`.")
+@click.option("--dry-run", is_flag=True, help="Show what would be run, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any) -> None:
+    r"""Find out whether a training can be stopped and resumed without harm.
+
+    \b
+    serried rehearse                          the only experiment of serried.toml, here
+    serried rehearse train --stops 10         stopped ten times
+    serried rehearse --ranks 2 -- python train.py
+    serried rehearse train --cluster fir      as jobs of a cluster, with its requeue
+
+    It is run to its end once; then it is run again, stopped after random steps as at a time limit,
+    and resumed. Whatever `run.log` has logged, but timings, has to be the same on every rank: bit by
+    bit on CPUs, within 0.001 elsewhere. If it is not, this says which step is the first to differ and
+    which state was not restored, and exits with 1. Make the training a short one.
+    """
+    is_here = cluster in (None, HERE)
+    seed = secrets.randbelow(10_000) if values["seed"] is None else values["seed"]
+    terms = Terms(values["stops"], seed, is_here, values["tolerance"], tuple(values["ignore"]))
+    asked = asking.request({**values, "array": None, "parallel": None, "each": None}, cluster or HERE)
+    if is_here:
+        asked = asked.with_setting("project.snapshot", value=False)
+    if dry_run:
+        asking.dry_run(prepare_take(asked, WHOLE, (), Path.cwd()), as_json=as_json)
+        console.say(f"this, to its end; then the same, stopped {terms.stops} times at random steps and resumed")
+        return
+    found = _watch(asked, terms)
+    if as_json:
+        console.out_json(found.to_json())
+    else:
+        _print(found)
+    sys.exit(0 if found.verdict.is_exact else 1)
+
+
+def _watch(asked: Any, terms: Terms) -> Rehearsal:
+    with ExitStack() as stack:
+        line = stack.enter_context(console.status_line("rehearsing"))
+
+        def tell(kind: str, run: str) -> Observer:
+            line.update(f"{run}, {DOING[kind]}")
+
+            def observe(step: int, stops: int) -> None:
+                stopped = f", stopped {stops} of {terms.stops} times" if kind == STOPPED else ""
+                line.update(f"{run}, {DOING[kind]}: step {step}{stopped}")
+
+            return observe
+
+        return rehearse(asked, Path.cwd(), terms, tell)
+
+
+def _print(found: Rehearsal) -> None:
+    verdict, comparison = found.verdict, found.verdict.comparison
+    where = f"step{'s' * (len(verdict.stops) > 1)} {', '.join(map(str, verdict.stops))}"
+    console.say(f"run {found.runs[WHOLE]} was not stopped; run {found.runs[STOPPED]} was, after {where}")
+    if comparison.left_out:
+        console.say(f"not compared: {printable(', '.join(comparison.left_out))}")
+    how = "exactly" if verdict.tolerance == 0 else f"within {verdict.tolerance:g}"
+    numbers = (
+        f"{_count(len(verdict.stops), 'stop')}, {_count(found.steps, 'step')}, "
+        f"{_count(len(comparison.differences), 'difference')}"
+    )
+    if verdict.is_exact:
+        console.out(f"{console.style(f'resumes {how}', 'good')}: {numbers}")
+    else:
+        console.out(f"{console.style(f'does not resume {how}', 'bad')}: {numbers}")
+        for text in _reasons(found):
+            console.out(f"  {printable(text)}")
+        console.say(f"again, with the same stops: --seed {found.terms.seed}")
+    if verdict.is_exact:
+        for one in verdict.lost:
+            console.warning(f"nothing that was logged shows it yet, but {explain(one)}")
+
+
+def _reasons(found: Rehearsal) -> list[str]:
+    verdict, differences = found.verdict, found.verdict.comparison.differences
+    reasons = []
+    if differences:
+        one = differences[0]
+        if not one.name:
+            which = "resumed" if one.stopped is None else "uninterrupted"
+            reasons.append(f"first at step {one.step}: rank {one.rank} has not logged it in the {which} run")
+        else:
+            reasons.append(
+                f"first at step {one.step}: rank {one.rank} logged `{one.name}` {one.whole} uninterrupted, and "
+                f"{one.stopped} resumed"
+            )
+    lost = [one for one in verdict.lost if differences or one.is_grave]
+    reasons += [explain(one) for one in lost[:_SHOWN]]
+    if len(lost) > _SHOWN:
+        reasons.append(f"and {len(lost) - _SHOWN} more states; --json has them all")
+    if verdict.other_batch is not None and differences:
+        reasons.append(
+            f"in step {verdict.other_batch[0]} the model was given another batch: the data did not go on where they "
+            "stopped; give the dataset to `run.loader`"
+        )
+    if found.is_deterministic is False:
+        reasons.append("two runs that nobody stops differ too: this training does not learn the same twice")
+    elif found.is_deterministic and verdict.other_batch is None:
+        reasons.append("all states that Serried knows of were restored: something else that the script keeps was not")
+    return reasons
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

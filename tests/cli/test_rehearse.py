@@ -1,0 +1,144 @@
+"""`serried rehearse`, as it is typed: two ranks, here and as jobs of a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from place import Place, environment
+
+pytestmark = pytest.mark.torch
+
+TRAIN = """
+import sys, time, torch
+import serried.train as st
+
+give = sys.argv[1].split(",")
+with st.session(seed=3) as run:
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 3), torch.randn(40, 1))
+    model = run.wrap(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)))
+    torch.manual_seed(100 + run.rank)
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    known = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    loader = run.loader(data, batch_size=4)
+    ckpt = run.checkpoints(every=None, **{name: known[name] for name in give})
+    for epoch in run.epochs(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            run.log(loss=loss, epoch=epoch, step_time=time.time())
+            if ckpt.step():
+                raise SystemExit(0)
+"""
+ALL = "model,optimizer,schedule"
+
+
+@pytest.fixture
+def here(tmp_path):
+    return a_place("local", tmp_path, {"SERRIED_LOCAL_SLOTS": "8"})
+
+
+def a_place(cluster, tmp_path, variables):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(TRAIN)
+    (tmp_path / "scratch").mkdir()
+    return Place(cluster, project, {**environment(tmp_path, variables), "OMP_NUM_THREADS": "1"})
+
+
+def rehearse(place, *arguments, give=ALL):
+    return place.serried("rehearse", *arguments, "--", sys.executable, "train.py", give, timeout=280)
+
+
+def test_two_ranks_that_were_stopped_learn_what_they_would_have_learned(here):
+    done = rehearse(here, "--ranks", "2", "--stops", "1", "--seed", "1")
+    assert (done.returncode, done.stdout) == (0, "resumes exactly: 1 stop, 15 steps, 0 differences\n"), done.stderr
+    talk = re.fullmatch(
+        r"run (\w{6}) was not stopped; run (\w{6}) was, after step 3\nnot compared: step_time\n", done.stderr
+    )
+    assert talk, done.stderr
+    shown = [here.show(run) for run in talk.groups()]
+    assert [(run["name"].rpartition(".")[2], run["state"], run["attempt"]) for run in shown] == [
+        ("whole", "COMPLETED", 1),
+        ("stopped", "COMPLETED", 2),
+    ]
+
+
+def test_what_was_not_restored_is_named_and_it_is_a_failure(here):
+    done = rehearse(here, "--stops", "1", "--seed", "1", "--json", give="model,optimizer")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["lost"] == [{"name": "schedule", "kind": "StepLR", "role": "torch", "step": 5, "rank": 0}]
+    assert (found["exact"], found["stops"], found["deterministic"]) == (False, [5], None)
+    assert (found["first"]["name"], found["first"]["rank"], sorted(found["runs"])) == ("loss", 0, ["stopped", "whole"])
+    assert found["first"]["step"] > 5
+
+
+@pytest.mark.slurm
+def test_as_jobs_of_a_cluster_it_is_requeued_and_resumes_exactly(tmp_path, lab):
+    place = a_place("slurm", tmp_path, lab.variables)
+    sizes = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--mem", "500M", "--time", "10m")
+    done = rehearse(place, "--cluster", "slurm", *sizes, "--stops", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["exact"], found["differences"], found["ranks"], found["values"]) == (True, 0, 2, 2 * 2 * 15)
+    assert len(found["stops"]) == 2
+    assert place.show(found["runs"]["stopped"])["attempt"] == 3
+
+
+def test_a_training_that_logs_nothing_gives_nothing_to_compare(here):
+    done = here.serried("rehearse", "--", sys.executable, "-c", "print('hello')")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: nothing to compare: no rank has logged anything\n\n"
+        "hint: a training logs by `run.log(loss=loss)` of `serried.train`, once a step\n"
+    )
+
+
+def test_a_training_that_fails_is_told_of_with_its_last_words(here):
+    done = here.serried("rehearse", "--", sys.executable, "-c", "raise SystemExit('no such data')")
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"error: run (\w{6}), uninterrupted, ended FAILED: rank 0 on \S+ exited with status 1\n"
+        r"  \| no such data\n\nhint: serried why \1\n",
+        done.stderr,
+    ), done.stderr
+
+
+def test_a_dry_run_shows_the_job_and_leaves_nothing(here, tmp_path):
+    done = rehearse(here, "--dry-run", "--stops", "5")
+    assert done.returncode == 0
+    assert "train.py" in done.stdout
+    assert done.stderr.endswith("this, to its end; then the same, stopped 5 times at random steps and resumed\n")
+    assert list((tmp_path / "home").rglob("runs/*")) == []
+
+
+def test_what_cannot_be_is_refused_before_anything_is_run(here, tmp_path):
+    done = here.serried("rehearse", "--stops", "0", "--", "true")
+    assert (done.returncode, "0 is not in the range x>=1" in done.stderr) == (2, True)
+    assert here.serried("rehearse", "nothing").returncode == 2
+    assert list((tmp_path / "home").rglob("runs/*")) == []
+
+
+def test_ctrl_c_ends_the_run_that_goes_on(here, wait_until, tmp_path, marked_processes):
+    slow = "import time; time.sleep(600)"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "serried", "rehearse", "--", sys.executable, "-c", slow],
+        cwd=here.project, env=dict(here.environ), start_new_session=True,
+    )  # fmt: skip
+    records = tmp_path / "home" / "state" / "serried" / "runs"
+    run = wait_until(lambda: next((path.name for path in records.glob("*")), None))
+    wait_until(lambda: marked_processes(run))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    wait_until(lambda: not marked_processes(run))
