@@ -19,6 +19,8 @@ from serried.ui.text import printable
 
 HERE = "local"
 _SHOWN = 8
+_NOT_HERE = ("array", "parallel", "each", "resume")
+"""What the other verbs that run something can be asked for, and this one cannot."""
 
 
 @click.command(cls=asking.TakesCommand)
@@ -48,7 +50,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
     is_here = cluster in (None, HERE)
     seed = secrets.randbelow(10_000) if values["seed"] is None else values["seed"]
     terms = Terms(values["stops"], seed, is_here, values["tolerance"], tuple(values["ignore"]))
-    asked = asking.request({**values, "array": None, "parallel": None, "each": None}, cluster or HERE)
+    asked = asking.request({**dict.fromkeys(_NOT_HERE), **values}, cluster or HERE)
     if is_here:
         asked = asked.with_setting("project.snapshot", value=False)
     if dry_run:

@@ -7,7 +7,6 @@ given to `run.checkpoints` is known by name; the rest is found among all objects
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import hashlib
 import sys
@@ -104,10 +103,17 @@ def _within(module: nn.Module) -> Iterator[nn.Module]:
 
 def _stateful() -> List[Any]:
     gc.collect()
-    return [obj for obj in gc.get_objects() if _keeps_state(type(obj))]
+    known: Dict[type, bool] = {}
+    found = []
+    for obj in gc.get_objects():
+        kind = type(obj)
+        if kind not in known:
+            known[kind] = _keeps_state(kind)
+        if known[kind]:
+            found.append(obj)
+    return found
 
 
-@functools.lru_cache(maxsize=None)
 def _keeps_state(kind: type) -> bool:
     if str(kind.__module__).startswith("serried."):
         return False
