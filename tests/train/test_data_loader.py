@@ -204,6 +204,12 @@ def test_the_saved_seed_orders_the_epoch_that_it_began():
     assert numbers(taken) + numbers(other) == whole
 
 
+@pytest.mark.parametrize(("own", "seed"), [(None, 1), (2, 2)], ids=["the loader's", "its own"])
+def test_a_shard_is_shuffled_by_its_own_seed_if_it_has_one(own, seed):
+    data = shard(range(20), rank=0, world_size=1, shuffle=True, seed=own)
+    assert numbers(loader(data, batch_size=5, seed=1)) == numbers(loader(list(range(20)), batch_size=5, seed=seed))
+
+
 def test_a_changed_global_batch_warns_on_one_rank_alone():
     _, state = first(loader(list(range(40)), batch_size=6), 1)
     message = (

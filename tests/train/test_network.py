@@ -52,6 +52,13 @@ def test_one_node_talks_over_the_loopback():
     assert network.own_address(ONE_NODE) == "127.0.0.1"
 
 
+def test_a_node_that_no_other_can_reach_says_so(monkeypatch):
+    monkeypatch.setattr(network, "_resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
+    monkeypatch.setattr(network, "route_to", lambda host: None)  # noqa: ARG005
+    with pytest.warns(UserWarning, match="has no address but the loopback's, by which no other node finds rank 0"):
+        assert network.own_address(TWO_NODES) == "127.0.0.1"
+
+
 def test_gloo_is_told_an_interface_only_where_the_hosts_name_leads_nowhere(monkeypatch):
     monkeypatch.setattr(network, "_resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
     monkeypatch.setattr(network, "route_to", lambda host: "10.0.0.7")  # noqa: ARG005

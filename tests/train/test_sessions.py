@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
 TOGETHER = """
-import json, random, sys, torch
+import json, logging, random, sys, torch
 import serried.train as st
 
 with st.session(seed=40) as run:
@@ -26,6 +27,11 @@ with st.session(seed=40) as run:
     told = run.broadcast_object({"from": run.rank, "é": None}, src=run.world_size - 1)
     run.barrier()
     run.print("once")
+    run.logging()
+    logging.getLogger("mine").info("told")
+    logging.getLogger("mine").warning("warned")
+    run.logging("INFO", everywhere=True)
+    logging.getLogger("mine").info("everywhere")
     said = [run.rank, run.world_size, run.is_main, run.backend, str(run.device), run.all_reduce_max(run.rank * 5)]
     seeds = [torch.initial_seed(), random.random() == random.Random(40 + run.rank).random()]
     print(json.dumps([said, mean, weighted, told, seeds]), flush=True)
@@ -44,6 +50,16 @@ def test_two_ranks_do_things_together():
     assert answers(first) == [[[0, 2, True, "gloo", "cpu", 5], *together, [40, True]]]
     assert answers(second) == [[[1, 2, False, "gloo", "cpu", 5], *together, [41, True]]]
     assert (first.output.count("once"), second.output.count("once")) == (1, 0)
+    host = socket.gethostname()
+    assert [line for line in first.errors.splitlines() if " mine: " in line] == [
+        "INFO mine: told",
+        "WARNING mine: warned",
+        f"[rank 0 on {host}] INFO mine: everywhere",
+    ]
+    assert [line for line in second.errors.splitlines() if " mine: " in line] == [
+        f"[rank 1 on {host}] WARNING mine: warned",
+        f"[rank 1 on {host}] INFO mine: everywhere",
+    ]
     assert (first.output.splitlines()[-1], second.output.splitlines()[-1]) == ("False", "False")
 
 

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import socket
 import struct
+import warnings
 from pathlib import Path
 from typing import Iterator, List, Mapping, Optional, Tuple
 
@@ -72,7 +73,14 @@ def own_address(who: Identity) -> str:
         return LOOPBACK
     found = [route_to(host) for host in hostlist.expand(who.hosts)[1:2]]
     found += [*_resolve(socket.gethostname()), route_to("192.0.2.1")]
-    return next((address for address in found if address and not is_loopback(address)), LOOPBACK)
+    address = next((address for address in found if address and not is_loopback(address)), None)
+    if address is None:
+        warnings.warn(
+            f"`{socket.gethostname()}` has no address but the loopback's, by which no other node finds rank 0\n"
+            "hint: export MASTER_ADDR, the address of this node as the others know it",
+            stacklevel=2,
+        )
+    return address or LOOPBACK
 
 
 def first_host(who: Identity) -> Optional[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, Optional, TypeVar, Union
 
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from serried.contract import names
-from serried.train import joining, metrics, wrapping
+from serried.train import joining, metrics, telling, wrapping
 from serried.train.context import Stateful
 from serried.train.group import Group
 from serried.train.identities import Identity
@@ -100,9 +99,16 @@ class Run:
     def print(self, *values: Any, everywhere: bool = False, **options: Any) -> None:
         """As `print`, on rank 0 alone; or on every rank, with rank and host in front."""
         if everywhere:
-            print(f"[rank {self.rank} on {socket.gethostname()}]", *values, **{"flush": True, **options})
+            print(telling.prefix(self.rank), *values, **{"flush": True, **options})
         elif self.is_main:
             print(*values, **{"flush": True, **options})
+
+    def logging(self, level: Union[int, str] = "INFO", *, everywhere: bool = False) -> None:
+        """Let Python's `logging` speak, on stderr: on rank 0 from `level` on, on the others from warnings on.
+
+        `everywhere`: on every rank from `level` on. What is not rank 0's alone has rank and host in front.
+        """
+        telling.start_logging(self.rank, level, everywhere=everywhere)
 
     # What is trained, and on what.
 

@@ -21,7 +21,7 @@ def shard(
     *,
     rank: Optional[int] = None,
     world_size: Optional[int] = None,
-    seed: int = 0,
+    seed: Optional[int] = None,
     shuffle: Union[bool, int] = False,
     tail: Optional[str] = None,
     batch_size: int = 1,
@@ -34,7 +34,8 @@ def shard(
             this part is read.
         rank: this process's; by default what `serried.train.identity()` finds, as for `world_size`.
         world_size: how many ranks there are.
-        seed: of the order, with the epoch; it must be the same on all ranks.
+        seed: of the order, with the epoch; it must be the same on all ranks. By default that of the loader which reads
+            this, and 0 without one.
         shuffle: True for the whole epoch (data with a length), a number for windows of so many items.
         tail: how an epoch ends. `keep`, the default: every item once; `repeat`, `drop`: all ranks have as many items.
         batch_size: how many items in a row a worker reads. With 1, item i is for shard i mod (world x workers), where

@@ -195,7 +195,8 @@ def make(
         shard = data
     else:
         shard = Shard(data, layout=Layout(0, 1), shuffle=is_indexed(data) if shuffle is None else shuffle)
-    shard.seed = seed
+    if not shard.is_seeded:
+        shard.seed = seed
     return Loader(
         shard,
         Layout(rank, world_size, 1 if batch_size is None else batch_size, tail or shard.tail or "repeat"),

@@ -18,14 +18,15 @@ class Shard:
         data: Any,
         *,
         layout: Layout,
-        seed: int = 0,
+        seed: Optional[int] = None,
         shuffle: Shuffle = False,
         transform: Optional[Callable[[Any], Any]] = None,
         tail: Optional[str] = None,
     ) -> None:
         self.source = source_of(data, shuffle)
         self.layout = layout
-        self.seed = seed
+        self.is_seeded = seed is not None
+        self.seed = seed or 0
         self.transform = transform
         self.tail = tail
         """What was asked for; None leaves it to the reader: a loader makes ranks equally long, a plain loop not."""
