@@ -117,3 +117,13 @@ def _number(value: Any) -> Any:
         value = float(value)
     # JSON has no words for these.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def peak_memory() -> int:
+    """Bytes, of this process."""
+    try:
+        import resource
+    except ImportError:  # no such thing on this system
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if os.uname().sysname == "Darwin" else peak * 1024

@@ -16,6 +16,7 @@ from serried.train import joining, metrics, telling, wrapping
 from serried.train.context import Stateful
 from serried.train.group import Group
 from serried.train.identities import Identity
+from serried.train.progress import Progress
 from serried.train.rehearsing import rehearsal
 from serried.train.stopping import Ear, Stopping
 
@@ -61,7 +62,7 @@ class Run:
         self.attempt = int(os.environ.get(names.ATTEMPT) or 1)
         self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
         self.loaders: List[Stateful] = []
-        self._progress = _Progress()
+        self._progress = Progress()
         self.parts: Dict[str, Stateful] = {"progress": self._progress}
         self._group = group
         self._ear = ear
@@ -272,34 +273,9 @@ class Run:
         if self.device.type == "cuda":
             gauges["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         else:
-            gauges["peak_memory_bytes"] = _peak_memory()
+            gauges["peak_memory_bytes"] = metrics.peak_memory()
         return gauges
-
-
-class _Progress:
-    """How far the script has come; the same on every rank, so one copy goes into a checkpoint."""
-
-    replicated = True
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.step = 0
-
-    def state_dict(self) -> Dict[str, Any]:
-        return {"epoch": self.epoch, "step": self.step}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        self.epoch, self.step = int(state["epoch"]), int(state["step"])
 
 
 def _path(name: str) -> Optional[Path]:
     return Path(os.environ[name]) if os.environ.get(name) else None
-
-
-def _peak_memory() -> int:
-    try:
-        import resource
-    except ImportError:  # no such thing on this system
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if os.uname().sysname == "Darwin" else peak * 1024
