@@ -32,6 +32,7 @@ lint: .venv/test ## ruff, then mypy
 .PHONY: docs
 docs: .venv/test ## make again the pages that are made from the code
 	@$(BIN)/python -m serried.config.reference docs/configuration.md
+	@$(BIN)/python examples/adapt/diffs.py docs/adapt.md
 
 .PHONY: clean
 clean: ## remove what was installed and cached here

@@ -1,0 +1,60 @@
+"""Docs/adapt.md: the scripts before and after, as ranks, and the page's diffs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ADAPT = ROOT / "examples" / "adapt"
+EPOCH = re.compile(r"epoch (\d): loss (\d\.\d+)")
+SCRIPTS = {  # how each is started, before
+    "plain": (1, ()),
+    "helper": (2, ("--ddp",)),
+    "boilerplate": (2, ("--cpu",)),
+    "lightning": (2, ()),
+}
+
+
+def learned(output: str) -> bool:
+    """Whether there were five epochs, and what was learned in them."""
+    epochs = EPOCH.findall(output)
+    assert [epoch for epoch, _ in epochs] == ["1", "2", "3", "4", "5"], output
+    return float(epochs[-1][1]) < 0.7 * float(epochs[0][1])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_learns_before_and_after_and_only_after_goes_on_where_it_was_stopped(name: str, tmp_path: Path, train):
+    if name == "lightning" and importlib.util.find_spec("lightning") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("`lightning` is not installed")
+        pytest.skip("needs lightning: pip install lightning")
+    project = shutil.copytree(ADAPT / name, tmp_path / "project")
+    ranks, options = SCRIPTS[name]
+    before = train(project / "before.py", *options, ranks=ranks)
+    assert before.succeeded()
+    assert learned(before.output)
+
+    stop = tmp_path / "stop"
+    stop.write_text("limit")
+    stopped = train(project / "after.py", SERRIED_CHECKPOINT_DIR=tmp_path, SERRIED_STOP_FILE=stop)
+    assert stopped.statuses == [85, 85], stopped.output
+    after = train(project / "after.py", SERRIED_CHECKPOINT_DIR=tmp_path)
+    assert after.succeeded()
+    assert learned(after.output)
+    assert EPOCH.findall(after.outputs[1]) == []
+
+
+def test_the_page_shows_the_scripts_as_they_are():
+    spec = importlib.util.spec_from_file_location("diffs", ADAPT / "diffs.py")
+    diffs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(diffs)
+    page = (ROOT / "docs" / "adapt.md").read_text(encoding="utf-8")
+    assert re.findall(r"<!-- diff: (\w+) -->", page) == list(SCRIPTS)
+    assert diffs.renewed(page) == page, "python examples/adapt/diffs.py docs/adapt.md"
