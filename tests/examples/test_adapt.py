@@ -51,6 +51,23 @@ def test_a_script_learns_before_and_after_and_only_after_goes_on_where_it_was_st
     assert EPOCH.findall(after.outputs[1]) == []
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [("plain", "--batch-size=512"), ("helper", "--batch_size=1024"), ("boilerplate", "--batch-size=512")],
+)
+def test_a_script_that_was_stopped_after_the_last_step_of_an_epoch_goes_on_too(
+    name: str, batch: str, tmp_path: Path, train
+):
+    stop = tmp_path / "stop"
+    stop.write_text("limit")
+    script = ADAPT / name / "after.py"
+    assert train(script, batch, SERRIED_CHECKPOINT_DIR=tmp_path, SERRIED_STOP_FILE=stop).statuses == [85, 85]
+    continued = train(script, batch, SERRIED_CHECKPOINT_DIR=tmp_path)
+    assert continued.succeeded()
+    assert re.findall(r"epoch \d: loss (nan|\d)", continued.output) == ["nan", "0", "0", "0", "0"]
+
+
 def test_the_page_shows_the_scripts_as_they_are():
     spec = importlib.util.spec_from_file_location("diffs", ADAPT / "diffs.py")
     diffs = importlib.util.module_from_spec(spec)

@@ -26,6 +26,7 @@ def main(config, run):
     optimizer = torch.optim.Adadelta(model.parameters(), config.lr)
     loader = run.loader(source, batch_size=config.batch_size, tail="keep")
     ckpt = run.checkpoints(model=model, optimizer=optimizer, every="5m")
+    loss = torch.tensor(torch.nan)  # of an epoch that was stopped after its last step
     for epoch in run.epochs(config.epochs):
         with run.uneven(model, loader, optimizer) as batches:
             for points, sides in batches:

@@ -17,6 +17,7 @@ def main(args, run):
     optimizer = torch.optim.Adam(model.parameters(), args.lr)
     loader = run.loader(data, batch_size=max(1, args.batch_size // run.world_size))
     ckpt = run.checkpoints(model=model, optimizer=optimizer, every="5m")
+    loss = torch.tensor(torch.nan)  # of an epoch that was stopped after its last step
     for epoch in run.epochs(args.epoch):
         for points, sides in loader:
             points, sides = points.to(run.device), sides.to(run.device)

@@ -16,6 +16,7 @@ def main(args, run):
     optimizer = torch.optim.AdamW(model.parameters(), args.lr)
     loader = run.loader(data, batch_size=args.batch_size)
     ckpt = run.checkpoints(model=model, optimizer=optimizer, every="5m")
+    loss = torch.tensor(torch.nan)  # of an epoch that was stopped after its last step
     for epoch in run.epochs(args.epochs):
         for points, sides in loader:
             loss = nn.functional.cross_entropy(model(points.to(run.device)), sides.to(run.device))
