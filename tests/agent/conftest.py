@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -162,3 +163,15 @@ def start(make_run, tmp_path):
         if each.process.poll() is None:
             each.process.terminate()
             each.process.wait(30)
+
+
+@pytest.fixture
+def warn(wait_until):
+    """What a scheduler does some time before its limit."""
+
+    def send(run, attempt=1):
+        wait_until(lambda: run.events("started", attempt))
+        wait_until(lambda: run.output(attempt=attempt) or "ready" not in run.plan.command[0])
+        run.process.send_signal(signal.SIGUSR1)
+
+    return send

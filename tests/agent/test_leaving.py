@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 
 import pytest
@@ -17,18 +16,6 @@ cat "$SERRIED_STOP_FILE"
 exit 85
 """
 SAVES = {"SAVES": "1"}
-
-
-@pytest.fixture
-def warn(wait_until):
-    """What a scheduler does some time before its limit."""
-
-    def send(run, attempt=1):
-        wait_until(lambda: run.events("started", attempt))
-        wait_until(lambda: run.output(attempt=attempt) or "ready" not in run.plan.command[0])
-        run.process.send_signal(signal.SIGUSR1)
-
-    return send
 
 
 def ask_to_save(run, reason, attempt=1):

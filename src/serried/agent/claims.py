@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import List, Optional
 
+from serried.agent import requests, verdict
 from serried.agent.work import Work
 from serried.contract import SCHEMA, files, names
 
@@ -44,14 +45,32 @@ def latest(work: Work, token: str, job: str) -> Optional[Work]:
     return None
 
 
+def is_superseded(work: Work) -> bool:
+    """Whether a later attempt has begun: the scheduler believes that this one is over."""
+    return any(number > work.number for number in _numbers(work.place.attempts))
+
+
 def _check_unfinished(work: Work, job: str) -> None:
     """An end is final, unless the scheduler ended this very job and has now started it again."""
     end = files.read_json(work.place.exit)
-    if end is None:
-        return
-    if end.get("job") != job or end.get("cause") not in RESTARTABLE:
+    if end is not None and (end.get("job") != job or end.get("cause") not in RESTARTABLE):
         raise Refused(f"it has ended already: {end.get('state')}")
-    work.place.exit.unlink()
+    _check_unstopped(work, job)
+    if end is not None:
+        work.place.exit.unlink()
+
+
+def _check_unstopped(work: Work, job: str) -> None:
+    """Somebody may have asked the last attempt to stop when no agent was left to hear it."""
+    number = max(_numbers(work.place.attempts), default=0)
+    last = work.place.attempt(number)
+    stop = requests.by_user(last.control) if number else None
+    if stop is None:
+        return
+    unknown = {"schema": SCHEMA, "run": work.plan["run"], "element": work.element, "attempt": number, "job": job}
+    stopped = verdict.stopped(files.read_json(last.exit) or unknown, stop.by)
+    files.write_json(work.place.exit, {**stopped, "attempts": number}, work.file_mode)
+    raise Refused(f"it was {stopped['message']}")
 
 
 def _make_next(attempts: Path, mode: int) -> int:

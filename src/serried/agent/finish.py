@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from serried.agent import claims, diagnose, saved, sweep, verdict
+from serried.agent import claims, diagnose, requests, saved, sweep, verdict
 from serried.agent.evidence import Event, Evidence, Exit, first_failure
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
@@ -31,10 +31,10 @@ def main(arguments: List[str]) -> int:
         make_umask(work)
         begun = claims.latest(work, options.token, options.job) or claims.begin(work, options.token, options.job)
         result = files.read_json(begun.place.attempt(begun.number).exit) or _end(begun)
-        if options.final:
-            result = verdict.finalise(result, options.final)
-            files.write_json(begun.place.attempt(begun.number).exit, result, work.file_mode)
-        _publish(begun, result)
+        final = _in_the_end(begun, result, options.final)
+        if final != result:
+            files.write_json(begun.place.attempt(begun.number).exit, final, work.file_mode)
+        _publish(begun, final)
     except claims.Refused:
         print("done")
         return 0
@@ -42,7 +42,7 @@ def main(arguments: List[str]) -> int:
         print(f"serried: cannot conclude: {error}", file=sys.stderr)
         print(f"fail {verdict.LAUNCH_FAILED_CODE}")
         return 0
-    print(verdict.word(result))
+    print(verdict.word(final))
     return 0
 
 
@@ -56,6 +56,14 @@ def _end(work: Work) -> Dict[str, Any]:
     result = assess(work)
     files.write_json(attempt.exit, result, work.file_mode)
     return result
+
+
+def _in_the_end(work: Work, result: Dict[str, Any], reason: str) -> Dict[str, Any]:
+    """What has happened since the ranks ended counts too, as long as another attempt is to follow."""
+    stop = requests.by_user(work.place.attempt(work.number).control)
+    if stop and result["state"] == names.REQUEUED:
+        return verdict.stopped(result, stop.by)
+    return verdict.finalise(result, reason)
 
 
 def conclude(work: Work) -> None:
@@ -106,7 +114,7 @@ def _tail(work: Work, evidence: Evidence, failure: Exit) -> List[str]:
 
 def _publish(work: Work, result: Dict[str, Any]) -> None:
     """The last attempt's end is the run's or the element's, unless it goes on."""
-    if result["state"] != names.REQUEUED:
+    if result["state"] != names.REQUEUED and not claims.is_superseded(work):
         files.write_json(work.place.exit, {**result, "attempts": work.number}, work.file_mode)
 
 

@@ -16,7 +16,7 @@ from serried.agent import claims, deadline, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
 from serried.agent.evidence import AS_ASKED
-from serried.agent.launch import Launcher, agent_command, sweep_nodes
+from serried.agent.launch import Launcher, agent_command, agent_environment, sweep_nodes
 from serried.agent.loop import Loop
 from serried.agent.members import Member, Members, Reactions
 from serried.agent.options import Options, parse
@@ -46,31 +46,23 @@ class Head:
         self._is_going = False
         self._is_over = False
         self._is_orphaned = False
+        self._is_superseded = False
         self._requests = Requests(self._attempt.control)
         self._deadline = deadline.of(work, options.end)
         self._port = rendezvous.hold_port()
-        hosts = hostlist.expand(options.hosts)
-        self._members = Members(self.loop, work.nodes, hosts, Reactions(self._welcome, self._heed, self._lose))
+        reactions = Reactions(self._welcome, self._heed, self._lose)
+        self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
         self._argv = launcher
         role = agent_command("node", *(["--node-variable", options.node_variable] if options.node_variable else []))
-        self._launcher = Launcher(self.loop, [*launcher, *role], self._environment(), self._launcher_exited)
+        environment = agent_environment(work, self._members.addresses(), self._members.key)
+        self._launcher = Launcher(self.loop, [*launcher, *role], environment, self._launcher_exited)
         self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename)
 
-    def _environment(self) -> Dict[str, str]:
-        return {
-            names.HEAD: self._members.addresses(),
-            names.KEY: self._members.key.hex(),
-            names.ATTEMPT: str(self.work.number),
-            names.RUN_DIR: str(self.work.run.path),
-            names.RESUME: self.work.newest_checkpoint,  # once for all nodes: they may not see the same yet
-            names.ELEMENT: "" if self.work.element is None else str(self.work.element),
-        }
-
-    def run(self) -> None:
+    def run(self) -> int:
         self.loop.on_signal(signal.SIGTERM, lambda: self._stop(names.STOP_CANCEL, "TERM", self.work.hurried_grace))
-        self.loop.on_signal(signal.SIGUSR1, lambda: self._ask_to_save(names.STOP_LIMIT, "USR1"))
+        self.loop.on_signal(signal.SIGUSR1, self._warned)
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
-        self.loop.on_signal(signal.SIGCHLD, self._reap)
+        self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
         self.note("launching", argv=self._argv)
         self._launcher.start()
         system.die_with_parent(signal.SIGHUP)
@@ -86,8 +78,9 @@ class Head:
         if self._argv and any(member.is_lost for member in self._members):
             sweep_nodes(self.loop, self._argv, self.work.mark)
         self.note("ended")
-        if self._is_orphaned:
+        if self._is_orphaned or self._is_superseded:
             self._conclude()
+        return names.EXIT_REFUSED if self._is_superseded else 0
 
     def _unpack(self) -> None:
         """While the launcher is at work: it needs as long."""
@@ -104,6 +97,11 @@ class Head:
         now, reason, because = time.time(), names.STOP_LIMIT, "time limit"
         self.loop.after(max(0.0, deadline.warning - now), lambda: self._ask_to_save(reason, because))
         self.loop.after(max(0.0, deadline.end - now), lambda: self._stop(reason, because, deadline.grace))
+
+    def _warned(self) -> None:
+        """By the scheduler. Slurm's warning may come a minute early: no reason not to start, if we have a clock."""
+        if self._is_going or not self._deadline:
+            self._ask_to_save(names.STOP_LIMIT, "USR1")
 
     # What the nodes say.
     def _welcome(self, member: Member) -> None:
@@ -189,6 +187,7 @@ class Head:
 
     def _beat(self) -> None:
         self._check_parent()
+        self._check_superseded()
         if not len(self._members) and self._argv and not self._is_over:
             self._launcher.end_if_deaf()
         now = time.monotonic()
@@ -212,15 +211,19 @@ class Head:
             self._conclude()
             self._stop("lost", "job.sh ended", self.work.grace)
 
+    def _check_superseded(self) -> None:
+        """A scheduler that lost sight of this node has begun anew elsewhere, and two must not write the same files."""
+        if not self._is_superseded and claims.is_superseded(self.work):
+            self._is_superseded = True
+            self.note("superseded")
+            self._stop("lost", "a later attempt has begun", 0.0)
+
     def _conclude(self) -> None:
         from serried.agent import finish
 
         finish.conclude(self.work)
 
     # The launcher, and the end.
-
-    def _reap(self) -> None:
-        self._launcher.reap()
 
     def _launcher_exited(self, status: int) -> None:
         self.note("launcher-exit", status=status, said=self._launcher.last_lines)
@@ -289,5 +292,4 @@ def main(arguments: List[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"serried: cannot begin: {error}", file=sys.stderr)
         return 1
-    Head(work, options, launcher).run()
-    return 0
+    return Head(work, options, launcher).run()

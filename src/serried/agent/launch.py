@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from serried.agent import system
 from serried.agent.loop import Loop
+from serried.agent.work import Work
+from serried.contract import names
 
 RETRY_SECONDS = 120.0
 FIRST_PAUSE = 1.0
@@ -25,6 +27,17 @@ LAST_LINES = 5
 def agent_command(role: str, *arguments: str) -> List[str]:
     """The words that start a role of this very file with this very Python."""
     return [sys.executable, "-I", "-S", sys.path[0], role, *arguments]
+
+
+def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
+    """What the node agents find beside the inherited variables."""
+    return {
+        names.HEAD: addresses,
+        names.KEY: key.hex(),
+        names.ATTEMPT: str(work.number),
+        names.RUN_DIR: str(work.run.path),
+        names.ELEMENT: "" if work.element is None else str(work.element),
+    }
 
 
 class Launcher:

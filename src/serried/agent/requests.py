@@ -26,6 +26,12 @@ def outweighs(reason: str, before: Optional[str]) -> bool:
     return before is None or (before in weights and weights.index(reason) > weights.index(before))
 
 
+def by_user(control: Path) -> Optional[Stop]:
+    """The request of a user to stop, whether or not a head lived to heed it: nothing continues after that."""
+    stops = Requests(control).stops()
+    return next((stop for stop in stops if stop.reason in (names.STOP_USER, names.STOP_CANCEL)), None)
+
+
 class Requests:
     def __init__(self, control: Path) -> None:
         self._control = control

@@ -40,6 +40,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
         (reason not in (*ASKED, "lost", "silence") and failure is not None, lambda: _of_failure(failure or {}, tail)),
         (evidence.has("orphaned"), lambda: _of_orphan(evidence)),
         (asked is not None and reason not in ("lost", "silence"), lambda: _of_request(evidence, str(asked))),
+        (evidence.has("superseded"), lambda: _of_another(evidence)),
         (reason == "lost", lambda: _of_loss(evidence)),
         (reason == "silence", lambda: _of_silence(evidence)),
         (reason in SAVING, lambda: _of_saving(evidence, str(reason))),
@@ -72,6 +73,14 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         "nodes": [host for _, host in sorted(evidence.hosts.items())] or [evidence.host],
         "world_size": evidence.world_size,
     }
+
+
+def stopped(exit_json: Dict[str, Any], by: str) -> Dict[str, Any]:
+    """How it ended after all: it was to continue, and then a user's request to stop was found."""
+    step = exit_json.get("saved_step")
+    saved = "" if step is None else f"; saved at step {step}"
+    told = {"cause": names.STOP_USER, "message": f"stopped by {by or 'its user'}{saved}"}
+    return {**exit_json, "state": names.CANCELLED, "exit_code": TERMINATED_CODE, **told}
 
 
 def finalise(exit_json: Dict[str, Any], reason: str) -> Dict[str, Any]:
@@ -153,6 +162,11 @@ def _of_loss(evidence: Evidence) -> Verdict:
     if lost and launcher_left and not is_node:
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", f"the agent on {where} was killed")
     return Verdict(names.NODE_FAIL, NODE_FAIL_CODE, "node-lost", f"node {where} was lost")
+
+
+def _of_another(evidence: Evidence) -> Verdict:
+    message = f"the scheduler has given up {evidence.host}, and a later attempt has begun"
+    return Verdict(names.NODE_FAIL, NODE_FAIL_CODE, "node-lost", message)
 
 
 def _of_silence(evidence: Evidence) -> Verdict:

@@ -1,7 +1,8 @@
 """The scheduler's word and the evidence in files make the verdict. The table is data; every cell of it is tested.
 
-exit.json wins, except where the scheduler alone can know better (it ended the job, or the node died, and whether it
-starts the same job again). Missing is never success: a run without exit.json that the scheduler calls completed, or no longer knows, is UNKNOWN for 90 s, then LOST.
+exit.json wins, except where the scheduler alone can know better: it ended the job, the node died, or it starts the same
+job again. Missing is never success: a run without exit.json that the scheduler calls completed, or no longer knows, is
+UNKNOWN for 90 s, then LOST.
 """
 
 from __future__ import annotations

@@ -23,17 +23,17 @@ fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --element "$SLURM_ARRAY_TASK_ID")
 
-# The last act: Slurm ends this script within milliseconds of saying yes. A controller that is away is asked
-# again; a job that was cancelled meanwhile is COMPLETING, and must not come back.
+# The last act: Slurm ends this script soon after saying yes. A controller that is away is asked again. `incomplete`:
+# a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
 run_again() {
-  local id=$SLURM_JOB_ID try
+  local id=$SLURM_JOB_ID next=$((${SLURM_RESTART_COUNT:-0} + 1)) try
   [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   trap '' TERM USR1
   final=limit
   for ((try = 0; try < 60; try++)); do
-    case $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T 2>/dev/null) in
-      RUNNING) scontrol requeue "$id" && sleep 60 && exit 0 ;;
-      PENDING) exit 0 ;; # Slurm has done it already
+    [[ $(scontrol show job "$id" 2>/dev/null) == *" Restarts=$next "* ]] && sleep 60 && exit 0
+    case $(squeue --noheader --jobs="$id" --format=%T 2>/dev/null) in
+      RUNNING) scontrol requeue incomplete "$id" && continue ;;
       COMPLETING | CANCELLED) final=cancel && return ;;
     esac
     sleep 5
