@@ -109,3 +109,57 @@ def test_lightning_with_the_callback_of_its_template_goes_on_where_it_was_stoppe
     first = min(int(line.split()[1][:-1]) for line in lines(slurm, run, epochs, attempt=2))
     ends = [json.loads((slurm.directory(run) / "attempts" / n / "exit.json").read_text())["state"] for n in "12"]
     assert (first - last in (0, 1), ends) == (True, ["REQUEUED", "CANCELLED"])  # it validates once more when it stops
+
+
+def test_lightning_that_hears_the_notice_saves_and_goes_on_though_it_leaves_with_status_0(local, wait_until):
+    saving = ("--save-every", "100", "--folder", "{checkpoints}")
+    options = ("--set", "limit.notify=TERM", "--set", "limit.restarts=1")
+    run = submit(local, LIGHTNING, "--hold", "5", *saving, options=options)
+
+    wait_until(lambda: len(lines(local, run, "holding")) == 2, 120, "both ranks at the same place")
+    ask_to_save(local, run)
+    status, end = local.wait(run)
+
+    assert (status, end["state"]) == (0, "COMPLETED"), local.serried("logs", run).stdout
+    first = json.loads((local.directory(run) / "attempts" / "1" / "exit.json").read_text())
+    assert (first["state"], first["cause"]) == ("REQUEUED", "limit")
+    place = "rank {} of 2, local rank {} on node 0, TorchElasticEnvironment, from step 6"
+    assert lines(local, run, "rank . of .*", attempt=2) == [place.format(rank, rank) for rank in (0, 1)]
+
+
+@pytest.mark.slurm
+def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(slurm, wait_until):
+    srun = ("srun", "--overlap", "--ntasks=2", "--ntasks-per-node=2", "--cpus-per-task=1")
+    run = submit(
+        slurm,
+        LIGHTNING,
+        *("--hold", "5", "--folder", "{checkpoints}"),
+        ranks=1,
+        cpus=2,
+        options=("--set", "limit.notify=USR1", "--set", "limit.restarts=1"),
+        before=("env", *(f"--unset={name}" for name in OF_OUR_RANKS), *srun),
+    )
+
+    wait_until(lambda: len(lines(slurm, run, "holding")) == 2, 120, "both ranks at the same place")
+    ask_to_save(slurm, run)
+    status, end = slurm.wait(run)
+
+    assert (status, end["state"]) == (0, "COMPLETED"), slurm.serried("logs", run).stdout
+    place = "rank {} of 2, local rank {} on node 0, SLURMEnvironment, from step {}"
+    assert lines(slurm, run, "rank . of .*") == [place.format(rank, rank, 0) for rank in (0, 1)]
+    assert lines(slurm, run, "rank . of .*", attempt=2) == [place.format(rank, rank, 5) for rank in (0, 1)]
+    assert len(lines(slurm, run, "Requeued SLURM job: .*")) == 1
+    assert sorted(path.name for path in (slurm.directory(run) / "attempts").iterdir()) == ["1", "2"]
+    assert [path.name for path in (slurm.directory(run) / "checkpoints").iterdir()] == ["hpc_ckpt_1.ckpt"]
+
+
+OF_OUR_RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "TORCHELASTIC_RUN_ID",
+)
+"""What a task of an inner `srun` must not take for its own."""
