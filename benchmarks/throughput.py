@@ -1,0 +1,266 @@
+"""Steps of one training, by hand and by the libraries that do it for you: what each costs beside a plain DDP loop.
+
+Needs torch, Lightning and accelerate. Two ranks over gloo in one pair of processes, which all contenders share: they
+take turns there, with one model, one optimizer and one dataset, block by block.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from measure import Figure, Timing, record
+from ranks import RANKS, ask
+
+SIZES = {"a step of little work": (64, 2, 32), "a step of some work": (512, 8, 256)}
+"""Width and number of layers, and how many samples a batch has."""
+ROUNDS = 11
+BLOCK = 240
+"""Steps of little work in a block; of some work a sixth of them."""
+WARM = 5
+"""Steps at the beginning of each block that do not count."""
+CALLS = 20_000
+
+
+# What a rank does.
+
+
+def make_model(width: int, layers: int) -> Any:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+
+def make_data(width: int, batch: int, steps: int) -> Any:
+    """As many samples as one block has."""
+    import torch
+    from torch.utils.data import TensorDataset
+
+    return TensorDataset(torch.randn(batch * RANKS * steps, width))
+
+
+def by_hand(model: Any, data: Any, batch: int) -> Callable[[], Iterator[None]]:
+    """The loop of PyTorch's tutorial."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-3)
+    sampler: Any = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=batch, sampler=sampler)
+
+    def steps() -> Iterator[None]:
+        sampler.set_epoch(0)
+        for (samples,) in loader:
+            optimizer.zero_grad()
+            loss = wrapped(samples).square().mean()
+            loss.backward()
+            optimizer.step()
+            yield
+
+    return steps
+
+
+def with_serried(run: Any, model: Any, data: Any, batch: int) -> Callable[[], Iterator[None]]:
+    """The loop of docs/train-session.md: it logs each loss, and may be asked to save and leave at any step."""
+    import torch
+
+    wrapped = run.wrap(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-3)
+    loader = run.loader(data, batch_size=batch)
+    ckpt = run.checkpoints(model=wrapped, optimizer=optimizer, every=None)
+    epochs = iter(run.epochs(10**9))
+
+    def steps() -> Iterator[None]:
+        next(epochs)
+        for (samples,) in loader:
+            optimizer.zero_grad()
+            loss = wrapped(samples).square().mean()
+            loss.backward()
+            optimizer.step()
+            run.log(loss=loss)
+            assert not ckpt.step()
+            yield
+
+    return steps
+
+
+def with_accelerate(model: Any, data: Any, batch: int) -> Callable[[], Iterator[None]]:
+    import torch
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader
+
+    accelerator: Any = Accelerator(cpu=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    wrapped, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=batch, shuffle=True))
+
+    def steps() -> Iterator[None]:
+        for (samples,) in loader:
+            optimizer.zero_grad()
+            loss = wrapped(samples).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            yield
+
+    return steps
+
+
+def with_lightning(model: Any, data: Any, batch: int) -> Callable[[], list[float]]:
+    """Its own Trainer, without bar, logger and checkpoints; answers when each step ended."""
+    import lightning as pl
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def training_step(self, samples: Any, _: int) -> Any:
+            return self.model(samples[0]).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    class Watch(pl.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            ended.append(time.perf_counter())
+
+    ended: list[float] = []
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    quiet = {f"enable_{each}": False for each in ("progress_bar", "model_summary", "checkpointing")}
+
+    def fit() -> list[float]:
+        ended.clear()
+        ranks = {"accelerator": "cpu", "strategy": "ddp", "devices": RANKS}
+        trainer = pl.Trainer(**ranks, max_epochs=1, callbacks=[Watch()], logger=False, **quiet)
+        trainer.fit(Module(), DataLoader(data, batch_size=batch, shuffle=True))
+        return ended
+
+    return fit
+
+
+def moments(steps: Callable[[], Iterator[None]]) -> Callable[[], list[float]]:
+    """When each step of a block ended."""
+    return lambda: [time.perf_counter() for _ in steps()]
+
+
+def throughput(size: str, folder: Path) -> dict[str, list[float]]:
+    """Seconds of a step, their mean in each block of each contender."""
+    import torch
+
+    import serried.train as st
+
+    width, layers, batch = SIZES[size]
+    with st.session(directory=folder, metrics_file=folder / "metrics.jsonl") as run:
+        torch.set_num_threads(1)
+        steps = BLOCK if width < 100 else BLOCK // 6
+        data = make_data(width, batch, steps)
+        models = [make_model(width, layers) for _ in range(4)]
+        blocks: dict[str, Callable[[], list[float]]] = {
+            "by hand": moments(by_hand(models[0], data, batch)),
+            "serried": moments(with_serried(run, models[1], data, batch)),
+            "accelerate": moments(with_accelerate(models[2], data, batch)),
+            "lightning": with_lightning(models[3], data, batch),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in blocks}
+        for turn in range(ROUNDS + 1):
+            for name, block in blocks.items():
+                run.barrier()
+                ended = block()
+                if turn:
+                    taken[name].append((ended[-1] - ended[WARM - 1]) / (len(ended) - WARM))
+        return taken if run.is_main else {}
+
+
+def agreement() -> dict[str, Any]:
+    """Seconds of each `run.stop_reason()` that asks the other ranks, and of each that does not, in turn."""
+    import serried.train as st
+
+    with st.session() as run:
+        asking: list[float] = []
+        free: list[float] = []
+        for _ in range(CALLS):
+            before = run._stopping._since  # noqa: SLF001 - whether it asked shows nowhere else
+            began = time.perf_counter()
+            run.stop_reason()
+            took = time.perf_counter() - began
+            (asking if run._stopping._since <= before else free).append(took)  # noqa: SLF001
+        alone: list[float] = []
+        for _ in range(len(asking)):
+            began = time.perf_counter()
+            run.all_reduce_max(1)
+            alone.append(time.perf_counter() - began)
+        return {"asking": asking, "free": free, "all-reduce": alone} if run.is_main else {}
+
+
+def rank(what: str, folder: Path) -> None:
+    answer = agreement() if what == "agreement" else throughput(what, folder)
+    if answer:
+        print(json.dumps(answer), flush=True)
+
+
+# What the benchmark makes of it.
+
+
+def ratios(taken: dict[str, list[float]], name: str) -> tuple[float, float, float]:
+    """How fast `name` is beside the loop by hand, quartiles over the rounds: in each they ran in turn."""
+    each = [hand / own for hand, own in zip(taken["by hand"], taken[name], strict=True)]
+    low, median, high = statistics.quantiles(each, n=4)
+    return low, median, high
+
+
+def of_throughput(size: str) -> tuple[list[Figure], dict[str, Timing]]:
+    taken = ask(__file__, size)
+    times = {name: Timing.of(seconds) for name, seconds in taken.items()}
+    said = {}
+    for name in ("serried", "accelerate", "lightning"):
+        low, median, high = ratios(taken, name)
+        said[name] = f"{times[name]}: {median:.3f} of the loop by hand ({low:.3f} to {high:.3f})"
+    median = ratios(taken, "serried")[1]
+    beside = [
+        f"DDP by hand: {times['by hand']}",
+        f"accelerate: {said['accelerate']}",
+        f"Lightning: {said['lightning']}",
+    ]
+    figure = Figure(f"throughput, {size}, 2 ranks", said["serried"], "; ".join(beside), "≥ 0.99", median >= 0.99)
+    return [figure], {f"{size}, {name}": timing for name, timing in times.items()}
+
+
+def of_agreement() -> list[Figure]:
+    taken = ask(__file__, "agreement")
+    free, asking, alone = (1e6 * statistics.median(taken[name]) for name in ("free", "asking", "all-reduce"))
+    share = len(taken["asking"]) / CALLS
+    return [
+        Figure(
+            "asking whether to stop, a call that asks nobody",
+            f"{free:.2f} µs",
+            f"one that asks the other rank: {asking:.0f} µs; an all-reduce of a number: {alone:.0f} µs; "
+            f"{100 * share:.2f} % of calls ask",
+            "≤ 1 µs",
+            free <= 1,
+        )
+    ]
+
+
+def main() -> None:
+    figures: list[Figure] = []
+    timings: dict[str, Timing] = {}
+    for size in SIZES:
+        more, times = of_throughput(size)
+        figures += more
+        timings |= times
+    record("Training", figures + of_agreement(), timings)
+
+
+if __name__ == "__main__":
+    rank(sys.argv[1], Path(sys.argv[2])) if len(sys.argv) > 1 else main()
