@@ -38,6 +38,7 @@ def submit(
     config: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: str | os.PathLike[str] | Run | None = None,
+    smoke: bool = False,
     directory: str | os.PathLike[str] = ".",
 ) -> Run:
     """Send a command, or an experiment of `serried.toml`, to a cluster; return at once.
@@ -61,6 +62,7 @@ def submit(
         config: what the training is told, by dotted name: `{"lr": 0.1, "model.width": 64}`.
         settings: anything else, by dotted key: `{"limit.grace": "60s"}`.
         resume: a run, or what `find` would know it by, or a path: begin from its newest whole checkpoint.
+        smoke: a smoke test: with `serried.train` a few steps, saved and loaded, and out.
         directory: the project's folder, or one within.
 
     Raises:
@@ -97,6 +99,7 @@ def submit(
         array=array if array is None or isinstance(array, str) else ",".join(map(str, array)),
         parallel=parallel,
         resume=None if resume is None else resume.id if isinstance(resume, Run) else os.fspath(resume),
+        smoke=smoke,
     )
     decided = decide(request, Path(directory), os.environ)
     return Run(deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each)))

@@ -136,6 +136,8 @@ class Plan:
     limit: Limit = field(default_factory=Limit)
     array: Array | None = None
     resume: Resume | None = None
+    smoke: int = 0
+    """A smoke test: after how many steps a training saves, loads and leaves; 0 is none."""
     defaults: tuple[str, ...] = ()
     """Keys (`resources.cpus`) that nobody set: Serried's or the cluster's defaults."""
     share: str = "user"

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from serried.train.checkpoints import Checkpoints, store
+from serried.train.smoke import Smoke
 
 
 class Alone:
@@ -24,6 +25,7 @@ class Alone:
         self.loaders = []
         self.parts = {}
         self.reason = None
+        self.smoke = Smoke()
         self.saved = None
 
     def barrier(self):

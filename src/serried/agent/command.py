@@ -145,6 +145,8 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
         own[names.ELEMENT] = str(work.element)
     if work.config:
         own[names.CONFIG] = json.dumps(work.config)
+    if work.plan.get("smoke"):
+        own[names.SMOKE] = str(work.plan["smoke"])
     if work.resume_from is not None:
         own[names.RESUME_FROM] = work.resume_from
     if place.deadline:

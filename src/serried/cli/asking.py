@@ -63,6 +63,7 @@ def flags(function: Function) -> Function:
             shell_complete=selecting.complete_runs,
             help="Begin from the newest whole checkpoint of a run (`last`: the newest run), or in PATH.",
         ),
+        click.option("--smoke", is_flag=True, help="A smoke test: a few steps, saved and loaded, and out."),
         click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ]
@@ -84,6 +85,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         parallel=values["parallel"],
         each=values["each"],
         resume=values["resume"],
+        smoke=values["smoke"],
     )
 
 

@@ -12,11 +12,13 @@ import click
 from serried.cli import answers, asking
 from serried.contract import names
 from serried.errors import UsageError
+from serried.records.smoke import tried_out
 from serried.records.status import status
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
 from serried.submission.request import decide
 from serried.ui import console
+from serried.ui.plan_lines import smoke_text
 from serried.ui.text import duration, printable
 
 HERE = "local"
@@ -47,6 +49,8 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
         return
+    if prepared.plan.smoke:
+        console.say(smoke_text(prepared.plan))
     for text in prepared.warnings:
         console.warning(text)
     outcome = run_here(
@@ -67,6 +71,8 @@ def _say_the_end(outcome: Outcome) -> None:
     seconds = end.get("seconds")
     took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
     if outcome.status == 0:
+        if outcome.record.summary.smoke:
+            console.say(f"smoke test: {tried_out(outcome.record, None)}")
         console.say(
             f"{console.style('completed', 'good', sys.stderr)}{took}; its files are in {outcome.record.where.path}"
         )

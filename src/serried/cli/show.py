@@ -18,6 +18,7 @@ from serried.records import arrays
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
+from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
@@ -60,6 +61,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "source": read_json(record.directory.source),
         "submissions": [submission.to_json() for submission in record.submissions],
         "config": _config(selection, plan),
+        "tried_out": read_json(selection.record.where.element(selection.element).results / names.SMOKE_FILE),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
         "timeline": [event.to_json() for event in timeline(record, selection.element)],
         "files": dict(_files(selection, status)),
@@ -101,6 +103,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         ("cluster", f"{summary.cluster} ({summary.scheduler})" + (f", job {status.job}" if status.job else ""))
     )
     facts.append(("config", _config_text(_config(selection, plan))))
+    facts.append(("smoke test", tried_out(selection.record, selection.element) if summary.smoke else ""))
     facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
     facts.append(("size", _size(plan, status)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))

@@ -25,6 +25,7 @@ CHECKPOINT_DIR = "SERRIED_CHECKPOINT_DIR"
 RESUME_FROM = "SERRIED_RESUME_FROM"
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
+SMOKE = "SERRIED_SMOKE"  # this is a smoke test: after how many steps to save, load and leave
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 REHEARSAL = "SERRIED_REHEARSAL"  # JSON: the steps, one for each attempt, at which a rehearsal's ranks wait to be asked
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks should save and leave
@@ -32,7 +33,7 @@ UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not s
 
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, RESUME, JOB, RESTARTS, LOCAL_JOB}
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, CONFIG, DEADLINE, REHEARSAL, STOP_FILE}
+    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, CONFIG, SMOKE, DEADLINE, REHEARSAL, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""
 
@@ -68,6 +69,12 @@ STOP_USER = "user"
 STOP_CANCEL = "cancel"
 STOP_REASONS = (STOP_LIMIT, STOP_PREEMPT, STOP_USER, STOP_CANCEL)
 """In the order of their weight: of several the last counts."""
+
+STOP_SMOKE = "smoke"
+"""What a training that is a smoke test tells itself, after so many steps."""
+SMOKE_STEPS = 3
+SMOKE_FILE = "smoke.json"
+"""Among the results: what a smoke test has tried."""
 
 WITHDRAWN = "withdrawn"
 """The owner that a tombstone names: no job may run under this token any more."""

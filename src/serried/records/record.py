@@ -72,6 +72,8 @@ class Summary:
     """How many an array has; None is no array."""
     resumed_from: str | None = None
     """The run, element or path whose checkpoint it began from."""
+    smoke: bool = False
+    """A smoke test."""
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -96,6 +98,7 @@ class Summary:
                 directory=run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
                 elements=len(array["indices"]) if array else None,
                 resumed_from=_resumed_from(plan.get("resume")),
+                smoke=bool(plan.get("smoke")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json makes no sense ({error!r})") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serried import arrays, config
+from serried.contract import names
 from serried.errors import UsageError
 from serried.plan import Array, Plan
 from serried.plan import plan as make_plan
@@ -34,6 +35,8 @@ class Request:
     """A file of commands, one for each element."""
     resume: str | None = None
     """A run, `last` or a path, whose newest whole checkpoint it begins from."""
+    smoke: bool = False
+    """A few steps, saved and loaded, and out."""
 
     def with_setting(self, key: str, *, value: Any) -> Request:
         return dataclasses.replace(self, overrides={**self.overrides, key: value})
@@ -56,6 +59,8 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str]) -> Dec
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
+    if request.smoke:
+        plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
     if request.resume is not None:
         found = resume_from(request.resume, array, directory)
         plan = dataclasses.replace(plan, resume=found.resume)

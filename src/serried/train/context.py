@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from serried.train.smoke import Smoke
+
 
 class Stateful(Protocol):
     """Whatever belongs in a checkpoint: models, optimizers, loaders, a user's own counter."""
@@ -101,11 +103,16 @@ class Context(Protocol):
     def all_reduce_max(self, value: int) -> int: ...
 
     def stop_reason(self) -> Optional[str]:
-        """Why all ranks should save and leave now: `limit`, `preempt`, `user`, `cancel`; None to go on.
+        """Why all ranks should save and leave now: `limit`, `preempt`, `user`, `cancel`; `smoke`; None to go on.
 
         Call it once a step, on every rank. The answer is the same on all ranks at the same call: what one rank
         alone knows is agreed on by an all-reduce every few calls, and is free between them.
         """
+        ...
+
+    @property
+    def smoke(self) -> Smoke:
+        """Counts the steps of a smoke test, and is told what was tried."""
         ...
 
     def saved_for_stop(self, step: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from serried.contract import names
-from serried.train import joining, metrics, telling, wrapping
+from serried.train import joining, metrics, smoke, telling, wrapping
 from serried.train.context import Stateful
 from serried.train.group import Group
 from serried.train.identities import Identity
@@ -70,6 +70,7 @@ class Run:
         self._checkpoints: List[Checkpoints] = []
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._rehearsal = rehearsal(self, metrics_path)
+        self.smoke = smoke.of(os.environ, is_main=self.is_main)
         self._saved_step: Optional[int] = None
         self._is_done = False
         """Every epoch of `epochs` was gone through."""
@@ -210,8 +211,8 @@ class Run:
                 yield batches
         finally:
             self._is_mirrored = False
-        if self.is_saved:  # whoever had run out of data has no loop to leave, and the others go the same way
-            raise Left
+        if self.is_saved or self.smoke.is_over:
+            raise Left  # whoever had run out of data has no loop to leave, and the others go the same way
 
     # The end.
 
@@ -223,10 +224,11 @@ class Run:
         if self._is_mirrored or self._stopping.agreed:
             return self._stopping.agreed
         self._rehearsal.step()
+        is_over = self.smoke.step()
         reason = self._stopping.reason()
         if reason is not None:
             self._rehearsal.stop(reason)
-        return reason
+        return reason or (names.STOP_SMOKE if is_over else None)
 
     def await_stop(self, seconds: float) -> None:
         """Wait, on every rank, until this one has heard that it should stop; `stop_reason()` then tells at once."""
@@ -236,7 +238,12 @@ class Run:
     @property
     def stop_requested(self) -> bool:
         """Whether `stop_reason()` or `ckpt.step()` has told of a request to stop; asks nobody."""
-        return self._stopping.agreed is not None
+        return self._stopping.agreed is not None or self.smoke.is_over
+
+    @property
+    def is_smoke(self) -> bool:
+        """Whether this is a smoke test, which ends after a few steps: what follows the training may be short, too."""
+        return self.smoke.limit > 0
 
     def saved_for_stop(self, step: int) -> None:
         """All is saved up to `step`: the session will end with exit code 85, "please continue".
@@ -256,12 +263,13 @@ class Run:
     @property
     def has_left(self) -> bool:
         """Whether the script leaves because it was asked to, with nothing saved and, as far as we know, not done."""
-        return self.stop_requested and not self.is_saved and not self._is_done
+        return self._stopping.agreed is not None and not self.is_saved and not self._is_done
 
     def close(self, seconds: float = math.inf) -> None:
         """Let everything that this run has made finish what it is doing, if it does within `seconds`."""
         self._metrics.close()
         self._rehearsal.close()
+        self.smoke.report()
         for made in self._checkpoints:
             made.close(seconds)
 

@@ -28,6 +28,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     ]
     if plan.config:
         lines.insert(1, ("config", settings_text(plan.config)))
+    if plan.smoke:
+        lines.insert(0, ("smoke", smoke_text(plan)))
     if plan.resume:
         lines.insert(1, ("resumes", str(plan.resume)))
     if plan.array:
@@ -44,6 +46,13 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
 def settings_text(config: Mapping[str, Any]) -> str:
     """`lr=0.1, model.width=64`."""
     return ", ".join(f"{name}={spelled(value)}" for name, value in config.items())
+
+
+def smoke_text(plan: Plan) -> str:
+    return (
+        f"a smoke test: with `serried.train` it ends after {plan.smoke} steps; other programs can only be told, "
+        f"by SERRIED_SMOKE={plan.smoke}"
+    )
 
 
 def _cluster(plan: Plan) -> str:

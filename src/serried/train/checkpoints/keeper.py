@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional, Union
 
+from serried.contract import names
 from serried.contract.files import make_directory
 from serried.train.checkpoints import cadence, resuming, states, store
 from serried.train.checkpoints.resuming import CheckpointError
@@ -108,6 +109,9 @@ class Checkpoints:
         if self._saver is None:
             return reason is not None
         self._saver.hear()
+        if reason == names.STOP_SMOKE:
+            self._try_out(self._saver)
+            return True
         if reason is not None:
             self._save_for_stop(self._saver)
             return True
@@ -222,6 +226,22 @@ class Checkpoints:
         if saver.last_step is None:
             raise CheckpointError(f"asked to stop, and nothing of this attempt could be saved (step {self.steps})")
         self._context.saved_for_stop(saver.last_step)
+
+    def _try_out(self, saver: Saver) -> None:
+        """The end of a smoke test: what is saved must come back.
+
+        Raises:
+            CheckpointError: it could not be saved, or does not fit.
+        """
+        self.save(wait=True)
+        root = self._context.directory
+        assert root is not None  # noqa: S101 - for mypy: there is a saver
+        checkpoint = resuming.find(self._context, root)
+        if checkpoint is None or checkpoint.step != self.steps:
+            raise CheckpointError(f"smoke test: step {self.steps} could not be saved")
+        group = None if saver.shards is None else saver.shards.group
+        resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
+        self._context.smoke.passed(self.steps)
 
 
 def _local(path: Union[str, Path, None]) -> Optional[Path]:

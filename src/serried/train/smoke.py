@@ -1,0 +1,62 @@
+"""A smoke test: `--smoke` lets a training make a few steps, save, load what it has saved, and leave with success."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Mapping, Optional
+
+from serried.contract import files, names
+
+
+class Smoke:
+    """Counts steps; every rank asks equally often, so that all end at the same one. A limit of 0 is no smoke test."""
+
+    def __init__(self, limit: int = 0, results: Optional[str] = None, *, is_main: bool = True) -> None:
+        self.limit = limit
+        self.steps = 0
+        self._loaded_step: Optional[int] = None
+        self._results = results
+        self._is_main = is_main
+        if limit:
+            self._say(f"this is a smoke test, which ends after {_count(limit)}")
+
+    @property
+    def is_over(self) -> bool:
+        return 0 < self.limit <= self.steps
+
+    def step(self) -> bool:
+        """Another step; whether it was the last."""
+        self.steps += 1
+        return self.is_over
+
+    def passed(self, step: int) -> None:
+        """The checkpoint of `step` was saved and loaded."""
+        self._loaded_step = step
+
+    def report(self) -> None:
+        """Say what was tried, here and for `serried show`."""
+        if not self.limit:
+            return
+        step = self._loaded_step
+        proof = f"a checkpoint of step {step} was saved and loaded" if step is not None else "nothing was saved"
+        self._say(f"smoke test: {_count(self.steps)}; {proof}")
+        if self._is_main and self._results:
+            with contextlib.suppress(OSError):
+                files.make_directory(Path(self._results))
+                files.write_json(Path(self._results, names.SMOKE_FILE), {"steps": self.steps, "loaded_step": step})
+
+    def _say(self, text: str) -> None:
+        if self._is_main:
+            print(f"serried: {text}", file=sys.stderr, flush=True)
+
+
+def of(environ: Mapping[str, str], *, is_main: bool) -> Smoke:
+    """The smoke test that this process is part of, if it is one."""
+    limit = environ.get(names.SMOKE, "")
+    return Smoke(int(limit) if limit.isdecimal() else 0, environ.get(names.RESULTS_DIR), is_main=is_main)
+
+
+def _count(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"

@@ -1,0 +1,71 @@
+"""A smoke test: three steps, saved and loaded, and out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import train_ranks
+from train_alone import Training
+
+from serried.train.checkpoints.resuming import CheckpointError
+from serried.train.smoke import Smoke, of
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """\
+import torch
+import serried.train as st
+with st.session() as run:
+    model = run.wrap(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = run.loader(torch.utils.data.TensorDataset(torch.randn(64, 2)), batch_size=2)
+    ckpt = run.checkpoints(model=model, optimizer=optimizer, every=None)
+    for epoch in run.epochs(5):
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            if ckpt.step():
+                break
+    run.print("left at", ckpt.steps, "in epoch", epoch, run.is_smoke, run.stop_requested)
+"""
+
+
+def test_all_ranks_leave_with_success_after_saving_and_loading(tmp_path):
+    places = {"SERRIED_CHECKPOINT_DIR": str(tmp_path / "kept"), "SERRIED_RESULTS_DIR": str(tmp_path / "results")}
+    ended = train_ranks.run(SCRIPT, 2, SERRIED_SMOKE="3", **places)
+    assert [(each.status, each.output) for each in ended] == [(0, "left at 3 in epoch 0 True True\n"), (0, "")]
+    said = [line for line in ended[0].errors.splitlines() if line.startswith("serried:")]
+    assert said == [
+        "serried: this is a smoke test, which ends after 3 steps",
+        "serried: smoke test: 3 steps; a checkpoint of step 3 was saved and loaded",
+    ]
+    assert "serried:" not in ended[1].errors
+    assert json.loads((tmp_path / "results" / "smoke.json").read_text()) == {"steps": 3, "loaded_step": 3}
+    assert (tmp_path / "kept" / "step-3" / "COMPLETE").exists()
+
+
+class Forgetful:
+    """Accepts no state that it has given."""
+
+    def state_dict(self):
+        return {"a": 1}
+
+    def load_state_dict(self, state):
+        raise ValueError(state)
+
+
+def test_a_state_that_does_not_come_back_fails_it(tmp_path):
+    training = Training(tmp_path, odd=Forgetful())
+    training.context.reason = "smoke"
+    with pytest.raises(CheckpointError, match="`odd` does not accept its state"):
+        training.step()
+
+
+def test_what_was_not_tried_is_not_claimed(capsys):
+    smoke = Smoke(3)
+    smoke.step()
+    smoke.report()
+    assert capsys.readouterr().err.splitlines()[-1] == "serried: smoke test: 1 step; nothing was saved"
+    assert [of({"SERRIED_SMOKE": text}, is_main=False).limit for text in ("", "3", "yes")] == [0, 3, 0]
