@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 
 from serried.contract.files import Journal, make_directory, write_json
-from serried.plan import Allocation, Array, Plan, Site, Source
+from serried.contract.links import token_of
+from serried.plan import Allocation, Array, Limit, Plan, Site, Source
 from serried.records.record import Record, Submission
 
 CREATED = 1_795_000_000.0
 """2026-11-18T11:06:40Z: when runs made here were created."""
 
 
-def a_plan(run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", indices=None, **allocation):
+def a_plan(run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", indices=None, limit=None, **allocation):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
     return Plan(
         run=run,
@@ -26,6 +27,7 @@ def a_plan(run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", in
         allocation=Allocation(**{**sizes, **allocation}),
         source=Source(directory="/home/ada/digits"),
         array=Array(indices=tuple(indices)) if indices is not None else None,
+        limit=limit or Limit(),
     )
 
 
@@ -54,6 +56,21 @@ class RunOnDisk:
                 message=message,
             )
         )
+        return self
+
+    def link(self, number, job, *, element=None, state="submitted"):
+        """A further job, as the job before it or `serried submit` leaves it."""
+        make_directory(self.where.links)
+        link = Submission(
+            token=token_of(self.plan.run, element, number),
+            state=state,
+            job=job,
+            cluster=self.plan.site.name,
+            scheduler=self.plan.site.scheduler,
+            at="2026-11-18T11:07:41Z",
+            by_pid=1,
+        )
+        self.record.write_submission(link)
         return self
 
     def attempt(self, number=1, *, element=None, started=CREATED + 60):

@@ -45,7 +45,7 @@ class FakeScheduler:
         self.since = since
         if not self.answers:
             raise SchedulerUnreachable("slurm does not answer")
-        return {key: job for key, job in self.jobs.items() if job.id in ids}
+        return {key: job for key, job in self.jobs.items() if job.id in ids or f"{job.id}_{job.element}" in ids}
 
     def cancel(self, ids: Sequence[str]) -> None:
         if not self.answers:

@@ -166,9 +166,8 @@ class Run:
 
     @property
     def job(self) -> str | None:
-        """The scheduler's id of its job."""
-        jobs = [submission.job for submission in self._selection.record.submissions if submission.job]
-        return jobs[-1] if jobs else None
+        """The scheduler's id of its job: of the one that it is in now, where it goes on in further ones."""
+        return self._status().job
 
     @property
     def elements(self) -> list[Run]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from serried.contract import SCHEMA
+from serried.contract import SCHEMA, names
 from serried.contract.layout import run_directory
 from serried.errors import UsageError
 from serried.resources import Allocation, allocate, left_out
@@ -46,6 +46,8 @@ class Limit:
     """No output from any rank for so long is a failure; None is off."""
     restarts: int = 0
     """How many further attempts the run may have."""
+    form: str = names.REQUEUE
+    """How the next one comes about: `requeue`, `successor` or `prequeued`."""
     notify: str | None = None
     """A signal that goes to ranks with the request to save and leave, `USR1` say; None sends nothing."""
 
@@ -105,8 +107,6 @@ class Site:
     """Runs the agent on compute nodes; None looks for python3 there."""
     gpu_option: str = "gres"
     """`gres` or `gpus-per-node`."""
-    requeue: bool = True
-    """Whether a job may requeue itself there."""
     kill_wait_seconds: int = 30
     """Between the scheduler's TERM and its KILL."""
     local_disk: str | None = None
@@ -160,8 +160,13 @@ class Plan:
 
     @property
     def may_requeue(self) -> bool:
-        """Whether another attempt is allowed, by the user's budget and by the site."""
-        return self.site.requeue and self.limit.restarts > 0
+        """Whether the job itself may run again."""
+        return self.limit.restarts > 0 and self.limit.form == names.REQUEUE
+
+    @property
+    def has_links(self) -> bool:
+        """Whether further attempts are further jobs."""
+        return self.limit.restarts > 0 and self.limit.form != names.REQUEUE
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -243,7 +248,6 @@ def _site(cluster: config.Cluster) -> Site:
         root=cluster.root,
         python=cluster.python,
         gpu_option=cluster.gpu_option,
-        requeue=cluster.requeue,
         kill_wait_seconds=cluster.kill_wait,
         local_disk=cluster.local_disk,
     )
@@ -252,7 +256,14 @@ def _site(cluster: config.Cluster) -> Site:
 def _limit(asked: config.Limit, time_seconds: int | None) -> Limit:
     """The lead is at most a quarter of the time limit: a longer one would warn at birth."""
     lead = asked.lead if time_seconds is None else min(asked.lead, time_seconds // 4)
-    return Limit(lead, asked.grace, asked.silence, asked.restarts, asked.notify)
+    return Limit(
+        lead_seconds=lead,
+        grace_seconds=asked.grace,
+        silence_seconds=asked.silence,
+        restarts=asked.restarts,
+        form=asked.continue_,
+        notify=asked.notify,
+    )
 
 
 def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.agent import verdict
-from serried.agent.evidence import Evidence, first_failure
+from serried.agent import afterwards, verdict
+from serried.agent.evidence import NO_ATTEMPT_LEFT, Evidence, Obstacle, first_failure
 from serried.agent.saved import Saved
 from serried.agent.verdict import Verdict
 
@@ -48,7 +48,7 @@ def node_journal(*exits):
     return [event("started", rank=0, local_rank=0, pid=9), *(event("rank-exit", **exit_) for exit_ in exits)]
 
 
-def evidence(head, *, nodes=None, has_checkpoint=False, may_continue=False):
+def evidence(head, *, nodes=None, has_checkpoint=False, obstacle=NO_ATTEMPT_LEFT):
     return Evidence(
         run="k3f9q2",
         element=None,
@@ -61,8 +61,13 @@ def evidence(head, *, nodes=None, has_checkpoint=False, may_continue=False):
         head=head,
         nodes=nodes or {},
         saved=Saved(has_checkpoint, 7 if has_checkpoint else None),
-        may_continue=may_continue,
+        progressed=has_checkpoint,
+        obstacle=obstacle,
     )
+
+
+def an_end(state, cause):
+    return {"state": state, "exit_code": 1, "cause": cause, "message": "it ended", "job": "123", "nodes": ["n1"]}
 
 
 FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
@@ -93,12 +98,12 @@ CASES = {
     "cancelled": (evidence([*STARTED, stopping("cancel"), *OURS]), ("CANCELLED", 143, "cancel")),
     "cancelled, and ranks ended well": (evidence([*STARTED, stopping("cancel"), *FINE]), ("CANCELLED", 143, "cancel")),
     "cancelled, and ranks have saved": (
-        evidence([*STARTED, stopping("cancel"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, stopping("cancel"), *SAVED], has_checkpoint=True, obstacle=None),
         ("CANCELLED", 143, "cancel"),
     ),
     "stopped by a user": (evidence([*STARTED, stopping("user"), *OURS]), ("CANCELLED", 143, "user")),
     "stopped by a user while saving": (
-        evidence([*STARTED, asked("limit"), stopping("user"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, asked("limit"), stopping("user"), *SAVED], has_checkpoint=True, obstacle=None),
         ("CANCELLED", 143, "user"),
     ),
     "failed, then cancelled": (
@@ -108,11 +113,11 @@ CASES = {
     "ended by the limit": (evidence([*STARTED, asked("limit"), stopping("limit"), *OURS]), ("TIMEOUT", 124, "limit")),
     "finished after the notice": (evidence([*STARTED, asked("limit"), *FINE]), ("COMPLETED", 0, None)),
     "saved, and may continue": (
-        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True, obstacle=None),
         ("REQUEUED", 85, "limit"),
     ),
     "preempted, saved, and may continue": (
-        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True, obstacle=None),
         ("REQUEUED", 85, "preempt"),
     ),
     "saved, and may not continue": (
@@ -124,15 +129,15 @@ CASES = {
         ("PREEMPTED", 143, "preempt"),
     ),
     "said to have saved, but has not": (
-        evidence([*STARTED, asked("limit"), *SAVED], may_continue=True),
+        evidence([*STARTED, asked("limit"), *SAVED], obstacle=None),
         ("FAILED", 85, "exit"),
     ),
     "85 that nobody asked for": (
-        evidence([*STARTED, stopping("failure"), *SAVED], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, stopping("failure"), *SAVED], has_checkpoint=True, obstacle=None),
         ("FAILED", 85, "exit"),
     ),
     "failed while saving": (
-        evidence([*STARTED, asked("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, may_continue=True),
+        evidence([*STARTED, asked("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, obstacle=None),
         ("FAILED", 1, "exit"),
     ),
     "silent": (evidence([*STARTED, stopping("silence", "1"), FINE[0], OURS[1]]), ("FAILED", 1, "silence")),
@@ -225,6 +230,7 @@ def test_exit_json_says_it_all():
         "seconds": 12.5,
         "nodes": ["n1", "n2"],
         "world_size": 2,
+        "progress": False,
     }
 
 
@@ -234,15 +240,77 @@ def test_exit_json_says_it_all():
         ("REQUEUED", 85, "cancel", ("CANCELLED", "fail 143")),
         ("REQUEUED", 85, "limit", ("TIMEOUT", "fail 124")),
         ("REQUEUED", 85, "", ("REQUEUED", "requeue")),
+        ("REQUEUED", 85, "preempt", ("REQUEUED", "requeue")),
         ("LAUNCH_FAILED", 70, "cancel", ("CANCELLED", "fail 143")),
         ("FAILED", 3, "cancel", ("FAILED", "fail 3")),
         ("COMPLETED", 0, "cancel", ("COMPLETED", "done")),
     ],
 )
 def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reason, expected):
-    result = verdict.finalise({"state": state, "exit_code": code}, reason)
+    result = afterwards.finalise({"state": state, "exit_code": code, "cause": None}, reason)
 
-    assert (result["state"], verdict.word(result)) == expected
+    assert (result["state"], afterwards.word(result, "requeue")) == expected
+
+
+CANCELLED = an_end("CANCELLED", "cancel")
+SAVED_END = an_end("REQUEUED", "limit")
+KILLED = an_end("FAILED", "agent-killed")
+COMPLETED = an_end("COMPLETED", None)
+
+
+@pytest.mark.parametrize(
+    ("end", "word", "is_untold", "expected"),
+    [
+        (CANCELLED, "CANCELLED", False, ("CANCELLED", "cancel")),
+        (CANCELLED, "PREEMPTED", False, ("PREEMPTED", "preempt")),
+        (CANCELLED, "", False, ("CANCELLED", "cancel")),
+        (SAVED_END, "CANCELLED", False, ("CANCELLED", "cancel")),
+        (SAVED_END, "PREEMPTED", False, ("REQUEUED", "limit")),
+        (SAVED_END, "FAILED", False, ("REQUEUED", "limit")),
+        (SAVED_END, "", False, ("REQUEUED", "limit")),
+        (SAVED_END, None, False, ("REQUEUED", "limit")),
+        (KILLED, "CANCELLED", True, ("CANCELLED", "cancel")),
+        (KILLED, "PREEMPTED", True, ("PREEMPTED", "preempt")),
+        (KILLED, "NODE_FAIL", True, ("NODE_FAIL", "node-lost")),
+        (KILLED, "FAILED", True, ("FAILED", "agent-killed")),
+        (KILLED, "", True, ("LOST", "lost")),
+        (KILLED, None, True, ("LOST", "lost")),
+        (COMPLETED, "", True, ("COMPLETED", None)),
+        (CANCELLED, "", True, ("CANCELLED", "cancel")),
+    ],
+)
+def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_untold, expected):
+    told = afterwards.by_the_scheduler(end, word, is_untold=is_untold)
+
+    assert (told["state"], told["cause"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("cause", "form", "expected"),
+    [
+        ("node-lost", "requeue", True),
+        ("preempt", "successor", True),
+        ("agent-killed", "prequeued", True),
+        ("job-script-killed", "successor", True),
+        ("job-script-killed", "requeue", False),
+        ("exit", "successor", False),
+        ("cancel", "successor", False),
+        ("user", "prequeued", False),
+        ("limit", "successor", False),
+        ("no-progress", "successor", False),
+    ],
+)
+def test_only_what_was_interrupted_goes_on_unasked(cause, form, expected):
+    assert afterwards.may_go_on(an_end("FAILED", cause), form) is expected
+
+
+def test_an_interrupted_end_says_that_another_attempt_goes_on_or_why_none_does():
+    end = an_end("NODE_FAIL", "node-lost")
+
+    assert afterwards.go_on(end, None) == {
+        **end, "state": "REQUEUED", "exit_code": 85, "message": "it ended; another attempt goes on"}  # fmt: skip
+    assert afterwards.go_on(end, Obstacle("it stands still", "no-progress")) == {
+        **end, "cause": "no-progress", "message": "it ended; it stands still"}  # fmt: skip
 
 
 @given(
@@ -254,11 +322,11 @@ def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reaso
         )
     ),
     has_checkpoint=st.booleans(),
-    may_continue=st.booleans(),
+    obstacle=st.sampled_from([None, NO_ATTEMPT_LEFT]),
 )
-def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, may_continue):
+def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, obstacle):
     exits = [exit_of(rank, code, ours=ours) for rank, (code, ours) in enumerate(codes)]
-    known = evidence([*events, ended(0, *exits)], has_checkpoint=has_checkpoint, may_continue=may_continue)
+    known = evidence([*events, ended(0, *exits)], has_checkpoint=has_checkpoint, obstacle=obstacle)
 
     judged: Verdict = verdict.judge(known, first_failure(known), [])
 

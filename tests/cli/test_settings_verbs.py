@@ -83,12 +83,12 @@ limit.lead                     1m                                               
 limit.grace                    30s                                                 default
 limit.silence                  off                                                 default
 limit.restarts                 0                                                   default
+limit.continue                 requeue                                             default
 limit.notify                   off                                                 default
 cluster.scheduler              local                                               profile `local`
 cluster.root                   /data/serried                                       XDG_DATA_HOME
 cluster.python                 found on the node                                   default
 cluster.gpu_option             gres                                                default
-cluster.requeue                true                                                default
 cluster.kill_wait              30s                                                 profile `local`
 cluster.gpus_per_node          0                                                   this machine
 cluster.cpus_per_node          8                                                   this machine
@@ -139,14 +139,14 @@ def test_clusters_are_listed_and_ours_is_marked():
 def test_a_cluster_is_shown_with_its_partitions():
     assert out(clusters.command, "show", "fir") == (
         """\
-KEY            VALUE     ORIGIN
-name           fir
-scheduler      slurm     default
-root           /scratch  serried.toml:14
-gpu_option     gres      default
-requeue        true      default
-kill_wait      30s       default
-gpus_per_node  4         serried.toml:15
+KEY             VALUE     ORIGIN
+name            fir
+scheduler       slurm     default
+root            /scratch  serried.toml:14
+gpu_option      gres      default
+kill_wait       30s       default
+gpus_per_node   4         serried.toml:15
+limit.continue  requeue   default
 
 PARTITION  TIME  NODES  GPUS
 gpu        1d    -      -

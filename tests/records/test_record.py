@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from building import a_plan
+from serried.contract.files import make_directory
 from serried.records import record as records
 from serried.records.record import Record, RecordUnreadable, Submission, Summary
 
@@ -50,13 +51,16 @@ def test_an_id_that_is_taken_is_refused():
         Record.create(a_plan("k3f9q2"))
 
 
-def test_submissions_are_read_back_in_their_order():
-    record = Record.create(a_plan("k3f9q2"))
+def test_submissions_are_read_back_in_their_order(tmp_path):
+    record = Record.create(a_plan("k3f9q2", root=tmp_path))
+    make_directory(record.where.links)
     for number in (2, 10, 1):
         record.write_submission(submission(number))
+    record.write_submission(submission("x", token="k3f9q2.7-2"))
 
     assert [one.number for one in record.submissions] == [1, 2, 10]
     assert record.submissions[0] == submission(1)
+    assert [one.token for one in record.submissions_of(7)][-1] == "k3f9q2.7-2"
 
 
 def test_the_end_carries_a_summary_so_that_one_file_tells_all():

@@ -249,9 +249,62 @@ def test_a_refused_submission_is_a_failed_launch_with_the_schedulers_words(make,
 
 
 def test_a_later_submission_that_was_refused_does_not_hide_the_one_that_runs(make, slurm):
-    run = make().submit("failed", number=2)
+    run = make().link(2, None, state="failed")
     slurm.tell(Job("123", None, "RUNNING"))
     assert the(slurm, run).state == "RUNNING"
+
+
+def in_jobs(slurm, **states):
+    for job, state in states.items():
+        slurm.tell(Job(job.removeprefix("job"), None, state))
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({"job123": "RUNNING", "job124": "PENDING"}, ("RUNNING", "123")),
+        ({"job123": "FAILED", "job124": "PENDING"}, ("PENDING", "124")),
+        ({"job123": "NODE_FAIL", "job124": "RUNNING"}, ("RUNNING", "124")),
+        ({"job124": "PENDING"}, ("PENDING", "124")),
+        ({"job123": "CANCELLED", "job124": "PENDING"}, ("CANCELLED", "123")),
+        ({"job123": "FAILED", "job124": "CANCELLED"}, ("CANCELLED", "124")),
+    ],
+)
+def test_a_run_stands_as_the_first_of_its_jobs_that_has_not_ended_and_one_question_tells(make, slurm, states, expected):
+    run = make().link(2, "124").ending("REQUEUED", cause="limit", final=False)
+    in_jobs(slurm, **states)
+
+    status = the(slurm, run)
+
+    assert ((status.state, status.job), len(slurm.polls)) == (expected, 1)
+
+
+def test_a_job_that_was_left_behind_is_not_asked_about_again(make, slurm):
+    run = make().link(2, "124").link(3, "125").ending("REQUEUED", cause="limit", final=False)
+    in_jobs(slurm, job123="FAILED", job124="RUNNING", job125="PENDING")
+    the(slurm, run)
+
+    the(slurm, run)
+
+    assert slurm.polls == [("123", "124", "125"), ("124", "125")]
+
+
+def test_an_attempt_that_was_interrupted_and_waits_for_the_next_is_pending(make, slurm):
+    run = make().link(2, "124").ending("REQUEUED", cause="node-lost", final=False)
+    in_jobs(slurm, job123="NODE_FAIL", job124="PENDING")
+    assert the(slurm, run).verdict.message == "waits for attempt 2"
+
+
+def test_each_element_stands_as_its_own_jobs_do(make, slurm):
+    run = make(indices=range(3)).link(2, "130", element=1)
+    run.ending("REQUEUED", element=1, cause="limit", final=False)
+    for job in (Job("123", 0, "RUNNING"), Job("123", 1, "FAILED"), Job("130", 1, "PENDING"), Job("123", 2, "PENDING")):
+        slurm.tell(job)
+
+    status = the(slurm, run)
+
+    assert status.to_json()["elements"] == {"RUNNING": "0", "PENDING": "1-2"}
+    assert (status.jobs[1].id, len(slurm.polls)) == ("130", 1)
 
 
 def test_records_that_cannot_be_read_are_shown_as_such_beside_the_others(make, slurm):
@@ -374,6 +427,6 @@ class TestArrays:
         status = the(slurm, run)
 
         OPENS.folder = None
-        assert first == (100, 1)
-        assert (len(opens.opened), len(opens.listed)) == (0, 1)
+        assert first == (100, 2)
+        assert (len(opens.opened), len(opens.listed)) == (0, 2)
         assert status.to_json()["elements"] == {"COMPLETED": "0-99", "PENDING": "100-999"}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from building import a_plan
+from serried.contract import links
 from serried.plan import Limit
 from serried.schedulers.slurm import options
 
@@ -171,12 +172,35 @@ def test_the_warning_comes_with_the_lead(limit, lead, options):
 
 
 @pytest.mark.parametrize(
-    ("restarts", "site_allows", "word"),
-    [(1, True, "--requeue"), (0, True, "--no-requeue"), (1, False, "--no-requeue"), (0, False, "--no-requeue")],
+    ("restarts", "form", "word"),
+    [(1, "requeue", "--requeue"), (0, "requeue", "--no-requeue"), (1, "successor", "--no-requeue")],
 )
-def test_requeueing_is_always_stated(restarts, site_allows, word):
-    plan = replace(at(plan_with(), requeue=site_allows), limit=Limit(restarts=restarts))
+def test_requeueing_is_always_stated(restarts, form, word):
+    plan = replace(plan_with(), limit=Limit(restarts=restarts, form=form))
     assert [each for each in argv(plan) if "requeue" in each] == [word]
+
+
+def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_the_one_before():
+    plan = replace(plan_with(extra=("--nice=9",)), limit=Limit(restarts=1, form="successor"))
+    made = options.commands(plan, {"TMPDIR": "/tmp", "HOME": "/home/ada"})
+    first = argv(plan)
+    further = [*first[:-3], "--dependency=afterany:123", *first[-3:]]
+    assert links.fill(made.submit, token="k3f9q2-2", job="123") == [
+        word.replace("k3f9q2-1", "k3f9q2-2") for word in further
+    ]
+    assert links.fill(made.cancel, job="123") == ["scancel", "123"]
+    assert made.environment == {**dict.fromkeys(options.CHANGED), "TMPDIR": "/tmp"}
+
+
+def test_the_further_job_of_an_element_is_that_element_alone():
+    plan = replace(plan_with(indices=range(10)), limit=Limit(restarts=1, form="successor"))
+    words = links.fill(options.commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", element=4)
+    assert [word for word in words if word.startswith(("--array", "--dep", "--job-name", "--output"))] == [
+        "--job-name=train-k3f9q2.4-2",
+        f"--output={D}/scheduler-%a.log",
+        "--array=4",
+        "--dependency=afterany:123_4",
+    ]
 
 
 @pytest.mark.parametrize(

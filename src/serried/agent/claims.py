@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import List, Optional
 
-from serried.agent import requests, verdict
+from serried.agent import chain, continuing, requests
+from serried.agent.afterwards import stopped
 from serried.agent.work import Work
-from serried.contract import SCHEMA, files, names
+from serried.contract import SCHEMA, files, links, names
 
 RESTARTABLE = frozenset({"cancel", "preempt", "node-lost", "agent-killed", "job-script-killed"})
 """Causes after which a scheduler may start the same job again by itself: its TERM is the same for all of them."""
@@ -30,6 +31,7 @@ def begin(work: Work, token: str, job: str) -> Work:
         what = "was withdrawn" if owner == names.WITHDRAWN else f"belongs to job {owner}"
         raise Refused(f"submission {token} {what}")
     _check_unfinished(work, job)
+    _check_turn(work, token)
     files.make_directory(work.place.attempts, work.directory_mode)
     begun = Work(work.run, work.plan, work.element, _make_next(work.place.attempts, work.directory_mode))
     _describe(begun, token, job)
@@ -68,9 +70,31 @@ def _check_unstopped(work: Work, job: str) -> None:
     if stop is None:
         return
     unknown = {"schema": SCHEMA, "run": work.plan["run"], "element": work.element, "attempt": number, "job": job}
-    stopped = verdict.stopped(files.read_json(last.exit) or unknown, stop.by)
-    files.write_json(work.place.exit, {**stopped, "attempts": number}, work.file_mode)
-    raise Refused(f"it was {stopped['message']}")
+    end = stopped(files.read_json(last.exit) or unknown, stop.by)
+    files.write_json(work.place.exit, {**end, "attempts": number}, work.file_mode)
+    raise Refused(f"it was {end['message']}")
+
+
+def _check_turn(work: Work, token: str) -> None:
+    """A further job goes on where the one before it ended, if that ended so that it may.
+
+    Where it may not, and nobody could write the end before, it is written now.
+    """
+    last = max(_numbers(work.place.attempts), default=0)
+    before = Work(work.run, work.plan, work.element, last)
+    claim = continuing.claim_of(before) if last else {}
+    if claim.get("token") == token or (not last and links.number_of(token) == 1):
+        return
+    if links.number_of(str(claim.get("token", "-0"))) != links.number_of(token) - 1:
+        raise Refused("the job that it comes after never began")
+    from serried.agent import afterwards, finish
+
+    end = files.read_json(work.place.attempt(last).exit)
+    word = chain.how_it_stands(work, links.job_of(str(claim["job"]), work.element), chain.AWAY_SECONDS)
+    told = afterwards.by_the_scheduler(end or finish.assess(before), word, is_untold=end is None)
+    result = finish.publish(before, finish.reconsider(before, told, "", next_is_here=True), token)
+    if result["state"] != names.REQUEUED:
+        raise Refused(f"it has ended already: {result['message']}")
 
 
 def _make_next(attempts: Path, mode: int) -> int:
@@ -102,5 +126,6 @@ def _describe(work: Work, token: str, job: str) -> None:
         "host": os.uname().nodename,
         "started": round(time.time(), 3),
         "attempt": work.number,
+        "position": continuing.position(work.place.checkpoints)._asdict(),
     }
     files.write_json(attempt.claim, claim, work.file_mode)

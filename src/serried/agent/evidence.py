@@ -18,6 +18,17 @@ AS_ASKED = (names.EXIT_SAVED, names.EXIT_LEFT)
 """What a rank may exit with when it was asked to save and leave; 85 only if something was saved."""
 
 
+class Obstacle(NamedTuple):
+    """What keeps a run from having another attempt."""
+
+    text: str
+    cause: Optional[str] = None
+    """The cause to give instead of what ended the attempt."""
+
+
+NO_ATTEMPT_LEFT = Obstacle("no further attempt is allowed")
+
+
 class Evidence(NamedTuple):
     run: str
     element: Optional[int]
@@ -33,8 +44,10 @@ class Evidence(NamedTuple):
     """Journals of the nodes of which the head's journal does not tell the end."""
     saved: Saved
     """What the checkpoints directory shows."""
-    may_continue: bool
-    """The restart budget and the site allow another attempt."""
+    progressed: bool
+    """Its newest checkpoint is further than the one that the attempt found."""
+    obstacle: Optional[Obstacle]
+    """What keeps the run from going on, though something was saved; None where nothing does."""
 
     def all(self, event: str) -> List[Event]:
         return [entry for entry in self.head if entry["event"] == event]

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from serried.agent import claims, diagnose, requests, saved, sweep, verdict
+from serried.agent import afterwards, chain, claims, continuing, diagnose, requests, saved, sweep, verdict
 from serried.agent.evidence import Event, Evidence, Exit, first_failure
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import files, names
+from serried.contract import files, links, names
 
 STRAGGLER_SECONDS = 10.0
 """How much longer than their grace we wait for node agents whose head was killed."""
@@ -31,10 +31,7 @@ def main(arguments: List[str]) -> int:
         make_umask(work)
         begun = claims.latest(work, options.token, options.job) or claims.begin(work, options.token, options.job)
         result = files.read_json(begun.place.attempt(begun.number).exit) or _end(begun)
-        final = _in_the_end(begun, result, options.final)
-        if final != result:
-            files.write_json(begun.place.attempt(begun.number).exit, final, work.file_mode)
-        _publish(begun, final)
+        result = publish(begun, reconsider(begun, result, options.final))
     except claims.Refused:
         print("done")
         return 0
@@ -42,7 +39,7 @@ def main(arguments: List[str]) -> int:
         print(f"serried: cannot conclude: {error}", file=sys.stderr)
         print(f"fail {verdict.LAUNCH_FAILED_CODE}")
         return 0
-    print(verdict.word(final))
+    print(afterwards.word(result, work.form))
     return 0
 
 
@@ -58,19 +55,9 @@ def _end(work: Work) -> Dict[str, Any]:
     return result
 
 
-def _in_the_end(work: Work, result: Dict[str, Any], reason: str) -> Dict[str, Any]:
-    """What has happened since the ranks ended counts too, as long as another attempt is to follow."""
-    stop = requests.by_user(work.place.attempt(work.number).control)
-    if stop and result["state"] == names.REQUEUED:
-        return verdict.stopped(result, stop.by)
-    return verdict.finalise(result, reason)
-
-
 def conclude(work: Work) -> None:
     """The head's own way, when job.sh is no more: write what is known now."""
-    result = assess(work)
-    files.write_json(work.place.attempt(work.number).exit, result, work.file_mode)
-    _publish(work, result)
+    publish(work, reconsider(work, assess(work), ""))
 
 
 def assess(work: Work) -> Dict[str, Any]:
@@ -86,6 +73,8 @@ def gather(work: Work) -> Evidence:
     claim = files.read_json(attempt.claim) or {}
     head = files.read_journal(attempt.events)
     told = {event["node"] for event in head if event["event"] == "node-ended"}
+    reason = next((event["reason"] for event in head if event["event"] == "stopping"), None)
+    progressed = continuing.position(work.place.checkpoints).is_beyond(continuing.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
         node: files.read_journal(attempt.node_events(node)) for node in range(work.nodes) if node not in told
     }
@@ -101,7 +90,8 @@ def gather(work: Work) -> Evidence:
         head=head,
         nodes=nodes,
         saved=saved.since(work.place.checkpoints, attempt.claim),
-        may_continue=work.saving_continues,
+        progressed=progressed,
+        obstacle=continuing.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
     )
 
 
@@ -112,10 +102,36 @@ def _tail(work: Work, evidence: Evidence, failure: Exit) -> List[str]:
     return diagnose.read_tail(work.place.attempt(work.number).rank_log(failure["node"], failure["rank"]))
 
 
-def _publish(work: Work, result: Dict[str, Any]) -> None:
-    """The last attempt's end is the run's or the element's, unless it goes on."""
+def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
+    """exit.json in the light of what job.sh (`final`) and the scheduler know, and of whether the run goes on."""
+    stop = requests.by_user(work.place.attempt(work.number).control)
+    if stop and result["state"] == names.REQUEUED:
+        return afterwards.stopped(result, stop.by)
+    was_ended = names.STOP_CANCEL in (final, result["cause"])
+    if was_ended and work.form != names.REQUEUE and not next_is_here:
+        word = chain.how_it_stands(work, links.job_of(result["job"], work.element))
+        final = names.STOP_PREEMPT if word == "PREEMPTED" else final
+    result = afterwards.finalise(result, final)
+    may_go_on = work.restarts and not stop and afterwards.may_go_on(result, work.form)
+    if not may_go_on or claims.is_superseded(work):
+        return result
+    progressed = bool(result.get("progress"))
+    hindrance = continuing.obstacle(work, result["cause"], progressed=progressed, next_is_here=next_is_here)
+    return afterwards.go_on(result, hindrance)
+
+
+def publish(work: Work, result: Dict[str, Any], heir: str = "") -> Dict[str, Any]:
+    """Write it; return it. The last attempt's end is the run's or the element's, unless it goes on.
+
+    `heir` is the token of the job that does this, where it is not the attempt's own.
+    """
+    attempt = work.place.attempt(work.number)
+    files.write_json(attempt.exit, result, work.file_mode)
     if result["state"] != names.REQUEUED and not claims.is_superseded(work):
         files.write_json(work.place.exit, {**result, "attempts": work.number}, work.file_mode)
+        if work.form != names.REQUEUE:
+            chain.withdraw(work, heir or str(continuing.claim_of(work).get("token", "")))
+    return result
 
 
 def _await_stragglers(work: Work) -> None:

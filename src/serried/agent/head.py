@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional
 
-from serried.agent import claims, deadline, rendezvous, system
+from serried.agent import chain, claims, deadline, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
 from serried.agent.evidence import AS_ASKED
@@ -292,4 +292,5 @@ def main(arguments: List[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"serried: cannot begin: {error}", file=sys.stderr)
         return 1
+    chain.start(work, options.token, options.job)
     return Head(work, options, launcher).run()

@@ -72,44 +72,8 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         "seconds": round(evidence.ended - evidence.started, 1),
         "nodes": [host for _, host in sorted(evidence.hosts.items())] or [evidence.host],
         "world_size": evidence.world_size,
+        "progress": evidence.progressed,
     }
-
-
-def stopped(exit_json: Dict[str, Any], by: str) -> Dict[str, Any]:
-    """How it ended after all: it was to continue, and then a user's request to stop was found."""
-    step = exit_json.get("saved_step")
-    saved = "" if step is None else f"; saved at step {step}"
-    told = {"cause": names.STOP_USER, "message": f"stopped by {by or 'its user'}{saved}"}
-    return {**exit_json, "state": names.CANCELLED, "exit_code": TERMINATED_CODE, **told}
-
-
-def finalise(exit_json: Dict[str, Any], reason: str) -> Dict[str, Any]:
-    """How it ended in the light of what only job.sh knows: it was cancelled, or could not be run again (`limit`)."""
-    cancelled = {
-        "state": names.CANCELLED,
-        "exit_code": TERMINATED_CODE,
-        "cause": names.STOP_CANCEL,
-        "message": "cancelled",
-    }
-    left_alone = {
-        "state": names.TIMEOUT,
-        "exit_code": TIMEOUT_CODE,
-        "message": "the ranks have saved, but the scheduler did not take the job back",
-    }
-    if reason == names.STOP_CANCEL and exit_json["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
-        return {**exit_json, **cancelled}
-    if reason == names.STOP_LIMIT and exit_json["state"] == names.REQUEUED:
-        return {**exit_json, **left_alone}
-    return exit_json
-
-
-def word(exit_json: Dict[str, Any]) -> str:
-    """What job.sh has to do."""
-    if exit_json["state"] == names.COMPLETED:
-        return "done"
-    if exit_json["state"] == names.REQUEUED:
-        return "requeue"
-    return f"fail {exit_json['exit_code']}"
 
 
 def _of_launch(evidence: Evidence, reason: Optional[str]) -> Verdict:
@@ -185,9 +149,9 @@ def _of_saving(evidence: Evidence, reason: str) -> Verdict:
     told = f"{what}; {_how_ranks_left(evidence, reason)}"
     if not evidence.saved.is_newer:
         return Verdict(state, code, reason, f"{told}, and nothing was saved to go on from")
-    if evidence.may_continue:
+    if evidence.obstacle is None:
         return Verdict(names.REQUEUED, names.EXIT_SAVED, reason, f"{told}, and will continue")
-    return Verdict(state, code, reason, f"{told}, and no further attempt is allowed")
+    return Verdict(state, code, evidence.obstacle.cause or reason, f"{told}, and {evidence.obstacle.text}")
 
 
 def _how_ranks_left(evidence: Evidence, reason: str) -> str:

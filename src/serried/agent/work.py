@@ -124,9 +124,14 @@ class Work:
         return str(own) if own is not None else self.resume_from or ""
 
     @property
-    def saving_continues(self) -> bool:
-        """Whether an attempt that ended with everything saved may have a next one."""
-        return bool(self.plan["site"]["requeue"]) and self.number <= int(self.plan["limit"]["restarts"])
+    def restarts(self) -> int:
+        """How many attempts there may be after the first."""
+        return int(self.plan["limit"]["restarts"])
+
+    @property
+    def form(self) -> str:
+        """How the next attempt comes about."""
+        return str(self.plan["limit"].get("form", names.REQUEUE))
 
 
 def make_umask(work: Work) -> None:

@@ -60,6 +60,8 @@ def show(name: str | None, *, as_json: bool) -> None:
         [f"resources.{key}", text, _origin(resolved, f"resources.{key}")]
         for key, text in _texts(resolved.experiment.resources).items()
     ]
+    form = "limit.continue"
+    rows.append([form, resolved.experiment.limit.continue_, _origin(resolved, form)])
     for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows]):
         console.out(line)
     if cluster.partitions:
@@ -72,7 +74,8 @@ def show(name: str | None, *, as_json: bool) -> None:
 
 def _texts(table: object) -> dict[str, str]:
     """What is set of a table, as one would write it."""
-    values = {name: (key, getattr(table, name)) for name, key in definitions.keys(type(table)).items()}
+    held = definitions.values_of(table)
+    values = {name: (key, held[name]) for name, key in definitions.keys(type(table)).items()}
     return {name: key.kind.show(value) for name, (key, value) in values.items() if value not in (None, (), "")}
 
 

@@ -69,8 +69,9 @@ def _rows(resolved: config.Resolved) -> Iterator[Row]:
         ("cluster", resolved.cluster),
     ]
     for place, table in tables:
+        held = definitions.values_of(table)
         for name, key in definitions.keys(type(table)).items():
-            yield from _row((place, name) if place else (name,), key, getattr(table, name), resolved.origins)
+            yield from _row((place, name) if place else (name,), key, held[name], resolved.origins)
 
 
 def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, config.Origin]) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
-from serried.ui.plan_lines import settings_text
+from serried.ui.plan_lines import goes_on, settings_text
 from serried.ui.text import duration, local_time, printable
 
 _LABEL = 11
@@ -59,7 +59,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         **status.to_json(),
         "plan": plan.to_json() if plan else None,
         "source": read_json(record.directory.source),
-        "submissions": [submission.to_json() for submission in record.submissions],
+        "submissions": [submission.to_json() for submission in record.submissions_of(selection.element)],
         "config": _config(selection, plan),
         "tried_out": read_json(selection.record.where.element(selection.element).results / names.SMOKE_FILE),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
@@ -107,6 +107,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
     facts.append(("size", _size(plan, status)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))
+    facts.append(("goes on", goes_on(plan) if plan else ""))
     facts.append(("source", _source(selection, plan)))
     if status.elements is not None:
         by_state = arrays.ranges_by_state(status.elements)

@@ -39,7 +39,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
     if prepared.warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
         raise click.Abort
     record = deliver(prepared)
-    job = record.submissions[0].job
+    first, *further = record.submissions
+    job = first.job
+    for link in further:
+        if link.state != "submitted":
+            console.warning(f"only {link.number - 2} further jobs are queued: {link.message}")
     if as_json:
         from serried.cli import answers
         from serried.contract import names
@@ -50,7 +54,8 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
         console.out_json(answers.runs_json([status.to_json()]))
         return
     console.say()
-    console.say(f"submitted {record.id} as job {job} of {decided.plan.site.name}")
+    more = ", ".join(str(link.job) for link in further if link.job)
+    console.say(f"submitted {record.id} as job {job} of {decided.plan.site.name}" + (f", then {more}" if more else ""))
     array = decided.plan.array
     one = record.id if array is None else f"{record.id}/{array.indices[0]}"
     console.next_steps(

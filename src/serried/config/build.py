@@ -64,7 +64,7 @@ class Builder:
         )
 
     def _table(self, table: type[Made], place: Keys) -> Made:
-        return table(**self._values(definitions.keys(table), place))
+        return table(**definitions.fields_of(table, self._values(definitions.keys(table), place)))
 
     def _values(self, keys: Mapping[str, definitions.Key], place: Keys) -> dict[str, Any]:
         """What is set of a table at `place`."""

@@ -33,7 +33,22 @@ def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None)
 
 def keys(table: type) -> dict[str, Key]:
     """The keys of a table, in the order in which they are documented."""
-    return {f.name: f.metadata["key"] for f in dataclasses.fields(table) if "key" in f.metadata}
+    return {key_of(f.name): f.metadata["key"] for f in dataclasses.fields(table) if "key" in f.metadata}
+
+
+def key_of(field: str) -> str:
+    """The key that a field holds: a word of Python's own carries an underscore behind it as a field."""
+    return field.removesuffix("_")
+
+
+def values_of(table: Any) -> dict[str, Any]:
+    """What a table that was built holds, by key."""
+    return {key_of(f.name): getattr(table, f.name) for f in dataclasses.fields(table)}
+
+
+def fields_of(table: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values`, by key, as arguments of `table`."""
+    return {f.name: values[key_of(f.name)] for f in dataclasses.fields(table) if key_of(f.name) in values}
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,12 @@ class Limit:
     grace: int = key(values.DURATION, "From TERM to KILL.", default="30s", value=30)
     silence: int | None = key(values.DURATION_OR_OFF, "Fail when no rank prints for so long.", default="off")
     restarts: int = key(values.COUNT_OR_NONE, "How many further attempts there may be.", default="0", value=0)
+    continue_: str = key(
+        Kind("`requeue`, `successor` or `prequeued`", values.choice("requeue", "successor", "prequeued")),
+        "How the next attempt comes about: see [continuing](continuing.md).",
+        default="the cluster's, else `requeue`",
+        value="requeue",
+    )
     notify: str | None = key(
         values.SIGNAL, "A signal that tells ranks to save and leave: `USR1`, `TERM` …", default="off"
     )
@@ -177,7 +198,6 @@ class Cluster:
         default="`gres`",
         value="gres",
     )
-    requeue: bool = key(values.BOOLEAN, "Whether a job may requeue itself.", default="true", value=True)
     kill_wait: int = key(values.DURATION, "From the scheduler's TERM to its KILL.", default="30s", value=30)
     local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")
     gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="asked of the cluster")

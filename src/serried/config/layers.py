@@ -115,8 +115,8 @@ def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys]
     """How strong a place is within its source, and what it sets; None when it is about something else."""
     found: tuple[int, Keys] | None
     match place:
-        case ("clusters", name, "resources", *rest):
-            found = (1, ("resources", *rest)) if name == cluster else None
+        case ("clusters", name, ("resources" | "limit") as table, *rest):
+            found = (1, (table, *rest)) if name == cluster else None
         case ("project", *_) | ("clusters", _, *_):
             found = (0, place) if place[0] == "project" or place[1] == cluster else None
         case ("defaults", *rest):

@@ -35,7 +35,11 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         ),
     ),
     ("[experiments.NAME.environment]", definitions.Environment, "What the job inherits."),
-    ("[experiments.NAME.limit]", definitions.Limit, "How it ends."),
+    (
+        "[experiments.NAME.limit]",
+        definitions.Limit,
+        "How it ends, and goes on. `[clusters.NAME.limit]` holds the same keys, as defaults for all that runs there.",
+    ),
     (
         "[clusters.NAME]",
         definitions.Cluster,

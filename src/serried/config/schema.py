@@ -52,6 +52,7 @@ ROOT = Table(
                     definitions.keys(definitions.Cluster),
                     {
                         "resources": _PARTS["resources"],
+                        "limit": _PARTS["limit"],
                         "match": Table(definitions.keys(definitions.Match)),
                         "partitions": Table(tables={EVERY: Table(definitions.keys(definitions.Partition))}),
                     },

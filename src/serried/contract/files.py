@@ -55,7 +55,12 @@ def write_text(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
 
 def write_json(path: Path, value: Any, mode: int = PRIVATE_FILE) -> None:
     """Replace `path` by `value` as JSON, whole or not at all."""
-    write_text(path, json.dumps(value, indent=1) + "\n", mode)
+    write_text(path, text_of(value), mode)
+
+
+def text_of(value: Any) -> str:
+    """`value` as every JSON file of ours holds it."""
+    return json.dumps(value, indent=1) + "\n"
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:

@@ -5,6 +5,8 @@
   commands.json                                  the same, for arrays with --each only
   scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"
+  link-commands.json                             how a job submits the next one (runs that go on in further jobs)
+  links/TOKEN.json                               each further job: what submissions/1.json is to the first
   source/                                        the unpacked snapshot, made by the first attempt
   exit.json                                      how the run ended; absent while it goes on
   attempts/K/                                    K = 1, 2, …
@@ -20,7 +22,7 @@
   elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small, lasts, on the submitting side
-  plan.json  where  submissions/S.json  source.json  diff.patch  seen.json  exit.json
+  plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
 """
 
 from __future__ import annotations
@@ -92,10 +94,15 @@ class RunDirectory(ElementDirectory):
         self.commands = path / "commands.json"
         self.source = path / "source"
         self.claims = path / "claims"
+        self.link_commands = path / "link-commands.json"
+        self.links = path / "links"
         self.elements = path / "elements"
 
     def claim(self, token: str) -> Path:
         return self.claims / token
+
+    def link(self, token: str) -> Path:
+        return self.links / f"{token}.json"
 
     def element(self, index: Optional[int]) -> ElementDirectory:
         """The element's directory; the run's own where `index` is None."""

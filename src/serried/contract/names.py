@@ -76,5 +76,10 @@ SMOKE_STEPS = 3
 SMOKE_FILE = "smoke.json"
 """Among the results: what a smoke test has tried."""
 
+# How a run goes on after an attempt.
+REQUEUE = "requeue"  # the same job runs again
+SUCCESSOR = "successor"  # a further job, submitted by the one before it as it begins
+PREQUEUED = "prequeued"  # further jobs, all submitted with the first
+
 WITHDRAWN = "withdrawn"
 """The owner that a tombstone names: no job may run under this token any more."""

@@ -61,6 +61,14 @@ ADVICE: Mapping[str, Advice] = {
             "or let it go on by itself: save at `limit.lead` before the end, exit 85, and set `limit.restarts`",
         ),
     ),
+    "no-progress": Advice(
+        "it would have gone on, but the attempt got no further than it began: the next would do the same",
+        (
+            "save more often, so that an attempt reaches a checkpoint before it is asked to stop",
+            "or give each attempt more time: serried submit --time 4h …",
+            "see what it was doing: serried logs {run} --attempt {attempt}",
+        ),
+    ),
     "node-lost": Advice(
         "a node failed under it; that is the cluster's fault, not the program's",
         ("submit it again", "leave the node out: --set 'resources.extra=[\"--exclude={host}\"]'"),

@@ -29,7 +29,7 @@ Answer = Mapping[tuple[str, int | None], Job] | None
 """What poll returned; None where the scheduler did not answer."""
 
 
-def judge_elements(evidence: Evidence, job: str, answer: Answer, now: float) -> tuple[dict[int, Verdict], Seen]:
+def judge_elements(evidence: Evidence, answer: Answer, now: float) -> tuple[dict[int, Verdict], Seen]:
     """Each element's verdict, and what to remember of it all."""
     memory = evidence.seen
     remembered = {one.element: one for one in memory.jobs}
@@ -39,7 +39,8 @@ def judge_elements(evidence: Evidence, job: str, answer: Answer, now: float) -> 
         if index in memory.ended:
             verdicts[index] = Verdict(memory.ended[index], settled=True)
             continue
-        said = None if answer is None else seen.heard(answer.get((job, index)), remembered.get(index), now)
+        before = remembered.get(index)
+        said = None if answer is None else seen.current(evidence.jobs(index), index, answer, before, now)
         word: Job | str = UNREACHABLE if answer is None else said or ABSENT
         if said is not None:
             remembered[index] = said

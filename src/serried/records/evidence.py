@@ -13,6 +13,7 @@ from typing import Any
 from serried.contract import names
 from serried.contract.files import read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
+from serried.contract.links import job_of
 from serried.records import seen
 from serried.records.moments import seconds_of
 from serried.records.record import Record, Submission, Summary
@@ -40,6 +41,16 @@ class Evidence:
     begun: frozenset[int] = frozenset()
     """Elements that have a directory."""
     indices: tuple[int, ...] = ()
+    links: Mapping[int | None, tuple[Submission, ...]] = field(default_factory=dict)
+    """Further jobs: the run's (None), and those of single elements."""
+
+    def jobs(self, element: int | None) -> list[str]:
+        """The jobs that the run or element has or may have, in their order; those that it has left behind are not."""
+        own = self.links.get(element, ()) if element is not None else ()
+        further = [link.job for link in (*self.links.get(None, ()), *own) if link.state == "submitted" and link.job]
+        first = [self.submission.job] if self.submission and self.submission.job else []
+        every, last = [*first, *further], self.seen.job(element)
+        return every[every.index(last.id) :] if last is not None and last.id in every else every
 
     @property
     def questions(self) -> list[str]:
@@ -52,10 +63,13 @@ class Evidence:
             return []
         if not self.indices:
             tells = self.ending is not None and self.ending.kind is Kind.FINAL
-            return [] if tells else [submission.job]
+            return [] if tells else self.jobs(None)
         open_ = [index for index in self.indices if index not in self.seen.ended and self._is_open(index)]
         doubtful = [index for index in open_ if index in self.begun or index in self.seen.missing]
-        return [submission.job, *(f"{submission.job}_{index}" for index in doubtful)] if open_ else []
+        further = [job_of(job, index) for index in open_ if index in self.links for job in self.jobs(index)]
+        wholes = [submission.job, *(link.job for link in self.links.get(None, ()) if link.job)]
+        asked = [*wholes, *(job_of(job, index) for index in doubtful for job in self.jobs(index)), *further]
+        return list(dict.fromkeys(asked)) if open_ else []
 
     def _is_open(self, index: int) -> bool:
         ending = self.endings.get(index)
@@ -64,7 +78,9 @@ class Evidence:
 
 def gather(record: Record) -> Evidence:
     """Read what there is. Raises RecordUnreadable where the record itself makes no sense."""
-    evidence = Evidence(record, record.summary, _decisive(record.submissions), seen.read(record))
+    memory = seen.read(record)
+    links = record.links(memory.ended.keys())
+    evidence = Evidence(record, record.summary, next(iter(record.first_submissions), None), memory, links=links)
     if evidence.summary.elements is not None:
         return _with_elements(evidence)
     document, attempt, claimed = _element(record.where)
@@ -75,13 +91,6 @@ def gather(record: Record) -> Evidence:
         attempt=attempt,
         claimed=claimed,
     )
-
-
-def _decisive(submissions: list[Submission]) -> Submission | None:
-    """The last one that may have a job; where there is none, the last."""
-    alive = [submission for submission in submissions if submission.state != "failed"]
-    last = (alive or submissions)[-1:]
-    return last[0] if last else None
 
 
 def _element(directory: ElementDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:

@@ -9,14 +9,15 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from serried.contract import SCHEMA
-from serried.contract.files import PRIVATE_DIRECTORY, make_directory, write_json, write_text
+from serried.contract.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.contract.layout import RecordDirectory, RunDirectory, run_directory, state_directory
+from serried.contract.links import element_of, number_of
 from serried.errors import SerriedError
 from serried.plan import Plan
 
@@ -134,7 +135,7 @@ class Submission:
 
     @property
     def number(self) -> int:
-        return int(self.token.rpartition("-")[2])
+        return number_of(self.token)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -220,15 +221,49 @@ class Record:
 
     @property
     def submissions(self) -> list[Submission]:
-        """All submissions, the first one first."""
+        """The run's first submission, and its further jobs in their order; without those of single elements."""
+        return [*self.first_submissions, *self.links().get(None, ())]
+
+    def submissions_of(self, element: int | None) -> list[Submission]:
+        """The jobs that the run, or an element of it, has or may have; the first one first."""
+        own = self.links().get(element, ()) if element is not None else ()
+        return [*self.submissions, *own]
+
+    def all_submissions(self) -> list[Submission]:
+        return [*self.first_submissions, *(link for links in self.links().values() for link in links)]
+
+    @property
+    def first_submissions(self) -> list[Submission]:
+        """What was handed to the scheduler first; at most one."""
         try:
             files = [int(name[:-5]) for name in os.listdir(self.directory.submissions) if name[:-5].isdecimal()]  # noqa: PTH208
         except OSError:
             return []
         return [Submission.from_json(self._read(self.directory.submission(number))) for number in sorted(files)]
 
+    def links(self, but: Container[int | None] = ()) -> dict[int | None, tuple[Submission, ...]]:
+        """Further jobs, by element (None: the run's), in their order; those of elements in `but` are not read.
+
+        They are in the run directory, because a job that submits the next one may not see the record. One that is
+        gone or torn is passed over.
+        """
+        found: dict[int | None, list[Submission]] = {}
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.where.links):  # noqa: PTH208 - a thousand, perhaps
+                token = name.removesuffix(".json")
+                element = element_of(token)
+                document = read_json(self.where.link(token)) if element not in but and token != name else None
+                if document is not None:
+                    with contextlib.suppress(RecordUnreadable):
+                        found.setdefault(element, []).append(Submission.from_json(document))
+        return {element: tuple(sorted(each, key=lambda link: link.number)) for element, each in found.items()}
+
     def write_submission(self, submission: Submission) -> None:
-        write_json(self.directory.submission(submission.number), submission.to_json())
+        """Write what became of a submission: the first into the record, a further one into the run directory."""
+        if submission.number == 1:
+            write_json(self.directory.submission(1), submission.to_json())
+        else:
+            write_json(self.where.link(submission.token), submission.to_json(), MODES[self.plan.share].file)
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:

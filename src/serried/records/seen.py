@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,9 @@ from serried.contract.files import read_json, write_json
 from serried.records.record import Record
 from serried.schedulers.indices import compress, expand
 from serried.schedulers.interface import Job
+
+Answer = Mapping[tuple[str, int | None], Job]
+"""What poll returned."""
 
 _REFRESH_SECONDS = 60.0
 """The time stamp alone is worth a write this often."""
@@ -42,6 +45,26 @@ def heard(said: Job | None, remembered: Job | None, now: float) -> Job | None:
     if said is None or remembered is None or said.state != names.PENDING or remembered.state != names.CANCELLED:
         return said
     return remembered if now - (remembered.ended or 0.0) < _OLD_WORD_SECONDS else said
+
+
+def current(
+    chain: Sequence[str], element: int | None, answer: Answer, remembered: Job | None, now: float
+) -> Job | None:
+    """Of the jobs of a run or element, in their order, the one that it stands and falls with now.
+
+    Each begins when the one before it has ended: the first that has not is the current one. After one that was
+    cancelled the others refuse to run.
+    """
+    found: Job | None = None
+    for job in chain:
+        mine = remembered if remembered is not None and remembered.id == job else None
+        said = heard(answer.get((job, element)), mine, now)
+        if said is None and mine is not None and mine.state in names.ENDED:
+            said = mine
+        found = said or found
+        if said is not None and (said.state not in names.ENDED or said.state == names.CANCELLED):
+            break
+    return found
 
 
 def read(record: Record) -> Seen:

@@ -85,19 +85,20 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> 
 def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     memory, job = evidence.seen, evidence.submission.job if evidence.submission else None
     remembered = memory.job(None)
-    said = None if answer is None else seen.heard(answer.get((job or "", None)), remembered, now)
+    said = None if answer is None else seen.current(evidence.jobs(None), None, answer, remembered, now)
     word: Job | str = UNREACHABLE if answer is None else said or ABSENT
     known = Known(remembered, memory.at, evidence.claimed, memory.missing.get(None))
     verdict = judge(word, evidence.ending, known, now)
     missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if verdict.missing else {}
     jobs = (word,) if isinstance(word, Job) else memory.jobs
     _remember(evidence, seen.Seen(memory.at if answer is None else now, jobs, missing))
-    live = word if isinstance(word, Job) else Job(job or "", None, "")
+    last = evidence.document.get("job") or job or ""
+    live = word if isinstance(word, Job) else Job(str(last), None, "")
     return RunStatus(
         evidence.record,
         evidence.summary,
         arrays.in_context(verdict, evidence),
-        job=job,
+        job=live.id or None,
         attempt=evidence.attempt,
         started=evidence.claimed,
         seconds=_seconds(evidence.document, evidence.claimed, verdict),
@@ -109,9 +110,9 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
 
 def _array(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     job = evidence.submission.job if evidence.submission else None
-    verdicts, memory = arrays.judge_elements(evidence, job or "", answer, now)
+    verdicts, memory = arrays.judge_elements(evidence, answer, now)
     _remember(evidence, memory)
-    said = {} if answer is None else {key[1]: one for key, one in answer.items() if key[0] == job}
+    said: dict[int | None, Job] = {} if answer is None else {one.element: one for one in memory.jobs}
     waiting = next((one for one in said.values() if one.state == names.PENDING), None)
     return RunStatus(
         evidence.record,

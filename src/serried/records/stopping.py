@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from serried.contract import names
 from serried.contract.files import Journal, claim, make_directory
 from serried.contract.layout import ElementDirectory
+from serried.contract.links import job_of
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.records import seen
 from serried.records.evidence import latest_attempt
@@ -124,21 +126,47 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> bool:
     if job is None or summary is None or not left:
         return True
     scheduler = registered(summary.scheduler)
+    is_whole = status.element is None and (now or status.elements is None)
+    further = withdraw_further(status, [None] if is_whole else left)
     if status.element is None and withdraw(record):
         try:
-            scheduler.cancel([job])
+            scheduler.cancel([job, *further])
         except SchedulerUnreachable:
             return False
         return True
-    is_whole = status.element is None and (now or status.elements is None)
-    scheduler.cancel([job] if is_whole else [f"{job}_{index}" for index in left])
-    remember_cancelled(record, job, waiting(status, left))
+    ids = [job] if is_whole else [job_of(_job(status, index), index) for index in left]
+    scheduler.cancel([*ids, *(each for each in further if each not in ids)])
+    remember_cancelled(status, waiting(status, left))
     return True
 
 
-def remember_cancelled(record: Record, job: str, elements: Iterable[int | None]) -> None:
+def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]:
+    """Take the claims of all jobs in which `left` of a run might go on; return those that are queued.
+
+    A job for several elements, some of which are not to be stopped, keeps its claim.
+    """
+    links, queued = status.record.links(), []
+    for element in dict.fromkeys([None, *left, *(links if left == [None] else ())]):
+        for link in links.get(element, ()):
+            if element is not None or status.element is None:
+                with contextlib.suppress(OSError):
+                    if claim(status.record.where.claim(link.token), names.WITHDRAWN) != names.WITHDRAWN:
+                        continue  # it has begun, and may be the very one that runs
+            if link.job:
+                whole = element is None and left != [None]
+                queued += [job_of(link.job, index) for index in left] if whole else [link.job]
+    return queued
+
+
+def _job(status: RunStatus, element: int | None) -> str:
+    """The job that an element is in now."""
+    found = status.jobs.get(element) if element is not None else None
+    return found.id if found else status.job or ""
+
+
+def remember_cancelled(status: RunStatus, elements: Iterable[int | None]) -> None:
     """Keep that these never began: a scheduler without accounting forgets them within minutes."""
-    before = seen.read(record)
-    cancelled = {element: Job(job, element, names.CANCELLED, ended=time.time()) for element in elements}
+    record, before = status.record, seen.read(status.record)
+    cancelled = {one: Job(_job(status, one), one, names.CANCELLED, ended=time.time()) for one in elements}
     others = tuple(one for one in before.jobs if one.element not in cancelled)
     seen.write(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))

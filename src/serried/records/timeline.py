@@ -10,7 +10,7 @@ from serried.contract.files import read_journal, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.moments import iso, seconds_of
-from serried.records.record import Record
+from serried.records.record import Record, Submission
 from serried.records.signals import signal_name
 
 _REASONS = {
@@ -71,18 +71,24 @@ def attempts(directory: ElementDirectory) -> list[Attempt]:
 
 def timeline(record: Record, element: int | None = None) -> list[Event]:
     """Every event that is known, the earliest first; node clocks may differ by a little."""
-    events = [*_submitted(record)]
+    events = [*_submitted(record, element)]
     for attempt in attempts(record.where.element(element)):
         events += _of_attempt(attempt, record.summary.nodes)
     return sorted(events, key=lambda event: event.t)
 
 
-def _submitted(record: Record) -> Iterator[Event]:
-    for submission in record.submissions:
+def _submitted(record: Record, element: int | None) -> Iterator[Event]:
+    for submission in record.submissions_of(element):
         at = seconds_of(submission.at)
         if at is not None:
-            words = {"submitted": f"submitted to {submission.cluster} as job {submission.job}"}
+            words = {"submitted": _as_job(submission)}
             yield Event(at, words.get(submission.state, f"submission {submission.number}: {submission.state}"))
+
+
+def _as_job(submission: Submission) -> str:
+    if submission.number == 1:
+        return f"submitted to {submission.cluster} as job {submission.job}"
+    return f"job {submission.job} was submitted, to go on after it"
 
 
 def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serried.contract.files import MODES
+from serried.contract.links import Commands
 from serried.plan import Plan
 
 
@@ -50,8 +51,17 @@ class Scheduler(Protocol):
     def calls(self) -> Mapping[str, int]:
         """How often each of the scheduler's commands was started by this object: what a question costs, for tests."""
 
-    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
-        """The command that submits `plan`'s job.sh under `token`. Pure."""
+    def submission(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    ) -> Submission:
+        """The command that submits `plan`'s job.sh under `token`. Pure.
+
+        `after` is a job (`123`) or element (`123_4`) that must have ended before, however it did; `element` makes it
+        a job for that one element of the array.
+        """
+
+    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
+        """What a job of `plan` needs to submit the next one; `environment` is what the first is submitted with."""
 
     def submit(self, submission: Submission) -> str:
         """Hand it over; return the job id.

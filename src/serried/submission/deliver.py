@@ -14,6 +14,8 @@ from pathlib import Path
 
 from serried import schedulers, snapshot
 from serried.contract.files import MODES
+from serried.contract.links import token_of
+from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionUncertain
 from serried.plan import Plan
 from serried.records.moments import iso
@@ -52,6 +54,8 @@ def deliver(prepared: Prepared) -> Record:
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
     with plain_errors(record.directory.path):
         record.write_submission(dataclasses.replace(submission, state="submitted", job=job))
+    if plan.has_links and plan.limit.form == PREQUEUED:
+        prequeue(record, prepared, plan, job)
     return record
 
 
@@ -73,7 +77,7 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
         record = Record.create(plan)
     try:
         with plain_errors(record.directory.path):
-            record.write_submission(_intent(prepared, plan))
+            record.write_submission(intent(prepared.token, plan))
             directory.write_source(record, prepared, plan, archive)
         with plain_errors(root):
             directory.make_run_directory(prepared, plan)
@@ -88,9 +92,10 @@ def sources_directory(plan: Plan) -> Path:
     return Path(plan.directory).parents[1] / "sources"
 
 
-def _intent(prepared: Prepared, plan: Plan) -> Submission:
+def intent(token: str, plan: Plan) -> Submission:
+    """What the record says before the scheduler is called."""
     return Submission(
-        token=prepared.token,
+        token=token,
         state="submitting",
         cluster=plan.site.name,
         scheduler=plan.site.scheduler,
@@ -98,6 +103,27 @@ def _intent(prepared: Prepared, plan: Plan) -> Submission:
         by_pid=os.getpid(),
         by_host=os.uname().nodename,
     )
+
+
+def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
+    """Submit the further jobs of a run, each to come after any end of the one before, until the scheduler refuses one.
+
+    What became of each is in the run directory, as intent first. An interruption leaves those that were submitted.
+    """
+    scheduler = schedulers.get(plan.site.scheduler)
+    for number in range(2, plan.limit.restarts + 2):
+        link = intent(token_of(plan.run, None, number), plan)
+        handover = scheduler.submission(plan, link.token, prepared.environment, after=job)
+        with plain_errors(record.where.path):
+            record.write_submission(link)
+        try:
+            job = scheduler.submit(handover)
+        except SerriedError as error:
+            state = "uncertain" if isinstance(error, SubmissionUncertain) else "failed"
+            message = " ".join(filter(None, (error.message, error.details)))
+            record.write_submission(dataclasses.replace(link, state=state, message=message))
+            return
+        record.write_submission(dataclasses.replace(link, state="submitted", job=job))
 
 
 def _note_uncertain(record: Record, submission: Submission, message: str) -> None:

@@ -30,6 +30,9 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     write_text(where.job_script, prepared.script, modes.file)
     if prepared.each:
         write_json(where.commands, [list(command) for command in prepared.each], modes.file)
+    if prepared.commands:
+        where.links.mkdir(mode=modes.directory)
+        write_json(where.link_commands, prepared.commands.to_json(), modes.file)
     script.write_agent(where.agent, modes.file)
     script.write_library(where.library, modes.file)
     return where

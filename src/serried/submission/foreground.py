@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from serried.contract.files import read_json
-from serried.contract.names import CANCELLED
+from serried.contract.names import CANCELLED, REQUEUE
 from serried.records.record import Record
 from serried.submission import directory
 from serried.submission.deliver import establish
@@ -43,6 +43,9 @@ def run_here(
     """
     from serried.schedulers.local import here
 
+    # Who sits in front of it need not queue again: it goes on in this very job.
+    limit = dataclasses.replace(prepared.plan.limit, form=REQUEUE)
+    prepared = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, limit=limit), commands=None)
     record, plan = establish(prepared)
     submission = record.submissions[0]
     several = plan.world_size > 1 or plan.array is not None

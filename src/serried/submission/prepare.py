@@ -15,6 +15,7 @@ from pathlib import Path
 from serried import config, inherit, schedulers, script, shell, snapshot
 from serried.config.env_file import read_env_file
 from serried.contract import settings
+from serried.contract.links import Commands
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.schedulers.interface import Submission
@@ -31,6 +32,8 @@ class Prepared:
     """What the job inherits. Holds the values of secrets: never print more than its names."""
     handover: Submission
     """What the scheduler is given."""
+    commands: Commands | None
+    """How a job submits the next one; None where each attempt is the same job's."""
     script: str
     """job.sh"""
     survey: Survey | None
@@ -72,6 +75,7 @@ def prepare(
         token=token,
         environment=environment,
         handover=handover,
+        commands=scheduler.commands(plan, environment) if plan.has_links else None,
         script=_script(plan, handover),
         survey=surveyed,
         revision=snapshot.read_revision(project),

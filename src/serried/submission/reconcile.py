@@ -31,7 +31,7 @@ BETWEEN_SECONDS = 5.0
 def find_out(record: Record) -> None:
     """Before anything is said of a run: reconcile it, if there is anything to reconcile."""
     with contextlib.suppress(RecordUnreadable):
-        if record.end is None and any(submission.state in OPEN for submission in record.submissions):
+        if record.end is None and any(submission.state in OPEN for submission in record.all_submissions()):
             reconcile(record)
 
 
@@ -42,7 +42,7 @@ def reconcile(record: Record, now: float | None = None) -> bool:
     """
     moment = time.time() if now is None else now
     settled = True
-    for submission in record.submissions:
+    for submission in record.all_submissions():
         if submission.state not in OPEN or (submission.state == "submitting" and is_at_work(submission, moment)):
             continue
         found = _find_out(record, submission, moment)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from serried.contract.names import PREQUEUED, REQUEUE, SUCCESSOR
 from serried.contract.settings import spelled
 from serried.plan import Allocation, Plan
 from serried.snapshot import Revision, Survey
@@ -30,6 +31,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         lines.insert(1, ("config", settings_text(plan.config)))
     if plan.smoke:
         lines.insert(0, ("smoke", smoke_text(plan)))
+    if plan.limit.restarts:
+        lines.append(("goes on", goes_on(plan)))
     if plan.resume:
         lines.insert(1, ("resumes", str(plan.resume)))
     if plan.array:
@@ -53,6 +56,20 @@ def smoke_text(plan: Plan) -> str:
         f"a smoke test: with `serried.train` it ends after {plan.smoke} steps; other programs can only be told, "
         f"by SERRIED_SMOKE={plan.smoke}"
     )
+
+
+FORMS = {
+    REQUEUE: "the job requeues itself",
+    SUCCESSOR: "each in a job that the one before it submits as it begins",
+    PREQUEUED: "each in a job of its own, queued now",
+}
+
+
+def goes_on(plan: Plan) -> str:
+    """Whether and how further attempts come about; empty where there may be none."""
+    if not plan.limit.restarts:
+        return ""
+    return f"in up to {_count(plan.limit.restarts, 'further attempt')}: {FORMS[plan.limit.form]}"
 
 
 def _cluster(plan: Plan) -> str:

@@ -43,6 +43,7 @@ if [[ $word == requeue ]]; then
 fi
 case $word in
   done) exit 0 ;;
+  next) exit 85 ;; # saved; the next job of this run goes on
   fail\ *) exit "${word#fail }" ;;
   *) exit 70 ;;
 esac

@@ -15,6 +15,8 @@ from serried.schedulers.local.state import WHOLE
 from serried.schedulers.naming import job_name
 
 PROGRAM = Path(__file__).with_name("main.py")
+COMMAND = (sys.executable, "-I", str(PROGRAM))
+"""-I: what the job's environment says to Python is for the job."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,16 @@ class Request:
     elements: tuple[str, ...] = (WHOLE,)
     parallel: int | None = None
     requeue: bool = False
+    after: str = ""
+    """A job, or `123_4`, that must have ended before."""
     umask: int = -1
     """For job.sh; -1 is its supervisor's."""
 
     def argv(self) -> tuple[str, ...]:
-        """The command that supervises this job. -I: what the job's environment says to Python is for the job."""
+        """The command that supervises this job, and prints its id."""
         limit = [] if self.time_seconds is None else [f"--time={self.time_seconds}", f"--lead={self.lead_seconds}"]
         return (
-            sys.executable,
-            "-I",
-            str(PROGRAM),
+            *COMMAND,
             f"--job-name={self.name}",
             f"--chdir={self.directory}",
             f"--{self.pool}s={self.need}",
@@ -47,6 +49,7 @@ class Request:
             f"--kill-wait={self.kill_wait_seconds}",
             *self._array(),
             *(["--requeue"] if self.requeue else []),
+            *([f"--after={self.after}"] if self.after else []),
             "--",
             *self.command,
         )
@@ -54,12 +57,15 @@ class Request:
     def _array(self) -> list[str]:
         if self.elements == (WHOLE,):
             return []
+        if len(self.elements) == 1:
+            return [f"--array={self.elements[0]}"]
         throttle = f"%{self.parallel}" if self.parallel else ""
         return [f"--array={indices.compress(map(int, self.elements))}{throttle}"]
 
 
-def of_plan(plan: Plan, token: str) -> Request:
+def of_plan(plan: Plan, token: str, *, after: str = "", element: str = "") -> Request:
     allocation = plan.allocation
+    elements = (element,) if element else _elements(plan)
     return Request(
         name=job_name(plan.name, token),
         directory=plan.directory,
@@ -69,10 +75,15 @@ def of_plan(plan: Plan, token: str) -> Request:
         time_seconds=allocation.time_seconds,
         lead_seconds=plan.lead_seconds,
         kill_wait_seconds=plan.site.kill_wait_seconds,
-        elements=tuple(map(str, sorted(set(plan.array.indices)))) if plan.array else (WHOLE,),
+        elements=elements,
         parallel=plan.array.parallel if plan.array else None,
         requeue=plan.may_requeue,
+        after=after,
     )
+
+
+def _elements(plan: Plan) -> tuple[str, ...]:
+    return tuple(map(str, sorted(set(plan.array.indices)))) if plan.array else (WHOLE,)
 
 
 def parse(words: Sequence[str]) -> Request:
@@ -88,6 +99,7 @@ def parse(words: Sequence[str]) -> Request:
     parser.add_argument("--kill-wait", type=int, default=30)
     parser.add_argument("--array")
     parser.add_argument("--requeue", action="store_true")
+    parser.add_argument("--after", default="")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(words)
     listed, _, throttle = (given.array or "").partition("%")
@@ -103,4 +115,5 @@ def parse(words: Sequence[str]) -> Request:
         elements=tuple(map(str, indices.expand(listed))) if listed else (WHOLE,),
         parallel=int(throttle) if throttle else None,
         requeue=given.requeue,
+        after=given.after,
     )

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from serried.contract import names
+from serried.contract.environment import scrub
 from serried.contract.files import MODES
 from serried.errors import UsageError
 from serried.plan import Plan
-from serried.schedulers.environment import scrub
 from serried.schedulers.local import argv, machine, state
 from serried.schedulers.local.argv import Request
 from serried.schedulers.local.machine import CPU

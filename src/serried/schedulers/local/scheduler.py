@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serried import shell
+from serried.clusters.machine import VISIBLE
+from serried.contract import links
+from serried.contract.environment import scrub
 from serried.contract.files import MODES
+from serried.contract.links import Commands
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
-from serried.schedulers.environment import scrub
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.local import argv, machine, process, slots, state
 from serried.schedulers.local.process import Identity
@@ -26,6 +29,7 @@ START_TIMEOUT_SECONDS = 60.0
 REASONS = {
     "Priority": "other jobs are ahead of it in this machine's queue",
     "Resources": "it is next in line; the slots it asks for are in use",
+    "Dependency": "it goes on where another job of its run ends, and that has not ended yet",
     "JobArrayTaskLimit": "as many elements run as `--parallel` allows",
     "NonZeroExitCode": "its script ended with a non-zero exit code",
     state.SUPERVISOR_GONE: "the process that looked after it is gone: it was killed, or the machine restarted",
@@ -43,9 +47,21 @@ class Local:
     def calls(self) -> Mapping[str, int]:
         return self._calls
 
-    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
-        request = argv.of_plan(plan, token)
+    def submission(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    ) -> Submission:
+        request = argv.of_plan(plan, token, after=after, element=element)
         return Submission(request.argv(), scrub(environment), umask=MODES[plan.share].umask)
+
+    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - a job keeps the rest
+        element = links.ELEMENT if plan.array else ""
+        return Commands(
+            submit=self.submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
+            cancel=(*argv.COMMAND, "cancel", links.JOB),
+            ask=(*argv.COMMAND, "ask", links.JOB),
+            # A job sees its own GPUs alone.
+            environment={VISIBLE: os.environ.get(VISIBLE)},
+        )
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)

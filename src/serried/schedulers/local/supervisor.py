@@ -9,9 +9,12 @@ import os
 import select
 import signal
 import socket
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from serried.contract import names
 from serried.errors import SerriedError
 from serried.schedulers.local import argv, machine, slots, state
 from serried.schedulers.local.argv import Request
@@ -22,6 +25,7 @@ from serried.schedulers.local.state import JobFolder
 from serried.schedulers.local.task import Task
 
 LONGEST_PAUSE_SECONDS = 1.0
+DEPENDENCY_PAUSE_SECONDS = 0.5
 SHORTEST_PAUSE_SECONDS = 0.02
 QUEUE_PAUSE_SECONDS = 0.1
 """Times the place in the queue: the next in line looks most often."""
@@ -41,6 +45,7 @@ class Supervisor:
         self._me = myself()
         self._written: dict[str, state.Standing] = {}
         self._place = 0
+        self._waits_for = request.after
 
     def run(self, pause: Callable[[float], None], seize: Sequence[str] = ()) -> None:
         """Look after the job until it has ended; `seize` are slots to take without queueing, if free or not."""
@@ -71,6 +76,10 @@ class Supervisor:
 
     def _start_what_may(self, seize: Sequence[str]) -> None:
         waiting = [task for task in self._unended() if not task.is_running]
+        if not self._may_queue():
+            for task in waiting:
+                task.wait_because("Dependency")
+            return
         running = sum(task.is_running for task in self.tasks)
         for task in waiting:
             if self._request.parallel and running >= self._request.parallel:
@@ -79,6 +88,18 @@ class Supervisor:
             if not self._start(task, seize):
                 return
             running += 1
+
+    def _may_queue(self) -> bool:
+        """Whether the job that this one comes after has ended, or is forgotten."""
+        if self._waits_for:
+            number, _, element = self._waits_for.partition("_")
+            before = JobFolder(self._root / "jobs" / number).jobs()
+            if any(job.state not in names.ENDED for job in before if element in ("", str(job.element))):
+                return False
+            self._waits_for = ""
+            for task in self.tasks:
+                task.queued = time.time()
+        return True
 
     def _start(self, task: Task, seize: Sequence[str]) -> bool:
         """Whether its turn had come."""
@@ -107,6 +128,8 @@ class Supervisor:
             table.release((self._folder.number, task.element))
 
     def _until_next(self) -> float:
+        if self._waits_for:
+            return DEPENDENCY_PAUSE_SECONDS
         waits = any(not task.is_running for task in self._unended())
         queue = QUEUE_PAUSE_SECONDS * (1 + self._place) if waits else LONGEST_PAUSE_SECONDS
         due = min((task.next_moment() for task in self.tasks), default=LONGEST_PAUSE_SECONDS)
@@ -138,7 +161,9 @@ def main(words: Sequence[str]) -> int:
     interrupt_by(supervisor, signal.SIGTERM, signal.SIGINT)
     folder.commit(request.name, request.elements, refused=problem)
     if problem:
+        print(f"this machine cannot run the job: {problem}", file=sys.stderr)
         return 1
+    print(folder.number, flush=True)
     _write_to(folder.path / "supervisor.log")
     supervisor.run(lambda seconds: _sleep(waker, seconds))
     return 0

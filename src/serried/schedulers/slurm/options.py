@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from serried.contract import links
+from serried.contract.environment import scrub
 from serried.contract.files import MODES
 from serried.contract.layout import RunDirectory
+from serried.contract.links import Commands
 from serried.plan import Allocation, Plan
 from serried.schedulers import indices
-from serried.schedulers.environment import scrub
 from serried.schedulers.interface import Submission
 from serried.schedulers.naming import job_name
 
@@ -22,11 +24,39 @@ LONGEST_LEAD = 65535
 """What `--signal` can carry."""
 
 
-def submission(plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
+CHANGED = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "TMPDIR")
+"""Variables that Slurm, or a site's plug-in, sets in a job to what is true of that job alone."""
+
+ASK = """
+said=$(squeue --noheader --states=all --jobs="$1" --Format=State:40,PreemptTime:40 2>&1) ||
+  case $said in *"Invalid job id"*) said='' ;; *) exit 1 ;; esac
+[[ -n $said ]] || said=$(sacct --noheader --allocations --parsable2 --jobs="$1" --format=State 2>/dev/null)
+read -r state preempted _ <<<"$said"
+[[ $preempted == [0-9]* ]] && state=PREEMPTED
+echo "$state"
+"""
+"""How a job stands. Of one that is just ending `squeue` says COMPLETING, and no more but when it was preempted."""
+
+
+def submission(
+    plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+) -> Submission:
     """The `sbatch` command that submits `plan`'s job.sh under `token`."""
     script = plan.directory + "/job.sh"
-    argv = ("sbatch", "--parsable", *_options(plan, token), *plan.allocation.extra, script, token)
+    waits = [f"--dependency=afterany:{after}"] if after else []
+    argv = ("sbatch", "--parsable", *_options(plan, token, element), *waits, *plan.allocation.extra, script, token)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
+
+
+def commands(plan: Plan, environment: Mapping[str, str]) -> Commands:
+    """The same for the next job, and how it is cancelled and asked about, to be filled in by a job."""
+    element = links.ELEMENT if plan.array else ""
+    return Commands(
+        submit=submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
+        cancel=("scancel", links.JOB),
+        ask=("/bin/bash", "-c", ASK, "ask", links.JOB),
+        environment={name: environment.get(name) for name in CHANGED},
+    )
 
 
 def walltime(seconds: int) -> str:
@@ -37,7 +67,7 @@ def walltime(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:00" if days else f"{hours}:{minutes:02}:00"
 
 
-def _options(plan: Plan, token: str) -> list[str]:
+def _options(plan: Plan, token: str, element: str) -> list[str]:
     allocation = plan.allocation
     return [
         f"--job-name={job_name(plan.name, token)}",
@@ -53,7 +83,7 @@ def _options(plan: Plan, token: str) -> list[str]:
         *_queue(allocation),
         "--requeue" if plan.may_requeue else "--no-requeue",
         "--export=ALL",
-        *_array(plan),
+        *_array(plan, element),
     ]
 
 
@@ -110,7 +140,9 @@ def _queue(allocation: Allocation) -> list[str]:
     return [*options, "--exclusive"] if allocation.exclusive else options
 
 
-def _array(plan: Plan) -> list[str]:
+def _array(plan: Plan, element: str) -> list[str]:
+    if element:
+        return [f"--array={element}"]
     if plan.array is None:
         return []
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from serried import shell
+from serried.contract.environment import CHOSEN_CLUSTER, scrub
+from serried.contract.links import Commands
 from serried.errors import (
     MissingProgramError,
     SchedulerUnreachable,
@@ -18,7 +20,6 @@ from serried.errors import (
 )
 from serried.plan import Plan
 from serried.schedulers.cache import Cache
-from serried.schedulers.environment import CHOSEN_CLUSTER, scrub
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
 from serried.schedulers.slurm import options, parse, reasons
@@ -48,8 +49,13 @@ class Slurm:
     def calls(self) -> Mapping[str, int]:
         return self._calls
 
-    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
-        return options.submission(plan, token, environment)
+    def submission(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    ) -> Submission:
+        return options.submission(plan, token, environment, after=after, element=element)
+
+    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
+        return options.commands(plan, environment)
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)

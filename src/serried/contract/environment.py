@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Dict, Mapping
 
 from serried.contract import names
 
@@ -13,7 +13,7 @@ SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANC
 """Prefixes of variables that would override our options, or tell a job that it is another."""
 
 
-def scrub(environment: Mapping[str, str]) -> dict[str, str]:
+def scrub(environment: Mapping[str, str]) -> Dict[str, str]:
     """`environment` without what belongs to the job we may be in."""
     return {
         name: value

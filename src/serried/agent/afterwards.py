@@ -1,0 +1,101 @@
+"""exit.json in the light of what is known only afterwards, by job.sh or by the scheduler. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from serried.agent.evidence import Obstacle
+from serried.agent.verdict import NODE_FAIL_CODE, TERMINATED_CODE, TIMEOUT_CODE
+from serried.contract import names
+
+End = Dict[str, Any]
+"""An attempt's exit.json."""
+
+INTERRUPTED = frozenset({"preempt", "node-lost", "agent-killed", "job-script-killed"})
+"""Causes that are not the program's: it was not asked, so it need not have asked to go on."""
+
+WERE_CANCELLED = ("CANCELLED", "REVOKED")
+WERE_ON_A_LOST_NODE = ("NODE_FAIL", "BOOT_FAIL")
+
+_CANCELLED = {
+    "state": names.CANCELLED,
+    "exit_code": TERMINATED_CODE,
+    "cause": names.STOP_CANCEL,
+    "message": "cancelled",
+}
+_PREEMPTED = {
+    "state": names.PREEMPTED,
+    "exit_code": TERMINATED_CODE,
+    "cause": names.STOP_PREEMPT,
+    "message": "preempted",
+}
+_LEFT_ALONE = {
+    "state": names.TIMEOUT,
+    "exit_code": TIMEOUT_CODE,
+    "message": "the ranks have saved, but the scheduler did not take the job back",
+}
+
+
+def stopped(end: End, by: str) -> End:
+    """How it ended after all: it was to continue, and then a user's request to stop was found."""
+    step = end.get("saved_step")
+    saved = "" if step is None else f"; saved at step {step}"
+    told = {"cause": names.STOP_USER, "message": f"stopped by {by or 'its user'}{saved}"}
+    return {**end, "state": names.CANCELLED, "exit_code": TERMINATED_CODE, **told}
+
+
+def finalise(end: End, reason: str) -> End:
+    """How it ended by what job.sh knows: it was cancelled, or `preempt`ed, or could not be run again (`limit`)."""
+    if reason == names.STOP_CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
+        return {**end, **_CANCELLED}
+    if reason == names.STOP_PREEMPT and end["cause"] == names.STOP_CANCEL:
+        return {**end, **_PREEMPTED}
+    if reason == names.STOP_LIMIT and end["state"] == names.REQUEUED:
+        return {**end, **_LEFT_ALONE}
+    return end
+
+
+def by_the_scheduler(end: End, word: Optional[str], *, is_untold: bool) -> End:
+    """How an attempt ended by the scheduler's word for its job; "" and None are no word.
+
+    `is_untold`: nobody lived to write the end, and `end` is what was found afterwards. Where the scheduler does not
+    know it either the attempt is lost: it may have been cancelled.
+    """
+    if word in WERE_CANCELLED:
+        return {**end, **_CANCELLED} if is_untold else finalise(end, names.STOP_CANCEL)
+    if word == "PREEMPTED":
+        return {**end, **_PREEMPTED} if is_untold else finalise(end, names.STOP_PREEMPT)
+    if is_untold and word in WERE_ON_A_LOST_NODE:
+        message = f"node {end['nodes'][0]} was lost"
+        told = {"state": names.NODE_FAIL, "exit_code": NODE_FAIL_CODE, "cause": "node-lost", "message": message}
+        return {**end, **told}
+    if is_untold and not word and end["cause"] in INTERRUPTED:
+        message = f"nothing says how job {end['job']} ended, so no attempt may follow it"
+        return {**end, "state": names.LOST, "exit_code": 1, "cause": "lost", "message": message}
+    return end
+
+
+def may_go_on(end: End, form: str) -> bool:
+    """Whether it was interrupted, so that another attempt may go on without the program's asking for it."""
+    if end["state"] == names.REQUEUED or end["cause"] not in INTERRUPTED:
+        return False
+    return end["cause"] != "job-script-killed" or form != names.REQUEUE  # nobody is left to requeue it
+
+
+def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
+    """An interrupted attempt's end, where another one goes on or `obstacle` keeps it from that."""
+    if obstacle is None:
+        message = f"{end['message']}; another attempt goes on"
+        return {**end, "state": names.REQUEUED, "exit_code": names.EXIT_SAVED, "message": message}
+    if obstacle.text in end["message"]:
+        return end
+    return {**end, "cause": obstacle.cause or end["cause"], "message": f"{end['message']}; {obstacle.text}"}
+
+
+def word(end: End, form: str) -> str:
+    """What job.sh has to do."""
+    if end["state"] == names.COMPLETED:
+        return "done"
+    if end["state"] == names.REQUEUED:
+        return "requeue" if form == names.REQUEUE else "next"
+    return f"fail {end['exit_code']}"

@@ -1,0 +1,73 @@
+"""What keeps a run from going on after an attempt: no attempt left, nothing reached, or no job to go on in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Dict, NamedTuple, Optional
+
+from serried.agent import chain
+from serried.agent.evidence import NO_ATTEMPT_LEFT, Obstacle
+from serried.agent.work import Work
+from serried.contract import checkpoints, files, names
+
+
+class Position(NamedTuple):
+    """How far the newest checkpoint is."""
+
+    step: Optional[int]
+    """Of the newest whole one that `serried.train` wrote; None where there is none."""
+    newest: int
+    """When the newest file was changed, nanoseconds since the epoch by the file server's clock; 0 is none."""
+
+    def is_beyond(self, other: Position) -> bool:
+        if self.step is not None and other.step is not None:
+            return self.step > other.step
+        return self.newest > other.newest
+
+
+def position(directory: Path) -> Position:
+    whole = checkpoints.newest(directory)
+    match = checkpoints.STEP.fullmatch(whole.name) if whole is not None else None
+    paths = (os.path.join(at, name) for at, _, found in os.walk(directory) for name in found)  # noqa: PTH118
+    return Position(int(match[1]) if match else None, max(map(_changed, paths), default=0))
+
+
+def claim_of(work: Work) -> Dict[str, Any]:
+    """attempt.json."""
+    return files.read_json(work.place.attempt(work.number).claim) or {}
+
+
+def where_it_began(claim: Dict[str, Any]) -> Position:
+    """What `attempt.json` says of the checkpoints that the attempt found."""
+    found = claim.get("position") or {}
+    return Position(found.get("step"), int(found.get("newest", 0)))
+
+
+def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_here: bool = False) -> Optional[Obstacle]:
+    """What keeps this attempt from having a next one; None where nothing does.
+
+    `reason` is why it was asked to stop; with `next_is_here` the job that asks is the one to make the next.
+    """
+    if work.number > work.restarts:
+        return NO_ATTEMPT_LEFT
+    if not progressed and (reason == names.STOP_LIMIT or _stood_still(work, work.number - 1)):
+        began = where_it_began(claim_of(work))
+        where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
+        return Obstacle(f"no checkpoint is further than {where}", "no-progress")
+    if work.form == names.REQUEUE or next_is_here:
+        return None
+    absent = chain.missing(work, str(claim_of(work).get("token", "")))
+    return Obstacle(absent) if absent else None
+
+
+def _stood_still(work: Work, number: int) -> bool:
+    """Whether attempt `number` got no further than it began."""
+    return number > 0 and (files.read_json(work.place.attempt(number).exit) or {}).get("progress") is False
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0

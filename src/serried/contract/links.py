@@ -1,0 +1,69 @@
+"""How a job submits the next one, cancels it, and asks about the one before: commands with blanks, `links.json`.
+
+A scheduler on the submitting side writes them once, a job fills in the blanks. A blank holds a NUL, which no
+argument of a program can, so that nothing else is ever taken for one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from serried.contract import SCHEMA
+from serried.contract.files import read_json
+
+TOKEN = "\0the token\0"  # noqa: S105 - names a submission, opens nothing
+JOB = "\0job\0"
+"""A job, or an element of one as the scheduler writes it."""
+ELEMENT = "\0element\0"
+
+
+class Commands(NamedTuple):
+    submit: Sequence[str]
+    """Submits the job TOKEN, after any end of JOB (for an array as its one element ELEMENT); prints the new id."""
+    cancel: Sequence[str]
+    """Cancels JOB."""
+    ask: Sequence[str]
+    """Prints how JOB stands, in one word; nothing where it is not known (any more). Not 0: nobody answers."""
+    environment: Mapping[str, Optional[str]]
+    """Variables that the scheduler changes in a job, as they were, for the next one; None is unset."""
+
+    def to_json(self) -> Dict[str, Any]:
+        return {"schema": SCHEMA, **self._asdict()}
+
+
+def read(path: Path) -> Optional[Commands]:
+    """None where there are none."""
+    found = read_json(path)
+    if found is None:
+        return None
+    return Commands(*(found[name] for name in Commands._fields))
+
+
+def fill(command: Sequence[str], *, token: str = "", job: str = "", element: Optional[int] = None) -> List[str]:
+    """`command` with its blanks filled in."""
+    blanks = {TOKEN: token, JOB: job, ELEMENT: "" if element is None else str(element)}
+    words = list(command)
+    for blank, value in blanks.items():
+        words = [word.replace(blank, value) for word in words]
+    return words
+
+
+def job_of(job: str, element: Optional[int]) -> str:
+    """An element of an array job as schedulers write it: `123_4`."""
+    return job if element is None else f"{job}_{element}"
+
+
+def token_of(run: str, element: Optional[int], number: int) -> str:
+    """The token of a run's job `number`, or of the one that is an element's own: `k3f9q2-2`, `k3f9q2.17-2`."""
+    return f"{run}-{number}" if element is None else f"{run}.{element}-{number}"
+
+
+def element_of(token: str) -> Optional[int]:
+    """The element whose own job it is; None for the run's."""
+    element = token.rpartition("-")[0].partition(".")[2]
+    return int(element) if element.isdecimal() else None
+
+
+def number_of(token: str) -> int:
+    return int(token.rpartition("-")[2])
