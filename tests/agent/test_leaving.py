@@ -167,8 +167,9 @@ def test_a_program_that_knows_nothing_continues_after_the_limit_if_it_has_saved_
 
 
 def test_a_rank_that_stumbles_over_one_that_the_notice_ended_is_no_failure(start, warn):
-    stumbles = "echo ready; trap '' USR1; until [ -e $SERRIED_RESULTS_DIR/gone ]; do sleep 0.05; done; exit 1"
-    dies = "echo ready; (trap '' USR1; sleep 0.5; touch $SERRIED_RESULTS_DIR/gone) & sleep 60"
+    wait = "until [ -e $SERRIED_RESULTS_DIR/{} ]; do sleep 0.05; done; "
+    stumbles = f"trap '' USR1; {wait.format('up')} echo ready; {wait.format('gone')} exit 1"
+    dies = "(trap '' USR1; sleep 0.5; cd $SERRIED_RESULTS_DIR; touch up; sleep 0.5; touch gone) & sleep 60"
     run = start(f"{SAVED} if test $RANK = 0; then {stumbles}; else {dies}; fi", limit={"restarts": 1, "notify": "USR1"})
     warn(run)
 

@@ -1,0 +1,127 @@
+"""On a real Slurm: who cancels a run has the last word, and one that was preempted goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from place import Place, environment
+from serried.contract.files import Journal, read_json
+from serried.train.checkpoints import store
+
+pytestmark = pytest.mark.slurm
+
+SAVES = """
+echo up
+until [ -e $SERRIED_STOP_FILE ]; do sleep 0.1; done
+echo saving; until [ -e $SERRIED_RESULTS_DIR/go ]; do sleep 0.1; done
+trap '' TERM; touch $SERRIED_CHECKPOINT_DIR/model.pt; exit 85
+"""
+
+
+def shim(folder: Path, name: str, when: str) -> Path:
+    """A program that stands before `name`, and cancels its job first where an argument is `when`."""
+    real = shutil.which(name) or sys.executable
+    folder.mkdir()
+    program = folder / name
+    program.write_text(f"""#!/bin/bash
+[[ " $* " == *" {when} "* ]] && scancel "$SLURM_JOB_ID" && sleep 0.5
+exec {real} "$@"
+""")
+    program.chmod(0o755)
+    return program
+
+
+def words(place: Place, *argv: str) -> str:
+    return subprocess.run(argv, env=dict(place.environ), capture_output=True, text=True, check=True).stdout
+
+
+def saving(place: Place, wait_until) -> tuple[str, Path]:
+    """A run that was asked to save because of its limit, and may go on."""
+    run = place.submit("--set", "limit.restarts=3", "--set", "limit.grace=3s", "--", "bash", "-c", SAVES)
+    attempt = place.directory(run) / "attempts/1"
+    log = attempt / "node-0/rank-0.log"
+    wait_until(lambda: log.exists() and "up" in log.read_text(), 60)
+    Journal(attempt / "control.jsonl").append({"t": 0, "request": "stop", "reason": "limit", "save": True})
+    wait_until(lambda: "saving" in log.read_text(), 60)
+    return run, attempt.parents[1]
+
+
+def ended(place: Place, run: str, job: str, wait_until) -> tuple[str, str, list[str]]:
+    """Its state, the attempts it had, once Slurm has nothing of it that could run again."""
+    wait_until(lambda: not words(place, "squeue", "-h", "-j", job).strip(), 60)
+    _, end = place.wait(run, "--timeout", "100s")
+    return end["state"], end["cause"], [path.name for path in (place.directory(run) / "attempts").iterdir()]
+
+
+@pytest.mark.parametrize("moment", ["while ranks save", "while the end is told", "just before the requeue"])
+def test_a_job_that_was_cancelled_does_not_come_back(slurm, tmp_path, wait_until, moment):
+    path = slurm.environ["PATH"]
+    if moment == "while the end is told":
+        python = shim(tmp_path / "bin", "python", "finish")
+        (slurm.project / "serried.toml").write_text(f"[clusters.slurm]\npython = '{python}'\n")
+    if moment == "just before the requeue":
+        path = f"{shim(tmp_path / 'bin', 'scontrol', 'requeue').parent}:{path}"
+    place = Place("slurm", slurm.project, {**slurm.environ, "PATH": path})
+    run, directory = saving(place, wait_until)
+    job = place.show(run)["job"]
+    if moment == "while ranks save":
+        words(place, "scancel", job)
+    (directory / "results/go").touch()
+
+    assert ended(place, run, job, wait_until) == ("CANCELLED", "cancel", ["1"])
+
+
+TRAINS = """
+import sys, time, torch
+import serried.train as st
+with st.session() as run:
+    model = run.wrap(torch.nn.Linear(256, 256))
+    ckpt = run.checkpoints(model=model, every="40 steps")
+    run.print("resumed", ckpt.resumed_step, flush=True)
+    for step in range(100000):
+        time.sleep(0.02)
+        if ckpt.steps == 60:
+            run.print("up", flush=True)
+        if ckpt.step():
+            break
+        if run.attempt == 2:
+            sys.exit(0)
+"""
+
+
+@pytest.mark.torch
+def test_a_preempted_job_goes_on_from_what_it_saved_between_term_and_kill(make_lab, project, tmp_path, wait_until):
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
+    lab = make_lab(
+        nodes=1,
+        gpus=0,
+        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
+        partitions=("urgent PriorityTier=10",),
+    )
+    (tmp_path / "scratch").mkdir()
+    place = Place("slurm", project, environment(tmp_path, lab.variables))
+    (project / "train.py").write_text(TRAINS)
+    run = place.submit("--ranks", "2", "--set", "limit.restarts=1", "--", sys.executable, "train.py")
+    directory = place.directory(run)
+    log = directory / "attempts/1/node-0/rank-0.log"
+    wait_until(lambda: log.exists() and "up" in log.read_text(), 60)
+
+    words(place, "sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+
+    wait_until((directory / "attempts/1/exit.json").exists, 60)
+    first = read_json(directory / "attempts/1/exit.json")
+    checkpoints = store.whole(directory / "checkpoints")
+    assert first["saved_step"] == checkpoints[0].step >= 60
+    assert (first["cause"], first["message"]) == ("cancel", f"cancelled; saved at step {first['saved_step']}")
+    assert [store.damaged(one) for one in checkpoints] == [None] * len(checkpoints)
+    assert place.show(run)["state"] in ("PENDING", "RUNNING")  # and not CANCELLED: Slurm runs it again
+
+    status, end = place.wait(run, "--timeout", "100s")
+    assert (status, end["state"], place.show(run)["attempts"][-1]["attempt"]) == (0, "COMPLETED", 2)
+    again = directory / "attempts/2/node-0/rank-0.log"
+    assert again.read_text().splitlines()[0] == f"resumed {first['saved_step']}"
