@@ -33,7 +33,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(root, train, warnings_of
     assert whole_steps(root) == [3, 1]
     assert warnings_of() == [
         "checkpoint of step 2 was NOT saved, and training goes on: File too large",
-        "1 checkpoints of this attempt could not be saved; the newest whole one is of step 3",
+        "1 checkpoint of this attempt could not be saved; the newest whole one is of step 3",
     ]
 
 

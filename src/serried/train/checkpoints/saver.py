@@ -251,7 +251,8 @@ class Saver:
         self.wait(seconds)
         if self.failures and self._context.is_main:
             newest = "none is whole" if self.last_step is None else f"the newest whole one is of step {self.last_step}"
-            _log.error("%d checkpoints of this attempt could not be saved; %s", self.failures, newest)
+            count = "1 checkpoint" if self.failures == 1 else f"{self.failures} checkpoints"
+            _log.error("%s of this attempt could not be saved; %s", count, newest)
         if self.shards is not None:
             self.shards.close()
         for scribe in filter(None, (self._scribe, self._carrier)):
