@@ -15,6 +15,7 @@ import pytest
 
 from place import Place
 from serried import templates
+from serried.contract.files import read_json
 from serried.contract.layout import RunDirectory
 
 SCRIPTS = Path(__file__).parents[1] / "frameworks"
@@ -149,6 +150,10 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(slurm, 
     assert lines(slurm, run, "rank . of .*") == [place.format(rank, rank, 0) for rank in (0, 1)]
     assert lines(slurm, run, "rank . of .*", attempt=2) == [place.format(rank, rank, 5) for rank in (0, 1)]
     assert len(lines(slurm, run, "Requeued SLURM job: .*")) == 1
+    first = read_json(
+        slurm.directory(run) / "attempts" / "1" / "exit.json"
+    )  # KillWait, 5 s here, may be too short for it
+    assert first is None or (first["state"], first["cause"]) == ("REQUEUED", "requeue")
     assert sorted(path.name for path in (slurm.directory(run) / "attempts").iterdir()) == ["1", "2"]
     assert [path.name for path in (slurm.directory(run) / "checkpoints").iterdir()] == ["hpc_ckpt_1.ckpt"]
 
@@ -163,3 +168,24 @@ OF_OUR_RANKS = (
     "TORCHELASTIC_RUN_ID",
 )
 """What a task of an inner `srun` must not take for its own."""
+
+
+def test_accelerate_within_a_session_goes_on_where_it_was_stopped(local, wait_until):
+    run = submit(local, "accelerate_in_a_session.py", options=("--set", "limit.restarts=1"))
+
+    wait_until(lambda: lines(local, run, "from step 0"), 120, "the first attempt")
+    ask_to_save(local, run)
+    (line,) = wait_until(lambda: lines(local, run, r"from step \d+", attempt=2), 120, "the second attempt")
+    local.serried("stop", "-y", run)
+
+    message = json.loads((local.directory(run) / "attempts" / "1" / "exit.json").read_text())["message"]
+    assert int(line.split()[2]) > 0
+    assert "the ranks have saved" in message
+
+
+def test_what_the_page_on_frameworks_shows_is_in_the_scripts():
+    page = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+    code = templates.files("lightning")["train.py"].decode() + (SCRIPTS / "accelerate_in_a_session.py").read_text()
+    shown = [line for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    known = {*code.replace("cpu=True", "").splitlines(), "    ..."}
+    assert [line for line in shown if line not in known] == []
