@@ -76,6 +76,9 @@ SAVED = [ended(0, exit_of(0, 85)), ended(1, exit_of(1, 85))]
 LOST = event("node-lost", node=1, host="n2", because="its connection ended")
 ORPHANED = event("node-lost", node=1, host="n2", because="the scheduler's process there ended")
 LAUNCHER_EXIT = event("launcher-exit", status=137, said=[])
+REQUEUE = event(
+    "launcher-exit", status=0, said=["slurmstepd-n1: error: *** STEP 5.0 ON n1 CANCELLED AT … DUE TO JOB REQUEUE ***"]
+)
 NODE_FAILURE = event("launcher-exit", status=1, said=["srun: error: Node failure on n2"])
 
 CASES = {
@@ -104,6 +107,22 @@ CASES = {
     "stopped by a user": (evidence([*STARTED, stopping("user"), *OURS]), ("CANCELLED", 143, "user")),
     "stopped by a user while saving": (
         evidence([*STARTED, asked("limit"), stopping("user"), *SAVED], has_checkpoint=True, obstacle=None),
+        ("CANCELLED", 143, "user"),
+    ),
+    "the program had its job run again at the limit": (
+        evidence([*STARTED, asked("limit"), stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
+        ("REQUEUED", 85, "requeue"),
+    ),
+    "the program had its job run again, and no attempt is left": (
+        evidence([*STARTED, asked("limit"), stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True),
+        ("TIMEOUT", 124, "limit"),
+    ),
+    "a person had the job run again": (
+        evidence([*STARTED, stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "stopped by a user, while the program had its job run again": (
+        evidence([*STARTED, asked("limit"), stopping("user"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
         ("CANCELLED", 143, "user"),
     ),
     "failed, then cancelled": (
@@ -250,6 +269,14 @@ def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reaso
     result = afterwards.finalise({"state": state, "exit_code": code, "cause": None}, reason)
 
     assert (result["state"], afterwards.word(result, "requeue")) == expected
+
+
+@pytest.mark.parametrize("reason", ["cancel", "limit", ""])
+def test_a_job_that_the_scheduler_has_back_already_is_not_asked_for_again(reason):
+    end = an_end("REQUEUED", "requeue")
+
+    assert afterwards.finalise(end, reason) == end
+    assert afterwards.word(end, "requeue") == "next"
 
 
 CANCELLED = an_end("CANCELLED", "cancel")

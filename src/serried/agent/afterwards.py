@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from serried.agent.evidence import Obstacle
-from serried.agent.verdict import NODE_FAIL_CODE, TERMINATED_CODE, TIMEOUT_CODE
+from serried.agent.verdict import BY_PROGRAM, NODE_FAIL_CODE, TERMINATED_CODE, TIMEOUT_CODE
 from serried.contract import names
 
 End = Dict[str, Any]
@@ -46,6 +46,8 @@ def stopped(end: End, by: str) -> End:
 
 def finalise(end: End, reason: str) -> End:
     """How it ended by what job.sh knows: it was cancelled, or `preempt`ed, or could not be run again (`limit`)."""
+    if end["cause"] == BY_PROGRAM:
+        return end  # job.sh has heard TERM, but the scheduler has said why
     if reason == names.STOP_CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
         return {**end, **_CANCELLED}
     if reason == names.STOP_PREEMPT and end["cause"] == names.STOP_CANCEL:
@@ -97,5 +99,5 @@ def word(end: End, form: str) -> str:
     if end["state"] == names.COMPLETED:
         return "done"
     if end["state"] == names.REQUEUED:
-        return "requeue" if form == names.REQUEUE else "next"
+        return "requeue" if form == names.REQUEUE and end["cause"] != BY_PROGRAM else "next"
     return f"fail {end['exit_code']}"

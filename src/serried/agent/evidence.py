@@ -77,6 +77,11 @@ class Evidence(NamedTuple):
         return next((event["notice"] for event in self.requests if event.get("notice")), None)
 
     @property
+    def was_requeued(self) -> bool:
+        """Whether Slurm says that it ended the job to run it again. Somebody told it to, and it was none of us."""
+        return any("DUE TO JOB REQUEUE" in line for event in self.all("launcher-exit") for line in event["said"])
+
+    @property
     def hosts(self) -> Dict[int, str]:
         return {event["node"]: event["host"] for event in self.all("connected")}
 

@@ -22,6 +22,8 @@ ASKED = (names.STOP_CANCEL, names.STOP_USER)
 """Reasons after which nothing continues."""
 SAVING = (names.STOP_LIMIT, names.STOP_PREEMPT)
 """Reasons after which ranks that saved may continue in another attempt."""
+BY_PROGRAM = "requeue"
+"""The cause where the scheduler has the job back already, so that nobody has to ask for it."""
 
 
 class Verdict(NamedTuple):
@@ -39,6 +41,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
         (reason not in (*ASKED, "lost", "silence") and failure is not None, lambda: _of_failure(failure or {}, tail)),
         (evidence.has("orphaned"), lambda: _of_orphan(evidence)),
+        (reason in SAVING and asked == names.STOP_CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
         (asked is not None and reason not in ("lost", "silence"), lambda: _of_request(evidence, str(asked))),
         (evidence.has("superseded"), lambda: _of_another(evidence)),
         (reason == "lost", lambda: _of_loss(evidence)),
@@ -111,6 +114,19 @@ def _of_request(evidence: Evidence, reason: str) -> Verdict:
     elif any(request["reason"] == reason for request in evidence.requests):
         how += "; the ranks did not say that they have saved"
     return Verdict(names.CANCELLED, TERMINATED_CODE, reason, how)
+
+
+def _of_requeue(evidence: Evidence) -> Verdict:
+    """A program that was asked to save had its job run again by itself, as Lightning does. It counts as if we had."""
+    what = "the time limit came, and the program had the scheduler run its job again"
+    if evidence.obstacle is None:
+        return Verdict(names.REQUEUED, names.EXIT_SAVED, BY_PROGRAM, what)
+    return Verdict(
+        names.TIMEOUT,
+        TIMEOUT_CODE,
+        evidence.obstacle.cause or names.STOP_LIMIT,
+        f"{what}, but {evidence.obstacle.text}",
+    )
 
 
 def _of_loss(evidence: Evidence) -> Verdict:
