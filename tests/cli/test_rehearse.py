@@ -7,10 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from place import Place, environment
+from serried.contract.layout import RunDirectory
+from serried.records.metrics import metrics
+from serried.rehearsal.conduct import Prompter
+from serried.rehearsal.curves import compare
 
 pytestmark = pytest.mark.torch
 
@@ -82,6 +87,25 @@ def test_what_was_not_restored_is_named_and_it_is_a_failure(here):
     assert (found["exact"], found["stops"], found["deterministic"]) == (False, [5], None)
     assert (found["first"]["name"], found["first"]["rank"], sorted(found["runs"])) == ("loss", 0, ["stopped", "whole"])
     assert found["first"]["step"] > 5
+
+
+def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(here):
+    script = here.project / "train.py"
+    stops = "import os; os.environ['SERRIED_REHEARSAL'] = '[4, 9]' if os.environ['SERRIED_ELEMENT'] == '1' else '[]'"
+    script.write_text(f"{stops}\n{TRAIN}")
+    words = ("--set", "limit.restarts=2", "--array", "0-1", "--", sys.executable, "train.py", ALL)
+    where = RunDirectory(here.directory(run := here.submit("--ranks", "1", *words)))
+    prompter = Prompter(where.element(1), lambda *_: None)
+    deadline = time.monotonic() + 200
+    while not all(where.element(index).exit.exists() for index in (0, 1)) and time.monotonic() < deadline:
+        prompter.tick()
+        time.sleep(0.05)
+    assert here.wait(run)[1]["state"] == "COMPLETED"
+    whole, stopped = ({0: metrics(where.element(index))} for index in (0, 1))
+    found = compare(whole, stopped)
+    assert (found.steps, found.differences) == (30, ())
+    assert {row["attempt"] for row in stopped[0]} == {1, 2, 3}
+    assert {row["attempt"] for row in whole[0]} == {1}
 
 
 @pytest.mark.slurm

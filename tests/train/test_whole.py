@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import train_ranks
@@ -10,58 +14,71 @@ import train_ranks
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-TRAINS = """
-import json, os, torch
-import serried.train as st
-from serried.train import stopping
-
-stopping.LOOK_SECONDS = stopping.AGREE_SECONDS = 0  # these steps are quicker than any request
-METRICS = os.environ["METRICS"] % os.environ["RANK"]
-STOP_AT = json.loads(os.environ["STOP_AT"])
-with st.session(seed=3, directory=os.environ["CHECKPOINTS"], metrics_file=METRICS) as run:
-    torch.manual_seed(0)
-    data = torch.utils.data.TensorDataset(torch.randn(44, 3), torch.randn(44, 1))
-    model = run.wrap(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)))
-    torch.manual_seed(100 + run.rank)
-    optimizer = torch.optim.Adam(model.parameters(), 0.05)
-    loader = run.loader(data, batch_size=4)
-    ckpt = run.checkpoints(model=model, optimizer=optimizer, every=None)
-    for epoch in run.epochs(3):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            run.log(loss=loss, epoch=epoch)
-            if ckpt.steps + 1 == STOP_AT and run.is_main:
-                with open(os.environ["SERRIED_STOP_FILE"], "w") as file:
-                    file.write("limit")
-            if ckpt.step():
-                raise SystemExit(0)
-"""
+SCRIPT = Path(__file__).with_name("train_stopped.py")
+STEPS = 42
+WIDER = 19
 
 
-def train(folder, *, stop_at):
-    """Both ranks' exit statuses."""
+def attempts(stops, starts):
+    """Stop after each of `stops`, then train to the end; each attempt starts its loaders' workers in its own way."""
+    last = [*sorted(stops), None]
+    return [{"stop": stop, "start": starts.get(number)} for number, stop in enumerate(last)]
+
+
+def train_all(folder):
+    """Two ranks, long-lived, train: without a stop, with fifty in all, and at last one of them alone."""
+    draw = random.Random()
+    seed = draw.randrange(10_000)
+    draw.seed(seed)
+    stops = {"map": draw.sample(range(1, STEPS), 30), "stream": draw.sample(range(1, STEPS), 20)}
+    starts = {"map": {3: "fork", 11: "forkserver", 12: "spawn"}, "stream": {5: "fork"}}
+    plan = [
+        {"name": f"{kind}-{how}", "data": kind, "attempts": attempts(stops[kind] if how == "stopped" else [], started)}
+        for kind in stops
+        for how, started in (("whole", {}), ("stopped", starts[kind]))
+    ]
+    narrower = [{"stop": WIDER}, {"stop": None, "alone": True}]
+    plan += [{"name": f"{kind}-narrower", "data": kind, "attempts": narrower} for kind in stops]
     port = train_ranks.free_port()
-    stop = folder / "stop"
-    stop.unlink(missing_ok=True)
-    changes = {
-        "STOP_AT": json.dumps(stop_at),
-        "CHECKPOINTS": str(folder / "checkpoints"),
-        "METRICS": str(folder / "metrics-%s.jsonl"),
-        "SERRIED_STOP_FILE": str(stop),
-    }
     ended = train_ranks.finish(
-        train_ranks.start(TRAINS, variables=[train_ranks.of_torch(rank, 2, port) for rank in range(2)], **changes)
+        [
+            subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(folder), json.dumps(plan)],
+                env=train_ranks.environment(**train_ranks.of_torch(rank, 2, port)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ],
+        seconds=300,
     )
-    assert {each.status for each in ended} <= {0, 85}, ended[0].errors + ended[1].errors
-    return [each.status for each in ended]
+    assert [each.status for each in ended] == [0, 0], f"stops by seed {seed}: {ended[0].errors}{ended[1].errors}"
 
 
-def losses(folder, rank):
-    lines = [json.loads(line) for line in (folder / f"metrics-{rank}.jsonl").read_text().splitlines()]
-    return [(line["step"], line["epoch"], line["loss"]) for line in lines if "loss" in line]
+def curve(folder, name):
+    lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    return [(line["step"], line["epoch"], line["loss"], line["items"]) for line in lines if "loss" in line]
+
+
+def test_stopped_after_fifty_random_steps_in_all_the_losses_are_those_of_one_that_was_not(tmp_path):
+    """Thirty stops with data by index, twenty with a stream; workers by fork, forkserver, spawn, and none."""
+    train_all(tmp_path)
+    for data in ("map", "stream"):
+        whole = [curve(tmp_path, f"{data}-whole/metrics-{rank}.jsonl") for rank in (0, 1)]
+        stopped = [curve(tmp_path, f"{data}-stopped/metrics-{rank}.jsonl") for rank in (0, 1)]
+        assert stopped == whole
+        assert [step for step, *_ in whole[1]] == list(range(1, STEPS + 1))
+        assert len({loss for _, _, loss, _ in whole[0]}) == STEPS
+        assert_one_rank_goes_on_with_the_same_items(whole, curve(tmp_path, f"{data}-narrower/metrics-0-alone.jsonl"))
+
+
+def assert_one_rank_goes_on_with_the_same_items(ranks, alone):
+    together = {one[0]: set(f"{one[3]} {other[3]}".split()) for one, other in zip(*ranks, strict=True)}
+    assert {step: set(items.split()) for step, _, _, items in alone} == {
+        step: items for step, items in together.items() if step > WIDER
+    }
 
 
 KILLED = """
@@ -90,16 +107,3 @@ def test_no_step_of_a_checkpoint_is_missing_from_the_metrics_of_a_rank_that_was_
         *((step, "5") for step in range(1, 6)),
         *((step, "2") for step in range(6, 8)),
     ]
-
-
-def test_stopped_in_the_middle_of_epochs_and_continued_the_losses_are_those_of_one_that_was_not(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    whole.mkdir()
-    parts.mkdir()
-    assert train(whole, stop_at=None) == [0, 0]
-    assert train(parts, stop_at=3) == [85, 85]
-    assert train(parts, stop_at=9) == [85, 85]
-    assert train(parts, stop_at=None) == [0, 0]
-    assert [losses(parts, rank) for rank in (0, 1)] == [losses(whole, rank) for rank in (0, 1)]
-    assert [step for step, _, _ in losses(whole, 0)] == list(range(1, len(losses(whole, 0)) + 1))
-    assert len(losses(whole, 0)) == 18

@@ -13,7 +13,7 @@ from typing import Any
 
 from serried.contract import names
 from serried.contract.files import Journal
-from serried.contract.layout import RunDirectory
+from serried.contract.layout import ElementDirectory, RunDirectory
 from serried.records import metrics, stopping, waiting
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
@@ -105,7 +105,7 @@ def _cancel(record: Record) -> None:
 class Prompter:
     """Looks at rank 0's trace, and asks the attempt to stop once for each time that it waits."""
 
-    def __init__(self, place: RunDirectory, observe: Observer) -> None:
+    def __init__(self, place: ElementDirectory, observe: Observer) -> None:
         self._place = place
         self._observe = observe
         self._asked: set[int] = set()
