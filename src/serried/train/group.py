@@ -26,6 +26,8 @@ LEAVE_SECONDS = 5.0
 """How long a process that has failed may take to close its connections."""
 SETTLE_SECONDS = 1.0
 
+_opened = 0
+
 _FOR_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 """A rank that waits for one that is gone ends, and leaves a record of who waited for what."""
 
@@ -48,6 +50,9 @@ class Group:
         self._who = who
         self._owns = False
         self.backend = "none"
+        self.store: Any = None
+        """What all ranks can write to and read from; None with one rank."""
+        self.nodes = 1
 
     @property
     def is_open(self) -> bool:
@@ -61,6 +66,7 @@ class Group:
             return
         if dist.is_initialized():  # the script's own; it also ends it
             self.backend = str(dist.get_backend())
+            self._share(dist.distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public one
             return
         self.backend = choose_backend(device, backend)
         if device.type == "cuda":
@@ -82,6 +88,13 @@ class Group:
             dist.all_reduce(torch.ones(1, device=device if "cuda" in self.backend else CPU))
         finally:
             watch.cancel()
+        self._share(store)
+
+    def _share(self, store: Any) -> None:
+        global _opened  # noqa: PLW0603 - sessions of this process are numbered, the same on every rank
+        _opened += 1
+        self.store = meeting.dist.PrefixStore(f"serried-session/{_opened}", store)
+        self.nodes = self.reduce_max((self._who.node_rank,))[0] + 1
 
     def reduce(self, values: Sequence[float], how: Any = dist.ReduceOp.SUM) -> List[float]:
         if not self.is_open:

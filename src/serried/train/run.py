@@ -16,6 +16,7 @@ from serried.train import joining, metrics, smoke, telling, wrapping
 from serried.train.context import Stateful
 from serried.train.group import Group
 from serried.train.identities import Identity
+from serried.train.preparing import Preparing
 from serried.train.progress import Progress
 from serried.train.rehearsing import rehearsal
 from serried.train.stopping import Ear, Stopping
@@ -67,6 +68,7 @@ class Run:
         self._group = group
         self._ear = ear
         self._stopping = Stopping(ear, group.reduce_max if group.is_open else None)
+        self._preparing = Preparing(who, group.store, group.nodes)
         self._checkpoints: List[Checkpoints] = []
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._rehearsal = rehearsal(self, metrics_path)
@@ -111,6 +113,13 @@ class Run:
         `everywhere`: on every rank from `level` on. What is not rank 0's alone has rank and host in front.
         """
         telling.start_logging(self.rank, level, everywhere=everywhere)
+
+    def first(self, scope: str = "job") -> ContextManager[bool]:
+        """Let one rank of the job (or of each `node`) prepare something: `with run.first() as is_first:`.
+
+        The others wait, hours if need be, until it has left the block, and enter it then; its error is everybody's.
+        """
+        return self._preparing.first(scope)
 
     # What is trained, and on what.
 

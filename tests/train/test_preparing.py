@@ -1,0 +1,158 @@
+"""`run.first`: one rank prepares, the others wait, and an error reaches them all."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch.distributed as dist
+import train_ranks
+
+from serried.train import preparing
+from serried.train.errors import TrainError
+from serried.train.identities import Identity
+from serried.train.preparing import Preparing
+
+UNEVEN = [Identity(rank, 4, local, size, node) for rank, local, size, node in
+          [(0, 0, 3, 0), (1, 1, 3, 0), (2, 2, 3, 0), (3, 0, 1, 1)]]  # fmt: skip
+"""Three ranks on node 0 and one on node 1."""
+
+
+def together(program, ranks=UNEVEN, nodes=2):
+    """Run `program(preparing, rank)` for every rank in a thread of its own; what each returned or raised, by rank."""
+    store = dist.HashStore()
+    ended = {}
+
+    def run(who):
+        try:
+            ended[who.rank] = program(Preparing(who, store, nodes), who.rank)
+        except BaseException as error:  # noqa: BLE001 - it is what the test asks for
+            ended[who.rank] = error
+
+    threads = [threading.Thread(target=run, args=(who,)) for who in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [ended[who.rank] for who in ranks]
+
+
+@pytest.mark.parametrize(("scope", "firsts"), [("job", [0]), ("node", [0, 3])])
+def test_others_enter_once_all_who_prepare_have_left(scope, firsts):
+    made, slow = [], threading.Event()
+
+    def program(preparing, rank):
+        with preparing.first(scope) as is_first:
+            if is_first:
+                slow.wait(0.2 if rank == 0 else 0)
+                made.append(rank)
+            return is_first, sorted(made)
+
+    seen = together(program)
+    assert [is_first for is_first, _ in seen] == [rank in firsts for rank in range(4)]
+    assert [found for is_first, found in seen if not is_first] == [firsts] * (4 - len(firsts))
+
+
+def test_one_within_another_and_one_after_another_do_not_meet():
+    def program(preparing, rank):
+        seen = []
+        with preparing.first("node") as outer, preparing.first("job") as inner:
+            seen.append((outer, inner))
+        for _ in range(2):
+            with preparing.first("job") as is_first:
+                if is_first:  # the others do not come here
+                    with preparing.first("job"), preparing.first("job"):
+                        seen.append(rank)
+        with preparing.first("node") as is_first:
+            seen.append(is_first)
+        return seen
+
+    assert together(program) == [
+        [(True, True), 0, 0, True],
+        [(False, False), False],
+        [(False, False), False],
+        [(True, False), True],
+    ]
+
+
+@pytest.mark.parametrize("error", [ValueError("no space, it's “full”\nat all"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_fails_for_one_fails_for_all_with_its_text(error):
+    def program(preparing, rank):
+        with preparing.first("node") as is_first:
+            if is_first and rank == 3:
+                raise error
+        return "went on"
+
+    first, *others, failed = together(program)
+    assert failed is error
+    for each in (first, *others):
+        assert isinstance(each, TrainError)
+        assert each.message.startswith("rank 3 on ")
+        assert each.message.endswith(f"failed while others waited for it: {type(error).__name__}: {error}")
+
+
+def test_one_who_prepares_and_is_not_heard_of_any_more_is_given_up(monkeypatch):
+    monkeypatch.setattr(preparing, "SILENT_SECONDS", 0.3)
+    given_up = threading.Event()
+
+    def program(preparing, rank):
+        with preparing.first("job") as is_first:
+            assert not is_first or given_up.wait(30)
+        return rank
+
+    def others(preparing, rank):
+        try:
+            return program(preparing, rank)
+        finally:
+            if rank == 1:
+                given_up.set()
+
+    first, second, *_ = together(others, UNEVEN[:2], 1)
+    assert first == 0
+    assert isinstance(second, TrainError)
+    assert "no rank that prepares has been heard of" in second.message
+
+
+def test_a_heart_beats_while_something_is_prepared(monkeypatch):
+    monkeypatch.setattr(preparing, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(preparing, "SILENT_SECONDS", 0.6)
+    slow = threading.Event()
+
+    def program(preparing, rank):
+        with preparing.first("job") as is_first:
+            if is_first:
+                slow.wait(1.5)
+        return rank
+
+    assert together(program) == [0, 1, 2, 3]
+
+
+def test_alone_it_is_free_and_a_wrong_scope_is_refused():
+    alone = Preparing(Identity(), None, 1)
+    with alone.first("job") as outer, alone.first("node") as inner:
+        assert (outer, inner) == (True, True)
+    with pytest.raises(ValueError, match="`scope` is 'rank': it can be 'job' or 'node'"), alone.first("rank"):
+        pass
+
+
+SCRIPT = """\
+import time
+import serried.train as st
+with st.session(timeout_seconds=4) as run:
+    with run.first() as is_first:
+        if is_first:
+            time.sleep(6)
+    run.barrier()
+    print(is_first, flush=True)
+    with run.first("node") as is_first:
+        if is_first:
+            raise OSError("disk full")
+"""
+
+
+@pytest.mark.torch
+def test_no_time_out_of_the_process_group_ends_the_wait():
+    ended = train_ranks.run(SCRIPT, 2)
+    assert [(each.status, each.output) for each in ended] == [(1, "True\n"), (1, "False\n")]
+    assert "OSError: disk full" in ended[0].errors
+    assert "failed while others waited for it: OSError: disk full\n" in ended[1].errors
