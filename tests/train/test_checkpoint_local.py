@@ -42,7 +42,7 @@ def test_what_is_whole_lies_where_it_lasts_and_nothing_stays_behind(root, train,
     assert [each.files for each in store.whole(root)] == plain
     assert [store.damaged(each) for each in store.whole(root)] == [None, None]
     training.checkpoints.close()
-    assert [path for path in local.rglob("*") if path.name.startswith("rank-")] == []
+    assert list(local.iterdir()) == []
     assert train(local=local).checkpoints.resumed_step == 4
 
 

@@ -260,6 +260,8 @@ class Saver:
         self._memory.close()
         if self._local is not None:
             shutil.rmtree(self._local, ignore_errors=True)
+            with contextlib.suppress(OSError):  # other ranks' are still there
+                self._local.parent.rmdir()
 
 
 def _send(scribe: Scribe, command: Dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ import pickle
 import struct
 import tempfile
 import threading
-from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -146,11 +145,12 @@ class _Pickler(pickle.Pickler):
             self._known[known] = key
             self.offset += -(-count * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
         kind = keepable.storage_types().get(dtype)
+        # The last but one would be hooks: torch writes an empty OrderedDict, which costs a third of this.
         if kind is not None:
             storage = _Storage(kind, key, count)
-            return torch._utils._rebuild_tensor_v2, (storage, 0, shape, stride, False, OrderedDict())  # noqa: SLF001 - torch's file format
+            return torch._utils._rebuild_tensor_v2, (storage, 0, shape, stride, False, None)  # noqa: SLF001 - torch's file format
         storage = _Storage(torch.UntypedStorage, key, count * tensor.element_size())
-        return torch._utils._rebuild_tensor_v3, (storage, 0, shape, stride, False, OrderedDict(), dtype)  # noqa: SLF001 - as above
+        return torch._utils._rebuild_tensor_v3, (storage, 0, shape, stride, False, None, dtype)  # noqa: SLF001 - as above
 
 
 class Stage:
