@@ -185,7 +185,10 @@ def test_a_rank_whose_disk_is_full_costs_the_checkpoint_and_rank_0_says_whose(tm
 SHARDED = (
     HEAD
     + """
-from torch.distributed.fsdp import fully_shard
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # torch 2.4 and 2.5
+    from torch.distributed._composable.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
 
 class Ema:

@@ -115,10 +115,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> List[Tuple[str, Any]]
 def _kinds(defaults: Any, prefix: str = "") -> List[Tuple[str, Any]]:
     """Every setting's type: what its annotation says, else its default's."""
     if dataclasses.is_dataclass(defaults):
-        try:
-            hints = typing.get_type_hints(type(defaults))
-        except (TypeError, NameError):  # annotations that this Python cannot read
-            hints = {}
+        hints = _hints(type(defaults))
         pairs = [(field.name, getattr(defaults, field.name)) for field in dataclasses.fields(defaults)]
     else:
         hints, pairs = {}, list(defaults.items())
@@ -129,6 +126,22 @@ def _kinds(defaults: Any, prefix: str = "") -> List[Tuple[str, Any]]:
         else:
             found.append((prefix + name, hints.get(name, type(value))))
     return found
+
+
+def _hints(kind: Any) -> Dict[str, Any]:
+    """The types of a dataclass's fields, as far as this Python can read them."""
+    try:
+        return typing.get_type_hints(kind)
+    except NameError:
+        return {}
+    except TypeError:  # `int | None`, which Python 3.9 takes as an annotation and cannot evaluate
+        written = {field.name: field.type for field in dataclasses.fields(kind)}
+    spelled = {name: f"Union[{text.replace('|', ',')}]" for name, text in written.items() if isinstance(text, str)}
+    fields = type("Fields", (), {"__annotations__": {**written, **spelled}, "__module__": kind.__module__})
+    try:
+        return typing.get_type_hints(fields, localns={"Union": Union})
+    except (TypeError, NameError):
+        return {}
 
 
 def _convert(value: Any, kind: Any, default: Any) -> Any:

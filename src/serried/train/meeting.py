@@ -67,7 +67,7 @@ def _open(who: Identity, host: str, port: int, seconds: float) -> Store:
             _stores[host, port] = dist.TCPStore(
                 host, port, None, serves, timedelta(seconds=seconds), wait_for_workers=False
             )
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OSError) as error:  # torch 2.1 calls it a TimeoutError
             raise _unreachable(who, f"{host}:{port}", error) from None
     return _stores[host, port]
 
@@ -134,7 +134,8 @@ def _note(who: Identity) -> Path:
 def _call_the_roll(store: Store, who: Identity, end: float, where: str) -> None:
     """Wait until every rank is here; the last one to come, or rank 0 when time is up, tells them all."""
     try:
-        store.set(f"here/{who.rank}", socket.gethostname())
+        store.set(f"host/{who.rank}", socket.gethostname())
+        store.add(f"here/{who.rank}", 1)
         if store.add("count", 1) == who.world_size:
             store.set("roll", _ALL_HERE)
         answer = _await_roll(store, who, end)
@@ -158,8 +159,8 @@ def _await_roll(store: Store, who: Identity, end: float) -> str:
 
 
 def _who_is_missing(store: Store, who: Identity) -> str:
-    here = [rank for rank in range(who.world_size) if store.check([f"here/{rank}"])]
-    hosts = sorted({bytes(store.get(f"here/{rank}")).decode() for rank in here})
+    here = [rank for rank in range(who.world_size) if store.add(f"here/{rank}", 0)]
+    hosts = sorted({bytes(store.get(f"host/{rank}")).decode() for rank in here})
     missing = [rank for rank in range(who.world_size) if rank not in here]
     few = "rank" if len(missing) == 1 else "ranks"
     verb = "has" if len(missing) == 1 else "have"

@@ -7,6 +7,7 @@ any number of ranks can read them, and a model that is not sharded at all.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -25,7 +26,10 @@ def _dcp() -> Any:
 
 class TooOldError(RuntimeError):
     def __init__(self) -> None:
-        super().__init__(f"torch {torch.__version__} cannot save sharded state in the background: it takes torch 2.4")
+        super().__init__(
+            f"sharded state cannot be saved with torch {torch.__version__}: it takes torch 2.4\n"
+            "hint: what is not sharded can be, models in DistributedDataParallel among it"
+        )
 
 
 def _sharded_tensors() -> Iterator[type]:
@@ -98,7 +102,7 @@ def load(path: Path, names: Iterable[str], objects: Mapping[str, Any], group: An
 
     dcp = _dcp()
     state = {name: state_of(name, objects) for name in names}
-    dcp.load(state, storage_reader=dcp.FileSystemReader(path), process_group=group, no_dist=group is None)
+    dcp.load(state, storage_reader=dcp.FileSystemReader(path), **_among(group, dcp.load))
     for name, restored in state.items():
         obj = objects[name]
         if isinstance(obj, nn.Module):
@@ -145,34 +149,38 @@ def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -
     return {"state": {called[number]: each for number, each in state["state"].items()}, "param_groups": groups}
 
 
+def _among(group: Any, function: Any) -> Dict[str, Any]:
+    """The ranks that take part. Without a group torch before 2.7 sees by itself that there are no others."""
+    if group is None:
+        return {"no_dist": True} if "no_dist" in inspect.signature(function).parameters else {}
+    return {"process_group": group}
+
+
 class Shards:
     """Saves what is sharded, in a thread: by a gloo group of its own, and a stager that keeps its memory.
 
-    On the default group its collectives and the training's would meet in the wrong order and hang.
+    On the default group its collectives and the training's would meet in the wrong order and hang. That is what torch's
+    own `async_save` does too, but from version to version it takes other arguments, or copies nothing on the CPU.
     """
 
     def __init__(self, *, pinned: bool) -> None:
         from torch import distributed as dist
 
-        if not _has_async_save():
+        if not hasattr(_dcp(), "async_save"):
             raise TooOldError
         is_distributed = dist.is_available() and dist.is_initialized()
         self.group = dist.new_group(backend="gloo") if is_distributed else None
         self._rank = dist.get_rank() if is_distributed else 0
         self._stager = _make_stager(pinned=pinned)
-        self._alone = ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1, "serried-shards")
         self._future: Any = None
 
     def save(self, state: Dict[str, Any], path: Path) -> None:
         """Copy `state`, and write it to `path` from then on. One at a time."""
         dcp = _dcp()
         writer = dcp.FileSystemWriter(path, sync_files=True)
-        if self.group is None:  # without a process group torch itself saves in the foreground only
-            staged = self._stager.stage(state)
-            self._future = self._alone.submit(dcp.save, staged, storage_writer=writer, no_dist=True)
-            return
-        answer = dcp.async_save(state, storage_writer=writer, process_group=self.group, async_stager=self._stager)
-        self._future = getattr(answer, "upload_completion", answer)
+        staged = self._stager.stage(state)
+        self._future = self._thread.submit(dcp.save, staged, storage_writer=writer, **_among(self.group, dcp.save))
 
     def is_busy(self, seconds: float = 0.0) -> bool:
         """Whether the save is still going on after `seconds`."""
@@ -196,13 +204,9 @@ class Shards:
         )
 
     def close(self) -> None:
-        self._alone.shutdown(wait=False)
+        self._thread.shutdown(wait=False)
         if hasattr(self._stager, "close"):
             self._stager.close()
-
-
-def _has_async_save() -> bool:
-    return hasattr(_dcp(), "async_save")
 
 
 def _make_stager(*, pinned: bool) -> Any:
@@ -211,7 +215,22 @@ def _make_stager(*, pinned: bool) -> Any:
 
     if hasattr(staging, "DefaultStager"):
         return staging.DefaultStager(staging.StagingOptions(pinned, False, False, pinned))
-    return staging.BlockingAsyncStager(cache_staged_state_dict=True)
+    return _Stager(pinned=pinned)
+
+
+class _Stager:
+    """What `BlockingAsyncStager` of torch 2.4 to 2.8 does; that one pins memory on machines without CUDA too, and fails."""
+
+    def __init__(self, *, pinned: bool) -> None:
+        self._pinned = pinned
+        self._kept: Any = None
+
+    def stage(self, state: Dict[str, Any]) -> Any:
+        from torch.distributed import _state_dict_utils as copies
+
+        if self._kept is None:
+            self._kept = copies._create_cpu_state_dict(state, pin_memory=self._pinned)  # noqa: SLF001 - see above
+        return copies._copy_state_dict(state, self._kept)  # noqa: SLF001 - see above
 
 
 def _spell(error: BaseException) -> str:
