@@ -39,7 +39,7 @@ STATE = {"a": torch.arange(1000.0), "b": torch.ones(3, dtype=torch.int64), "empt
 @pytest.mark.parametrize("mmap", [False, True])
 def test_torch_reads_it(tmp_path, mmap):
     written(tmp_path / "state.pt", *torchs_own(STATE))
-    state = torch.load(tmp_path / "state.pt", weights_only=True, mmap=mmap)
+    state = torch.load(str(tmp_path / "state.pt"), weights_only=True, mmap=mmap)
     assert state.pop("n") == 3
     assert {name: tensor.tolist() for name, tensor in state.items()} == {
         name: tensor.tolist() for name, tensor in STATE.items() if name != "n"

@@ -137,9 +137,9 @@ def _hints(kind: Any) -> Dict[str, Any]:
     except TypeError:  # `int | None`, which Python 3.9 takes as an annotation and cannot evaluate
         written = {field.name: field.type for field in dataclasses.fields(kind)}
     spelled = {name: f"Union[{text.replace('|', ',')}]" for name, text in written.items() if isinstance(text, str)}
-    fields = type("Fields", (), {"__annotations__": {**written, **spelled}, "__module__": kind.__module__})
+    fields = type("Fields", (), {"__annotations__": {**written, **spelled}})
     try:
-        return typing.get_type_hints(fields, localns={"Union": Union})
+        return typing.get_type_hints(fields, {**vars(sys.modules[kind.__module__]), "Union": Union})
     except (TypeError, NameError):
         return {}
 

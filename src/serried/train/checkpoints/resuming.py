@@ -119,15 +119,25 @@ def restore(
     if is_same_world:
         states.set_random_state(rank["random"], context.device)
     else:
-        states.seed_anew(context, checkpoint.step)
-        _log_once(
-            context,
-            "checkpoint %s is of %d ranks, and there are %d now: random numbers begin anew",
-            checkpoint.path,
-            checkpoint.world_size,
-            context.world_size,
-        )
+        _begin_anew(checkpoint, context)
     return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
+
+
+def _begin_anew(checkpoint: store.Checkpoint, context: Context) -> None:
+    """What each rank kept for itself is nobody's in another world: say so, and what it means."""
+    states.seed_anew(context, checkpoint.step)
+    if not context.is_main:
+        return
+    said = f"checkpoint {checkpoint.path} is of {checkpoint.world_size} ranks, and there are {context.world_size} now"
+    _log.warning("%s: random numbers begin anew", said)
+    for number, position in keepable.read(checkpoint.path / store.rank_file(0))["loaders"].items():
+        if position:
+            _log.warning(
+                "%s: loader %d, which the script brought ready, begins its epoch anew, and items of it come again\n"
+                "hint: give its dataset to run.loader, which goes on in any world",
+                said,
+                number,
+            )
 
 
 def _give(checkpoint: store.Checkpoint, name: str, obj: Stateful, state: Dict[str, Any]) -> None:

@@ -219,7 +219,7 @@ def _make_stager(*, pinned: bool) -> Any:
 
 
 class _Stager:
-    """What `BlockingAsyncStager` of torch 2.4 to 2.8 does; that one pins memory on machines without CUDA too, and fails."""
+    """What `BlockingAsyncStager` of torch 2.4 to 2.8 does; that one pins memory without CUDA too, and fails."""
 
     def __init__(self, *, pinned: bool) -> None:
         self._pinned = pinned
