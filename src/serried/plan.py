@@ -130,6 +130,8 @@ class Plan:
     source: Source
     shell: bool = False
     seed: int = 0
+    debug: bool = False
+    """Ranks get the switches that let NCCL and torch.distributed say what they do."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """What the training is told, by dotted name; `serried.train.config` and `{config.NAME}` have it."""
     environment: Environment = field(default_factory=Environment)
@@ -214,6 +216,7 @@ def plan(
         command=experiment.command,
         shell=experiment.shell,
         seed=experiment.seed,
+        debug=experiment.debug,
         config=_config(experiment.config),
         site=_site(cluster),
         allocation=allocation,

@@ -121,6 +121,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
         "exp_name": "train",
         "OMP_NUM_THREADS": "3",
         "PYTHONPATH": "/r/digits/train/k3f9q2/library.zip",
+        "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -131,6 +132,25 @@ def test_what_the_user_has_set_stays():
 
     assert "OMP_NUM_THREADS" not in environment
     assert (environment["PYTHONUNBUFFERED"], environment["A"]) == ("0", "b c")
+
+
+def test_debug_turns_on_what_nobody_has_set():
+    own = Environment(env={"NCCL_DEBUG": "WARN"})
+    told = command.environment(work_of(debug=True, environment=own), PLACE, {"TORCH_DISTRIBUTED_DEBUG": "INFO"})
+    usual = command.environment(work_of(), PLACE, {})
+
+    records = "/r/digits/train/k3f9q2/attempts/2/node-1/nccl-trace-rank-"
+    assert {name: told[name] for name in told.keys() - usual.keys()} == {
+        "NCCL_DEBUG": "WARN",
+        "TORCH_CPP_LOG_LEVEL": "INFO",
+        "TORCH_SHOW_CPP_STACKTRACES": "1",
+        "TORCH_NCCL_DESYNC_DEBUG": "1",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": records,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": records,
+    }
 
 
 def test_the_runs_own_library_and_redirected_packages_come_before_the_inherited_path():

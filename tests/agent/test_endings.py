@@ -76,7 +76,7 @@ def test_a_working_directory_that_is_not_there_is_told_apart(start, tmp_path):
 
 
 def test_a_rank_that_ignores_term_is_killed_after_the_grace(start, marked_processes):
-    deaf = "trap '' TERM; touch $SERRIED_RESULTS_DIR/deaf; while :; do sleep 0.1; done"
+    deaf = "trap '' TERM ABRT; touch $SERRIED_RESULTS_DIR/deaf; while :; do sleep 0.1; done"
     failing = "until test -e $SERRIED_RESULTS_DIR/deaf; do sleep 0.1; done; exit 4"
     run = start(f"if test $RANK = 0; then {deaf}; else {failing}; fi", limit={"grace_seconds": 1})
 
@@ -87,7 +87,8 @@ def test_a_rank_that_ignores_term_is_killed_after_the_grace(start, marked_proces
 
 
 def test_silence_ends_a_run_in_which_one_rank_hangs(start):
-    run = start("test $RANK = 0 && exit 0; sleep 100", ranks=3, limit={"silence_seconds": 1})
+    hang = f"exec {PYTHON} -c 'import time\ndef stuck(): time.sleep(100)\nstuck()'"
+    run = start(f"test $RANK = 0 && exit 0; {hang}", ranks=3, limit={"silence_seconds": 2})
 
     assert run.wait() == 1
     assert run.ending == (
@@ -96,6 +97,23 @@ def test_silence_ends_a_run_in_which_one_rank_hangs(start):
         "silence",
         "no output from any rank for too long; ranks 1, 2 still ran",
     )
+    for rank in (1, 2):
+        said, fatal, *stack = run.output(rank=rank).splitlines()
+        assert said == "serried: ending this rank by ABRT; if it is Python, where it was follows"
+        assert (fatal, [line.rpartition(" in ")[2] for line in stack[2:4]]) == (
+            "Fatal Python error: Aborted",
+            ["stuck", "<module>"],
+        )
+
+
+def test_a_rank_that_heeds_no_term_says_where_it_was(start):
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); open('ready', 'w')\nwhile True: time.sleep(1)"
+    failing = "until test -e ready; do sleep 0.1; done; exit 4"
+    run = start(f'if test $RANK = 0; then exec {PYTHON} -c "{deaf}"; else {failing}; fi', limit={"grace_seconds": 1})
+
+    assert run.wait() == 4
+    assert "Fatal Python error: Aborted" in run.output(rank=0)
+    assert [e["signal"] for e in run.events("node-ended")[0]["exits"]] == [None, signal.SIGABRT]
 
 
 def test_rank_0_may_end_before_the_others(start):

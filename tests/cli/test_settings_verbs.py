@@ -62,6 +62,7 @@ project.share                  user                                             
 command                        python train.py                                     serried.toml:5
 shell                          false                                               default
 seed                           0                                                   default
+debug                          false                                               default
 workdir                        .                                                   default
 cluster                        local                                               recognised
 resources.nodes                1                                                   command line

@@ -42,6 +42,23 @@ NOT_FOR_RANKS = (
 """Ours alone, or left by a torchrun around us: it would make rank 0 look for a store that nobody serves."""
 
 
+SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+"""Where nobody has said otherwise: output at once, and stacks when a rank is aborted or crashes."""
+
+DEBUG = {
+    "NCCL_DEBUG": "INFO",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_CPP_LOG_LEVEL": "INFO",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+    "TORCH_NCCL_DESYNC_DEBUG": "1",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # what older torch calls the same
+}
+RECORDS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Where torch writes what its ranks waited for when one of them timed out; the second is the older name."""
+
+
 class Place(NamedTuple):
     """Where one rank stands and what this node tells it."""
 
@@ -105,12 +122,18 @@ def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[
     told = {**inherited, **own}
     if "OMP_NUM_THREADS" not in told:
         own["OMP_NUM_THREADS"] = str(max(1, place.cpus))
-    if "PYTHONUNBUFFERED" not in told:
-        own["PYTHONUNBUFFERED"] = "1"
+    switches = {**SWITCHES, **(_debug(work, place) if work.plan.get("debug") else {})}
+    own.update((name, value) for name, value in switches.items() if name not in told)
     if work.plan["site"]["local_disk"] and "SLURM_TMPDIR" not in told:
         own["SLURM_TMPDIR"] = os.path.expandvars(work.plan["site"]["local_disk"])
     own["PYTHONPATH"] = _python_path(work, told.get("PYTHONPATH", ""))
     return own
+
+
+def _debug(work: Work, place: Place) -> Dict[str, str]:
+    """What `--debug` sets: names that NCCL and some torch since 2.1 read; the others pass over them."""
+    folder = work.place.attempt(work.number).node(place.node)
+    return {**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")}
 
 
 def _torch(work: Work, place: Place) -> Dict[str, str]:

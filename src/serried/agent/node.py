@@ -23,6 +23,8 @@ from serried.contract import files, names
 BEAT_SECONDS = 5.0
 SILENT_HEAD_SECONDS = 60.0
 JOIN_SECONDS = 60.0
+ABORT_SECONDS = 0.5
+"""For a rank that did not heed TERM to write down where it was, before its KILL."""
 TOGETHER_SECONDS = 1.0
 """A scheduler's TERM reaches ranks and agent at once: how long a rank's death by TERM waits for ours to show."""
 
@@ -185,13 +187,20 @@ class Node:
         if not self._is_stopping:
             self._is_stopping = True
             self._note_stop(reason)
-            if self._ranks:
+            if self._ranks and reason == "silence":  # where they hang is what one wants to know
+                self._ranks.abort()
+            elif self._ranks:
                 self._ranks.terminate()
         if self._ranks and (self._kill is None or self._kill.due > time.monotonic() + grace):
             if self._kill:
                 self._kill.cancel()
-            self._kill = self.loop.after(grace, self._ranks.kill)
+            self._kill = self.loop.after(grace, self._end_ranks)
         self._check_end()
+
+    def _end_ranks(self) -> None:
+        if self._ranks:
+            self._ranks.abort()
+            self._kill = self.loop.after(ABORT_SECONDS, self._ranks.kill)
 
     def _note_stop(self, reason: str) -> None:
         self._note("stopping", reason=reason)

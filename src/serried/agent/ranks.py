@@ -129,6 +129,15 @@ class Ranks:
         """TERM, to each rank and its process group: a shell that dies of it must not leave its program running."""
         self._end_groups(signal.SIGTERM)
 
+    def abort(self) -> None:
+        """ABRT, to the ranks themselves: Python then writes where each of its threads is, and ends."""
+        for rank in self.running:
+            rank.is_stopping = True
+            system.forbid_core(rank.child.pid)
+            with contextlib.suppress(OSError):
+                os.write(rank.log, b"serried: ending this rank by ABRT; if it is Python, where it was follows\n")
+                os.kill(rank.child.pid, signal.SIGABRT)
+
     def kill(self) -> None:
         self._end_groups(signal.SIGKILL)
 

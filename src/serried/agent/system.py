@@ -44,6 +44,15 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def forbid_core(pid: int) -> None:
+    """Let process `pid` leave no core: a training's is as large as its memory. 1 holds for pipes too, see core(5)."""
+    with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
+        import resource
+
+        _, most = resource.prlimit(pid, resource.RLIMIT_CORE)
+        resource.prlimit(pid, resource.RLIMIT_CORE, (1 if most else 0, most))
+
+
 def spawn(
     argv: Sequence[bytes],
     environment: Mapping[bytes, bytes],

@@ -63,6 +63,7 @@ def flags(function: Function) -> Function:
             shell_complete=selecting.complete_runs,
             help="Begin from the newest whole checkpoint of a run (`last`: the newest run), or in PATH.",
         ),
+        click.option("--debug", is_flag=True, help="NCCL and torch.distributed say what they do."),
         click.option("--smoke", is_flag=True, help="A smoke test: a few steps, saved and loaded, and out."),
         click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -78,7 +79,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     return Request(
         experiment=values["experiment"],
         command=context.meta.get(_COMMAND),
-        overrides=options.overrides(values, values["settings"]),
+        overrides=options.overrides(values, values["settings"]) | ({"debug": True} if values["debug"] else {}),
         cluster=cluster,
         name=values["name"],
         array=values["array"],

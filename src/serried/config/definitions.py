@@ -123,6 +123,9 @@ class Experiment:
     seed: int = key(
         values.COUNT_OR_NONE, "Fills in `{seed}`; an array's elements add their index.", default="0", value=0
     )
+    debug: bool = key(
+        values.BOOLEAN, "Ranks say more: NCCL and torch.distributed log what they do.", default="false", value=False
+    )
     workdir: str = key(
         values.TEXT, "Where ranks start, from the project's folder.", default="the project's folder", value="."
     )
