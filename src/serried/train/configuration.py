@@ -19,7 +19,7 @@ import os
 import sys
 import typing
 from pathlib import Path, PurePath
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, overload
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
 
 from serried.contract import files, names, settings
 from serried.train.errors import ConfigError
