@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import socket
+import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -15,8 +17,25 @@ import pytest
 from serried.agent import binding, deadline, diagnose, memory, options, rendezvous, snapshot
 from serried.agent.channel import Channel, Guest, ProtocolError, greet
 from serried.agent.deadline import Deadline
+from serried.agent.launch import Launcher
+from serried.agent.loop import Loop
 
 KEY = b"k" * 32
+
+
+# What a launcher says.
+
+
+def test_what_a_launcher_announces_is_kept_though_it_says_more_afterwards():
+    said = ["slurmstepd: error: *** STEP 5.0 CANCELLED DUE TO JOB REQUEUE ***", *(f"srun: {n}" for n in range(20))]
+    program = [sys.executable, "-c", f"import sys; sys.stderr.write({chr(10).join(said)!r})"]
+    ended = []
+    loop = Loop()
+    launcher = Launcher(loop, program, {}, lambda status: (ended.append(status), loop.stop()))
+    loop.on_signal(signal.SIGCHLD, launcher.reap)
+    launcher.start()
+    loop.run()
+    assert (ended, launcher.last_lines) == ([0], [said[0], *said[-5:]])
 
 
 # Why a rank ended.

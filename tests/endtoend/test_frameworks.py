@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from place import Place
+from place import Place, environment
 from serried import templates
-from serried.contract.files import read_json
 from serried.contract.layout import RunDirectory
 
 SCRIPTS = Path(__file__).parents[1] / "frameworks"
@@ -129,7 +128,10 @@ def test_lightning_that_hears_the_notice_saves_and_goes_on_though_it_leaves_with
 
 
 @pytest.mark.slurm
-def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(slurm, wait_until):
+def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(project, tmp_path, make_lab, wait_until):
+    (tmp_path / "scratch").mkdir()
+    patient = make_lab(nodes=1, gpus=0, settings={"KillWait": "30"})  # as on clusters: time to write down how it ended
+    slurm = Place("slurm", project, environment(tmp_path, patient.variables))
     srun = ("srun", "--overlap", "--ntasks=2", "--ntasks-per-node=2", "--cpus-per-task=1")
     run = submit(
         slurm,
@@ -137,7 +139,7 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(slurm, 
         *("--hold", "5", "--folder", "{checkpoints}"),
         ranks=1,
         cpus=2,
-        options=("--set", "limit.notify=USR1", "--set", "limit.restarts=1"),
+        options=("--set", "limit.notify=USR1", "--set", "limit.restarts=1", "--set", "limit.grace=2s"),
         before=("env", *(f"--unset={name}" for name in OF_OUR_RANKS), *srun),
     )
 
@@ -150,10 +152,8 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(slurm, 
     assert lines(slurm, run, "rank . of .*") == [place.format(rank, rank, 0) for rank in (0, 1)]
     assert lines(slurm, run, "rank . of .*", attempt=2) == [place.format(rank, rank, 5) for rank in (0, 1)]
     assert len(lines(slurm, run, "Requeued SLURM job: .*")) == 1
-    first = read_json(
-        slurm.directory(run) / "attempts" / "1" / "exit.json"
-    )  # KillWait, 5 s here, may be too short for it
-    assert first is None or (first["state"], first["cause"]) == ("REQUEUED", "requeue")
+    first = json.loads((slurm.directory(run) / "attempts" / "1" / "exit.json").read_text())
+    assert (first["state"], first["cause"]) == ("REQUEUED", "requeue")
     assert sorted(path.name for path in (slurm.directory(run) / "attempts").iterdir()) == ["1", "2"]
     assert [path.name for path in (slurm.directory(run) / "checkpoints").iterdir()] == ["hpc_ckpt_1.ckpt"]
 

@@ -22,6 +22,8 @@ DEAF_SECONDS = 30.0
 HARD_OF_HEARING_SECONDS = 35.0
 SWEEP_SECONDS = 10.0
 LAST_LINES = 5
+ANNOUNCEMENT = "***"
+"""How Slurm marks the line that says why it ends a step; what srun says of it comes after, and is more."""
 
 
 def agent_command(role: str, *arguments: str) -> List[str]:
@@ -108,7 +110,9 @@ class Launcher:
         text = self._errors.read()
         if text:
             os.write(2, text)
-            self.last_lines = [*self.last_lines, *text.decode("utf-8", "replace").splitlines()][-LAST_LINES:]
+            lines = [*self.last_lines, *text.decode("utf-8", "replace").splitlines()]
+            announced = [line for line in lines[:-LAST_LINES] if ANNOUNCEMENT in line]
+            self.last_lines = [*announced[:LAST_LINES], *lines[-LAST_LINES:]]
         elif text == b"":
             self._loop.forget(self._errors)
             self._errors.close()
