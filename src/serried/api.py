@@ -227,6 +227,21 @@ class Run:
             raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
         return metrics.metrics(record.where.element(element), rank)
 
+    def rerun(self, *, fresh: bool = False, new_code: bool = False, name: str | None = None) -> Run:
+        """Submit its plan again, with the code that it ran, from its newest whole checkpoint if it has one.
+
+        Args:
+            fresh: begin where it began.
+            new_code: the project's code as it is now.
+            name: what to call the new run; as this one unless said.
+
+        Raises as `submit`.
+        """
+        from serried.submission.again import prepare_again
+        from serried.submission.deliver import deliver
+
+        return Run(deliver(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name)))
+
     def stop(self, *, save: bool = False, now: bool = False) -> None:
         """End its ranks, by TERM and after `limit.grace` by KILL, and take what waits out of the queue; return at once.
 

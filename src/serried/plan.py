@@ -34,6 +34,8 @@ class Environment:
     """Names that the env_file defines; their values travel like secrets."""
     inherit: str | tuple[str, ...] = "all"
     """`all`, `none`, or the names to take from the submitting shell."""
+    env_file_path: str | None = None
+    """Absolute."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Resume:
     """What a run begins from, where it has no checkpoint of its own yet."""
 
     checkpoints: tuple[str, ...]
-    """Absolute paths: one for each element of the array in its order, or one for all."""
+    """Absolute paths: one for each element of the array in its order, or one for all; empty for one without."""
     run: str | None = None
     """The run, or the element (`k3f9q2/17`), whose they are."""
 
@@ -140,6 +142,8 @@ class Plan:
     resume: Resume | None = None
     smoke: int = 0
     """A smoke test: after how many steps a training saves, loads and leaves; 0 is none."""
+    rerun_of: str | None = None
+    """The run, or the element, whose plan this is too."""
     defaults: tuple[str, ...] = ()
     """Keys (`resources.cpus`) that nobody set: Serried's or the cluster's defaults."""
     share: str = "user"
@@ -226,6 +230,7 @@ def plan(
             experiment.environment.secrets,
             experiment.environment.env_file_names,
             experiment.environment.inherit,
+            experiment.environment.env_file,
         ),
         limit=_limit(experiment.limit, allocation.time_seconds),
         array=array,

@@ -110,6 +110,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "gpus_per_node": 0,
                 "node_names": ["n1", "n2"],
                 "resumed_from": None,
+                "rerun_of": None,
                 "smoke": False,
                 "directory": str(run.where.path),
                 "elements": None,

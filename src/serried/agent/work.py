@@ -115,7 +115,7 @@ class Work:
         if not resume:
             return None
         paths, array = resume["checkpoints"], self.plan.get("array")
-        return str(paths[array["indices"].index(self.element) if array and len(paths) > 1 else 0])
+        return str(paths[array["indices"].index(self.element) if array and len(paths) > 1 else 0]) or None
 
     @property
     def newest_checkpoint(self) -> str:

@@ -15,6 +15,7 @@ VERBS = {
     "init": "Write a serried.toml that fits this folder.",
     "run": "Run here, now, in the foreground.",
     "submit": "Send it to the cluster.",
+    "rerun": "Run a run's plan again, from where it had come to.",
     "rehearse": "Find out whether a training resumes exactly.",
     "ps": "List runs, the running ones first.",
     "show": "Show a run's plan, timeline and files.",

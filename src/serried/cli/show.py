@@ -104,6 +104,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     )
     facts.append(("config", _config_text(_config(selection, plan))))
     facts.append(("smoke test", tried_out(selection.record, selection.element) if summary.smoke else ""))
+    facts.append(("rerun of", summary.rerun_of or ""))
     facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
     facts.append(("size", _size(plan, status)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))

@@ -10,7 +10,7 @@ import click
 
 from serried.cli import asking
 from serried.submission.deliver import deliver
-from serried.submission.prepare import prepare
+from serried.submission.prepare import Prepared, prepare
 from serried.submission.request import decide
 from serried.ui import console
 
@@ -32,6 +32,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
     """
     decided = decide(asking.request(values, cluster), Path.cwd(), os.environ)
     prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each)
+    send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
+def send(prepared: Prepared, *, dry_run: bool, as_json: bool, yes: bool) -> None:
+    """Show what is prepared, and hand it over; or, with `dry_run`, show it to the last byte."""
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
         return
@@ -55,8 +60,8 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
         return
     console.say()
     more = ", ".join(str(link.job) for link in further if link.job)
-    console.say(f"submitted {record.id} as job {job} of {decided.plan.site.name}" + (f", then {more}" if more else ""))
-    array = decided.plan.array
+    console.say(f"submitted {record.id} as job {job} of {prepared.plan.site.name}" + (f", then {more}" if more else ""))
+    array = prepared.plan.array
     one = record.id if array is None else f"{record.id}/{array.indices[0]}"
     console.next_steps(
         [

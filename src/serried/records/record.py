@@ -73,6 +73,8 @@ class Summary:
     """How many an array has; None is no array."""
     resumed_from: str | None = None
     """The run, element or path whose checkpoint it began from."""
+    rerun_of: str | None = None
+    """The run, or the element, whose plan it has too."""
     smoke: bool = False
     """A smoke test."""
 
@@ -98,7 +100,8 @@ class Summary:
                 time_seconds=allocation.get("time_seconds"),
                 directory=run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
                 elements=len(array["indices"]) if array else None,
-                resumed_from=_resumed_from(plan.get("resume")),
+                resumed_from=(resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
+                rerun_of=plan.get("rerun_of"),
                 smoke=bool(plan.get("smoke")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -287,10 +290,6 @@ class Record:
                 hint="upgrade Serried: pip install --upgrade serried",
             )
         return value
-
-
-def _resumed_from(resume: Mapping[str, Any] | None) -> str | None:
-    return str(resume.get("run") or resume["checkpoints"][0]) if resume else None
 
 
 def _short(error: Exception) -> str:

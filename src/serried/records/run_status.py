@@ -81,6 +81,7 @@ class RunStatus:
             "gpus_per_node": summary and summary.gpus,
             "node_names": list(self.node_names),
             "resumed_from": summary and summary.resumed_from,
+            "rerun_of": summary and summary.rerun_of,
             "smoke": summary and summary.smoke,
             "directory": summary and str(self.record.where.path),
             "elements": None if self.elements is None else arrays.ranges_by_state(self.elements),

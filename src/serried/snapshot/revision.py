@@ -13,10 +13,10 @@ DIFF_LIMIT = 20_000_000
 
 @dataclass(frozen=True)
 class Revision:
-    commit: str | None
+    commit: str | None = None
     """None without git, or before the first commit."""
-    branch: str | None
-    diff: str
+    branch: str | None = None
+    diff: str = ""
     """`git diff HEAD --binary`: applies to `commit`."""
 
     @property

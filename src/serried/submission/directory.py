@@ -40,6 +40,12 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
 
 def write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archive | None) -> None:
     """What ran, for when the run directory is purged: commit, diff, and what the snapshot holds."""
+    if prepared.code_of is not None:
+        for name in (record.directory.source.name, record.directory.diff.name):
+            with contextlib.suppress(FileNotFoundError):
+                known = (prepared.code_of.directory.path / name).read_text(encoding="utf-8", errors="surrogateescape")
+                write_text(record.directory.path / name, known)
+        return
     survey, revision = prepared.survey, prepared.revision
     document: dict[str, Any] = {
         "schema": SCHEMA,

@@ -18,9 +18,12 @@ from serried.contract import settings
 from serried.contract.links import Commands
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
+from serried.records.record import Record
 from serried.schedulers.interface import Submission
 from serried.snapshot import Revision, Survey
 from serried.snapshot.editable import site_folders
+
+NO_REVISION = Revision()
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,11 @@ class Prepared:
     """How a job submits the next one; None where each attempt is the same job's."""
     script: str
     """job.sh"""
-    survey: Survey | None
-    """None: it runs in place."""
-    revision: Revision
+    survey: Survey | None = None
+    """None: it runs in place, or with the code of an earlier run."""
+    revision: Revision = NO_REVISION
+    code_of: Record | None = None
+    """The run whose code it has."""
     each: tuple[tuple[str, ...], ...] = ()
     """One command for each element of the array, where they differ."""
     warnings: tuple[str, ...] = ()
@@ -60,10 +65,33 @@ def prepare(
     project = Path(plan.source.directory)
     _check_workdir(plan, project)
     _check_settings(plan, each)
-    environment = _environment(plan, resolved, environ)
+    environment = _environment(plan, environ)
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
+    warnings = (*resolved.warnings, *(surveyed.warnings if surveyed else ()))
+    made = _prepared(plan, environment, each, warnings)
+    return dataclasses.replace(made, survey=surveyed, revision=snapshot.read_revision(project))
+
+
+def prepare_recorded(
+    plan: Plan, code: Record, environ: Mapping[str, str], each: Sequence[Sequence[str]], warnings: tuple[str, ...]
+) -> Prepared:
+    """The same for a plan that has run before, with the `code` that it had then: its archive, links and paths.
+
+    Raises UsageError where the archive is gone, or a secret is not set.
+    """
+    if plan.source.archive is None or not Path(plan.source.archive).is_file():
+        raise UsageError(
+            f"the code of run `{code.id}` is not there any more: `{plan.source.archive}`",
+            hint="`--new-code` takes the project as it is now; commit and diff of then are in the record",
+        )
+    return dataclasses.replace(_prepared(plan, _environment(plan, environ), each, warnings), code_of=code)
+
+
+def _prepared(
+    plan: Plan, environment: Mapping[str, str], each: Sequence[Sequence[str]], warnings: tuple[str, ...]
+) -> Prepared:
     token = f"{plan.run}-1"
     scheduler = schedulers.get(plan.site.scheduler)
     handover = scheduler.submission(plan, token, environment)
@@ -77,10 +105,8 @@ def prepare(
         handover=handover,
         commands=scheduler.commands(plan, environment) if plan.has_links else None,
         script=_script(plan, handover),
-        survey=surveyed,
-        revision=snapshot.read_revision(project),
         each=tuple(tuple(command) for command in each),
-        warnings=(*resolved.warnings, *(surveyed.warnings if surveyed else ()), *_unreachable_library(plan)),
+        warnings=(*warnings, *_unreachable_library(plan)),
     )
 
 
@@ -125,8 +151,8 @@ def _check_workdir(plan: Plan, project: Path) -> None:
         )
 
 
-def _environment(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str]) -> dict[str, str]:
-    path = resolved.experiment.environment.env_file
+def _environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    path = plan.environment.env_file_path
     return inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
 
 
@@ -134,7 +160,7 @@ def _survey(plan: Plan, resolved: config.Resolved, project: Path) -> Survey | No
     if not plan.source.snapshot:
         return None
     # Values of secrets are not copied, wherever their file is and whether git knows it or not.
-    env_file = resolved.experiment.environment.env_file
+    env_file = plan.environment.env_file_path
     secret = [os.path.relpath(env_file, project)] if env_file and Path(env_file).is_relative_to(project) else []
     link = [*resolved.project.link, *map(glob.escape, secret)]
     return snapshot.survey(project, link, leave_out=[Path(plan.site.root)])

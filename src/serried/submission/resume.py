@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from serried.schedulers.indices import compress
 
 @dataclass(frozen=True)
 class Found:
-    resume: Resume
+    resume: Resume | None
     warnings: tuple[str, ...]
 
 
@@ -61,6 +61,20 @@ def of_run(selection: Selection, array: Array | None) -> Found:
         _check_elements(record, {each for each in lacking if each is not None}, "has no whole checkpoint of", array)
     resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
     return Found(resume, tuple(_warnings(selection, folders, elements)))
+
+
+def go_on(selection: Selection, array: Array | None, beginning: Resume | None) -> Found:
+    """From where a run had come to: its newest whole checkpoints, or what it began from itself where it has none."""
+    record = selection.record
+    elements = array.indices if array is not None else (selection.element,)
+    folders = [record.where.element(element).checkpoints for element in elements]
+    own = [checkpoints.newest(folder) for folder in folders]
+    if not any(own):
+        return Found(beginning, ())
+    before = beginning.checkpoints if beginning else ("",)
+    before = before * len(own) if len(before) == 1 else before
+    paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
+    return Found(Resume(paths, str(selection)), tuple(_warnings(selection, folders, elements)))
 
 
 def _path(path: Path) -> Found:
@@ -109,7 +123,7 @@ def _nothing_in(folder: Path, whose: str) -> UsageError:
     return UsageError(f"{whose} has no whole checkpoint to begin from", hint=hint)
 
 
-def _warnings(selection: Selection, folders: list[Path], elements: tuple[int | None, ...]) -> Iterator[str]:
+def _warnings(selection: Selection, folders: list[Path], elements: Sequence[int | None]) -> Iterator[str]:
     record = selection.record
     if selection.note:
         yield selection.note

@@ -117,6 +117,8 @@ def _cost(plan: Plan) -> str:
 
 
 def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
+    if plan.source.archive is not None:
+        return f"as run {plan.rerun_of} had it"
     if survey is None:
         what = f"in place, {plan.source.directory}"
     else:

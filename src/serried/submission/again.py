@@ -1,0 +1,106 @@
+"""`serried rerun`: a new run of another's plan, with the code that it ran, from where it had come to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried import config
+from serried.contract.names import COMPLETED
+from serried.errors import UsageError
+from serried.plan import Array, Plan, Resume
+from serried.records.index import Selection
+from serried.records.moments import iso
+from serried.records.record import Record, RecordUnreadable, new_id
+from serried.submission.prepare import Prepared, prepare, prepare_recorded
+from serried.submission.resume import Found, go_on
+
+
+def prepare_again(
+    selection: Selection,
+    environ: Mapping[str, str],
+    *,
+    fresh: bool = False,
+    new_code: bool = False,
+    name: str | None = None,
+) -> Prepared:
+    """What `deliver` hands over for another run of the same plan.
+
+    Args:
+        selection: the run, or an element of an array: then that element alone.
+        environ: the submitting shell's environment; what the job inherits comes from it, as at any submit.
+        fresh: begin where that run began, and not from its newest whole checkpoint.
+        new_code: the code as it is now, and not as that run had it.
+        name: what to call the new run; None is as the other.
+
+    Raises UsageError where the plan, the code or the commands of its elements are not there any more.
+    """
+    record = selection.record
+    try:
+        old = record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    array = old.array
+    if array is not None and selection.element is not None:
+        array = dataclasses.replace(array, indices=(selection.element,), parallel=None)
+    found = Found(_beginning(old, array), ()) if fresh else go_on(selection, array, _beginning(old, array))
+    plan = dataclasses.replace(
+        old,
+        run=new_id(),
+        name=name or old.name,
+        created=iso(time.time()),
+        array=array,
+        resume=found.resume,
+        rerun_of=str(selection),
+    )
+    warnings = (*found.warnings, *(() if found.resume is None or fresh else _completed(selection)))
+    each = _each(record, old, array)
+    if plan.source.snapshot and not new_code:
+        return prepare_recorded(plan, record, environ, each, warnings)
+    if not plan.source.snapshot:
+        warnings = (*warnings, f"run `{record.id}` ran in place, so the code is what is there now")
+    plan = dataclasses.replace(plan, source=dataclasses.replace(plan.source, archive=None))
+    here = Path(plan.source.directory)
+    if not here.is_dir():
+        raise UsageError(f"the project's folder `{here}` is not there")
+    resolved = config.resolve(None, plan.command, {}, plan.site.name, here, environ)
+    return prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each)
+
+
+def _beginning(old: Plan, array: Array | None) -> Resume | None:
+    """What the old run itself began from, for the elements of `array`."""
+    if old.resume is None or old.array is None or array is None or len(old.resume.checkpoints) == 1:
+        return old.resume
+    paths = dict(zip(old.array.indices, old.resume.checkpoints, strict=True))
+    return dataclasses.replace(old.resume, checkpoints=tuple(paths[index] for index in array.indices))
+
+
+def _completed(selection: Selection) -> tuple[str, ...]:
+    end = selection.record.end if selection.element is None else None
+    if end is None:
+        with_end = selection.record.where.element(selection.element).exit
+        try:
+            end = json.loads(with_end.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return ()
+    if not isinstance(end, dict) or end.get("state") != COMPLETED:
+        return ()
+    return (f"run `{selection}` has completed, so that little may be left to train: `--fresh` begins anew",)
+
+
+def _each(record: Record, old: Plan, array: Array | None) -> tuple[tuple[str, ...], ...]:
+    if old.array is None or array is None or not old.array.each:
+        return ()
+    try:
+        commands = json.loads(record.where.commands.read_text(encoding="utf-8"))
+        by_index = dict(zip(old.array.indices, commands, strict=True))
+        return tuple(tuple(by_index[index]) for index in array.indices)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"the commands of the elements of run `{record.id}` cannot be read: {os.fspath(record.where.commands)}",
+            hint="submit the file of commands again: `serried submit --each FILE`",
+        ) from error

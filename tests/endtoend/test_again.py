@@ -1,0 +1,102 @@
+"""`serried rerun`: the same plan and code, from where the run had come to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+SCRIPT = """\
+import os, pathlib, sys
+print("old", os.environ["SECRET_WORD"], os.environ["PLAIN"], os.environ.get("SERRIED_RESUME_FROM", "-"), *sys.argv[1:])
+saved = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"], "epoch-1.ckpt")
+if os.environ.get("SERRIED_ELEMENT") != "1":
+    saved.touch()
+sys.exit(3 if "SERRIED_RESUME_FROM" not in os.environ and os.environ.get("SERRIED_ELEMENT") != "1" else 0)
+"""
+
+TOML = """\
+[defaults.environment]
+env = { PLAIN = "plain" }
+secrets = ["SECRET_WORD"]
+[experiments.train]
+command = [%s, "train.py", "{config.lr}"]
+resources.ranks = 1
+config.lr = 1
+"""
+
+
+def rerun(place, *arguments):
+    done = place.serried("rerun", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)["runs"][0]["id"]
+    place.wait(run)
+    return run, done.stderr
+
+
+def said(place, run):
+    return place.serried("logs", run).stdout
+
+
+def test_a_run_goes_on_in_a_new_one_whatever_has_become_of_the_project(local):
+    project = local.project
+    (project / "serried.toml").write_text(TOML % json.dumps(sys.executable))
+    (project / "train.py").write_text(SCRIPT)
+    local.environ["SECRET_WORD"] = "first"
+    first = local.submit()
+    assert local.wait(first)[1]["state"] == "FAILED"
+    (project / "train.py").write_text(SCRIPT.replace("old", "new"))
+    (project / "serried.toml").write_text((TOML % json.dumps(sys.executable)).replace("plain", "changed"))
+    local.environ["SECRET_WORD"] = "second"
+    saved = f"{local.directory(first)}/checkpoints/epoch-1.ckpt"
+
+    second, _ = rerun(local, first)
+    assert said(local, second) == f"old second plain {saved} 1\n"
+    shown = local.show(second)
+    assert (shown["state"], shown["rerun_of"], shown["resumed_from"]) == ("COMPLETED", first, first)
+    assert shown["source"] == local.show(first)["source"]
+    kept = ("command", "config", "allocation", "name", "experiment", "environment")
+    assert {key: shown["plan"][key] for key in kept} == {key: local.show(first)["plan"][key] for key in kept}
+
+    third, warned = rerun(local, second, "--new-code", "--name", "it's the third")
+    assert said(local, third) == f"new second plain {local.directory(second)}/checkpoints/epoch-1.ckpt 1\n"
+    assert f"warning: run `{second}` has completed, so that little may be left to train" in warned
+    fresh, _ = rerun(local, second, "--fresh")
+    assert said(local, fresh) == f"old second plain {saved} 1\n"
+
+    shutil.rmtree(Path(shown["source"]["archive"]).parent)
+    done = local.serried("rerun", first)
+    assert done.returncode == 2
+    assert f"error: the code of run `{first}` is not there any more" in done.stderr
+    del local.environ["SECRET_WORD"]
+    assert "error: the secret `SECRET_WORD` is not set" in local.serried("rerun", first, "--new-code").stderr
+
+
+def test_an_element_goes_on_by_itself_and_an_array_each_for_itself(local):
+    (local.project / "train.py").write_text(SCRIPT)
+    (local.project / "commands.txt").write_text("".join(f"{sys.executable} train.py {word}\n" for word in "abc"))
+    local.environ.update(SECRET_WORD="x", PLAIN="y")
+    first = local.submit("--each", "commands.txt", "--ranks", "1")
+    local.wait(first)
+
+    last, _ = rerun(local, f"{first}/2")
+    assert local.show(last)["plan"]["array"] == {"indices": [2], "parallel": None, "each": True}
+    path = f"{local.directory(first)}/elements/2/checkpoints/epoch-1.ckpt"
+    assert said(local, f"{last}/2") == f"old x y {path} c\n"
+
+    every, _ = rerun(local, first)
+    paths = [path.replace("elements/2", f"elements/{element}") for element in (0, 2)]
+    assert local.show(every)["plan"]["resume"] == {"checkpoints": [paths[0], "", paths[1]], "run": first}
+    assert said(local, f"{every}/1") == "old x y - b\n"
+    assert local.show(every)["state"] == "COMPLETED"
+
+
+def test_a_dry_run_of_it_touches_nothing(local):
+    done = local.serried("run", "--ranks", "1", "--", sys.executable, "-c", "pass")
+    assert done.returncode == 0
+    before = len(json.loads(local.serried("ps", "--json").stdout)["runs"])
+    done = local.serried("rerun", "last", "--dry-run")
+    assert (done.returncode, "# the command\n" in done.stdout) == (0, True)
+    assert "ran in place, so the code is what is there now" in done.stderr
+    assert len(json.loads(local.serried("ps", "--json").stdout)["runs"]) == before
