@@ -16,6 +16,14 @@ PYTHON = sys.executable
 SLEEPS = ("--set", "limit.grace=2s", "--", PYTHON, "-c", "import time; print('up', flush=True); time.sleep(120)")
 
 
+GOES_ON = (
+    "--",
+    "bash",
+    "-c",
+    "[ -e $SERRIED_CHECKPOINT_DIR/one ] && exit 0; touch $SERRIED_CHECKPOINT_DIR/one; sleep 120",
+)
+
+
 def agents(run: str, role: str) -> list[int]:
     """The pids of this run's agents in that role, `head` or `node`."""
     found = []
@@ -153,16 +161,22 @@ def test_a_lost_node_ends_the_rest_and_is_named(make_lab, project, tmp_path, wai
 
 
 def test_a_lost_first_node_is_never_a_success(make_lab, project, tmp_path, wait_until):
+    """Nor the end of a run whose next job waits."""
     lab = make_lab(nodes=2, settings={"SlurmdTimeout": "10"})
     slurm = on(lab, project, tmp_path)
+    goes_on = slurm.submit("--ranks", "1", "--set", "limit.continue=successor", "--set", "limit.restarts=1", *GOES_ON)
     run = slurm.submit("--nodes", "2", "--ranks", "2", *SLEEPS)
-    directory = slurm.directory(run)
+    directory, other = slurm.directory(run), slurm.directory(goes_on)
     wait_until(lambda: len(list(directory.glob("attempts/1/node-*/rank-*.log"))) == 4, 60)
+    wait_until(lambda: list(other.glob("checkpoints/one")), 60)
+    wait_until(lambda: "submitted" in "".join(path.read_text() for path in other.glob("links/*.json")), 60)
 
     lab.kill("n1")
     status, end = slurm.wait(run, "--timeout", "90s")
 
     assert (status, end["state"]) == (1, "NODE_FAIL")
+    status, end = slurm.wait(goes_on, "--timeout", "90s")
+    assert (status, end["state"], end["attempt"], end["node_names"]) == (0, "COMPLETED", 2, ["n2"])
 
 
 def test_a_controller_that_is_away_when_ranks_are_to_start_is_waited_for(make_lab, project, tmp_path, wait_until):

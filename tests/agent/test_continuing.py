@@ -1,0 +1,299 @@
+"""Further jobs of a run, without a scheduler: what a job submits, withdraws and asks, and when it refuses to follow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from serried.agent.continuing import Position, position
+from serried.contract import links
+from serried.contract.files import Journal, read_json, write_json
+from serried.contract.links import JOB, TOKEN, Commands
+
+SUCCESSOR = {"restarts": 2, "form": "successor"}
+
+SAVES = """
+echo "from $(ls "$SERRIED_CHECKPOINT_DIR")"
+while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done
+mkdir -p "$SERRIED_CHECKPOINT_DIR/step-$STEP"
+echo '{"schema": 1, "files": {}}' > "$SERRIED_CHECKPOINT_DIR/step-$STEP/COMPLETE"
+exit 85
+"""
+
+
+class Desk:
+    """A scheduler that only takes notes: what it says is in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.says("RUNNING")
+
+    def says(self, word: str) -> None:
+        (self.folder / "word").write_text(word)
+
+    def refuses(self) -> None:
+        (self.folder / "refuses").touch()
+
+    @property
+    def notes(self):
+        path = self.folder / "notes"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def commands(self) -> Commands:
+        at = self.folder
+        refuse = f'[ -e {at}/refuses ] && echo "no more jobs" >&2 && exit 1'
+        submit = f'{refuse}; echo "submit $1 after $2" >> {at}/notes; echo 78'
+        return Commands(
+            submit=("bash", "-c", submit, "submit", TOKEN, JOB),
+            cancel=("bash", "-c", f'echo "cancel $1" >> {at}/notes', "cancel", JOB),
+            ask=("bash", "-c", f"cat {at}/word", "ask", JOB),
+            environment={},
+        )
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path / "desk")
+
+
+@pytest.fixture
+def chained(make_run, desk):
+    """A plan whose run goes on in further jobs, which `desk` is asked for."""
+
+    def make(command=SAVES, limit=None, **options):
+        plan = make_run(command, ranks=1, limit=limit or SUCCESSOR, **options)
+        write_json(Path(plan.directory) / "link-commands.json", desk.commands().to_json())
+        return plan
+
+    return make
+
+
+@pytest.fixture
+def ask_to_save(wait_until):
+    def send(run, attempt=1, reason="limit"):
+        wait_until(lambda: run.events("started", attempt))
+        if reason == "limit":
+            run.process.send_signal(signal.SIGUSR1)  # as a scheduler warns; the control file is read each 2 s
+            return
+        request = {"t": 0, "request": "stop", "reason": reason, "by": "test", "save": True}
+        Journal(run.place.attempt(attempt).control).append(request)
+
+    return send
+
+
+def link(run, number=2):
+    return read_json(run.directory.link(f"{run.plan.run}-{number}"))
+
+
+def step(number):
+    return {"STEP": str(number)}
+
+
+def test_the_next_job_is_submitted_as_an_attempt_begins_and_goes_on_where_it_ended(
+    chained, start, desk, ask_to_save, wait_until
+):
+    plan = chained()
+    run = start(None, plan=plan, environment=step(1))
+    wait_until(lambda: link(run) and link(run)["state"] == "submitted")
+    ask_to_save(run)
+
+    assert (run.wait(), run.exit) == (85, None)
+    assert (link(run)["job"], link(run)["token"]) == ("78", f"{plan.run}-2")
+    assert desk.notes == [f"submit {plan.run}-2 after 77"]
+
+    desk.says("FAILED")
+    again = start(None, plan=plan, token=f"{plan.run}-2", job="78", environment=step(2))
+    wait_until(lambda: again.events("started", 2) and link(again, 3))
+    again.process.terminate()
+
+    assert again.wait() == 143
+    assert again.ending == ("CANCELLED", 143, "cancel", "cancelled")
+    assert again.output(attempt=2) == "from step-1\n"
+    assert again.directory.claim(f"{plan.run}-3").read_text() == "withdrawn"
+
+
+@pytest.mark.parametrize(("line", "state"), [("exit 0", "COMPLETED"), ("exit 3", "FAILED")])
+def test_when_the_run_has_ended_the_next_job_is_withdrawn_and_cancelled(  # noqa: PLR0917 - fixtures
+    chained, start, desk, line, state, wait_until
+):
+    plan = chained(f"until [ -e go ]; do sleep 0.05; done; {line}")
+    run = start(None, plan=plan)
+    wait_until(lambda: link(run) and link(run)["state"] == "submitted")
+    (Path(plan.source.directory) / "go").touch()
+    run.wait()
+
+    assert run.exit["state"] == state
+    assert run.directory.claim(f"{plan.run}-2").read_text() == "withdrawn"
+    assert desk.notes[1:] == ["cancel 78"]
+
+    late = start(None, plan=plan, token=f"{plan.run}-2", job="78")
+    assert late.wait() == 0
+    assert not (plan_attempts(plan) / "2").exists()
+
+
+def plan_attempts(plan):
+    return Path(plan.directory) / "attempts"
+
+
+def test_a_next_job_that_is_refused_makes_this_attempt_the_last_and_says_why(
+    chained, start, desk, ask_to_save, wait_until
+):
+    desk.refuses()
+    plan = chained()
+    run = start(None, plan=plan, environment=step(1))
+    wait_until(lambda: link(run) and link(run)["state"] == "failed")
+    ask_to_save(run)
+
+    assert run.wait() == 124
+    assert run.ending[:3] == ("TIMEOUT", 124, "limit")
+    assert run.ending[3].endswith("and the next job was not submitted (no more jobs)")
+    assert run.directory.claim(f"{plan.run}-2").read_text() == "withdrawn"
+
+
+@pytest.fixture
+def ended(chained, start, desk, ask_to_save, wait_until):
+    """A run whose first attempt has saved, and is to be followed by job 78."""
+    plan = chained()
+    run = start(None, plan=plan, environment=step(1))
+    wait_until(lambda: link(run) and link(run)["state"] == "submitted")
+    ask_to_save(run)
+    assert run.wait() == 85
+    desk.says("FAILED")
+    return run
+
+
+def follow(start, run, number=2):
+    """A further job of the run, begun."""
+    return start(None, plan=run.plan, token=f"{run.plan.run}-{number}", job="78")
+
+
+@pytest.mark.parametrize(
+    ("word", "is_told", "expected"),
+    [
+        ("CANCELLED", True, ("CANCELLED", "cancel")),
+        ("CANCELLED", False, ("CANCELLED", "cancel")),
+        ("", False, ("LOST", "lost")),
+    ],
+)
+def test_nothing_follows_a_job_that_was_cancelled_or_may_have_been(  # noqa: PLR0917 - fixtures
+    ended, start, desk, word, is_told, expected
+):
+    desk.says(word)
+    if not is_told:
+        ended.place.attempt(1).exit.unlink()
+        trim(ended.place.attempt(1).events)
+    after = follow(start, ended)
+
+    assert after.wait() == 0
+    assert (after.exit["state"], after.exit["cause"]) == expected
+    assert not (plan_attempts(ended.plan) / "2").exists()
+    assert after.directory.claim(f"{ended.plan.run}-3").read_text() == "withdrawn"
+
+
+def trim(journal):
+    """As if the head had been killed before it heard of any end."""
+    entries = [line for line in journal.read_text().splitlines() if json.loads(line)["event"] in BEFORE]
+    journal.write_text("".join(f"{line}\n" for line in entries))
+    shutil.rmtree(journal.parent / "node-0")
+
+
+BEFORE = ("claimed", "launching", "connected", "go", "started")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [("NODE_FAIL", ("REQUEUED", "node-lost")), ("PREEMPTED", ("REQUEUED", "preempt"))],
+)
+def test_an_attempt_that_left_no_word_is_followed_where_the_scheduler_tells_what_took_it(  # noqa: PLR0917 - fixtures
+    ended, start, desk, word, told, wait_until
+):
+    desk.says(word)
+    ended.place.attempt(1).exit.unlink()
+    trim(ended.place.attempt(1).events)
+
+    after = follow(start, ended)
+
+    wait_until(lambda: after.events("started", 2))
+    before = read_json(ended.place.attempt(1).exit)
+    assert (before["state"], before["cause"]) == told
+    after.process.terminate()
+    after.wait()
+
+
+def test_a_job_whose_predecessor_never_began_does_not_run(ended, start):
+    after = follow(start, ended, number=3)
+
+    assert after.wait() == 0
+    assert "the job that it comes after never began" in after.log
+    assert not (plan_attempts(ended.plan) / "2").exists()
+
+
+def test_a_time_limit_at_which_nothing_was_reached_is_the_end(chained, start, ask_to_save):
+    plan = chained(limit={"restarts": 5})
+    checkpoint = Path(plan.directory) / "checkpoints" / "step-4"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "COMPLETE").write_text('{"schema": 1, "files": {}}')
+    run = start(None, plan=plan, environment=step(4))
+    ask_to_save(run)
+
+    assert run.wait() == 124
+    assert run.ending[:3] == ("TIMEOUT", 124, "no-progress")
+    assert run.ending[3].endswith("and no checkpoint is further than step 4, where this attempt began")
+    assert run.exit["progress"] is False
+
+
+def test_two_interruptions_in_a_row_before_anything_was_reached_are_the_end(chained, start, ask_to_save):
+    plan = chained(limit={"restarts": 5})
+    checkpoint = Path(plan.directory) / "checkpoints" / "step-4"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "COMPLETE").write_text('{"schema": 1, "files": {}}')
+    run = start(None, plan=plan, environment=step(4))
+    ask_to_save(run, reason="preempt")
+    assert (run.wait(), run.exit) == (85, None)
+
+    again = start(None, plan=plan, environment=step(4))
+    ask_to_save(again, attempt=2, reason="preempt")
+
+    assert again.wait() == 143
+    assert again.ending[:3] == ("PREEMPTED", 143, "no-progress")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (Position(4, 10), Position(5, 11), True),
+        (Position(4, 10), Position(4, 11), False),
+        (Position(None, 0), Position(4, 11), True),
+        (Position(None, 10), Position(None, 11), True),
+        (Position(None, 10), Position(None, 10), False),
+        (Position(None, 0), Position(None, 0), False),
+    ],
+)
+def test_further_is_a_higher_step_or_where_none_is_told_a_newer_file(before, after, expected):
+    assert after.is_beyond(before) is expected
+
+
+def test_the_position_is_the_newest_whole_checkpoint(tmp_path):
+    assert position(tmp_path / "gone") == Position(None, 0)
+    for number, document in ((3, '{"schema": 1, "files": {}}'), (9, "torn")):
+        (tmp_path / f"step-{number}").mkdir()
+        (tmp_path / f"step-{number}" / "COMPLETE").write_text(document)
+    os.utime(tmp_path / "step-9" / "COMPLETE", ns=(5, 2**62))
+    assert position(tmp_path) == Position(3, 2**62)
+
+
+def test_blanks_are_filled_in_and_nothing_else_is():
+    words = ("sbatch", f"--job-name=x-{TOKEN}", "{token}", f"--array={links.ELEMENT}", f"afterany:{JOB}")
+    assert links.fill(words, token="k3f9q2.4-2", job="123_4", element=4) == [
+        "sbatch", "--job-name=x-k3f9q2.4-2", "{token}", "--array=4", "afterany:123_4"]  # fmt: skip
+    assert (links.element_of("k3f9q2.4-2"), links.element_of("k3f9q2-12"), links.number_of("k3f9q2.4-12")) == (
+        4,
+        None,
+        12,
+    )

@@ -1,0 +1,267 @@
+"""Runs that go on in further jobs, on this machine and on a real Slurm; and those that must not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from place import Place, environment
+from serried.contract.files import Journal, read_json
+from serried.schedulers.local.argv import COMMAND
+
+PYTHON = sys.executable
+
+TRAINS = """\
+import json, os, signal, sys, time
+from pathlib import Path
+saves, slow, last = sys.argv[1:4]
+checkpoints, stop = Path(os.environ["SERRIED_CHECKPOINT_DIR"]), Path(os.environ["SERRIED_STOP_FILE"])
+step = len(list(checkpoints.iterdir()))
+print("from", step, flush=True)
+if step >= int(last):
+    raise SystemExit(0)
+def save():
+    (checkpoints / f"step-{step + 1}").mkdir()
+    (checkpoints / f"step-{step + 1}" / "COMPLETE").write_text('{"schema": 1, "files": {}}')
+if saves == "first":
+    save()
+while not stop.exists():
+    time.sleep(0.05)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("saving", flush=True)
+time.sleep(float(slow))
+if saves == "last":
+    save()
+raise SystemExit(85)
+"""
+"""Saves `first` or `last`, takes a while for it, and has finished when it began from step `last`."""
+
+
+def trains(*, saves: str = "last", slow: float = 0, last: int = 1) -> tuple[str, ...]:
+    return ("--", PYTHON, "train.py", saves, str(slow), str(last))
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    """With room for all runs of a test at once."""
+    return Place(place.cluster, place.project, {**place.environ, "SERRIED_LOCAL_SLOTS": "32"})
+
+
+@pytest.fixture
+def submit(place: Place) -> Iterator[Callable[..., str]]:
+    (place.project / "train.py").write_text(TRAINS)
+    made: list[str] = []
+
+    def send(form: str, *flags: str, restarts: int = 2, **how: Any) -> str:
+        settings = (
+            f"limit.continue={form}",
+            f"limit.restarts={restarts}",
+            "limit.grace=2s",
+            "cluster=" + place.cluster,
+        )
+        said = [word for setting in settings for word in ("--set", setting)]
+        made.append(place.submit("--ranks", "1", "--time", "10m", *said, *flags, *trains(**how)))
+        return made[-1]
+
+    yield send
+    for run in made:
+        if not (where(place, run) / "exit.json").exists() and list(jobs_left(place, run)):
+            place.serried("stop", "-y", "--now", run)
+
+
+def where(place: Place, run: str) -> Path:
+    """The run directory; `serried show` says so too, but takes a process for it."""
+    (found,) = Path(place.environ["XDG_DATA_HOME"] if place.cluster == "local" else place.environ["SCRATCH"]).glob(
+        f"serried/*/*/{run}"
+    )
+    return found
+
+
+def attempt(place: Place, run: str, number: int = 1, element: str = "") -> Path:
+    return where(place, run) / element / "attempts" / str(number)
+
+
+def log(folder: Path) -> str:
+    path = folder / "node-0" / "rank-0.log"
+    return path.read_text() if path.exists() else ""
+
+
+def link(place: Place, run: str, token: str) -> dict[str, Any]:
+    return read_json(where(place, run) / "links" / f"{run}{token}.json") or {}
+
+
+def ask_to_save(folder: Path) -> None:
+    request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}
+    Journal(folder / "control.jsonl").append(request)
+
+
+def call(place: Place, *words: str) -> str:
+    done = subprocess.run(words, env=dict(place.environ), capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def cancel(place: Place, job: str) -> None:
+    """As its user would, past Serried."""
+    call(place, *(("scancel", job) if place.cluster == "slurm" else (*COMMAND, "cancel", job)))
+
+
+def jobs_left(place: Place, run: str) -> Iterator[str]:
+    """The run's jobs that have not ended."""
+    if place.cluster == "slurm":
+        yield from (line for line in call(place, "squeue", "--noheader", "--format=%j %T").splitlines() if run in line)
+        return
+    for folder in (Path(place.environ["SERRIED_LOCAL_DIR"]) / "jobs").iterdir():
+        name = (read_json(folder / "job.json") or {}).get("name", "")
+        if run in name and set(call(place, *COMMAND, "ask", folder.name).split()) & {"PENDING", "RUNNING"}:
+            yield name
+
+
+def pid_of(run: str, role: str) -> int:
+    """This run's job.sh, head or link agent."""
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if role == "job.sh" and words[0].endswith(b"bash") and any(f"/{run}/job.sh".encode() in word for word in words):
+            return int(entry.name)
+        if any(word.endswith(f"/{run}/agent.pyz".encode()) for word in words) and role.encode() in words:
+            return int(entry.name)
+    return 0
+
+
+def job_script(run: str) -> int:
+    """Slurm runs a copy of it, under another name: it is the head's parent."""
+    return int(Path(f"/proc/{pid_of(run, 'head')}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+FORMS = ("successor", "prequeued")
+
+
+def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_behind(
+    place, submit, wait_until, marked_processes
+):
+    """All at once: a run, an array, and one whose job.sh is killed, in each form."""
+    plain = [submit(form) for form in FORMS]
+    arrays = [submit(form, "--array", "4,6") for form in FORMS]
+    killed = [submit(form, saves="first") for form in FORMS]
+    begun = [attempt(place, run) for run in (*plain, *killed)]
+    begun += [attempt(place, run, 1, f"elements/{index}") for run in arrays for index in (4, 6)]
+    for folder in begun:
+        wait_until(lambda folder=folder: log(folder), 90)
+    queued = [(run, "-2") for run in (*plain, *killed, arrays[1])] + [(arrays[0], ".4-2"), (arrays[0], ".6-2")]
+    for run, token in queued:
+        wait_until(lambda run=run, token=token: link(place, run, token).get("job"), 60)
+    for folder in begun:
+        if folder.parents[1].name not in killed:
+            ask_to_save(folder)
+    for run in killed:
+        os.kill(job_script(run), signal.SIGKILL)
+
+    for run in (*plain, *arrays, *killed):
+        status, end = place.wait(run, "--timeout", "100s")
+        assert (run, status, end["state"]) == (run, 0, "COMPLETED"), place.serried("why", run).stdout
+        assert log(attempt(place, run, 2, "elements/6" if run in arrays else "")) == "from 1\n"
+    for run in (*plain, *arrays, *killed):
+        wait_until(lambda run=run: not list(jobs_left(place, run)), 30)
+        wait_until(lambda run=run: marked_processes(run) == [], 10)
+    for run in killed:
+        assert read_json(attempt(place, run) / "exit.json")["cause"] in ("job-script-killed", "agent-killed")
+    shown = place.show(plain[0])
+    assert shown["attempts"][1]["job"] == shown["submissions"][1]["job"] == shown["job"]
+    assert [one["token"] for one in shown["submissions"]][:2] == [f"{plain[0]}-1", f"{plain[0]}-2"]
+    assert any(event["event"].endswith("was submitted, to go on after it") for event in shown["timeline"])
+
+
+MOMENTS = {
+    "slurm": {
+        "successor": ("running", "saving", "stopped", "stopped now", "nobody lived"),
+        "prequeued": ("saving", "stopped now", "nobody lived"),
+    },
+    "local": {"successor": ("saving", "stopped", "nobody lived"), "prequeued": ("saving",)},
+}
+
+
+def test_nothing_goes_on_after_a_stop_or_a_cancellation_whenever_it_comes(place, submit, wait_until):
+    """One run for each form and moment, all at once."""
+    moments = MOMENTS[place.cluster]
+    runs = {(form, moment): submit(form, slow=4) for form in moments for moment in moments[form]}
+    for run in runs.values():
+        wait_until(lambda run=run: log(attempt(place, run)) and link(place, run, "-2").get("job"), 90)
+    for (_, moment), run in runs.items():
+        job = str(read_json(attempt(place, run) / "attempt.json")["job"])
+        if moment.startswith("stopped"):
+            now = ["--now"] if moment.endswith("now") else []
+            assert place.serried("stop", "-y", *now, run).returncode == 0
+        elif moment == "nobody lived":
+            script, head = job_script(run), pid_of(run, "head")
+            os.kill(head, signal.SIGSTOP)
+            cancel(place, job)
+            for pid in (script, head):
+                os.kill(pid, signal.SIGKILL)
+        else:
+            if moment == "saving":
+                ask_to_save(attempt(place, run))
+                wait_until(lambda run=run: "saving" in log(attempt(place, run)))
+            cancel(place, job)
+
+    for key, run in runs.items():
+        wait_until(lambda run=run: not list(jobs_left(place, run)), 60, f"{key}")
+        assert (key, place.wait(run, "--timeout", "60s")[1]["state"]) == (key, "CANCELLED")
+        assert not attempt(place, run, 2).exists()
+
+
+@pytest.mark.slurm
+def test_a_run_that_waits_between_two_attempts_is_stopped(slurm, wait_until):
+    (slurm.project / "train.py").write_text(TRAINS)
+    settings = ("--set", "limit.continue=successor", "--set", "limit.restarts=2")
+    run = slurm.submit("--ranks", "1", *settings, *trains())
+    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"), 60)
+    call(slurm, "scontrol", "hold", link(slurm, run, "-2")["job"])
+    ask_to_save(attempt(slurm, run))
+    wait_until(lambda: slurm.show(run)["state"] == "PENDING", 60)
+
+    shown = slurm.show(run)
+    stopped = slurm.serried("stop", "-y", run)
+
+    assert (shown["message"], shown["job"]) == ("waits for attempt 2", link(slurm, run, "-2")["job"])
+    assert stopped.returncode == 0, stopped.stderr
+    assert slurm.wait(run, "--timeout", "60s")[1]["state"] == "CANCELLED"
+    assert (where(slurm, run) / "claims" / f"{run}-2").read_text() == "withdrawn"
+    wait_until(lambda: not list(jobs_left(slurm, run)), 30)
+    assert not attempt(slurm, run, 2).exists()
+
+
+def test_what_would_be_done_is_told_before(local):
+    (local.project / "serried.toml").write_text('[clusters.local.limit]\ncontinue = "prequeued"\n')
+
+    told = local.serried("submit", "--dry-run", "--ranks", "1", "--set", "limit.restarts=3", "--", "true")
+
+    assert "in up to 3 further attempts: each in a job of its own, queued now" in told.stderr
+
+
+PREEMPTS = {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"}
+QUEUES = ("low PriorityTier=1 PreemptMode=CANCEL", "high PriorityTier=10 PreemptMode=OFF")
+
+
+def test_a_preempted_run_goes_on_in_its_next_job(make_lab, project, tmp_path, wait_until):
+    lab = make_lab(nodes=1, gpus=0, settings=PREEMPTS, partitions=QUEUES)
+    (tmp_path / "scratch").mkdir()
+    slurm = Place("slurm", project, environment(tmp_path, lab.variables))
+    (project / "train.py").write_text(TRAINS)
+    settings = ("--set", "limit.continue=successor", "--set", "limit.restarts=2", "--set", "limit.grace=2s")
+    run = slurm.submit("--ranks", "1", "--partition", "low", "--exclusive", *settings, *trains(saves="first"))
+    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"), 60)
+
+    call(slurm, "sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
+    status, end = slurm.wait(run, "--timeout", "90s")
+
+    assert (status, end["state"], end["attempt"]) == (0, "COMPLETED", 2), slurm.serried("why", run).stdout
+    assert read_json(attempt(slurm, run) / "exit.json")["cause"] == "preempt"
