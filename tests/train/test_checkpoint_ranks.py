@@ -114,6 +114,7 @@ def test_another_number_of_ranks_goes_on_with_the_model_and_new_random_numbers(t
     assert told(only)["resumed"] == 2
     said = f"checkpoint {tmp_path}/step-2 is of 2 ranks, and there are 1 now: "
     assert re.findall(rf"^{re.escape(said)}(.*)$", only.errors, re.MULTILINE) == [
+        "`own`, of which each rank had its own, begins afresh",
         "random numbers begin anew",
         "loader 0, which the script brought ready, begins its epoch anew, and items of it come again",
     ]

@@ -328,13 +328,20 @@ try:
         pass
 except st.TrainError as error:
     print(str(error).splitlines()[0])
+with st.session(directory=DIRECTORY) as run:
+    run.checkpoints(every=None)
+    try:
+        run.checkpoints(every=None)
+    except st.TrainError as error:
+        print(str(error).splitlines()[0])
 """
 
 
-def test_sessions_may_follow_one_another_but_not_nest():
-    first, second = run(TWICE)
+def test_sessions_may_follow_one_another_but_not_nest_and_one_keeps_checkpoints_once(tmp_path):
+    first, second = run(TWICE.replace("DIRECTORY", repr(str(tmp_path))))
     assert (first.status, second.status) == (0, 0), first.errors
-    assert first.output == second.output == "a session is open already\n"
+    refused = "a session is open already\nthis session keeps checkpoints already\n"
+    assert first.output == second.output == refused
 
 
 KEEPS = """

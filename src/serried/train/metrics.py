@@ -11,12 +11,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from serried.contract import names
 from serried.contract.layout import RunDirectory
+
+if TYPE_CHECKING:
+    import torch
 
 WRITE_SECONDS = 1.0
 RATES_SECONDS = 10.0
@@ -119,8 +123,10 @@ def _number(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def peak_memory() -> int:
-    """Bytes, of this process."""
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU that this process trains on, else of the process."""
+    if device.type == "cuda":
+        return int(sys.modules["torch"].cuda.max_memory_allocated(device))
     try:
         import resource
     except ImportError:  # no such thing on this system

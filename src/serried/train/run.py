@@ -14,6 +14,7 @@ from torch import nn
 from serried.contract import names
 from serried.train import joining, metrics, smoke, telling, wrapping
 from serried.train.context import Stateful
+from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity
 from serried.train.preparing import Preparing
@@ -59,7 +60,7 @@ class Run:
         self.backend = group.backend
         self.seed = seed
         self.directory = directory
-        self.resume_from = _path(names.RESUME_FROM)
+        self.resume_from = Path(os.environ[names.RESUME_FROM]) if os.environ.get(names.RESUME_FROM) else None
         self.attempt = int(os.environ.get(names.ATTEMPT) or 1)
         self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
         self.loaders: List[Stateful] = []
@@ -159,6 +160,10 @@ class Run:
         """
         from serried.train.checkpoints import Checkpoints
 
+        if self._checkpoints and self.directory is not None:
+            raise TrainError(
+                "this session keeps checkpoints already", "give one `run.checkpoints` all that has a state"
+            )
         made = Checkpoints(self, every=every, keep=keep, best=best, local=local, **objects)
         self._checkpoints.append(made)
         return made
@@ -287,12 +292,4 @@ class Run:
         waits = [loader.waited_seconds for loader in self.loaders if hasattr(loader, "waited_seconds")]
         if waits:
             gauges["waited_seconds"] = sum(waits)
-        if self.device.type == "cuda":
-            gauges["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
-        else:
-            gauges["peak_memory_bytes"] = metrics.peak_memory()
-        return gauges
-
-
-def _path(name: str) -> Optional[Path]:
-    return Path(os.environ[name]) if os.environ.get(name) else None
+        return {**gauges, "peak_memory_bytes": metrics.peak_memory(self.device)}

@@ -105,7 +105,7 @@ def restore(
         if name in by_rank:
             _give(checkpoint, name, obj, by_rank[name])
         elif name not in replicated:
-            _log_once(context, "checkpoint %s has no state for `%s`, which begins afresh", checkpoint.path, name)
+            _begin_afresh(checkpoint, context, name, obj)
         elif name in spread:
             sharded.load_full(name, replicated[name], objects)
         else:
@@ -128,7 +128,7 @@ def _begin_anew(checkpoint: store.Checkpoint, context: Context) -> None:
     states.seed_anew(context, checkpoint.step)
     if not context.is_main:
         return
-    said = f"checkpoint {checkpoint.path} is of {checkpoint.world_size} ranks, and there are {context.world_size} now"
+    said = _other_world(checkpoint, context)
     _log.warning("%s: random numbers begin anew", said)
     for number, position in keepable.read(checkpoint.path / store.rank_file(0))["loaders"].items():
         if position:
@@ -140,6 +140,20 @@ def _begin_anew(checkpoint: store.Checkpoint, context: Context) -> None:
             )
 
 
+def _begin_afresh(checkpoint: store.Checkpoint, context: Context, name: str, obj: Stateful) -> None:
+    if not context.is_main:
+        return
+    if states.is_replicated(obj, otherwise=True) or checkpoint.world_size == context.world_size:
+        _log.warning("checkpoint %s has no state for `%s`, which begins afresh", checkpoint.path, name)
+    else:
+        said = _other_world(checkpoint, context)
+        _log.warning("%s: `%s`, of which each rank had its own, begins afresh", said, name)
+
+
+def _other_world(checkpoint: store.Checkpoint, context: Context) -> str:
+    return f"checkpoint {checkpoint.path} is of {checkpoint.world_size} ranks, and there are {context.world_size} now"
+
+
 def _give(checkpoint: store.Checkpoint, name: str, obj: Stateful, state: Dict[str, Any]) -> None:
     try:
         obj.load_state_dict(state)
@@ -147,8 +161,3 @@ def _give(checkpoint: store.Checkpoint, name: str, obj: Stateful, state: Dict[st
         raise CheckpointError(
             f"`{name}` does not accept its state from checkpoint `{checkpoint.path}`: {error}"
         ) from error
-
-
-def _log_once(context: Context, message: str, *values: Any) -> None:
-    if context.is_main:
-        _log.warning(message, *values)

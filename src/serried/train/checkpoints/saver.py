@@ -126,7 +126,8 @@ class Saver:
             command["problem"] = str(error)
         if self.shards is not None:  # all ranks together, also where this one's own part has failed
             place = self._aside(step) / store.SHARDED
-            make_directory(place)
+            with contextlib.suppress(OSError):  # torch will say so, to all ranks at once
+                make_directory(place)
             self.shards.save({name: sharded.state_of(name, self._objects) for name in self.spread}, place)
         self.hear()
         self.stall_seconds = time.monotonic() - entered
