@@ -66,10 +66,10 @@ def rehearse(place, *arguments, give=ALL):
 
 
 def test_two_ranks_that_were_stopped_learn_what_they_would_have_learned(here):
-    done = rehearse(here, "--ranks", "2", "--stops", "1", "--seed", "1")
-    assert (done.returncode, done.stdout) == (0, "resumes exactly: 1 stop, 15 steps, 0 differences\n"), done.stderr
+    done = rehearse(here, "--ranks", "2", "--stops", "1", "--steps", "8", "--seed", "1")
+    assert (done.returncode, done.stdout) == (0, "resumes exactly: 1 stop, 8 steps, 0 differences\n"), done.stderr
     talk = re.fullmatch(
-        r"run (\w{6}) was not stopped; run (\w{6}) was, after step 3\nnot compared: step_time\n", done.stderr
+        r"run (\w{6}) was not stopped; run (\w{6}) was, after step 2\nnot compared: step_time\n", done.stderr
     )
     assert talk, done.stderr
     shown = [here.show(run) for run in talk.groups()]
@@ -150,6 +150,10 @@ def test_a_dry_run_shows_the_job_and_leaves_nothing(here, tmp_path):
 def test_what_cannot_be_is_refused_before_anything_is_run(here, tmp_path):
     done = here.serried("rehearse", "--stops", "0", "--", "true")
     assert (done.returncode, "0 is not in the range x>=1" in done.stderr) == (2, True)
+    done = here.serried("rehearse", "--steps", "3", "--", "true")
+    assert (done.returncode, done.stderr) == (
+        2, "error: 3 steps are too few to be stopped 3 times\n\nhint: `--steps 4` or more\n"
+    )  # fmt: skip
     assert here.serried("rehearse", "nothing").returncode == 2
     assert list((tmp_path / "home").rglob("runs/*")) == []
 

@@ -74,7 +74,7 @@ def flags(function: Function) -> Function:
 
 
 def request(values: Mapping[str, Any], cluster: str | None) -> Request:
-    """What the flags in `values` ask for."""
+    """What the flags in `values` ask for; not every verb has all of them."""
     context = click.get_current_context()
     return Request(
         experiment=values["experiment"],
@@ -82,11 +82,11 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         overrides=options.overrides(values, values["settings"]) | ({"debug": True} if values["debug"] else {}),
         cluster=cluster,
         name=values["name"],
-        array=values["array"],
-        parallel=values["parallel"],
-        each=values["each"],
-        resume=values["resume"],
-        smoke=values["smoke"],
+        array=values.get("array"),
+        parallel=values.get("parallel"),
+        each=values.get("each"),
+        resume=values.get("resume"),
+        smoke=bool(values.get("smoke")),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from serried.cli import asking, options
+from serried.errors import UsageError
 from serried.rehearsal.conduct import STOPPED, WHOLE, Observer, prepare_take
 from serried.rehearsal.judge import explain
 from serried.rehearsal.rehearse import DOING, Rehearsal, Terms, rehearse
@@ -19,8 +20,6 @@ from serried.ui.text import printable
 
 HERE = "local"
 _SHOWN = 8
-_NOT_HERE = ("array", "parallel", "each", "resume")
-"""What the other verbs that run something can be asked for, and this one cannot."""
 
 
 @click.command(cls=asking.TakesCommand)
@@ -28,6 +27,7 @@ _NOT_HERE = ("array", "parallel", "each", "resume")
 @options.resources
 @options.common
 @click.option("--stops", type=click.IntRange(1), default=3, metavar="N", help="How often to stop it.  [default: 3]")
+@click.option("--steps", type=click.IntRange(2), metavar="N", help="End the training after so many steps.")
 @click.option("--seed", type=int, metavar="N", help="Chooses the steps at which; the same seed, the same steps.")
 @click.option("--tolerance", type=click.FloatRange(0, 1), metavar="X", help="Relative; 0 is bit by bit.")
 @click.option("--ignore", multiple=True, metavar="NAME", help="Do not compare what is logged so: `grad_*`.")
@@ -38,6 +38,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
 
     \b
     serried rehearse                          the only experiment of serried.toml, here
+    serried rehearse train --steps 200        its first 200 steps
     serried rehearse train --stops 10         stopped ten times
     serried rehearse --ranks 2 -- python train.py
     serried rehearse train --cluster fir      as jobs of a cluster, with its requeue
@@ -45,16 +46,21 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
     It is run to its end once; then it is run again, stopped after random steps as at a time limit,
     and resumed. Whatever `run.log` has logged, but timings, has to be the same on every rank: bit by
     bit on CPUs, within 0.001 elsewhere. If it is not, this says which step is the first to differ and
-    which state was not restored, and exits with 1. Make the training a short one.
+    which state was not restored, and exits with 1. Make the training short, by `--steps` if not by itself.
     """
     is_here = cluster in (None, HERE)
     seed = secrets.randbelow(10_000) if values["seed"] is None else values["seed"]
-    terms = Terms(values["stops"], seed, is_here, values["tolerance"], tuple(values["ignore"]))
-    asked = asking.request({**dict.fromkeys(_NOT_HERE), **values}, cluster or HERE)
+    terms = Terms(values["stops"], seed, is_here, values["steps"] or 0, values["tolerance"], tuple(values["ignore"]))
+    if 0 < terms.steps <= terms.stops:
+        raise UsageError(
+            f"{terms.steps} steps are too few to be stopped {terms.stops} times",
+            hint=f"`--steps {terms.stops + 1}` or more",
+        )
+    asked = asking.request(values, cluster or HERE)
     if is_here:
         asked = asked.with_setting("project.snapshot", value=False)
     if dry_run:
-        asking.dry_run(prepare_take(asked, WHOLE, (), Path.cwd()), as_json=as_json)
+        asking.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd()), as_json=as_json)
         console.say(f"this, to its end; then the same, stopped {terms.stops} times at random steps and resumed")
         return
     found = _watch(asked, terms)

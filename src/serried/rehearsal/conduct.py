@@ -57,8 +57,11 @@ class Take:
         return traces.read(self.place)
 
 
-def prepare_take(request: Request, kind: str, stops: Sequence[int], directory: Path) -> Prepared:
-    """All that one run needs, checked before anything is touched. Raises UsageError."""
+def prepare_take(request: Request, kind: str, stops: Sequence[int], steps: int, directory: Path) -> Prepared:
+    """All that one run needs, checked before anything is touched. It ends after `steps`; 0 is when it ends by itself.
+
+    Raises UsageError.
+    """
     asked = request.with_setting("limit.restarts", value=len(stops))
     decided = decide(asked, directory, os.environ)
     plan = decided.plan
@@ -66,6 +69,7 @@ def prepare_take(request: Request, kind: str, stops: Sequence[int], directory: P
     plan = dataclasses.replace(
         plan,
         name=f"{plan.name}.{kind}",
+        smoke=steps,
         environment=dataclasses.replace(plan.environment, env=variables),
     )
     return prepare(plan, decided.resolved, os.environ)

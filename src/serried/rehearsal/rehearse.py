@@ -29,6 +29,8 @@ class Terms:
     seed: int
     here: bool
     """In the foreground on this machine; else by its cluster's scheduler."""
+    steps: int = 0
+    """End the training after so many; 0 is when it ends by itself."""
     tolerance: float | None = None
     ignore: tuple[str, ...] = ()
 
@@ -85,7 +87,7 @@ def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) ->
     """
 
     def take(kind: str, stops: Sequence[int]) -> Take:
-        prepared = prepare_take(request, kind, stops, directory)
+        prepared = prepare_take(request, kind, stops, terms.steps, directory)
         return _ended_well(perform(prepared, here=terms.here, observe=tell(kind, prepared.plan.run)), kind)
 
     whole = take(WHOLE, ())

@@ -84,6 +84,7 @@ class Rehearsal(NoRehearsal):
 
     def step(self) -> None:
         self._counted += 1
+        self._run.smoke.steps = self._steps - 1  # those before a stop count: a training that is cut short ends as one
         self._note("step", batch=self._batch)
         self._batch = None
         if self._steps == self._stop:
