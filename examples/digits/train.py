@@ -26,7 +26,7 @@ import serried.train as st
 
 @dataclass
 class Config:
-    epochs: int = 30
+    epochs: int = 20
     batch_size: int = 32  # of each rank
     test_batch_size: int = 180  # of each rank
     lr: float = 4e-3  # for a step of 64 images on all ranks together

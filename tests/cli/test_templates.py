@@ -1,18 +1,14 @@
-"""`serried init --template`: what it writes, and that each project trains as it is."""
+"""`serried init --template`: what it writes. That each project trains is in tests/examples."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-import serried
 from serried import config, templates
 from serried.cli import init
 from serried.errors import UsageError
@@ -32,39 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def start(*arguments: str) -> Result:
     return CliRunner().invoke(init.command, arguments, catch_exceptions=False, standalone_mode=False)
-
-
-def user_environment(tmp_path: Path) -> dict[str, str]:
-    """Where `serried` and `python` are commands, as in an environment that Serried is installed in."""
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, words in (("serried", "-m serried"), ("python", "")):
-        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-        (commands / name).chmod(0o755)
-    paths = {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(Path(serried.__file__).parents[1])}
-    return {**os.environ, **paths, "OMP_NUM_THREADS": "1"}
-
-
-@pytest.mark.torch
-@each_template
-@pytest.mark.usefixtures("folder")
-def test_the_test_of_a_new_project_passes(tmp_path: Path, template: str):
-    needed = template if template == "lightning" else "torch"
-    if importlib.util.find_spec(needed) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"`{needed}` is not installed")
-        pytest.skip(f"needs {needed}: pip install {needed}")
-    start("--template", template)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        env=user_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
 
 
 @each_template
