@@ -143,6 +143,14 @@ def test_a_state_that_came_back_as_another_is_lost(tmp_path):
     ]
 
 
+def test_what_the_script_calls_alike_is_told_apart_by_its_number(tmp_path):
+    place = RunDirectory(tmp_path)
+    before = [{**STATES[2], "name": "a StepLR", "digest": digest} for digest in ("cc", "dd")]
+    write(place, 1, [begin(), *stop(1, before)])
+    write(place, 2, [begin(1, [before[0], {**before[1], "digest": "yy"}])])
+    assert traces.lost(traces.read(place)) == [Lost(1, 0, "a StepLR", "StepLR", "torch")]
+
+
 def test_what_is_not_there_any_more_or_not_yet_is_not_lost(tmp_path):
     place = RunDirectory(tmp_path)
     write(place, 1, [begin(), *stop(1)])

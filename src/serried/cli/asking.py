@@ -79,7 +79,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     return Request(
         experiment=values["experiment"],
         command=context.meta.get(_COMMAND),
-        overrides=options.overrides(values, values["settings"]) | ({"debug": True} if values["debug"] else {}),
+        overrides=options.overrides(values, values["settings"]) | ({"debug": True} if values.get("debug") else {}),
         cluster=cluster,
         name=values["name"],
         array=values.get("array"),

@@ -77,11 +77,11 @@ class Trace:
                     yield Lost(stop["step"], self.rank, entry["name"], entry["kind"], entry["role"])
 
 
-def _keyed(states: Sequence[dict[str, str]]) -> Iterator[tuple[tuple[str, str, int], dict[str, str]]]:
-    """What was given is known by its name; the rest by its kind and its number among those."""
-    counts: dict[tuple[str, str], int] = {}
+def _keyed(states: Sequence[dict[str, str]]) -> Iterator[tuple[tuple[str, str, str, int], dict[str, str]]]:
+    """By what the script calls it; where several are called alike, or nothing, by its number among those."""
+    counts: dict[tuple[str, str, str], int] = {}
     for entry in states:
-        what = (entry["role"], entry["name"] if entry["role"] == GIVEN else entry["kind"])
+        what = (entry["role"], entry["kind"], entry["name"])
         counts[what] = counts.get(what, 0) + 1
         yield (*what, counts[what]), entry
 
