@@ -9,19 +9,16 @@ import ctypes
 import itertools
 import json
 import os
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measure import ROOT, Figure, Timing, record
+from measure import Figure, Timing, record
+from ranks import ask
 
-RANKS = 2
 ROUNDS = 9
 LAYERS = 50
 WIDTHS = {"200 MiB": 725, "1 GiB": 1638}
@@ -181,37 +178,8 @@ def rank(what: str, folder: Path) -> None:
 # What the benchmark makes of it.
 
 
-def ask_ranks(what: str) -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="serried-bench-") as folder:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, __file__, what, folder],
-                stdout=subprocess.PIPE,
-                text=True,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT / "src"),
-                    "PYTHONWARNINGS": "ignore",
-                    "RANK": str(number),
-                    "LOCAL_RANK": str(number),
-                    "WORLD_SIZE": str(RANKS),
-                    "LOCAL_WORLD_SIZE": str(RANKS),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                },
-            )
-            for number in range(RANKS)
-        ]
-        said = [each.communicate()[0] for each in ranks]
-    answer: dict[str, Any] = json.loads(said[0].splitlines()[-1])
-    return answer
-
-
 def of_stalls(name: str) -> tuple[list[Figure], dict[str, Timing]]:
-    answer = ask_ranks(name)
+    answer = ask(__file__, name)
     warm = {each: Timing.of([stall for stall, _ in taken[1:]]) for each, taken in answer["taken"].items()}
     durable = {each: Timing.of([whole for _, whole in taken[1:]]) for each, taken in answer["taken"].items()}
     first = {each: 1000 * taken[0][0] for each, taken in answer["taken"].items()}
@@ -255,7 +223,7 @@ def of_stalls(name: str) -> tuple[list[Figure], dict[str, Timing]]:
 
 
 def of_steps() -> tuple[list[Figure], dict[str, Timing]]:
-    taken = {name: Timing.of(seconds[5:]) for name, seconds in ask_ranks("steps").items()}
+    taken = {name: Timing.of(seconds[5:]) for name, seconds in ask(__file__, "steps").items()}
     alone, own, thread = (taken[name].median for name in ("alone", "serried", "thread"))
     figure = Figure(
         "a training step while 200 MiB are being written, both cores busy",
