@@ -13,12 +13,17 @@ from serried.train.checkpoints import Checkpoints  # noqa: E402 - after the skip
 from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
 
 
+def damage(checkpoint):
+    """One bit of its content is another now."""
+    path = checkpoint / "replicated.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_set_aside(root, train, warnings_of):
     train(every="2 steps").until(6).checkpoints.close()
-    damaged = root / "step-6" / "replicated.pt"
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
+    damage(root / "step-6")
     assert train().checkpoints.resumed_step == 4
     assert warnings_of() == [
         f"checkpoint {root}/step-6 is passed over: `replicated.pt` has changed since it was written"
@@ -45,6 +50,30 @@ def test_another_runs_checkpoint_is_begun_from_where_there_is_none_of_ones_own(t
         assert train(resume_from=named).checkpoints.resumed_step == step
     train(resume_from=elsewhere).until(5).checkpoints.save(wait=True)
     assert train(resume_from=elsewhere / "step-2").checkpoints.resumed_step == 5
+
+
+def test_torn_and_damaged_ones_of_another_run_are_passed_over_too(tmp_path, root, train, warnings_of):
+    elsewhere = tmp_path / "elsewhere"
+    Training(elsewhere, every="2 steps").until(6).checkpoints.close()
+    (elsewhere / "step-8.tmp").mkdir()
+    damage(elsewhere / "step-6")
+    assert train(resume_from=elsewhere).checkpoints.resumed_step == 4
+    damaged = f"checkpoint {elsewhere}/step-6 is passed over: `replicated.pt` has changed since it was written"
+    assert warnings_of() == [
+        f"checkpoint {elsewhere}/step-8.tmp is passed over: its writing was cut short",
+        damaged,
+    ]
+    assert (elsewhere / "step-6").exists()
+    with pytest.raises(CheckpointError, match="step-6` to begin from; beside it there are step-4, step-2"):
+        Checkpoints(Alone(root, resume_from=elsewhere / "step-6"))
+
+
+def test_where_all_of_ones_own_are_damaged_it_is_begun_from_the_other_runs_again(tmp_path, root, train):
+    elsewhere = tmp_path / "elsewhere"
+    Training(elsewhere, every="2 steps").until(2).checkpoints.close()
+    train(resume_from=elsewhere).until(5).checkpoints.save(wait=True)
+    damage(root / "step-5")
+    assert train(resume_from=elsewhere).checkpoints.resumed_step == 2
 
 
 def test_a_checkpoint_that_was_asked_for_and_is_not_there_is_an_error(root, tmp_path):

@@ -64,8 +64,9 @@ def _named(path: Path) -> List[store.Checkpoint]:
 
 def _beside(context: Context) -> str:
     """The whole ones beside the one that was named and is damaged or gone, for whoever reads why it failed."""
-    beside = store.whole(context.resume_from.parent) if context.resume_from is not None else []
-    return f"; beside it there are {', '.join(each.path.name for each in beside)}" if beside else ""
+    named = context.resume_from
+    beside = [each.path.name for each in store.whole(named.parent) if each.path != named] if named else []
+    return f"; beside it there are {', '.join(beside)}" if beside else ""
 
 
 def _report_torn(root: Path) -> None:
