@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := $(CURDIR)/.venv/bin
 # Pins what is installed and also what builds it. -qq: of pip's words only the errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck
+SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin
 PYTEST_ARGS ?= -n 2
 
 .PHONY: help
@@ -36,7 +36,7 @@ docs: .venv/test ## make again the pages that are made from the code
 
 .PHONY: clean
 clean: ## remove what was installed and cached here
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 .venv/python:
 	@for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
@@ -63,7 +63,7 @@ clean: ## remove what was installed and cached here
 # Where this user may not install Slurm, the tests that need it skip and say what to install.
 .PHONY: slurm
 slurm:
-	@for program in slurmctld slurmdbd munged mariadbd shellcheck; do \
+	@for program in slurmctld slurmdbd munged mariadbd shellcheck mpirun; do \
 	  command -v $$program >/dev/null || missing="$$missing $$program"; \
 	done; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -73,3 +73,21 @@ slurm:
 	    >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }; \
 	  rm "$$log"; \
 	fi
+
+# Ranks may have older Pythons and torches than Serried itself: COMPAT_TORCH=2.4.1 COMPAT_PYTHON=3.10 tries others. Not in CI: it
+# fetches a torch of 0.7 GB that nothing else needs.
+COMPAT_PYTHON ?= 3.9
+COMPAT_TORCH ?= 2.1.2
+COMPAT := .venv-$(COMPAT_PYTHON)-$(COMPAT_TORCH)
+
+.PHONY: compat
+compat: .venv/test $(COMPAT)/done ## pass the training library's tests with the oldest Python and torch
+	@PYTHONPATH=src:tests:tests/train:tests/compat OMP_NUM_THREADS=1 $(COMPAT)/bin/python -m pytest -p plugin --confcutdir=tests/train \
+	  --override-ini filterwarnings= --ignore-glob='*/test_whole.py' --ignore-glob='*/test_launchers.py' --ignore-glob='*/test_brought_along.py' \
+	  --ignore-glob='*/test_rehearsing.py' \
+	  $(PYTEST_ARGS) tests/train
+	@COMPAT_RANKS=$(COMPAT)/bin/python $(BIN)/python -m pytest tests/train/test_brought_along.py
+
+$(COMPAT)/done: tests/compat/old_torch.py
+	@$(BIN)/python tests/compat/old_torch.py $(COMPAT_PYTHON) $(COMPAT_TORCH) $(COMPAT) "numpy<2" "pytest<9" pytest-xdist hypothesis
+	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import venv
@@ -52,7 +53,9 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """The Python of an environment that has torch, and no Serried."""
+    """The Python of an environment that has torch, and no Serried. `make compat` names an older one."""
+    if os.environ.get("COMPAT_RANKS"):
+        return Path(os.environ["COMPAT_RANKS"]).absolute()
     place = tmp_path_factory.mktemp("bare")
     venv.create(place, symlinks=True)
     (site,) = place.glob("lib/python3*/site-packages")

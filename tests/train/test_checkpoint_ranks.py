@@ -236,6 +236,9 @@ def run_sharded(root, steps, world_size, shard="yes", before_step="pass", **chan
     return run(SHARDED.replace("BEFORE_STEP", before_step), root, steps, world_size, SHARD=shard, **changes)
 
 
+fsdp2_on_cpus = pytest.mark.skipif(torch.__version__ < "2.7", reason="FSDP2 of this torch needs a GPU")
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """`saved(ranks, shard)`: checkpoints of steps 1 and 2, and what the ranks said; written once."""
@@ -250,6 +253,7 @@ def saved(tmp_path_factory):
     return write
 
 
+@fsdp2_on_cpus
 @pytest.mark.parametrize(
     ("writers", "readers"),
     [((2, "yes"), (1, "yes")), ((2, "yes"), (1, "no")), ((1, "yes"), (2, "yes")), ((1, "no"), (2, "yes"))],
@@ -265,6 +269,46 @@ def test_sharded_state_comes_back_on_any_number_of_ranks(tmp_path, saved, writer
     assert whole_steps(tmp_path / "copy") == [3, 2, 1]
 
 
+SPREAD = (
+    HEAD
+    + """
+try:
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+except ImportError:  # torch before 2.5
+    from torch.distributed._tensor import DeviceMesh, Shard, distribute_tensor
+
+class Table:
+    def __init__(self, mesh): self.rows = distribute_tensor(torch.zeros(5, 3), mesh, [Shard(0)])
+    def state_dict(self): return {"rows": self.rows}
+    def load_state_dict(self, state): self.rows = state["rows"]
+
+with st.session(directory=ROOT) as run:
+    table = Table(DeviceMesh("cpu", list(range(run.world_size))))
+    ckpt = run.checkpoints(every="1 step", table=table)
+    while ckpt.steps < STEPS:
+        table.rows += 1
+        ckpt.step()
+        table.rows += 0  # while it is written
+    ckpt.wait()
+    tell(rank=run.rank, resumed=ckpt.resumed_step, failures=ckpt.failures, rows=table.rows.full_tensor().tolist())
+"""
+)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.4", reason="sharded state needs torch 2.4")
+def test_what_is_spread_without_fsdp_comes_back_too(tmp_path):
+    for steps, resumed in ((2, None), (3, 2)):
+        for rank in map(told, run(SPREAD, tmp_path, steps)):
+            assert (rank["resumed"], rank["failures"], rank["rows"]) == (resumed, 0, [[float(steps)] * 3] * 5)
+
+
+@pytest.mark.skipif(torch.__version__ >= "2.4", reason="this torch can save sharded state")
+def test_a_torch_that_cannot_save_sharded_state_says_so(tmp_path):
+    for ended in run(SPREAD, tmp_path, 1):
+        assert "sharded state cannot be saved with torch 2." in ended.errors
+
+
+@fsdp2_on_cpus
 def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
     checkpoint = store.whole(saved(2, "yes")[0])[0]
     assert checkpoint.sharded == ["model", "optimizer", "ema"]
@@ -280,6 +324,7 @@ def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
     assert {path.stat().st_mode & 0o777 for path in checkpoint.path.rglob("*") if path.is_dir()} == {0o700}
 
 
+@fsdp2_on_cpus
 def test_shards_on_the_disks_of_two_nodes_are_gathered_where_they_last(tmp_path, saved):
     for rank in range(2):
         (tmp_path / f"disk-{rank}").mkdir()
@@ -293,6 +338,7 @@ def test_shards_on_the_disks_of_two_nodes_are_gathered_where_they_last(tmp_path,
     assert told(again)["before"] == ranks[0]["after"]
 
 
+@fsdp2_on_cpus
 def test_a_rank_that_cannot_do_its_part_of_a_sharded_save_does_not_leave_the_others_waiting(tmp_path):
     """Its random numbers, here, cannot be kept at step 1; the shards are everybody's all the same."""
     spoil = "random.getstate = (lambda: (3, [0], object())) if run.rank == 1 and ckpt.steps == 0 else getstate"

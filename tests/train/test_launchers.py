@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,9 +77,9 @@ def command(*words):
 
 
 @pytest.mark.usefixtures("project")
-def test_our_agents_ranks_know_who_they_are():
+def test_our_agents_ranks_know_who_they_are_and_torch_says_what_it_does_where_asked():
     done = subprocess.run(
-        command("run", "--ranks", "2", "--", sys.executable, "who.py"),
+        command("run", "--ranks", "2", "--debug", "--", sys.executable, "who.py"),
         capture_output=True,
         text=True,
         timeout=120,
@@ -86,6 +88,7 @@ def test_our_agents_ranks_know_who_they_are():
     assert done.returncode == 0, done.stderr
     said = sorted(line[line.index('["serried') :] for line in done.stdout.splitlines() if '["serried' in line)
     assert [json.loads(line) for line in said] == [["serried", 0, 2, 0, 2, 0, 1], ["serried", 1, 2, 1, 2, 0, 1]]
+    assert "[c10d] The debug level is set to DETAIL." in done.stdout
 
 
 @pytest.mark.usefixtures("project")
@@ -110,6 +113,34 @@ def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
     steps = metrics(place, rank=1)
     assert [entry["step"] for entry in steps if "of" in entry] == list(range(saved + 6))
     assert [entry["of"] for entry in steps if "of" in entry][-6:] == [2] * 6
+
+
+MPI = """
+import json
+import serried.train as st
+with st.session(start_seconds=60) as run:
+    sums = run.all_reduce_mean({"rank": run.rank}, weight=1)
+    print(json.dumps([run.identity.source, run.rank, run.world_size, run.local_rank, run.local_world_size,
+                      sums["rank"] * run.world_size, run.identity.launch != ""]), flush=True)
+"""
+
+
+def test_ranks_that_open_mpi_has_started_add_up_their_numbers(project):
+    """A real mpirun, which says nothing of where rank 0 is."""
+    if shutil.which("mpirun") is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs mpirun: apt-get install openmpi-bin")
+    (project / "mpi.py").write_text(MPI)
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        ["mpirun", "-np", "3", "--oversubscribe", sys.executable, "mpi.py"],
+        env={**os.environ, **as_root},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(told(done.stdout)) == [["open-mpi", rank, 3, rank, 3, 3.0, True] for rank in range(3)]
 
 
 def told(log):
