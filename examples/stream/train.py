@@ -119,9 +119,9 @@ def write_files(folder: Path) -> None:
 
 def main(config: Config) -> None:
     with st.session(seed=config.seed) as run:
-        if run.is_main and not DATA.exists():
-            write_files(DATA)
-        run.barrier()
+        with run.first() as is_first:  # the others wait
+            if is_first and not DATA.exists():
+                write_files(DATA)
         batches = READERS[config.reader](sorted(DATA.glob("*.tar")), config, run)
         model = run.wrap(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
         optimizer = torch.optim.AdamW(model.parameters(), config.lr)

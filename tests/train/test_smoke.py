@@ -46,6 +46,24 @@ def test_all_ranks_leave_with_success_after_saving_and_loading(tmp_path):
     assert (tmp_path / "kept" / "step-3" / "COMPLETE").exists()
 
 
+SAVES_BY_ITSELF = """\
+import serried.train as st
+with st.session() as run:
+    for step in range(1, 100):
+        if run.stop_reason():
+            run.saved_for_stop(step)
+            break
+"""
+
+
+def test_a_script_that_saves_by_itself_ends_with_success_too():
+    (ended,) = train_ranks.run(SAVES_BY_ITSELF, 1, SERRIED_SMOKE="3")
+    assert ended.status == 0, ended.errors
+    assert ended.errors.splitlines()[-1] == (
+        "serried: smoke test: 3 steps; the program saved step 3 itself; that it loads was not tried"
+    )
+
+
 class Forgetful:
     """Accepts no state that it has given."""
 

@@ -262,9 +262,12 @@ class Run:
     def saved_for_stop(self, step: int) -> None:
         """All is saved up to `step`: the session will end with exit code 85, "please continue".
 
-        `ckpt.step()` does this; it is for scripts that save by themselves.
+        `ckpt.step()` does this; it is for scripts that save by themselves. At the end of a smoke test it ends with 0.
         """
-        self._saved_step = step
+        if self._stopping.agreed or not self.smoke.is_over:
+            self._saved_step = step
+        else:
+            self.smoke.saved(step)
 
     @property
     def made_checkpoints(self) -> List[Checkpoints]:

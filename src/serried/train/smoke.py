@@ -17,6 +17,7 @@ class Smoke:
         self.limit = limit
         self.steps = 0
         self._loaded_step: Optional[int] = None
+        self._proof = "nothing was saved"
         self._results = results
         self._is_main = is_main
         if limit:
@@ -34,18 +35,22 @@ class Smoke:
     def passed(self, step: int) -> None:
         """The checkpoint of `step` was saved and loaded."""
         self._loaded_step = step
+        self._proof = f"a checkpoint of step {step} was saved and loaded"
+
+    def saved(self, step: int) -> None:
+        """The script says that it has saved `step` itself."""
+        self._proof = f"the program saved step {step} itself; that it loads was not tried"
 
     def report(self) -> None:
         """Say what was tried, here and for `serried show`."""
         if not self.limit:
             return
-        step = self._loaded_step
-        proof = f"a checkpoint of step {step} was saved and loaded" if step is not None else "nothing was saved"
-        self._say(f"smoke test: {_count(self.steps)}; {proof}")
+        self._say(f"smoke test: {_count(self.steps)}; {self._proof}")
         if self._is_main and self._results:
             with contextlib.suppress(OSError):
                 files.make_directory(Path(self._results))
-                files.write_json(Path(self._results, names.SMOKE_FILE), {"steps": self.steps, "loaded_step": step})
+                told = {"steps": self.steps, "loaded_step": self._loaded_step}
+                files.write_json(Path(self._results, names.SMOKE_FILE), told)
 
     def _say(self, text: str) -> None:
         if self._is_main:

@@ -75,9 +75,9 @@ def make_model() -> nn.Module:
 
 def main(config: Config) -> None:
     with st.session(seed=config.seed) as run:
-        if run.is_main and not DATA.exists():
-            make_files(DATA)
-        run.barrier()
+        with run.first() as is_first:  # the others wait
+            if is_first and not DATA.exists():
+                make_files(DATA)
         model = run.wrap(make_model())
         optimizer = torch.optim.AdamW(model.parameters(), config.lr)
         records = st.shard(Records(DATA), shuffle=config.window, transform=decode, tail="repeat")
