@@ -158,11 +158,14 @@ def test_what_cannot_be_is_refused_before_anything_is_run(here, tmp_path):
     assert list((tmp_path / "home").rglob("runs/*")) == []
 
 
-def test_ctrl_c_ends_the_run_that_goes_on(here, wait_until, tmp_path, marked_processes):
+@pytest.mark.parametrize("cluster", ["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+def test_ctrl_c_ends_the_run_that_goes_on(request, cluster, wait_until, tmp_path, marked_processes):
+    variables = request.getfixturevalue("lab").variables if cluster == "slurm" else {}
+    place = a_place(cluster, tmp_path, variables)
     slow = "import time; time.sleep(600)"
     process = subprocess.Popen(
-        [sys.executable, "-m", "serried", "rehearse", "--", sys.executable, "-c", slow],
-        cwd=here.project, env=dict(here.environ), start_new_session=True,
+        [sys.executable, "-m", "serried", "rehearse", "--cluster", cluster, "--", sys.executable, "-c", slow],
+        cwd=place.project, env=dict(place.environ), start_new_session=True,
     )  # fmt: skip
     records = tmp_path / "home" / "state" / "serried" / "runs"
     run = wait_until(lambda: next((path.name for path in records.glob("*")), None))
@@ -170,3 +173,4 @@ def test_ctrl_c_ends_the_run_that_goes_on(here, wait_until, tmp_path, marked_pro
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     wait_until(lambda: not marked_processes(run))
+    assert place.wait(run)[1]["state"] == "CANCELLED"

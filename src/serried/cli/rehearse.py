@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
 
 
 def _watch(asked: Any, terms: Terms) -> Rehearsal:
-    with ExitStack() as stack:
-        line = stack.enter_context(console.status_line("rehearsing"))
+    with console.status_line("rehearsing") as line:
 
         def tell(kind: str, run: str) -> Observer:
             line.update(f"{run}, {DOING[kind]}")
@@ -100,14 +98,13 @@ def _print(found: Rehearsal) -> None:
     )
     if verdict.is_exact:
         console.out(f"{console.style(f'resumes {how}', 'good')}: {numbers}")
-    else:
-        console.out(f"{console.style(f'does not resume {how}', 'bad')}: {numbers}")
-        for text in _reasons(found):
-            console.out(f"  {printable(text)}")
-        console.say(f"again, with the same stops: --seed {found.terms.seed}")
-    if verdict.is_exact:
         for one in verdict.lost:
             console.warning(f"nothing that was logged shows it yet, but {explain(one)}")
+        return
+    console.out(f"{console.style(f'does not resume {how}', 'bad')}: {numbers}")
+    for text in _reasons(found):
+        console.out(f"  {printable(text)}")
+    console.say(f"again, with the same stops: --seed {found.terms.seed}")
 
 
 def _reasons(found: Rehearsal) -> list[str]:
@@ -127,14 +124,12 @@ def _reasons(found: Rehearsal) -> list[str]:
     reasons += [explain(one) for one in lost[:_SHOWN]]
     if len(lost) > _SHOWN:
         reasons.append(f"and {len(lost) - _SHOWN} more states; --json has them all")
-    if verdict.other_batch is not None and differences:
-        reasons.append(
-            f"in step {verdict.other_batch[0]} the model was given another batch: the data did not go on where they "
-            "stopped; give the dataset to `run.loader`"
-        )
     if found.is_deterministic is False:
         reasons.append("two runs that nobody stops differ too: this training does not learn the same twice")
-    elif found.is_deterministic and verdict.other_batch is None:
+    elif verdict.other_batch is not None and differences:
+        why = "" if lost else ": the data did not go on where they stopped; give the dataset to `run.loader`"
+        reasons.append(f"in step {verdict.other_batch[0]} the model was given another batch{why}")
+    elif found.is_deterministic:
         reasons.append("all states that Serried knows of were restored: something else that the script keeps was not")
     return reasons
 
