@@ -81,6 +81,33 @@ def test_a_state_that_does_not_come_back_fails_it(tmp_path):
         training.step()
 
 
+def test_a_script_that_goes_on_all_the_same_is_tried_out_once(tmp_path):
+    training = Training(tmp_path / "kept")
+    training.context.reason = "smoke"
+    training.until(3)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step-1"]
+
+
+UNEVEN = """\
+import torch
+import serried.train as st
+with st.session() as run:
+    model = run.wrap(torch.nn.Linear(2, 1))
+    ckpt = run.checkpoints(model=model, every=None)
+    with run.uneven(model, [torch.randn(1, 2)] * (1 if run.rank else 9)) as batches:
+        for batch in batches:
+            model(batch).sum().backward()
+            if ckpt.step():
+                break
+"""
+
+
+def test_a_rank_without_data_is_part_of_it(tmp_path):
+    ended = train_ranks.run(UNEVEN, 2, SERRIED_SMOKE="3", SERRIED_CHECKPOINT_DIR=str(tmp_path))
+    assert [each.status for each in ended] == [0, 0], ended
+    assert "smoke test: 3 steps; a checkpoint of step 3 was saved and loaded" in ended[0].errors
+
+
 def test_what_was_not_tried_is_not_claimed(capsys):
     smoke = Smoke(3)
     smoke.step()

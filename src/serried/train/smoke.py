@@ -32,6 +32,10 @@ class Smoke:
         self.steps += 1
         return self.is_over
 
+    @property
+    def has_passed(self) -> bool:
+        return self._loaded_step is not None
+
     def passed(self, step: int) -> None:
         """The checkpoint of `step` was saved and loaded."""
         self._loaded_step = step
