@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -168,6 +169,22 @@ OF_OUR_RANKS = (
     "TORCHELASTIC_RUN_ID",
 )
 """What a task of an inner `srun` must not take for its own."""
+
+
+@pytest.mark.slurm
+def test_under_srun_alone_a_session_leaves_lightning_to_what_it_finds_there(slurm):
+    (slurm.project / "train.py").write_bytes(templates.files("lightning")["train.py"])
+    command = f"srun --cpus-per-task=1 {PYTHON} train.py --epochs 1"
+    sbatch = ("sbatch", "--wait", "--ntasks-per-node=2", "--cpus-per-task=1", "--output=log", f"--wrap={command}")
+
+    done = subprocess.run(
+        sbatch, cwd=slurm.project, env=dict(slurm.environ), capture_output=True, timeout=300, check=False
+    )
+
+    said = (slurm.project / "log").read_text()
+    assert done.returncode == 0, said
+    assert len(re.findall(r"(?m)^epoch 1: accuracy .* \(2 ranks\)$", said)) == 1
+    assert said.count("SLURM auto-requeueing enabled") == 2
 
 
 def test_accelerate_within_a_session_goes_on_where_it_was_stopped(local, wait_until):
