@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from place import Place, environment
+from serried.contract.files import Journal
 
 PYTHON = sys.executable
 SLEEPS = ("--set", "limit.grace=2s", "--", PYTHON, "-c", "import time; print('up', flush=True); time.sleep(120)")
@@ -179,9 +181,31 @@ def test_a_lost_first_node_is_never_a_success(make_lab, project, tmp_path, wait_
     assert (status, end["state"], end["attempt"], end["node_names"]) == (0, "COMPLETED", 2, ["n2"])
 
 
-def test_a_controller_that_is_away_when_ranks_are_to_start_is_waited_for(make_lab, project, tmp_path, wait_until):
+def saves_when_asked(slurm, wait_until) -> str:
+    """A run that has begun, saves when asked to, and has finished in its second attempt."""
+    run = slurm.submit("--ranks", "1", "--set", "limit.restarts=1", "--", "bash", "-c", SAVES)
+    wait_until(lambda: list(slurm.directory(run).glob("attempts/1/node-0/rank-0.log")), 60)
+    return run
+
+
+SAVES = """
+cd "$SERRIED_CHECKPOINT_DIR"
+[ -e one ] && exit 0
+while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.1; done
+touch one
+exit 85
+"""
+AWAY_SECONDS = 20
+
+
+def test_a_controller_that_is_away_is_waited_for_when_ranks_start_and_when_a_job_requeues(
+    make_lab, project, tmp_path, wait_until
+):
     lab = make_lab(nodes=2)
     slurm = on(lab, project, tmp_path)
+    requeues, cancelled = saves_when_asked(slurm, wait_until), saves_when_asked(slurm, wait_until)
+    first = [slurm.directory(run) / "attempts" / "1" for run in (requeues, cancelled)]
+    job = slurm.show(cancelled)["job"]
     reached, go = tmp_path / "reached", tmp_path / "go"
     slow = tmp_path / "python"
     slow.write_text(
@@ -189,17 +213,27 @@ def test_a_controller_that_is_away_when_ranks_are_to_start_is_waited_for(make_la
     )
     slow.chmod(0o755)
     (project / "serried.toml").write_text(f'[clusters.slurm]\npython = "{slow}"\n')
-    run = slurm.submit("--nodes", "2", "--ranks", "1", "--", PYTHON, "-c", "print('made it')")
-    log = slurm.directory(run) / "scheduler.log"
+    starts = slurm.submit("--nodes", "2", "--ranks", "1", "--", PYTHON, "-c", "print('made it')")
+    log = slurm.directory(starts) / "scheduler.log"
     wait_until(reached.exists, 30)
     lab.stop("slurmctld")
     go.touch()
+    for attempt in first:
+        request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}
+        Journal(attempt / "control.jsonl").append(request)
 
     wait_until(lambda: "Unable to contact slurm controller" in log.read_text(), 60)
+    wait_until(lambda: all((attempt / "exit.json").exists() for attempt in first), 60)
+    away_since = max((attempt / "exit.json").stat().st_mtime for attempt in first)
+    wait_until(lambda: time.time() - away_since > AWAY_SECONDS, 2 * AWAY_SECONDS)
     lab.restart("slurmctld")
-    status, end = slurm.wait(run, "--timeout", "90s")
+    subprocess.run(["scancel", job], env=dict(slurm.environ), check=True)
 
-    assert (status, end["state"]) == (0, "COMPLETED")
+    assert slurm.wait(starts, "--timeout", "90s")[1]["state"] == "COMPLETED"
+    status, end = slurm.wait(requeues, "--timeout", "90s")
+    assert (status, end["state"], end["attempt"]) == (0, "COMPLETED", 2)
+    assert slurm.wait(cancelled, "--timeout", "60s")[1]["state"] == "CANCELLED"
+    assert not (first[1].parent / "2").exists()
 
 
 def test_an_unreachable_controller_refuses_a_submit_and_leaves_nothing(make_lab, project, tmp_path):
