@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from serried.contract import names
+from serried.contract import links, names
 from serried.contract.layout import RunDirectory
+from serried.plan import Limit
 
 
 def shown(jobs):
@@ -163,6 +166,53 @@ def test_a_token_that_nobody_submitted_finds_nothing(bench):
 def test_a_job_that_is_not_known_is_absent_and_spoils_nothing(bench):
     job = bench.submit(bench.plan("sleep 600"))
     assert set(bench.scheduler.poll([job, "999999", "999999_3"])) == {(job, None)}
+
+
+def after(bench, plan, job, element=""):
+    """Submit `plan` to come after `job`."""
+    submission = bench.scheduler.submission(plan, f"{plan.run}-2", os.environ, after=job, element=element)
+    bench.submitted.append(bench.scheduler.submit(submission))
+    return bench.submitted[-1]
+
+
+def test_a_job_that_comes_after_another_waits_for_its_end_however_that_is(bench):
+    first = bench.plan("until [ -e go ]; do sleep 0.05; done; exit 3")
+    job = bench.submit(first)
+    later = after(bench, bench.plan(f"test -e {first.directory}/go"), job)
+    bench.await_state(job, names.RUNNING)
+    bench.wait_until(lambda: bench.jobs(later)[None].state == names.PENDING)
+    (Path(first.directory) / "go").touch()
+    assert shown(bench.await_end(later)) == {None: (names.COMPLETED, 0)}
+    assert shown(bench.jobs(job)) == {None: (names.FAILED, 3)}
+
+
+def test_a_job_for_one_element_comes_after_that_element_alone(bench):
+    plan = bench.plan("[ -e again ] || [ ${SLURM_ARRAY_TASK_ID:-$SERRIED_ELEMENT} = 1 ] || sleep 600", indices=range(2))
+    job = bench.submit(plan)
+    bench.wait_until(lambda: bench.jobs(job).get(1) and bench.jobs(job)[1].state == names.COMPLETED)
+    (Path(plan.directory) / "again").touch()
+    later = after(bench, plan, f"{job}_1", "1")
+    assert shown(bench.await_end(later)) == {1: (names.COMPLETED, 0)}
+    assert bench.jobs(job)[0].state == names.RUNNING
+
+
+def test_a_job_can_ask_how_another_stands_and_cancel_it(bench):
+    plan = replace(bench.plan("sleep 600"), limit=Limit(restarts=1, form="successor"))
+    job = bench.submit(plan)
+    bench.await_state(job, names.RUNNING)
+    commands = bench.scheduler.commands(plan, {})
+
+    def call(words, **more):
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **more})
+        return done.returncode, done.stdout.strip()
+
+    before = call(links.fill(commands.ask, job=job))
+    call(links.fill(commands.cancel, job=job))
+    bench.await_end(job)
+    assert (before, call(links.fill(commands.ask, job=job))) == ((0, "RUNNING"), (0, "CANCELLED"))
+    assert call(links.fill(commands.ask, job="999999")) == (0, "")
+    if "FAKE_SLURM_STATE" in os.environ:
+        assert call(links.fill(commands.ask, job=job), FAKE_SLURM_MODE="unreachable") == (1, "")
 
 
 def test_many_jobs_take_one_question(bench):

@@ -106,6 +106,7 @@ def new_job(options, command):
         "limit": seconds_of(options["time"]) if "time" in options else None,
         "lead": int(options.get("signal", "@0").rpartition("@")[2]) * MINUTE / 60,
         "held": "begin" in options,
+        "after": options.get("dependency", "").removeprefix("afterany:"),
         "throttle": int(throttle or 0),
         "elements": {str(index): new_element(number, index) for index in indices_of(listed)},
     }
@@ -181,7 +182,9 @@ def step(job, key, element, children):
     if element["state"] == "PENDING":
         if is_cancelled(job, key):
             element.update(state="CANCELLED", end=time.time())
-        elif not job["held"] and (not job["throttle"] or len(children) < job["throttle"]):
+        elif (
+            not job["held"] and not is_before_its_turn(job) and (not job["throttle"] or len(children) < job["throttle"])
+        ):
             children[key] = launch(job, key, element)
             element.update(state="RUNNING", start=time.time())
     elif element["state"] in LIVE:
@@ -195,6 +198,17 @@ def step(job, key, element, children):
         status = child.returncode
         verdict = element.get("ending") or ("FAILED" if status else "COMPLETED")
         element.update(state=verdict, end=time.time(), wait=-status if status < 0 else status << 8)
+
+
+def is_before_its_turn(job):
+    """Whether it is held, or the job or element that it depends on has not ended."""
+    if job["held"]:
+        return True
+    number, _, key = job["after"].partition("_")
+    if not number or not (STATE / f"{number}.json").exists():
+        return False
+    elements = json.loads((STATE / f"{number}.json").read_text())["elements"]
+    return any(element["state"] in LIVE for name, element in elements.items() if key in ("", name))
 
 
 def end_if_due(job, key, element, child):
@@ -248,9 +262,23 @@ def squeue(argv):
         time.sleep(600)
     options, _ = options_of(argv)
     fields = [field.partition(":") for field in options["Format"].split(",")]
-    for job in jobs():
-        for row in queue_rows(job):
-            print("".join(row[name] + ("" if "old" in MODE else after) for name, _, after in fields))
+    rows = [row for job in jobs() for row in queue_rows(job) if is_wanted(row, options.get("jobs"))]
+    if "jobs" in options and not rows:
+        fail("slurm_load_jobs error: Invalid job id specified")
+    for row in rows:
+        print("".join(cell(row[name], after) for name, _, after in fields))
+
+
+def is_wanted(row, job):
+    spelled = row["ArrayJobID"] if row["ArrayTaskID"] == "N/A" else f"{row['ArrayJobID']}_{row['ArrayTaskID']}"
+    return job is None or job == spelled
+
+
+def cell(value, after):
+    """A field and what follows it: a width, or a suffix, of which old ones know nothing."""
+    if after.isdecimal():
+        return value.ljust(int(after))
+    return value + ("" if "old" in MODE else after)
 
 
 def queue_rows(job):
@@ -276,6 +304,7 @@ def queue_row(job, element, task):
         "StartTime": str(int(element["start"])) if element["start"] else "N/A",
         "EndTime": str(int(element["end"])) if element["end"] else "N/A",
         "RestartCnt": "0",
+        "PreemptTime": "N/A",
         "NodeList": "" if is_pending else "n1",
         "Name": job["name"],
     }
