@@ -14,6 +14,9 @@ def tried_out(record: Record, element: int | None) -> str:
     found = read_json(record.where.element(element).results / names.SMOKE_FILE)
     if found is None:
         return "nothing says that the program made it one: is it one with `serried.train`, and did it get so far?"
-    step, steps = found.get("loaded_step"), found.get("steps")
-    proof = f"the checkpoint of step {step} was saved and loaded" if step is not None else "nothing was saved"
-    return f"steps made: {steps}; {proof}"
+    step, own, proof = found.get("loaded_step"), found.get("own_step"), "nothing was saved"
+    if step is not None:
+        proof = f"the checkpoint of step {step} was saved and loaded"
+    elif own is not None:
+        proof = f"the program saved step {own} itself, and whether that loads was not tried"
+    return f"steps made: {found.get('steps')}; {proof}"

@@ -17,7 +17,7 @@ class Smoke:
         self.limit = limit
         self.steps = 0
         self._loaded_step: Optional[int] = None
-        self._proof = "nothing was saved"
+        self._own_step: Optional[int] = None
         self._results = results
         self._is_main = is_main
         if limit:
@@ -39,21 +39,27 @@ class Smoke:
     def passed(self, step: int) -> None:
         """The checkpoint of `step` was saved and loaded."""
         self._loaded_step = step
-        self._proof = f"a checkpoint of step {step} was saved and loaded"
 
     def saved(self, step: int) -> None:
         """The script says that it has saved `step` itself."""
-        self._proof = f"the program saved step {step} itself; that it loads was not tried"
+        self._own_step = step
 
     def report(self) -> None:
         """Say what was tried, here and for `serried show`."""
         if not self.limit:
             return
-        self._say(f"smoke test: {_count(self.steps)}; {self._proof}")
+        proof = "nothing was saved"
+        if self._loaded_step is not None:
+            proof = f"a checkpoint of step {self._loaded_step} was saved and loaded"
+        elif self._own_step is not None:
+            proof = f"the program saved step {self._own_step} itself; that it loads was not tried"
+        self._say(f"smoke test: {_count(self.steps)}; {proof}")
         if self._is_main and self._results:
             with contextlib.suppress(OSError):
                 files.make_directory(Path(self._results))
                 told = {"steps": self.steps, "loaded_step": self._loaded_step}
+                if self._own_step is not None:
+                    told["own_step"] = self._own_step
                 files.write_json(Path(self._results, names.SMOKE_FILE), told)
 
     def _say(self, text: str) -> None:
