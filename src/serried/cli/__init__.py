@@ -12,7 +12,7 @@ import click
 from serried.errors import SerriedError
 
 VERBS = {
-    "init": "Write a serried.toml that fits this folder.",
+    "init": "Write a serried.toml that fits this folder, or a whole project.",
     "run": "Run here, now, in the foreground.",
     "submit": "Send it to the cluster.",
     "rerun": "Run a run's plan again, from where it had come to.",
