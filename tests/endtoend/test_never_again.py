@@ -1,4 +1,4 @@
-"""On a real Slurm: who cancels a run has the last word, and one that was preempted goes on."""
+"""On a real Slurm, and here: who cancels a run has the last word, and one that was preempted goes on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 from place import Place, environment
 from serried.contract.files import Journal, read_json
 from serried.train.checkpoints import store
-
-pytestmark = pytest.mark.slurm
 
 SAVES = """
 echo up
@@ -56,6 +54,17 @@ def ended(place: Place, run: str, job: str, wait_until) -> tuple[str, str, list[
     wait_until(lambda: not words(place, "squeue", "-h", "-j", job).strip(), 60)
     _, end = place.wait(run, "--timeout", "100s")
     return end["state"], end["cause"], [path.name for path in (place.directory(run) / "attempts").iterdir()]
+
+
+def test_a_run_here_that_was_cancelled_while_it_saved_does_not_go_on(local, wait_until):
+    run, directory = saving(local, wait_until)
+
+    local.serried("stop", "-y", "--now", run)
+    (directory / "results/go").touch()
+
+    _, end = local.wait(run, "--timeout", "60s")
+    assert (end["state"], end["cause"]) == ("CANCELLED", "cancel")
+    assert [path.name for path in (directory / "attempts").iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize("moment", ["while ranks save", "while the end is told", "just before the requeue"])
