@@ -95,6 +95,9 @@ def test_a_run_can_be_stopped_and_waiting_has_an_end(wait_until):
         run.wait(0.1)
     assert run.exit_code is None
 
+    with pytest.raises(ValueError, match="time to save and none"):
+        run.stop(save=True, now=True)
+    run.stop(save=True)
     run.stop()
 
     assert run.wait(60) == "CANCELLED"
