@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from serried.contract.links import Commands
 from serried.errors import SchedulerUnreachable
 from serried.plan import Plan
 from serried.schedulers.interface import Job, Submission
@@ -31,8 +32,13 @@ class FakeScheduler:
     def calls(self) -> Mapping[str, int]:
         return {"poll": len(self.polls)}
 
-    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
-        return Submission((plan.run, token), environment)
+    def submission(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    ) -> Submission:
+        return Submission((plan.run, token, after, element), environment)
+
+    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
+        raise SchedulerUnreachable(f"readers submit nothing: {plan.run}, {len(environment)}")
 
     def submit(self, submission: Submission) -> str:
         raise SchedulerUnreachable(f"readers submit nothing: {submission.argv}")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 from building import CREATED, a_failure
+from serried.plan import Limit
 from serried.schedulers.interface import Job
 
 T = CREATED + 60
@@ -137,3 +138,20 @@ def test_an_array_lists_its_elements_and_one_element_has_its_own_page(serried, m
     page = serried("show", "last/2").out
     assert page.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
     assert f"  logs        {run.where.path}/elements/2/attempts/1/node-N/rank-R.log\n" in page
+
+
+def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):
+    run = make(limit=Limit(restarts=2, form="successor")).link(2, "124").ending("REQUEUED", cause="limit", final=False)
+    slurm.tell(Job("123", None, "FAILED"))
+    slurm.tell(Job("124", None, "PENDING"))
+    said = serried("show", "last").out
+    assert said.startswith(f"{run.plan.run} train PENDING: waits for attempt 2\n")
+    assert "  cluster     fir (slurm), job 124\n" in said
+    assert (
+        "  goes on     in up to 2 further attempts: each in a job that the one before it submits as it begins\n" in said
+    )
+    assert "job 124 was submitted, to go on after it\n" in said
+    assert [one["job"] for one in json.loads(serried("show", "--json", "last").out)["runs"][0]["submissions"]] == [
+        "123",
+        "124",
+    ]

@@ -182,3 +182,47 @@ def test_a_run_that_cannot_be_found_stops_nothing(serried, make, slurm):
     assert serried("stop", "-y", "k3f9q2", "nope").code == 2
     assert slurm.cancelled == []
     assert read_journal(Record.load("k3f9q2").where.attempt(1).control) == []
+
+
+def test_now_takes_the_claims_of_further_jobs_and_cancels_them_too(serried, make, slurm):
+    run = running(make, slurm).link(2, "124").link(3, "125")
+    done = serried("stop", "-y", "--now", "last")
+    assert (done.code, slurm.cancelled) == (0, ["123", "124", "125"])
+    assert [run.where.claim(f"k3f9q2-{number}").read_text() for number in (2, 3)] == ["withdrawn", "withdrawn"]
+
+
+def test_a_run_that_waits_for_its_next_job_is_cancelled_there(serried, make, slurm):
+    run = running(make, slurm).link(2, "124").ending("REQUEUED", cause="limit", final=False)
+    slurm.tell(Job("123", None, "FAILED"))
+    slurm.tell(Job("124", None, "PENDING", reason="Resources"))
+    serried("stop", "-y", "last")
+    slurm.jobs.clear()
+    assert slurm.cancelled == ["124"]
+    assert run.where.claim("k3f9q2-2").read_text() == "withdrawn"
+    assert as_json(serried("ps", "--json").out)["runs"][0]["state"] == "CANCELLED"
+
+
+def test_one_element_is_cancelled_in_the_job_that_it_is_in_and_the_others_keep_theirs(serried, make, slurm):
+    run = make(indices=range(2)).link(2, "130", element=1).link(2, "140", element=0)
+    make_directory(run.where.claims)
+    claim(run.where.claim("k3f9q2-1"), "123")
+    for element, job in ((0, "140"), (1, "130")):
+        run.ending("REQUEUED", element=element, cause="limit", final=False)
+        slurm.tell(Job("123", element, "FAILED"))
+        slurm.tell(Job(job, element, "PENDING"))
+    serried("stop", "-y", "last/1")
+    assert slurm.cancelled == ["130_1"]
+    assert run.where.claim("k3f9q2.1-2").read_text() == "withdrawn"
+    assert not run.where.claim("k3f9q2.0-2").exists()
+
+
+def test_a_job_for_all_elements_keeps_its_claim_when_one_of_them_is_stopped(serried, make, slurm):
+    run = make(indices=range(2)).link(2, "130")
+    make_directory(run.where.claims)
+    claim(run.where.claim("k3f9q2-1"), "123")
+    for element in range(2):
+        slurm.tell(Job("123", element, "PENDING"))
+        slurm.tell(Job("130", element, "PENDING"))
+    serried("stop", "-y", "last/1")
+    assert slurm.cancelled == ["123_1", "130_1"]
+    assert not run.where.claim("k3f9q2-2").exists()

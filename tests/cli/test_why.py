@@ -35,6 +35,18 @@ def test_a_failed_run_names_rank_node_status_last_lines_and_what_to_do(serried, 
     assert (done.code, done.err) == (0, "")
 
 
+def test_a_run_that_got_nowhere_is_told_so_and_what_to_do(serried, make):
+    message = "the time limit came; the ranks have saved, and no checkpoint is further than step 4, where it began"
+    make().ending("TIMEOUT", exit_code=124, cause="no-progress", message=message, number=3)
+    said = serried("why", "last").out
+    assert said.startswith(f"k3f9q2 train TIMEOUT: {message}\n")
+    assert (
+        "means       it would have gone on, but the attempt got no further than it began: the next would do the" in said
+    )
+    assert "  - or give each attempt more time: serried submit --time 4h …\n" in said
+    assert "  - see what it was doing: serried logs k3f9q2 --attempt 3\n" in said
+
+
 def test_a_signal_is_named(serried, make):
     make().ending("FAILED", exit_code=139, cause="signal", first_failure=a_failure(exit_code=None, signal=11))
     assert "  ended by        signal 11 (SIGSEGV)\n" in serried("why", "last").out

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from serried import schedulers
+from serried.contract.links import JOB, TOKEN, Commands
 from serried.plan import Plan
 from serried.schedulers.interface import Submission
 from serried.submission.prepare import Prepared, prepare
@@ -26,13 +27,25 @@ class ToldScheduler:
         self.raises: BaseException | None = None
         self.while_asked: Callable[[], None] = lambda: None
         self.jobs: dict[str, str] = {}
+        self.raises_for: dict[str, BaseException] = {}
+        """By token."""
         self.find_raises: BaseException | None = None
+        self.asked: list[tuple[str, ...]] = []
 
-    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
-        return Submission(("true", f"--job-name={plan.name}-{token}", token), environment)
+    def submission(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    ) -> Submission:
+        words = [f"--after={after}"] if after else [f"--array={element}"] if element else []
+        return Submission(("true", f"--job-name={plan.name}-{token}", *words, token), environment)
+
+    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
+        return Commands(self.submission(plan, TOKEN, environment, after=JOB).argv, ("false",), ("false",), {})
 
     def submit(self, handover: Submission) -> str:
         self.while_asked()
+        self.asked.append(handover.argv)
+        if (error := self.raises_for.get(handover.argv[-1])) is not None:
+            raise error
         if self.accepts:
             self.jobs[handover.argv[-1]] = str(len(self.jobs) + 1)
         if self.raises is not None:

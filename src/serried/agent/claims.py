@@ -126,6 +126,7 @@ def _describe(work: Work, token: str, job: str) -> None:
         "host": os.uname().nodename,
         "started": round(time.time(), 3),
         "attempt": work.number,
-        "position": continuing.position(work.place.checkpoints)._asdict(),
     }
+    if work.restarts:
+        claim["position"] = continuing.position(work.place.checkpoints)._asdict()
     files.write_json(attempt.claim, claim, work.file_mode)

@@ -157,7 +157,7 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
         whole.summary,
         verdict,
         element=index,
-        job=whole.job,
+        job=job.id if job else whole.job,
         attempt=attempts if isinstance(attempts, int) else None,
         started=started,
         seconds=_seconds(document, started, verdict),

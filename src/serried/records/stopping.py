@@ -153,8 +153,8 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
                     if claim(status.record.where.claim(link.token), names.WITHDRAWN) != names.WITHDRAWN:
                         continue  # it has begun, and may be the very one that runs
             if link.job:
-                whole = element is None and left != [None]
-                queued += [job_of(link.job, index) for index in left] if whole else [link.job]
+                several = left if element is None else [element]
+                queued += [job_of(link.job, index) for index in several]
     return queued
 
 

@@ -1,0 +1,65 @@
+"""Further jobs that are submitted with the first: each after the one before, each at most once."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.contract.files import read_json
+from serried.errors import SubmissionRefused, SubmissionUncertain
+from serried.submission.deliver import deliver
+
+
+@pytest.fixture
+def prequeued(ask):
+    return ask(overrides={"limit.restarts": 2, "limit.continue": "prequeued"})
+
+
+def states(record):
+    return [(one.number, one.state, one.job) for one in record.submissions]
+
+
+def test_each_further_job_comes_after_the_one_before(prequeued, scheduler):
+    record = deliver(prequeued)
+
+    assert states(record) == [(1, "submitted", "1"), (2, "submitted", "2"), (3, "submitted", "3")]
+    assert [argv[2:-1] for argv in scheduler.asked] == [(), ("--after=1",), ("--after=2",)]
+
+
+def test_the_intent_is_written_before_the_scheduler_is_asked(prequeued, scheduler, root):
+    seen = []
+
+    def look():
+        [directory] = root.glob(f"*/*/{prequeued.plan.run}")
+        seen.append([read_json(path)["state"] for path in sorted((directory / "links").glob("*.json"))])
+
+    scheduler.while_asked = look
+    deliver(prequeued)
+
+    assert seen == [[], ["submitting"], ["submitted", "submitting"]]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (SubmissionRefused("too many jobs"), "failed"),
+        (SubmissionUncertain("it did not answer"), "uncertain"),
+    ],
+)
+def test_where_one_is_not_taken_the_run_has_those_before_it_and_no_other_is_asked_for(
+    prequeued, scheduler, error, state
+):
+    scheduler.raises_for[f"{prequeued.plan.run}-2"] = error
+
+    record = deliver(prequeued)
+
+    assert states(record) == [(1, "submitted", "1"), (2, state, None)]
+    assert record.submissions[1].message == error.message
+
+
+def test_a_job_finds_how_to_submit_the_next_one_where_it_may(ask):
+    one = deliver(ask(overrides={"limit.restarts": 1, "limit.continue": "successor"}))
+    other = deliver(ask(overrides={"limit.restarts": 1}))
+
+    assert (read_json(one.where.link_commands) or {})["cancel"] == ["false"]
+    assert not other.where.link_commands.exists()
+    assert states(one) == [(1, "submitted", "1")]
