@@ -80,9 +80,11 @@ def _check_turn(work: Work, token: str) -> None:
 
     Where it may not, and nobody could write the end before, it is written now.
     """
-    last = max(_numbers(work.place.attempts), default=0)
-    before = Work(work.run, work.plan, work.element, last)
-    claim = continuing.claim_of(before) if last else {}
+    begun = (Work(work.run, work.plan, work.element, number) for number in _numbers(work.place.attempts))
+    claims = {before.number: continuing.claim_of(before) for before in begun}
+    # One that was killed before it could say whose it is has never begun.
+    last = max((number for number, claim in claims.items() if claim.get("job")), default=0)
+    before, claim = Work(work.run, work.plan, work.element, last), claims.get(last, {})
     if claim.get("token") == token or (not last and links.number_of(token) == 1):
         return
     if links.number_of(str(claim.get("token", "-0"))) != links.number_of(token) - 1:
