@@ -109,7 +109,7 @@ def test_the_next_job_is_submitted_as_an_attempt_begins_and_goes_on_where_it_end
 
     desk.says("FAILED")
     again = start(None, plan=plan, token=f"{plan.run}-2", job="78", environment=step(2))
-    wait_until(lambda: again.events("started", 2) and link(again, 3))
+    wait_until(lambda: again.events("started", 2) and again.output(attempt=2) and link(again, 3))
     again.process.terminate()
 
     assert again.wait() == 143
@@ -232,6 +232,21 @@ def test_a_job_whose_predecessor_never_began_does_not_run(ended, start):
     assert after.wait() == 0
     assert "the job that it comes after never began" in after.log
     assert not (plan_attempts(ended.plan) / "2").exists()
+
+
+@pytest.mark.parametrize(("reached", "progress"), [("touch a", True), ("true", False)])
+def test_what_a_killed_agent_interrupted_goes_on(make_run, start, wait_until, reached, progress):
+    """Once at least: an interruption may come before anything could be reached."""
+    line = f"cd $SERRIED_CHECKPOINT_DIR && {reached} && touch $SERRIED_RESULTS_DIR/up; sleep 100"
+    run = start(None, plan=make_run(line, ranks=1, limit={"restarts": 1}))
+    wait_until((run.place.results / "up").exists)
+
+    os.kill(run.pid_of("node"), signal.SIGKILL)
+
+    assert (run.wait(), run.exit) == (85, None)
+    end = read_json(run.place.attempt(1).exit)
+    assert (end["state"], end["cause"], end["progress"]) == ("REQUEUED", "agent-killed", progress)
+    assert end["message"].endswith("; another attempt goes on")
 
 
 def test_a_time_limit_at_which_nothing_was_reached_is_the_end(chained, start, ask_to_save):
