@@ -77,6 +77,15 @@ def test_the_loss_curve_after_a_stop_is_bit_by_bit_that_of_an_uninterrupted_trai
     assert first.losses + second.until(12).losses == uninterrupted.losses
 
 
+@pytest.fixture(params=[1, 2], ids=["one thread", "several"])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 def test_all_kinds_of_tensors_come_back_as_they_were(root):
     base = torch.arange(24.0).reshape(2, 3, 4)
     state = {
@@ -95,13 +104,14 @@ def test_all_kinds_of_tensors_come_back_as_they_were(root):
         "float8": torch.randn(3).to(torch.float8_e4m3fn),
         "parameter": torch.nn.Parameter(torch.ones(2)),
         "conjugate": torch.randn(3, dtype=torch.complex64).conj(),
+        "negative": torch._neg_view(torch.randn(3)),
     }
     back = through(root, state)
     assert list(back) == list(state)
     for name, tensor in state.items():
         assert (name, back[name].dtype, back[name].shape) == (name, tensor.dtype, tensor.shape)
         assert back[name].reshape(-1).resolve_conj().view(torch.uint8).tolist() == (
-            tensor.detach().contiguous().resolve_conj().reshape(-1).view(torch.uint8).tolist()
+            tensor.detach().contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).tolist()
         ), name
     assert back["channels_last"].is_contiguous(memory_format=torch.channels_last)
 
