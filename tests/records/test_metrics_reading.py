@@ -39,6 +39,19 @@ def test_an_attempt_that_began_from_nothing_replaces_all_before_it(tmp_path):
     assert steps(place) == [(1, 2)]
 
 
+def test_what_an_attempt_adds_to_the_step_that_it_goes_on_from_takes_nothing_away(tmp_path):
+    """Stopped after an epoch's last step, before what follows the epoch was logged of it."""
+    place = RunDirectory(tmp_path)
+    write(place, 1, [{"step": 7, "loss": 2.0}, {"step": 8, "loss": 1.0}, {"step": 9, "loss": 0.5}])
+    write(place, 2, [{"t": 5.0, "resumed": 8}])
+    write(place, 3, [{"t": 5.0, "resumed": 8}, {"step": 8, "accuracy": 0.5}, {"step": 9, "loss": 0.25}])
+    assert metrics(place) == [
+        {"attempt": 1, "step": 7, "loss": 2.0},
+        {"attempt": 3, "step": 8, "loss": 1.0, "accuracy": 0.5},
+        {"attempt": 3, "step": 9, "loss": 0.25},
+    ]
+
+
 def test_what_is_logged_of_a_step_at_several_times_is_one_row(tmp_path):
     write(
         RunDirectory(tmp_path),

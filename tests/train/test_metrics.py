@@ -46,6 +46,18 @@ def test_what_json_has_no_word_for_is_written_as_text(path):
     assert steps(path) == [{"step": 1, "a": "nan", "b": "inf", "c": "-inf"}]
 
 
+def test_an_attempt_says_first_what_it_goes_on_from(path):
+    log = Metrics(path)
+    log.resume(7)
+    log.log(8, {})
+    log.resume(8)  # loaded once more, to see that it can be
+    log.close()
+    assert [{key: entry.get(key) for key in ("resumed", "step")} for entry in lines(path)] == [
+        {"resumed": 7, "step": None},
+        {"resumed": None, "step": 8},
+    ]
+
+
 def test_lines_are_written_while_training_goes_on(path, monkeypatch):
     monkeypatch.setattr(metrics, "WRITE_SECONDS", 0)
     log = Metrics(path)

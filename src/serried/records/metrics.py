@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from serried.contract.files import read_journal
@@ -20,29 +19,31 @@ _NO_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 def metrics(place: ElementDirectory, rank: int = 0) -> list[Row]:
     """The rows of `rank`, in the order of their steps; none where it has logged nothing.
 
-    An attempt that goes on from a checkpoint makes the steps after it again: what an earlier attempt had logged from
-    its first step on is dropped.
+    An attempt that goes on from a checkpoint makes the steps after it again: what an earlier attempt had logged of
+    those is dropped.
     """
     rows: list[Row] = []
     for number in attempt_numbers(place):
-        made = [row for path in place.attempt(number).path.glob(f"node-*/metrics-{rank}.jsonl") for row in read(path)]
-        first = made[0]["step"] if made else math.inf
-        rows = [row for row in rows if row["step"] < first] + [{"attempt": number, **row} for row in made]
+        for path in place.attempt(number).path.glob(f"node-*/metrics-{rank}.jsonl"):
+            rows = _continued(rows, read_journal(path), number)
     return rows
 
 
-def read(path: Path) -> list[Row]:
-    """One file's rows, without `attempt`. What was logged of a step at several times is one row."""
-    rows: list[Row] = []
-    for entry in read_journal(path):
-        if not isinstance(entry.get("step"), int):
-            continue
-        row = {name: _value(value) for name, value in entry.items()}
-        if rows and rows[-1]["step"] == row["step"]:
-            rows[-1].update(row)
+def _continued(rows: list[Row], entries: list[dict[str, Any]], attempt: int) -> list[Row]:
+    """`rows`, and what `attempt` has logged after them. What was logged of a step at several times is one row."""
+    made = [entry for entry in entries if isinstance(entry.get("step"), int)]
+    if not made:
+        return rows
+    resumed = entries[0].get("resumed")
+    last = resumed if isinstance(resumed, int) else made[0]["step"] - 1
+    joined = [row for row in rows if row["step"] <= last]
+    for entry in made:
+        row = {"attempt": attempt, **{name: _value(value) for name, value in entry.items()}}
+        if joined and joined[-1]["step"] == row["step"]:
+            joined[-1] = {**joined[-1], **row}
         else:
-            rows.append(row)
-    return rows
+            joined.append(row)
+    return joined
 
 
 def ranks(place: ElementDirectory) -> list[int]:

@@ -8,6 +8,7 @@ again replaces, for a reader (`serried.records.metrics`), what was there before.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -59,6 +60,11 @@ class Metrics:
         self._last_step: Optional[int] = None
         self._waited = 0.0
 
+    def resume(self, step: int) -> None:
+        """What this attempt logs comes after `step`, whatever an earlier one has logged beyond it."""
+        if self._file is not None and self._last_step is None:
+            self._put([json.dumps({"t": round(time.time(), 3), "resumed": step})])
+
     def log(self, step: int, values: Dict[str, Any]) -> None:
         if self._file is None:
             return
@@ -80,10 +86,14 @@ class Metrics:
             json.dumps({"t": round(moment, 3), "step": step, **{name: _number(v) for name, v in values.items()}})
             for moment, step, values in held
         ]
-        try:
-            os.write(self._file, ("\n".join(lines) + "\n").encode())
-        except OSError:  # a full disk must not end a training; the next checkpoint says so loudly
-            return
+        self._put(lines)
+
+    def _put(self, lines: List[str]) -> None:
+        if self._file is not None:
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk must not end a training; the next checkpoint says so loudly
+                os.write(self._file, ("\n".join(lines) + "\n").encode())
 
     def close(self) -> None:
         if self._file is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 
 class Progress:
@@ -10,7 +10,9 @@ class Progress:
 
     replicated = True
 
-    def __init__(self) -> None:
+    def __init__(self, on_resume: Callable[[int], None]) -> None:
+        self._on_resume = on_resume
+        """Told the step that is gone on from."""
         self.epoch = 0
         self.step = 0
 
@@ -19,3 +21,4 @@ class Progress:
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
+        self._on_resume(self.step)

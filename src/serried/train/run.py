@@ -64,14 +64,14 @@ class Run:
         self.attempt = int(os.environ.get(names.ATTEMPT) or 1)
         self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
         self.loaders: List[Stateful] = []
-        self._progress = Progress()
+        self._metrics = metrics.Metrics(metrics_path, self._gauges)
+        self._progress = Progress(self._metrics.resume)
         self.parts: Dict[str, Stateful] = {"progress": self._progress}
         self._group = group
         self._ear = ear
         self._stopping = Stopping(ear, group.reduce_max if group.is_open else None)
         self._preparing = Preparing(who, group.store, group.nodes)
         self._checkpoints: List[Checkpoints] = []
-        self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._rehearsal = rehearsal(self, metrics_path)
         self.smoke = smoke.of(os.environ, is_main=self.is_main)
         self._saved_step: Optional[int] = None
