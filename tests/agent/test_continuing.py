@@ -226,6 +226,14 @@ def test_an_attempt_that_left_no_word_is_followed_where_the_scheduler_tells_what
     after.wait()
 
 
+def test_an_attempt_that_was_ended_before_it_could_say_whose_it_is_is_passed_over(chained, start):
+    plan = chained("exit 0")
+    (plan_attempts(plan) / "1").mkdir(parents=True)
+    run = start(None, plan=plan)
+
+    assert (run.wait(), run.exit["attempts"]) == (0, 2)
+
+
 def test_a_job_whose_predecessor_never_began_does_not_run(ended, start):
     after = follow(start, ended, number=3)
 

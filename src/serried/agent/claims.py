@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 
 from serried.agent import chain, continuing, requests
 from serried.agent.afterwards import stopped
@@ -33,8 +33,9 @@ def begin(work: Work, token: str, job: str) -> Work:
     _check_unfinished(work, job)
     _check_turn(work, token)
     files.make_directory(work.place.attempts, work.directory_mode)
+    found = continuing.position(work.place.checkpoints)._asdict() if work.restarts else None
     begun = Work(work.run, work.plan, work.element, _make_next(work.place.attempts, work.directory_mode))
-    _describe(begun, token, job)
+    _describe(begun, token, job, found)
     return begun
 
 
@@ -80,23 +81,29 @@ def _check_turn(work: Work, token: str) -> None:
 
     Where it may not, and nobody could write the end before, it is written now.
     """
-    begun = (Work(work.run, work.plan, work.element, number) for number in _numbers(work.place.attempts))
-    claims = {before.number: continuing.claim_of(before) for before in begun}
-    # One that was killed before it could say whose it is has never begun.
-    last = max((number for number, claim in claims.items() if claim.get("job")), default=0)
-    before, claim = Work(work.run, work.plan, work.element, last), claims.get(last, {})
-    if claim.get("token") == token or (not last and links.number_of(token) == 1):
+    before = _last(work)
+    claim = continuing.claim_of(before) if before else {}
+    if claim.get("token") == token or (before is None and links.number_of(token) == 1):
         return
-    if links.number_of(str(claim.get("token", "-0"))) != links.number_of(token) - 1:
+    if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
         raise Refused("the job that it comes after never began")
     from serried.agent import afterwards, finish
 
-    end = files.read_json(work.place.attempt(last).exit)
+    end = files.read_json(work.place.attempt(before.number).exit)
     word = chain.how_it_stands(work, links.job_of(str(claim["job"]), work.element), chain.AWAY_SECONDS)
     told = afterwards.by_the_scheduler(end or finish.assess(before), word, is_untold=end is None)
     result = finish.publish(before, finish.reconsider(before, told, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:
         raise Refused(f"it has ended already: {result['message']}")
+
+
+def _last(work: Work) -> Optional[Work]:
+    """The last attempt that lived to say whose it is; one that did not has never begun."""
+    for number in sorted(_numbers(work.place.attempts), reverse=True):
+        found = Work(work.run, work.plan, work.element, number)
+        if {"token", "job"} <= continuing.claim_of(found).keys():
+            return found
+    return None
 
 
 def _make_next(attempts: Path, mode: int) -> int:
@@ -117,7 +124,7 @@ def _numbers(attempts: Path) -> List[int]:
         return []
 
 
-def _describe(work: Work, token: str, job: str) -> None:
+def _describe(work: Work, token: str, job: str, position: Optional[Dict[str, Any]]) -> None:
     attempt = work.place.attempt(work.number)
     os.close(os.open(attempt.control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, work.file_mode))
     claim = {
@@ -128,7 +135,6 @@ def _describe(work: Work, token: str, job: str) -> None:
         "host": os.uname().nodename,
         "started": round(time.time(), 3),
         "attempt": work.number,
+        "position": position,
     }
-    if work.restarts:
-        claim["position"] = continuing.position(work.place.checkpoints)._asdict()
     files.write_json(attempt.claim, claim, work.file_mode)
