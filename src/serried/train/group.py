@@ -5,6 +5,7 @@ Small things go over the CPU's gloo, also where the model talks over NCCL: no de
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -158,8 +160,23 @@ def _last_barrier() -> None:
     del last
     end = time.monotonic() + SETTLE_SECONDS
     time.sleep(0.01)  # whoever waits for the lock gets it now
-    while is_held() is not None and time.monotonic() < end:
+    # Other groups (a mesh's, say) have threads of their own, which a busy machine may not have let run yet. Two looks,
+    # because a thread that waits for the lock, which is ours while we look, does not run.
+    quiet = 0
+    while quiet < 2 and time.monotonic() < end:
         time.sleep(0.001)
+        quiet = 0 if is_held() is not None or _others_run() else quiet + 1
+
+
+def _others_run() -> bool:
+    """Whether another thread of this process wants the processor, as far as the system tells."""
+    own = str(threading.get_native_id())
+    with contextlib.suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):
+                if task.name != own and (task / "stat").read_bytes().rpartition(b") ")[2].startswith(b"R"):
+                    return True
+    return False
 
 
 def _end_at_once() -> None:
