@@ -101,7 +101,7 @@ def test_all_kinds_of_tensors_come_back_as_they_were(root):
         "bfloat16": torch.randn(3).bfloat16(),
         "complex": torch.randn(3, dtype=torch.complex64),
         "uint16": torch.arange(3).to(getattr(torch, "uint16", torch.int16)),
-        "float8": torch.randn(3).to(torch.float8_e4m3fn),
+        "float8": torch.randn(3).to(torch.float8_e4m3fn if torch.__version__ >= "2.3" else torch.half),
         "parameter": torch.nn.Parameter(torch.ones(2)),
         "conjugate": torch.randn(3, dtype=torch.complex64).conj(),
         "negative": torch._neg_view(torch.randn(3)),
