@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 SILENT: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+BUSY = 3
+"""A load average from which on figures say that they were taken on a busy machine."""
 PEERS = ("submitit==1.5.4",)
 
 
@@ -88,6 +90,7 @@ def record(chapter: str, figures: Sequence[Figure], timings: Mapping[str, Timing
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"schema": 1, "chapters": {}}
     known["chapters"][chapter] = {
         "machine": machine(),
+        "load": round(os.getloadavg()[1], 1),
         "figures": [asdict(figure) for figure in figures],
         "timings_ms": {name: asdict(timing) for name, timing in (timings or {}).items()},
     }
@@ -109,7 +112,9 @@ def table(chapter: str, kept: Mapping[str, Any]) -> list[str]:
         " | ".join([each["what"], each["serried"], each["beside"], each["goal"], "yes" if each["kept"] else "**no**"])
         for each in kept["figures"]
     ]
-    return [*head, *(f"| {row} |" for row in rows), ""]
+    # What the script itself keeps busy is two; more says that others were at work.
+    busy = [f"\nLoad meanwhile: {kept['load']}, on {os.cpu_count()} cores."] if kept.get("load", 0) > BUSY else []
+    return [*head, *(f"| {row} |" for row in rows), *busy, ""]
 
 
 INTRODUCTION = """\
