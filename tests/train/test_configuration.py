@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -42,6 +44,8 @@ def test_without_settings_the_defaults_hold():
         (["--verbose"], Config(verbose=True)),
         (["--verbose", "--no-verbose"], Config()),
         (["--verbose=no"], Config()),
+        (["--verbose", "true", "--lr", "1"], Config(verbose=True, lr=1.0)),
+        (["--verbose", "false", "--no-verbose"], Config()),
         (["--model.width", "8", "model.norm=batch"], Config(model=Model(8, "batch"))),
         (["--stop-at", "9"], Config(stop_at=9)),
         (["--stop_at=9", "--stop_at=none"], Config()),
@@ -82,7 +86,13 @@ def test_a_dict_gives_a_dict_and_is_left_as_it_was():
         (["--epochs", "many"], "the command line sets `epochs` to `many`, which is no `int`"),
         (["--epochs", "1.5"], "the command line sets `epochs` to `1.5`, which is no `int`"),
         (["--verbose=perhaps"], "the command line sets `verbose` to `perhaps`, which is no `bool`"),
-        (["--epochs"], "the command line sets `epochs` to ``, which is no `int`"),
+        (
+            ["--epochs"],
+            "`--epochs` comes without a value\nhint: write `--epochs VALUE`, or `--epochs=` for an empty one",
+        ),
+        (["--", "train"], "`--` is no setting\nhint: write `--name value`; `--help` lists them"),
+        (["--stop-at", "soon"], "the command line sets `stop_at` to `soon`, which is no `int | None`"),
+        (["--sizes", "a"], "the command line sets `sizes` to `a`, which is no `list[int]`"),
         (["train"], "`train` is no setting\nhint: write `--name value`; `--help` lists them"),
     ],
 )
@@ -96,6 +106,73 @@ def test_a_setting_of_the_runs_config_of_the_wrong_type_is_refused(monkeypatch):
     monkeypatch.setenv("SERRIED_CONFIG", '{"epochs": 2.5}')
     with pytest.raises(ConfigError, match=r"the run's `config` sets `epochs` to `2\.5`, which is no `int`"):
         st.config(Config, argv=[])
+
+
+def test_a_number_where_text_belongs_is_refused_with_what_to_write(monkeypatch):
+    monkeypatch.setenv("SERRIED_CONFIG", '{"name": 2024}')
+    with pytest.raises(ConfigError) as raised:
+        st.config(Config, argv=[])
+    assert str(raised.value) == (
+        "the run's `config` sets `name` to `2024`, which is no `str`\n"
+        "hint: write it as text: `--set config.name='\"2024\"'`"
+    )
+
+
+class Norm(Enum):
+    BATCH = "batch"
+    GROUP = "group"
+
+
+@dataclass
+class Choices:
+    norm: Norm = Norm.BATCH
+    bits: Literal["16", "32", 8] = "32"
+    betas: tuple[float, float] = (0.9, 0.999)
+    pair: tuple[str, int] = ("a", 1)
+    many: tuple[int, ...] = ()
+    size: int | str = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("norm", "group", Choices(norm=Norm.GROUP)),
+        ("norm", "GROUP", Choices(norm=Norm.GROUP)),
+        ("bits", "16", Choices(bits="16")),
+        ("bits", 8, Choices(bits=8)),
+        ("betas", [0, 1], Choices(betas=(0.0, 1.0))),
+        ("pair", ["b", 2], Choices(pair=("b", 2))),
+        ("pair", "b,2", Choices(pair=("b", 2))),
+        ("many", "1,2,3", Choices(many=(1, 2, 3))),
+        ("size", 5, Choices(size=5)),
+        ("size", "5", Choices(size=5)),
+        ("size", "small", Choices(size="small")),
+    ],
+)
+def test_choices_pairs_and_alternatives_keep_their_types_too(name, value, expected, monkeypatch):
+    monkeypatch.setenv("SERRIED_CONFIG", json.dumps({name: value}))
+    assert st.config(Choices, argv=[]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("norm", "grup", "`batch | group`"),
+        ("bits", "64", "`16 | 32 | 8`"),
+        ("bits", 16, "`16 | 32 | 8`"),
+        ("betas", [0.9], "`tuple[float, float]`"),
+        ("size", 1.5, "`int | str`"),
+    ],
+)
+def test_a_choice_that_there_is_not_is_refused(name, value, wanted, monkeypatch):
+    monkeypatch.setenv("SERRIED_CONFIG", json.dumps({name: value}))
+    with pytest.raises(ConfigError) as raised:
+        st.config(Choices, argv=[])
+    assert raised.value.message == f"the run's `config` sets `{name}` to `{value}`, which is no {wanted}"
+
+
+def test_names_with_dashes_are_found():
+    assert st.config({"weight-decay": 0.1}, argv=["--weight-decay", "0.2"]) == {"weight-decay": 0.2}
 
 
 def test_help_lists_every_setting(capsys):
@@ -116,6 +193,12 @@ def test_the_settings_are_kept_among_the_results(tmp_path, monkeypatch):
     made = st.config(Model, argv=["--width=7"])
     kept = json.loads((tmp_path / "results" / "config.json").read_text())
     assert kept == {"config": {"width": 7, "norm": "group"}, "fingerprint": st.fingerprint(made)}
+
+
+def test_what_is_kept_is_json_also_where_a_number_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERRIED_RESULTS_DIR", str(tmp_path))
+    st.config({"lr": 0.1, "most": 1.0}, argv=["--lr=nan", "--most=inf"])
+    assert json.loads((tmp_path / "config.json").read_text())["config"] == {"lr": "NaN", "most": "Infinity"}
 
 
 def test_other_ranks_keep_nothing(tmp_path, monkeypatch):

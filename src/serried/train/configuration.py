@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import enum
 import json
 import os
 import sys
+import types
 import typing
 from pathlib import Path, PurePath
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
@@ -79,8 +81,9 @@ class _Tree:
         try:
             self.values[name] = _convert(value, kind, self.values[name])
         except (ValueError, TypeError):
-            wanted = getattr(kind, "__name__", str(kind))
-            raise ConfigError(f"{origin} sets `{name}` to `{value}`, which is no `{wanted}`") from None
+            is_text = kind is str or (_is_union(kind) and str in typing.get_args(kind))
+            hint = f"write it as text: `--set config.{name}='\"{value}\"'`" if is_text else ""
+            raise ConfigError(f"{origin} sets `{name}` to `{value}`, which is no `{_spelled(kind)}`", hint) from None
 
 
 def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
@@ -144,17 +147,31 @@ def _hints(kind: Any) -> Dict[str, Any]:
         return {}
 
 
+def _spelled(kind: Any) -> str:
+    """A type as one writes it."""
+    inner = typing.get_args(kind)
+    if _is_union(kind):
+        return " | ".join("None" if each is type(None) else _spelled(each) for each in inner)
+    if _choices(kind):
+        return " | ".join(str(called[-1]) for called in _choices(kind).values())
+    return kind.__name__ if isinstance(kind, type) and not inner else str(kind).replace("typing.", "")
+
+
+def _is_union(kind: Any) -> bool:
+    return typing.get_origin(kind) in (Union, getattr(types, "UnionType", Union))  # the latter since Python 3.10
+
+
 def _convert(value: Any, kind: Any, default: Any) -> Any:
     """`value` as a `kind`; raises ValueError or TypeError where it is none."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if type(None) in inner:
-        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
-            return None
-        others = [each for each in inner if each is not type(None)]
-        return _convert(value, others[0] if len(others) == 1 else type(default), default)
+    if _is_union(kind):
+        return _convert_to_one(value, inner, default)
+    choices = _choices(kind)
+    if choices:
+        return _choose(value, choices)
     kind = origin or kind
     if kind in (list, tuple):
-        return kind(_items(value, inner, default))
+        return kind(_items(value, kind, inner, default))
     if isinstance(value, str):
         return _read(value, kind)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -164,11 +181,46 @@ def _convert(value: Any, kind: Any, default: Any) -> Any:
     return value
 
 
-def _items(value: Any, inner: Tuple[Any, ...], default: Any) -> List[Any]:
+def _convert_to_one(value: Any, kinds: Tuple[Any, ...], default: Any) -> Any:
+    """`value` as the first of `kinds` that it can be: an integer before other numbers, and text last."""
+    if type(None) in kinds and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
+        return None
+    for kind in sorted(kinds, key=lambda each: (each is str, each is float)):
+        try:
+            if kind is not type(None):
+                return _convert(value, kind, default)
+        except (ValueError, TypeError):
+            continue
+    raise ValueError
+
+
+def _choices(kind: Any) -> Dict[Any, Tuple[Any, ...]]:
+    """What an enumeration or a `Literal` may be, and what each is called."""
+    if typing.get_origin(kind) is typing.Literal:
+        return {each: (each,) for each in typing.get_args(kind)}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {each: (each, each.name, each.value) for each in kind}
+    return {}
+
+
+def _choose(value: Any, choices: Mapping[Any, Tuple[Any, ...]]) -> Any:
+    """The one of `choices` that `value` names, as such or in a command line's spelling."""
+    for is_same in (lambda name: type(name) is type(value) and name == value, lambda name: str(name) == value):
+        for choice, called in choices.items():
+            if any(map(is_same, called)):
+                return choice
+    raise ValueError
+
+
+def _items(value: Any, kind: Any, inner: Tuple[Any, ...], default: Any) -> List[Any]:
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
-    kind = inner[0] if inner else type(default[0]) if default else object
-    return [_convert(each, kind, None) for each in value]
+    if kind is tuple and inner and inner[-1] is not Ellipsis:
+        if len(value) != len(inner):
+            raise ValueError
+        return [_convert(each, inner[number], None) for number, each in enumerate(value)]
+    each_kind = inner[0] if inner else type(default[0]) if default else object
+    return [_convert(each, each_kind, None) for each in value]
 
 
 def _read(text: str, kind: Any) -> Any:
@@ -187,24 +239,27 @@ def _read(text: str, kind: Any) -> Any:
 def _options(argv: Sequence[str], tree: _Tree) -> List[Tuple[str, Any]]:
     """`--lr 0.1`, `--lr=0.1`, `--verbose`, `--no-verbose`, and `lr=0.1` as sweeps write it."""
     found: List[Tuple[str, Any]] = []
-    words = iter(argv)
-    for word in words:
+    words = list(reversed(argv))
+    while words:
+        word = words.pop()
         if word in ("-h", "--help"):
             _show(tree)
             raise SystemExit(0)
         name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("-", "_")
-        if not word.startswith("--") and not equals:
+        name = name if name in tree.values else name.replace("-", "_")
+        if not name or (not word.startswith("--") and not equals):
             raise ConfigError(f"`{word}` is no setting", "write `--name value`; `--help` lists them")
         negated = name[3:] if name.startswith("no_") and name not in tree.values else ""
         if equals:
             found.append((name, value))
-        elif tree.kinds.get(name) is bool:
+        elif tree.kinds.get(name) is bool and not (words and words[-1].lower() in _TRUE + _FALSE):
             found.append((name, True))
         elif tree.kinds.get(negated) is bool:
             found.append((negated, False))
+        elif not words and name in tree.values:
+            raise ConfigError(f"`{word}` comes without a value", f"write `{word} VALUE`, or `{word}=` for an empty one")
         else:
-            found.append((name, next(words, "")))
+            found.append((name, words.pop() if words else ""))
     return found
 
 
@@ -227,6 +282,6 @@ def _build(like: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
 def _keep(config: Any) -> None:
     results = os.environ.get(names.RESULTS_DIR)
     if results and identity().rank == 0:
-        kept = json.loads(json.dumps(_plain(config), default=str))
+        kept = json.loads(json.dumps(_plain(config), default=str), parse_constant=str)  # JSON has no NaN
         files.make_directory(Path(results))
         files.write_json(Path(results, "config.json"), {"config": kept, "fingerprint": fingerprint(config)})
