@@ -39,6 +39,18 @@ print(torch.distributed.is_initialized(), flush=True)
 """
 
 
+LOADERS_WITHIN = """
+import serried.train as st
+
+with st.session(seed=1, device="cpu") as run:
+    for epoch in run.epochs(2):
+        print([int(x) for x in run.loader(list(range(8)), resume=False)], len(run.loaders), flush=True)
+    run.loader([1])
+    for epoch in run.epochs(3):
+        run.loader([1])
+"""
+
+
 def answers(ended: Ended):
     assert ended.status == 0, ended.errors
     return [json.loads(line) for line in ended.output.splitlines() if line.startswith("[")]
@@ -61,6 +73,16 @@ def test_two_ranks_do_things_together():
         f"[rank 1 on {host}] INFO mine: everywhere",
     ]
     assert (first.output.splitlines()[-1], second.output.splitlines()[-1]) == ("False", "False")
+
+
+def test_a_loader_is_made_before_the_epochs_or_is_one_that_nobody_goes_on_with():
+    (ended,) = run(LOADERS_WITHIN, world_size=1)
+    first, second = ended.output.splitlines()
+    assert (first[-1], second[-1], first == second) == ("0", "0", False)
+    assert ended.errors.endswith(
+        "TrainError: `run.loader` is called within an epoch: a run that goes on could not tell which loader is which\n"
+        "hint: make it once, before `run.epochs`; one for an evaluation may be made here with `resume=False`\n"
+    )
 
 
 def test_a_script_run_plainly_is_a_session_of_one():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+import contextlib
+from typing import Any, Callable, Dict, Iterator
+
+from serried.train.errors import TrainError
 
 
 class Progress:
@@ -15,6 +18,33 @@ class Progress:
         """Told the step that is gone on from."""
         self.epoch = 0
         self.step = 0
+        self._is_within = False
+
+    @contextlib.contextmanager
+    def within(self) -> Iterator[int]:
+        """While the script is in this epoch."""
+        self._is_within = True
+        try:
+            yield self.epoch
+        finally:
+            self._is_within = False
+
+    def tell(self, loader: Any) -> None:
+        """Which epoch it is."""
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(self.epoch)
+
+    def admit(self, loader: Any, *, resume: bool) -> bool:
+        """Whether a new loader is one of those that checkpoints number, and that each epoch is told to."""
+        if not self._is_within:
+            return True
+        if resume:
+            raise TrainError(
+                "`run.loader` is called within an epoch: a run that goes on could not tell which loader is which",
+                "make it once, before `run.epochs`; one for an evaluation may be made here with `resume=False`",
+            )
+        self.tell(loader)
+        return False
 
     def state_dict(self) -> Dict[str, Any]:
         return {"epoch": self.epoch, "step": self.step}

@@ -140,9 +140,10 @@ class Run:
             dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
         )
         made.on_pass = self._rehearsal.begin
-        self.loaders.append(made)
-        for checkpoints in self._checkpoints:
-            checkpoints.adopt(made)
+        if self._progress.admit(made, resume=options.get("resume", True)):
+            self.loaders.append(made)
+            for checkpoints in self._checkpoints:
+                checkpoints.adopt(made)
         return made
 
     def checkpoints(
@@ -171,12 +172,11 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`; one that a checkpoint was made in goes on from its middle."""
         while self._progress.epoch < count:
-            epoch = self._progress.epoch
             for loader in self.loaders:
-                if hasattr(loader, "set_epoch"):
-                    loader.set_epoch(epoch)
+                self._progress.tell(loader)
             self._rehearsal.begin()
-            yield epoch
+            with self._progress.within() as epoch:
+                yield epoch
             if self.is_saved or self.stop_requested:  # perhaps in the midst of this one
                 return
             self._progress.epoch = epoch + 1
