@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.continuing import Position, position
+from serried.agent.saved import Position, Saved, position, since
 from serried.contract import links
 from serried.contract.files import Journal, read_json, write_json
 from serried.contract.links import JOB, TOKEN, Commands
@@ -309,6 +309,29 @@ def test_the_position_is_the_newest_whole_checkpoint(tmp_path):
         (tmp_path / f"step-{number}" / "COMPLETE").write_text(document)
     os.utime(tmp_path / "step-9" / "COMPLETE", ns=(5, 2**62))
     assert position(tmp_path) == Position(3, 2**62)
+
+
+@pytest.mark.parametrize(
+    "unfinished", ["next.tmp", "next.part", "next.pt~", ".next", "step-9.tmp/replicated.pt", "step-9.corrupt/COMPLETE"]
+)
+def test_what_was_never_finished_is_nothing_to_go_on_from(tmp_path, unfinished):
+    claim, directory = tmp_path / "attempt.json", tmp_path / "checkpoints"
+    claim.touch()
+    path = directory / unfinished
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.utime(path, ns=(5, 2**62))
+    assert (since(directory, claim), position(directory)) == (Saved(False, None), Position(None, 0))
+
+
+def test_what_an_attempt_has_saved_is_newer_than_its_beginning(tmp_path):
+    claim, directory = tmp_path / "attempt.json", tmp_path / "checkpoints"
+    claim.touch()
+    for number, nanoseconds in ((3, 2**62), (7, 2**62), (9, 1)):
+        (directory / f"step-{number}").mkdir(parents=True)
+        (directory / f"step-{number}" / "COMPLETE").write_text('{"schema": 1, "files": {}}')
+        os.utime(directory / f"step-{number}" / "COMPLETE", ns=(5, nanoseconds))
+    assert since(directory, claim) == Saved(True, 7)
 
 
 def test_blanks_are_filled_in_and_nothing_else_is():

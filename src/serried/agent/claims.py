@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.agent import chain, continuing, requests
-from serried.agent.afterwards import stopped
+from serried.agent import afterwards, chain, continuing, requests, saved
 from serried.agent.work import Work
 from serried.contract import SCHEMA, files, links, names
 
-RESTARTABLE = frozenset({"cancel", "preempt", "node-lost", "agent-killed", "job-script-killed"})
+RESTARTABLE = afterwards.INTERRUPTED | {names.STOP_CANCEL}
 """Causes after which a scheduler may start the same job again by itself: its TERM is the same for all of them."""
 
 
@@ -33,7 +32,7 @@ def begin(work: Work, token: str, job: str) -> Work:
     _check_unfinished(work, job)
     _check_turn(work, token)
     files.make_directory(work.place.attempts, work.directory_mode)
-    found = continuing.position(work.place.checkpoints)._asdict() if work.restarts else None
+    found = saved.position(work.place.checkpoints)._asdict() if work.restarts else None
     begun = Work(work.run, work.plan, work.element, _make_next(work.place.attempts, work.directory_mode))
     _describe(begun, token, job, found)
     return begun
@@ -71,7 +70,7 @@ def _check_unstopped(work: Work, job: str) -> None:
     if stop is None:
         return
     unknown = {"schema": SCHEMA, "run": work.plan["run"], "element": work.element, "attempt": number, "job": job}
-    end = stopped(files.read_json(last.exit) or unknown, stop.by)
+    end = afterwards.stopped(files.read_json(last.exit) or unknown, stop.by)
     files.write_json(work.place.exit, {**end, "attempts": number}, work.file_mode)
     raise Refused(f"it was {end['message']}")
 
@@ -87,7 +86,7 @@ def _check_turn(work: Work, token: str) -> None:
         return
     if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
         raise Refused("the job that it comes after never began")
-    from serried.agent import afterwards, finish
+    from serried.agent import finish
 
     end = files.read_json(work.place.attempt(before.number).exit)
     word = chain.how_it_stands(work, links.job_of(str(claim["job"]), work.element), chain.AWAY_SECONDS)

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, Optional
 
 from serried.agent import chain
 from serried.agent.evidence import NO_ATTEMPT_LEFT, Obstacle
+from serried.agent.saved import Position
 from serried.agent.work import Work
-from serried.contract import checkpoints, files, names
-
-
-class Position(NamedTuple):
-    """How far the newest checkpoint is."""
-
-    step: Optional[int]
-    """Of the newest whole one that `serried.train` wrote; None where there is none."""
-    newest: int
-    """When the newest file was changed, nanoseconds since the epoch by the file server's clock; 0 is none."""
-
-    def is_beyond(self, other: Position) -> bool:
-        if self.step is not None and other.step is not None:
-            return self.step > other.step
-        return self.newest > other.newest
-
-
-def position(directory: Path) -> Position:
-    whole = checkpoints.newest(directory)
-    match = checkpoints.STEP.fullmatch(whole.name) if whole is not None else None
-    paths = (os.path.join(at, name) for at, _, found in os.walk(directory) for name in found)  # noqa: PTH118
-    return Position(int(match[1]) if match else None, max(map(_changed, paths), default=0))
+from serried.contract import files, names
 
 
 def claim_of(work: Work) -> Dict[str, Any]:
@@ -64,10 +42,3 @@ def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_her
 def _stood_still(work: Work, number: int) -> bool:
     """Whether attempt `number` got no further than it began."""
     return number > 0 and (files.read_json(work.place.attempt(number).exit) or {}).get("progress") is False
-
-
-def _changed(path: str) -> int:
-    try:
-        return os.lstat(path).st_mtime_ns
-    except OSError:
-        return 0

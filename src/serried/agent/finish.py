@@ -74,7 +74,7 @@ def gather(work: Work) -> Evidence:
     head = files.read_journal(attempt.events)
     told = {event["node"] for event in head if event["event"] == "node-ended"}
     reason = next((event["reason"] for event in head if event["event"] == "stopping"), None)
-    progressed = continuing.position(work.place.checkpoints).is_beyond(continuing.where_it_began(claim))
+    progressed = saved.position(work.place.checkpoints).is_beyond(continuing.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
         node: files.read_journal(attempt.node_events(node)) for node in range(work.nodes) if node not in told
     }

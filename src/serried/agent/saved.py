@@ -1,15 +1,12 @@
-"""What an attempt has saved, by what its checkpoints directory shows."""
+"""What an attempt has saved and how far that is, by what its checkpoints directory shows."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional
 
-_UNFINISHED = (".tmp", ".corrupt")
-"""How what cannot be gone on from is called: by Serried's own library, and by most programs."""
-_WHOLE = re.compile(r"step-(\d{1,18})/COMPLETE")
+from serried.contract import checkpoints
 
 
 class Saved(NamedTuple):
@@ -19,25 +16,41 @@ class Saved(NamedTuple):
     """Of the newest checkpoint that the training library made whole in this attempt."""
 
 
+class Position(NamedTuple):
+    """How far the newest checkpoint is."""
+
+    step: Optional[int]
+    """Of the newest whole one that `serried.train` wrote; None where there is none."""
+    newest: int
+    """When the newest file was changed, nanoseconds since the epoch by the file server's clock; 0 is none."""
+
+    def is_beyond(self, other: Position) -> bool:
+        if self.step is not None and other.step is not None:
+            return self.step > other.step
+        return self.newest > other.newest
+
+
 def since(directory: Path, claim: Path) -> Saved:
     """What is in `directory` and newer than `claim`: both by the clock of the file server."""
     try:
         began = claim.stat().st_mtime_ns
     except OSError:
         return Saved(False, None)
-    newer = [path for path in _files(directory) if _changed(path) > began]
-    whole = (_WHOLE.fullmatch(os.path.relpath(path, directory)) for path in newer)
-    return Saved(bool(newer), max((int(match[1]) for match in whole if match), default=None))
+    is_newer = any(checkpoints.changed(path) > began for path in _files(directory))
+    wholes = ((step, directory / f"step-{step}") for step in checkpoints.steps(directory))
+    made = (step for step, path in wholes if checkpoints.changed(path / checkpoints.COMPLETE) > began)
+    return Saved(is_newer, next(made, None))
 
 
-def _files(directory: Path) -> Iterator[str]:
+def position(directory: Path) -> Position:
+    whole = checkpoints.newest(directory)
+    match = checkpoints.STEP.fullmatch(whole.name) if whole is not None else None
+    newest = max(map(checkpoints.changed, _files(directory)), default=0)
+    return Position(int(match[1]) if match else None, newest)
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """All files but those that were never finished: nothing can go on from them."""
     for folder, below, found in os.walk(directory):
-        below[:] = [name for name in below if not name.endswith(_UNFINISHED)]
-        yield from (os.path.join(folder, name) for name in found if not name.endswith(_UNFINISHED))  # noqa: PTH118 - os.walk's own words
-
-
-def _changed(path: str) -> int:
-    try:
-        return os.lstat(path).st_mtime_ns
-    except OSError:  # removed meanwhile: older checkpoints are
-        return 0
+        below[:] = [name for name in below if not checkpoints.is_unfinished(name)]
+        yield from (Path(folder, name) for name in found if not checkpoints.is_unfinished(name))

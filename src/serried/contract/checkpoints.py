@@ -20,7 +20,7 @@ STEP = re.compile(r"step-(\d{1,18})")
 _OURS = re.compile(r"step-\d{1,18}(\.[a-z.]+)?")
 """Whole, torn, being written, set aside."""
 _SET_ASIDE = ".corrupt"
-_UNFINISHED = re.compile(r"\..*|.*(\.tmp|\.part|~)")
+_UNFINISHED = re.compile(r"\..*|.*(\.tmp|\.part|\.corrupt|~)")
 
 
 def complete(path: Path) -> Optional[Dict[str, Any]]:
@@ -47,8 +47,8 @@ def newest(root: Path) -> Optional[Path]:
     if is_of_train(root):
         wholes = (root / f"step-{step}" for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
-    entries = [root / name for name in _names(root) if not _UNFINISHED.fullmatch(name)]
-    return max(entries, key=lambda path: (_changed(path), path.name), default=None)
+    entries = [root / name for name in _names(root) if not is_unfinished(name)]
+    return max(entries, key=lambda path: (changed(path), path.name), default=None)
 
 
 def torn(root: Path) -> List[Path]:
@@ -65,15 +65,21 @@ def is_of_train(root: Path) -> bool:
     return any(_OURS.fullmatch(name) for name in _names(root))
 
 
+def is_unfinished(name: str) -> bool:
+    """Whether what is called so was never finished, or was set aside: by the words of Serried and of most programs."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
+def changed(path: Path) -> int:
+    """When `path` was changed, nanoseconds since the epoch by the file server's clock; 0 where it is not there."""
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _names(root: Path) -> List[str]:
     try:
         return os.listdir(root)  # noqa: PTH208 - no stat
     except OSError:
         return []
-
-
-def _changed(path: Path) -> int:
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return 0
