@@ -33,7 +33,7 @@ def start() -> str:
 
 
 def test_a_first_file_fits_the_folder(folder: Path):
-    (folder / "train.py").touch()
+    (folder / "train.py").write_text("import torch.distributed")
     said = start()
     assert (folder / "serried.toml").read_text() == (
         """\
@@ -60,6 +60,13 @@ wrote serried.toml for `train.py` on cluster `local`
   serried submit --dry-run   see what would be submitted
   serried submit             send it to `local`
 """
+    )
+
+
+def test_a_script_that_shares_nothing_out_is_noted(folder: Path):
+    (folder / "train.py").write_text("import torch")
+    assert start().splitlines()[1] == (
+        "note: `train.py` seems to know nothing of other ranks: each would do all of the work; see docs/adapt.md"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from serried.ui.text import pad
 
 _PREFERRED = ("train.py", "main.py", "run.py")
 _MOST_SCRIPTS = 200
+_PARALLEL = re.compile(rb"distributed|serried|RANK|lightning|accelerat|Trainer|deepspeed|horovod|mpi4py|jax")
+"""What a script that shares its work out among ranks names somewhere."""
 _MAY_BE_YOURS = (".env.template", ".gitignore", "README.md")
 """Files of a template that a folder may have already: they stay as they are, and the project works with them."""
 
@@ -125,6 +128,10 @@ def _settings(here: Path) -> Draft:
         notes.append(f"`{found.file}` described this folder until now; the new file takes its place here")
     if script is None:
         notes.append("no script was found: write its name into `command`")
+    elif not _may_be_parallel(here / script):
+        notes.append(
+            f"`{script}` seems to know nothing of other ranks: each would do all of the work; see docs/adapt.md"
+        )
     return Draft(
         {sources.FILE: text.encode()},
         f"wrote {sources.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`",
@@ -171,6 +178,13 @@ def _scripts(folder: Path) -> list[Path]:
 def _may_hold_scripts(folder: Path) -> bool:
     """Not a virtual environment, nor tests, nor what is hidden."""
     return not folder.name.startswith((".", "test")) and not (folder / "pyvenv.cfg").exists()
+
+
+def _may_be_parallel(path: Path) -> bool:
+    try:
+        return _PARALLEL.search(path.read_bytes()) is not None
+    except OSError:
+        return True
 
 
 def _is_program(path: Path) -> bool:
