@@ -312,6 +312,10 @@ def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_untold, expecte
     assert (told["state"], told["cause"]) == expected
 
 
+def test_what_is_lost_has_no_exit_code():
+    assert afterwards.by_the_scheduler(KILLED, "", is_untold=True)["exit_code"] is None
+
+
 @pytest.mark.parametrize(
     ("cause", "form", "expected"),
     [

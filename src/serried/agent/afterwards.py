@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from serried.agent.evidence import Obstacle
-from serried.agent.verdict import BY_PROGRAM, NODE_FAIL_CODE, TERMINATED_CODE, TIMEOUT_CODE
+from serried.agent.verdict import BY_PROGRAM
 from serried.contract import names
 
 End = Dict[str, Any]
@@ -17,31 +17,24 @@ INTERRUPTED = frozenset({"preempt", "node-lost", "agent-killed", "job-script-kil
 WERE_CANCELLED = ("CANCELLED", "REVOKED")
 WERE_ON_A_LOST_NODE = ("NODE_FAIL", "BOOT_FAIL")
 
-_CANCELLED = {
-    "state": names.CANCELLED,
-    "exit_code": TERMINATED_CODE,
-    "cause": names.STOP_CANCEL,
-    "message": "cancelled",
-}
-_PREEMPTED = {
-    "state": names.PREEMPTED,
-    "exit_code": TERMINATED_CODE,
-    "cause": names.STOP_PREEMPT,
-    "message": "preempted",
-}
-_LEFT_ALONE = {
-    "state": names.TIMEOUT,
-    "exit_code": TIMEOUT_CODE,
-    "message": "the ranks have saved, but the scheduler did not take the job back",
-}
+
+def _told(end: End, state: str, cause: Optional[str], message: str) -> End:
+    return {**end, "state": state, "exit_code": names.EXIT_CODES.get(state), "cause": cause, "message": message}
+
+
+def _cancelled(end: End) -> End:
+    return _told(end, names.CANCELLED, names.STOP_CANCEL, "cancelled")
+
+
+def _preempted(end: End) -> End:
+    return _told(end, names.PREEMPTED, names.STOP_PREEMPT, "preempted")
 
 
 def stopped(end: End, by: str) -> End:
     """How it ended after all: it was to continue, and then a user's request to stop was found."""
     step = end.get("saved_step")
     saved = "" if step is None else f"; saved at step {step}"
-    told = {"cause": names.STOP_USER, "message": f"stopped by {by or 'its user'}{saved}"}
-    return {**end, "state": names.CANCELLED, "exit_code": TERMINATED_CODE, **told}
+    return _told(end, names.CANCELLED, names.STOP_USER, f"stopped by {by or 'its user'}{saved}")
 
 
 def finalise(end: End, reason: str) -> End:
@@ -49,11 +42,12 @@ def finalise(end: End, reason: str) -> End:
     if end["cause"] == BY_PROGRAM:
         return end  # job.sh has heard TERM, but the scheduler has said why
     if reason == names.STOP_CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
-        return {**end, **_CANCELLED}
+        return _cancelled(end)
     if reason == names.STOP_PREEMPT and end["cause"] == names.STOP_CANCEL:
-        return {**end, **_PREEMPTED}
+        return _preempted(end)
     if reason == names.STOP_LIMIT and end["state"] == names.REQUEUED:
-        return {**end, **_LEFT_ALONE}
+        message = "the ranks have saved, but the scheduler did not take the job back"
+        return _told(end, names.TIMEOUT, end["cause"], message)
     return end
 
 
@@ -64,16 +58,14 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_untold: bool) -> End:
     know it either the attempt is lost: it may have been cancelled.
     """
     if word in WERE_CANCELLED:
-        return {**end, **_CANCELLED} if is_untold else finalise(end, names.STOP_CANCEL)
+        return _cancelled(end) if is_untold else finalise(end, names.STOP_CANCEL)
     if word == "PREEMPTED":
-        return {**end, **_PREEMPTED} if is_untold else finalise(end, names.STOP_PREEMPT)
+        return _preempted(end) if is_untold else finalise(end, names.STOP_PREEMPT)
     if is_untold and word in WERE_ON_A_LOST_NODE:
-        message = f"node {end['nodes'][0]} was lost"
-        told = {"state": names.NODE_FAIL, "exit_code": NODE_FAIL_CODE, "cause": "node-lost", "message": message}
-        return {**end, **told}
+        return _told(end, names.NODE_FAIL, "node-lost", f"node {end['nodes'][0]} was lost")
     if is_untold and not word and end["cause"] in INTERRUPTED:
         message = f"nothing says how job {end['job']} ended, so no attempt may follow it"
-        return {**end, "state": names.LOST, "exit_code": 1, "cause": "lost", "message": message}
+        return _told(end, names.LOST, "lost", message)
     return end
 
 

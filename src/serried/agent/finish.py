@@ -37,7 +37,7 @@ def main(arguments: List[str]) -> int:
         return 0
     except (OSError, ValueError) as error:
         print(f"serried: cannot conclude: {error}", file=sys.stderr)
-        print(f"fail {verdict.LAUNCH_FAILED_CODE}")
+        print(f"fail {names.EXIT_CODES[names.LAUNCH_FAILED]}")
         return 0
     print(afterwards.word(result, work.form))
     return 0

@@ -9,11 +9,8 @@ from serried.agent import diagnose
 from serried.agent.evidence import Evidence, Exit
 from serried.contract import SCHEMA, names
 
-LAUNCH_FAILED_CODE = 70
-NODE_FAIL_CODE = 71
-TIMEOUT_CODE = 124
 KILLED_CODE = 137
-TERMINATED_CODE = 143
+"""Of a run whose own agent or script was killed."""
 
 LAUNCHER_ENDED = "the launcher ended"
 """Why the head gives up agents that it does not hear of any more."""
@@ -79,14 +76,19 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
     }
 
 
+def _ended(state: str, cause: Optional[str], message: str) -> Verdict:
+    """Where no rank's own status says more than the state."""
+    return Verdict(state, names.EXIT_CODES[state], cause, message)
+
+
 def _of_launch(evidence: Evidence, reason: Optional[str]) -> Verdict:
     if reason in ASKED:
-        return Verdict(names.CANCELLED, TERMINATED_CODE, reason, "cancelled before the ranks started")
+        return _ended(names.CANCELLED, reason, "cancelled before the ranks started")
     if reason == names.STOP_LIMIT:
-        return Verdict(names.TIMEOUT, TIMEOUT_CODE, reason, "the time limit came before the ranks started")
+        return _ended(names.TIMEOUT, reason, "the time limit came before the ranks started")
     said = [event["message"] for event in evidence.all("launch-failed")]
     message = said[0] if said else f"the head agent on {evidence.host} ended before the ranks started"
-    return Verdict(names.LAUNCH_FAILED, LAUNCH_FAILED_CODE, "launch", message)
+    return _ended(names.LAUNCH_FAILED, "launch", message)
 
 
 def _of_failure(failure: Exit, tail: List[str]) -> Verdict:
@@ -113,7 +115,7 @@ def _of_request(evidence: Evidence, reason: str) -> Verdict:
         how += f"; saved{_at_step(evidence)}"
     elif any(request["reason"] == reason for request in evidence.requests):
         how += "; the ranks did not say that they have saved"
-    return Verdict(names.CANCELLED, TERMINATED_CODE, reason, how)
+    return _ended(names.CANCELLED, reason, how)
 
 
 def _of_requeue(evidence: Evidence) -> Verdict:
@@ -121,12 +123,8 @@ def _of_requeue(evidence: Evidence) -> Verdict:
     what = "the time limit came, and the program had the scheduler run its job again"
     if evidence.obstacle is None:
         return Verdict(names.REQUEUED, names.EXIT_SAVED, BY_PROGRAM, what)
-    return Verdict(
-        names.TIMEOUT,
-        TIMEOUT_CODE,
-        evidence.obstacle.cause or names.STOP_LIMIT,
-        f"{what}, but {evidence.obstacle.text}",
-    )
+    cause = evidence.obstacle.cause or names.STOP_LIMIT
+    return _ended(names.TIMEOUT, cause, f"{what}, but {evidence.obstacle.text}")
 
 
 def _of_loss(evidence: Evidence) -> Verdict:
@@ -141,12 +139,12 @@ def _of_loss(evidence: Evidence) -> Verdict:
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", "the launcher ended while ranks still ran")
     if lost and launcher_left and not is_node:
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", f"the agent on {where} was killed")
-    return Verdict(names.NODE_FAIL, NODE_FAIL_CODE, "node-lost", f"node {where} was lost")
+    return _ended(names.NODE_FAIL, "node-lost", f"node {where} was lost")
 
 
 def _of_another(evidence: Evidence) -> Verdict:
     message = f"the scheduler has given up {evidence.host}, and a later attempt has begun"
-    return Verdict(names.NODE_FAIL, NODE_FAIL_CODE, "node-lost", message)
+    return _ended(names.NODE_FAIL, "node-lost", message)
 
 
 def _of_silence(evidence: Evidence) -> Verdict:
@@ -160,14 +158,14 @@ def _of_saving(evidence: Evidence, reason: str) -> Verdict:
     if evidence.are_all_well and evidence.notice is None:
         peace = _of_peace(evidence)
         return peace._replace(message=f"{peace.message}, after it was asked to save and leave ({reason})")
-    state, code = (names.TIMEOUT, TIMEOUT_CODE) if reason == names.STOP_LIMIT else (names.PREEMPTED, TERMINATED_CODE)
+    state = names.TIMEOUT if reason == names.STOP_LIMIT else names.PREEMPTED
     what = "the time limit came" if reason == names.STOP_LIMIT else "preempted"
     told = f"{what}; {_how_ranks_left(evidence, reason)}"
     if not evidence.saved.is_newer:
-        return Verdict(state, code, reason, f"{told}, and nothing was saved to go on from")
+        return _ended(state, reason, f"{told}, and nothing was saved to go on from")
     if evidence.obstacle is None:
         return Verdict(names.REQUEUED, names.EXIT_SAVED, reason, f"{told}, and will continue")
-    return Verdict(state, code, evidence.obstacle.cause or reason, f"{told}, and {evidence.obstacle.text}")
+    return _ended(state, evidence.obstacle.cause or reason, f"{told}, and {evidence.obstacle.text}")
 
 
 def _how_ranks_left(evidence: Evidence, reason: str) -> str:

@@ -60,6 +60,9 @@ LOST = "LOST"
 UNKNOWN = "UNKNOWN"
 REQUEUED = "REQUEUED"  # an attempt that ended well enough for the next one; never a run's last state
 
+EXIT_CODES = {TIMEOUT: 124, CANCELLED: 143, PREEMPTED: 143, OUT_OF_MEMORY: 137, NODE_FAIL: 71, LAUNCH_FAILED: 70}
+"""What a run in one of these states exits with, where no rank's own status tells more."""
+
 ENDED = frozenset({COMPLETED, FAILED, TIMEOUT, CANCELLED, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED, LAUNCH_FAILED, LOST})
 
 # Why an attempt was asked to stop.

@@ -163,7 +163,8 @@ def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
 
 
 def _not_submitted(message: str, since: float | None = None) -> Verdict:
-    return Verdict(names.LAUNCH_FAILED, 70, "submission", message, since=since, settled=True)
+    code = names.EXIT_CODES[names.LAUNCH_FAILED]
+    return Verdict(names.LAUNCH_FAILED, code, "submission", message, since=since, settled=True)
 
 
 def is_at_work(submission: Submission, now: float) -> bool:

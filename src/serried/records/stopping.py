@@ -105,7 +105,7 @@ def withdraw(record: Record) -> bool:
     record.write_end(
         {
             "state": names.CANCELLED,
-            "exit_code": 143,
+            "exit_code": names.EXIT_CODES[names.CANCELLED],
             "cause": names.STOP_USER,
             "message": f"stopped by {who()} before it began",
             "job": submissions[-1].job if submissions else None,

@@ -78,8 +78,6 @@ TABLE: Mapping[tuple[str, Kind], Say] = {
 AMBIGUOUS = frozenset({Kind.CANCELLED, Kind.NODE, Kind.KILLED})
 """Ends about which the scheduler is asked once more."""
 
-_CODES = {names.TIMEOUT: 124, names.CANCELLED: 143, names.PREEMPTED: 143, names.OUT_OF_MEMORY: 137}
-_CODES |= {names.NODE_FAIL: 71, names.LAUNCH_FAILED: 70}
 _CAUSES = {
     names.TIMEOUT: "limit",
     names.CANCELLED: "cancel",
@@ -224,8 +222,8 @@ def _by_scheduler(job: Job, ending: Ending | None, known: Known, now: float) -> 
 
 def _exit_code(job: Job) -> int | None:
     """Never 0: this job did not do well."""
-    if job.state in _CODES:
-        return _CODES[job.state]
+    if job.state in names.EXIT_CODES:
+        return names.EXIT_CODES[job.state]
     return 128 + job.signal if job.signal else job.exit_code or 1
 
 
