@@ -41,7 +41,6 @@ NOT_FOR_RANKS = (
 )
 """Ours alone, or left by a torchrun around us: it would make rank 0 look for a store that nobody serves."""
 
-
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 """Where nobody has said otherwise: output at once, and stacks when a rank is aborted or crashes."""
 

@@ -104,6 +104,7 @@ class Head:
             self._ask_to_save(names.STOP_LIMIT, "USR1")
 
     # What the nodes say.
+
     def _welcome(self, member: Member) -> None:
         self.note("connected", node=member.index, host=member.host)
         if len(self._members) == self.work.nodes:

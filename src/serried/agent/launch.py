@@ -44,7 +44,7 @@ def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
 
 
 class Launcher:
-    """Runs `argv` and passes on what it says. `on_exit` is called with its status, and whether it should be the end."""
+    """Runs `argv` and passes on what it says. `on_exit` is called with its status."""
 
     def __init__(
         self, loop: Loop, argv: Sequence[str], changes: Mapping[str, str], on_exit: Callable[[int], None]

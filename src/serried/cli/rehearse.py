@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from serried.cli import asking, options
+from serried.clusters import LOCAL
 from serried.errors import UsageError
 from serried.rehearsal.conduct import STOPPED, WHOLE, Observer, prepare_take
 from serried.rehearsal.judge import explain
@@ -17,7 +18,6 @@ from serried.rehearsal.rehearse import DOING, Rehearsal, Terms, rehearse
 from serried.ui import console
 from serried.ui.text import printable
 
-HERE = "local"
 _SHOWN = 8
 
 
@@ -47,7 +47,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
     bit on CPUs, within 0.001 elsewhere. If it is not, this says which step is the first to differ and
     which state was not restored, and exits with 1. Make the training short, by `--steps` if not by itself.
     """
-    is_here = cluster in (None, HERE)
+    is_here = cluster in (None, LOCAL)
     seed = secrets.randbelow(10_000) if values["seed"] is None else values["seed"]
     terms = Terms(values["stops"], seed, is_here, values["steps"] or 0, values["tolerance"], tuple(values["ignore"]))
     if 0 < terms.steps <= terms.stops:
@@ -55,7 +55,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
             f"{terms.steps} steps are too few to be stopped {terms.stops} times",
             hint=f"`--steps {terms.stops + 1}` or more",
         )
-    asked = asking.request(values, cluster or HERE)
+    asked = asking.request(values, cluster or LOCAL)
     if is_here:
         asked = asked.with_setting("project.snapshot", value=False)
     if dry_run:

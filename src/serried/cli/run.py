@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from serried.cli import answers, asking
+from serried.clusters import LOCAL
 from serried.contract import names
 from serried.errors import UsageError
 from serried.records.smoke import tried_out
@@ -20,8 +21,6 @@ from serried.submission.request import decide
 from serried.ui import console
 from serried.ui.plan_lines import smoke_text
 from serried.ui.text import duration, printable
-
-HERE = "local"
 
 
 @click.command(cls=asking.TakesCommand)
@@ -39,10 +38,10 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     It runs in your project itself, without a snapshot. Its exit status is the program's own: that
     of the first rank that failed. Ctrl-C ends all ranks; a second one does not wait for them.
     """
-    if cluster not in (None, HERE):
+    if cluster not in (None, LOCAL):
         raise UsageError(f"`serried run` runs here, not on `{cluster}`", hint=f"serried submit --cluster {cluster} …")
     gpus = [word.strip() for word in gpu_ids.split(",")] if gpu_ids else []
-    asked = asking.request(values, HERE).with_setting("project.snapshot", value=False)
+    asked = asking.request(values, LOCAL).with_setting("project.snapshot", value=False)
     if gpus and "resources.gpus" not in asked.overrides:
         asked = asked.with_setting("resources.gpus", value=len(gpus))
     decided = decide(asked, Path.cwd(), os.environ)

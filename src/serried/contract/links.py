@@ -1,4 +1,4 @@
-"""How a job submits the next one, cancels it, and asks about the one before: commands with blanks, `links.json`.
+"""How a job submits the next one, cancels it, and asks about the one before: commands with blanks, link-commands.json.
 
 A scheduler on the submitting side writes them once, a job fills in the blanks. A blank holds a NUL, which no
 argument of a program can, so that nothing else is ever taken for one.

@@ -25,8 +25,8 @@ _WORST_FIRST = (
 )
 """An array that did not do well is called by the first of these that an element is in."""
 
-Answer = Mapping[tuple[str, int | None], Job] | None
-"""What poll returned; None where the scheduler did not answer."""
+Answer = seen.Answer | None
+"""None where the scheduler did not answer."""
 
 
 def judge_elements(evidence: Evidence, answer: Answer, now: float) -> tuple[dict[int, Verdict], Seen]:

@@ -27,7 +27,7 @@ TellTake = Callable[[str, str], Observer]
 class Terms:
     stops: int
     seed: int
-    here: bool
+    is_here: bool
     """In the foreground on this machine; else by its cluster's scheduler."""
     steps: int = 0
     """End the training after so many; 0 is when it ends by itself."""
@@ -88,7 +88,7 @@ def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) ->
 
     def take(kind: str, stops: Sequence[int]) -> Take:
         prepared = prepare_take(request, kind, stops, terms.steps, directory)
-        return _ended_well(perform(prepared, here=terms.here, observe=tell(kind, prepared.plan.run)), kind)
+        return _ended_well(perform(prepared, here=terms.is_here, observe=tell(kind, prepared.plan.run)), kind)
 
     whole = take(WHOLE, ())
     curves, found = whole.curves(), whole.traces()

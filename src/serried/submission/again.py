@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from serried import config
+from serried.contract.files import read_json
 from serried.contract.names import COMPLETED
 from serried.errors import UsageError
 from serried.plan import Array, Plan, Resume
@@ -82,12 +82,8 @@ def _beginning(old: Plan, array: Array | None) -> Resume | None:
 def _completed(selection: Selection) -> tuple[str, ...]:
     end = selection.record.end if selection.element is None else None
     if end is None:
-        with_end = selection.record.where.element(selection.element).exit
-        try:
-            end = json.loads(with_end.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return ()
-    if not isinstance(end, dict) or end.get("state") != COMPLETED:
+        end = read_json(selection.record.where.element(selection.element).exit)
+    if end is None or end.get("state") != COMPLETED:
         return ()
     return (f"run `{selection}` has completed, so that little may be left to train: `--fresh` begins anew",)
 
@@ -101,6 +97,6 @@ def _each(record: Record, old: Plan, array: Array | None) -> tuple[tuple[str, ..
         return tuple(tuple(by_index[index]) for index in array.indices)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"the commands of the elements of run `{record.id}` cannot be read: {os.fspath(record.where.commands)}",
+            f"the commands of the elements of run `{record.id}` cannot be read: {record.where.commands}",
             hint="submit the file of commands again: `serried submit --each FILE`",
         ) from error

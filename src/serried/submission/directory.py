@@ -20,7 +20,7 @@ UNTRACKED_LISTED = 1000
 
 
 def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
-    """Write what the job reads: five files at most. Raises OSError."""
+    """Write what the job reads. Raises OSError."""
     modes = MODES[plan.share]
     where = RunDirectory(Path(plan.directory))
     make_directory(where.path.parent, modes.directory)

@@ -36,10 +36,10 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Found:
         if os.path.lexists(directory / word):
             return _path(Path(os.path.abspath(directory / word)))  # noqa: PTH100
         raise RunNotFoundError(f"{error.message}, and no such path here", hint=error.hint) from None
-    return of_run(selection, array)
+    return _of_run(selection, array)
 
 
-def of_run(selection: Selection, array: Array | None) -> Found:
+def _of_run(selection: Selection, array: Array | None) -> Found:
     """The same for a run that is known. Each element of an array goes on from the same element of an array."""
     record = selection.record
     _check_place(record)

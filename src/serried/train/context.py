@@ -1,4 +1,4 @@
-"""What the parts of this package see of a session: `serried.train.session.Run` is one, and so is a test's own.
+"""What the parts of this package see of a session: `serried.train.run.Run` is one, and so is a test's own.
 
 Import it for types alone; nothing here needs torch at run time.
 """
