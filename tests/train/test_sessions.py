@@ -14,7 +14,7 @@ import pytest
 import train_ranks
 from train_ranks import Ended, run
 
-pytest.importorskip("torch", reason="needs torch: pip install torch")
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
 TOGETHER = """
@@ -364,6 +364,52 @@ def test_sessions_may_follow_one_another_but_not_nest_and_one_keeps_checkpoints_
     assert (first.status, second.status) == (0, 0), first.errors
     refused = "a session is open already\nthis session keeps checkpoints already\n"
     assert first.output == second.output == refused
+
+
+AHEAD = """
+import json, torch
+import serried.train as st
+with st.session(directory=DIRECTORY) as run:
+    torch.manual_seed(0)
+    model = run.wrap(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    KEEP
+    def learn(batch):
+        optimizer.zero_grad()
+        model(batch).square().sum().backward()
+        optimizer.step()
+        schedule.step()
+        return [round(w, 5) for p in model.parameters() for w in p.flatten().tolist()]
+    learned = []
+    with run.uneven(model, [torch.randn(4, 2) for _ in range(2 + 4 * run.rank)], *GIVEN) as batches:
+        for batch in batches:
+            learned.append(learn(batch))
+            if KEPT:
+                ckpt.step()
+    learned.append(learn(torch.ones(4, 2)))
+print(json.dumps(learned), flush=True)
+"""
+
+
+def test_a_rank_that_ran_out_saves_and_goes_on_from_what_the_others_have_learned(tmp_path):
+    """Rank 0 has made 2 steps when the checkpoint of step 4 is due, and has none of Adam's averages after them."""
+    keep = "ckpt = run.checkpoints(model=model, optimizer=optimizer, schedule=schedule, every='4 steps')"
+    script = AHEAD.replace("DIRECTORY", repr(str(tmp_path))).replace("KEEP\n", f"{keep}\n").replace("KEPT", "True")
+    first, second = run(script.replace("*GIVEN", ""))
+    ((few,), (many,)) = answers(first), answers(second)
+    assert (len(few), len(many)) == (3, 7)
+    assert few[-1] == many[-1]
+    saved = torch.load(tmp_path / "step-4" / "replicated.pt", weights_only=True)
+    weights = [round(w, 5) for p in saved["model"].values() for w in p.flatten().tolist()]
+    assert (weights, saved["schedule"]["last_epoch"]) == (many[3], 4)
+    assert saved["optimizer"]["state"][0]["step"] == 4
+
+
+def test_without_checkpoints_uneven_data_is_told_of_the_optimizer():
+    script = AHEAD.replace("DIRECTORY", "None").replace("KEEP\n", "\n").replace("KEPT", "False")
+    first, second = run(script.replace("*GIVEN", "optimizer, schedule"))
+    assert answers(first)[0][-1] == answers(second)[0][-1]
 
 
 KEEPS = """

@@ -40,6 +40,9 @@ class Alone:
     def all_reduce_max(self, value):
         return value
 
+    def catch_up(self, objects):
+        pass
+
     def stop_reason(self):
         return self.reason
 

@@ -102,6 +102,10 @@ class Context(Protocol):
 
     def all_reduce_max(self, value: int) -> int: ...
 
+    def catch_up(self, objects: List[Stateful]) -> None:
+        """Rank 0 is about to save `objects`: let it have their state, if it has run out of data before others."""
+        ...
+
     def stop_reason(self) -> Optional[str]:
         """Why all ranks should save and leave now: `limit`, `preempt`, `user`, `cancel`; `smoke`; None to go on.
 

@@ -57,6 +57,10 @@ class Group:
         self.nodes = 1
 
     @property
+    def rank(self) -> int:
+        return self._who.rank
+
+    @property
     def is_open(self) -> bool:
         return self._who.world_size > 1
 

@@ -3,40 +3,51 @@
 Where torch's Join serves (DDP), a rank that has run out takes part in the others' all-reduces until they have too.
 Elsewhere all ranks stop with the first that has run out. An exception leaves at once, on its own rank: a rank that
 goes on mirroring the others hides for an epoch that it has failed, and they end as if nothing had been.
+
+Join mirrors all-reduces, and gives the model's parameters back at the end. It knows nothing of what else a step
+changes: the optimizer's averages, a scheduler, a moving average. A rank that has run out gets those from one that has
+not, or the ranks would train on from different states, each in its own direction.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import warnings
-from typing import Any, Callable, Iterable, Iterator, List, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Sequence, TypeVar
 
 import torch
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
+if TYPE_CHECKING:
+    from serried.train.checkpoints import Checkpoints
+    from serried.train.context import Stateful
+    from serried.train.group import Group
+
 T = TypeVar("T")
 
 
-class _Mirror(JoinHook):
-    def __init__(self, step: Callable[[], None]) -> None:
-        self._step = step
-
-    def main_hook(self) -> None:
-        self._step()
-
-
-class _Steps(Joinable):
+class Uneven(Joinable):
     """What the others do besides the model's own all-reduces: once a batch, after its backward."""
 
-    def __init__(self, step: Callable[[], None], model: DistributedDataParallel) -> None:
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        optimizers: Iterable[Stateful],
+        checkpoints: Sequence[Checkpoints],
+        group: Group,
+    ) -> None:
         super().__init__()
-        self._step = step
-        self._model = model
+        self._model, self._checkpoints, self._group = model, checkpoints, group
+        kept = [obj for made in checkpoints for obj in made.replicated]
+        self._changing = [*kept, *(each for each in optimizers if each not in kept)]
+        """What steps change, and Join does not see."""
+        self._has_run_out = False
 
     def join_hook(self, **_: Any) -> JoinHook:
-        return _Mirror(self._step)
+        return _Hook(self)
 
     @property
     def join_device(self) -> torch.device:
@@ -47,6 +58,49 @@ class _Steps(Joinable):
     def join_process_group(self) -> Any:
         return self._model.join_process_group
 
+    def mirror(self) -> None:
+        """This rank has run out, and others have made another step."""
+        self._has_run_out = True
+        for made in self._checkpoints:
+            made.step()
+
+    def catch_up(self, objects: Sequence[Stateful]) -> None:
+        """Let rank 0 have the state of `objects`. Collective."""
+        out = self._has_run_out
+        _hand_over(objects, self._group, has=not out, lacks=out and self._group.rank == 0)
+
+    def end(self, *, is_last: bool) -> None:
+        """All have run out, this rank among the last or not."""
+        _hand_over(self._changing, self._group, has=is_last, lacks=not is_last)
+
+
+class _Hook(JoinHook):
+    def __init__(self, uneven: Uneven) -> None:
+        self._uneven = uneven
+
+    def main_hook(self) -> None:
+        self._uneven.mirror()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        self._uneven.end(is_last=is_last_joiner)
+
+
+def _hand_over(objects: Sequence[Stateful], group: Group, *, has: bool, lacks: bool) -> None:
+    """Give the ranks that lack it the state of one that has it. Collective; free where nobody lacks it."""
+    source, someone_lacks = group.reduce_max((group.rank if has else -1, int(lacks)))
+    if not someone_lacks:
+        return
+    handed = [obj for obj in objects if not isinstance(obj, Joinable)]  # those see to it themselves
+    box = io.BytesIO()
+    if group.rank == source:
+        torch.save([obj.state_dict() for obj in handed], box)
+    # Not as it is: a tensor would be unpickled on the sender's GPU.
+    box = io.BytesIO(group.broadcast(box.getvalue(), source))
+    if lacks:
+        states = torch.load(box, map_location="cpu", weights_only=False)
+        for obj, state in zip(handed, states):  # noqa: B905 - as long; Python 3.9
+            obj.load_state_dict(state)
+
 
 def joinables(model: nn.Module, optimizers: Iterable[Any]) -> List[Joinable]:
     """What Join can mirror; empty where it cannot serve this model."""
@@ -56,9 +110,9 @@ def joinables(model: nn.Module, optimizers: Iterable[Any]) -> List[Joinable]:
 
 
 @contextlib.contextmanager
-def join(model: DistributedDataParallel, found: List[Joinable], mirror: Callable[[], None]) -> Iterator[None]:
-    """Torch's Join; `mirror` is what a rank that has run out does for each further batch of the others."""
-    with warnings.catch_warnings(), Join([*found, _Steps(mirror, model)]):
+def join(found: List[Joinable]) -> Iterator[None]:
+    """Torch's Join, and its warnings' filters as they were."""
+    with warnings.catch_warnings(), Join(found):
         yield
 
 

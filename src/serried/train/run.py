@@ -79,6 +79,7 @@ class Run:
         """Every epoch of `epochs` was gone through."""
         self._is_mirrored = False
         """Some rank may be out of data: nothing but what `_mirror` mirrors can be collective."""
+        self._shared_out: Optional[joining.Uneven] = None
 
     # Together.
 
@@ -196,9 +197,9 @@ class Run:
     ) -> ContextManager[Iterable[T]]:
         """Train on `batches` though ranks have different numbers of them: `with run.uneven(model, loader) as batches:`.
 
-        With DDP, a rank that has run out lets the others finish. Call `ckpt.step()` once a batch, and nothing
-        else that is collective, until the block ends. For other models all ranks end with the first that runs out.
-        Free with one rank or `enable=False`.
+        With DDP, a rank that has run out lets the others finish, and gets what `run.checkpoints` keeps, and
+        `optimizers`, from one that has trained on. Call `ckpt.step()` once a batch, and nothing else that is
+        collective, until the block ends. Other models: all ranks end with the first that runs out. Free with one rank.
         """
         return self._uneven(model, batches, optimizers, enable)
 
@@ -215,18 +216,19 @@ class Run:
             return
         ddp: DistributedDataParallel = model  # type: ignore[assignment]
         self._is_mirrored = not self._checkpoints
-
-        def mirror() -> None:
-            for checkpoints in self._checkpoints:
-                checkpoints.step()
-
+        self._shared_out = uneven = joining.Uneven(ddp, optimizers, self._checkpoints, self._group)
         try:
-            with joining.join(ddp, found, mirror):
+            with joining.join([*found, uneven]):
                 yield batches
         finally:
-            self._is_mirrored = False
+            self._is_mirrored, self._shared_out = False, None
         if self.is_saved or self.smoke.is_over:
             raise Left  # whoever had run out of data has no loop to leave, and the others go the same way
+
+    def catch_up(self, objects: List[Stateful]) -> None:
+        """Before rank 0 saves `objects`: where it has run out of uneven data, another rank has their state."""
+        if self._shared_out is not None:
+            self._shared_out.catch_up(objects)
 
     # The end.
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, Union
 
 from serried.contract import names
 from serried.contract.files import make_directory
-from serried.train.checkpoints import cadence, resuming, states, store
+from serried.train.checkpoints import cadence, resuming, sharded, states, store
 from serried.train.checkpoints.resuming import CheckpointError
 from serried.train.checkpoints.saver import Saver
 from serried.train.context import Context, Stateful
@@ -50,6 +50,8 @@ class Checkpoints:
         self._context, self._best = context, best
         self._cadence = cadence.parse(every)
         self._objects = _stateful(objects)
+        self.replicated = [each for each in self._objects.values() if _is_replicated(each)]
+        """Those whose state is the same on all ranks: rank 0 saves it."""
         self.steps = 0
         """How many steps the training has made, those before it was interrupted included."""
         self.resumed_step: Optional[int] = None
@@ -149,6 +151,7 @@ class Checkpoints:
         if self._saver is None:
             return
         if self._saver.begun_step != self.steps:
+            self._context.catch_up(self.replicated)
             self._saver.begin(self.steps, self._epochs, metric)
         if self._clock is not None:
             self._clock.restart(time.monotonic(), self.steps)
@@ -244,6 +247,10 @@ class Checkpoints:
         group = None if saver.shards is None else saver.shards.group
         resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
         self._context.smoke.passed(self.steps)
+
+
+def _is_replicated(obj: Stateful) -> bool:
+    return states.is_replicated(obj, otherwise=True) and not sharded.is_sharded(obj)
 
 
 def _local(path: Union[str, Path, None]) -> Optional[Path]:
