@@ -9,6 +9,7 @@ from itertools import islice
 
 import pytest
 
+from serried.contract import addresses
 from serried.train import network
 from serried.train.errors import StartError
 from serried.train.identities import Identity
@@ -53,20 +54,20 @@ def test_one_node_talks_over_the_loopback():
 
 
 def test_a_node_that_no_other_can_reach_says_so(monkeypatch):
-    monkeypatch.setattr(network, "_resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
-    monkeypatch.setattr(network, "route_to", lambda host: None)  # noqa: ARG005
+    monkeypatch.setattr(addresses, "resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
+    monkeypatch.setattr(addresses, "route_to", lambda host: None)  # noqa: ARG005
     with pytest.warns(UserWarning, match="has no address but the loopback's, by which no other node finds rank 0"):
         assert network.own_address(TWO_NODES) == "127.0.0.1"
 
 
 def test_gloo_is_told_an_interface_only_where_the_hosts_name_leads_nowhere(monkeypatch):
-    monkeypatch.setattr(network, "_resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
-    monkeypatch.setattr(network, "route_to", lambda host: "10.0.0.7")  # noqa: ARG005
+    monkeypatch.setattr(addresses, "resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
+    monkeypatch.setattr(addresses, "route_to", lambda host: "10.0.0.7")  # noqa: ARG005
     monkeypatch.setattr(network, "_interface_of", {"10.0.0.7": "ib0"}.get)
     assert network.gloo_interface(TWO_NODES, "10.0.0.1", {}) == "ib0"
     assert network.gloo_interface(TWO_NODES, "10.0.0.1", {"GLOO_SOCKET_IFNAME": "eth1"}) is None
     assert network.gloo_interface(ONE_NODE, "127.0.0.1", {}) is None
-    monkeypatch.setattr(network, "_resolve", lambda host: ["10.0.0.7"])  # noqa: ARG005
+    monkeypatch.setattr(addresses, "resolve", lambda host: ["10.0.0.7"])  # noqa: ARG005
     assert network.gloo_interface(TWO_NODES, "10.0.0.1", {}) is None
 
 

@@ -18,7 +18,7 @@ from serried.agent.channel import Channel, Message, ProtocolError
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Ranks, has_failed
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import files, names
+from serried.contract import addresses, files, names
 
 BEAT_SECONDS = 5.0
 SILENT_HEAD_SECONDS = 60.0
@@ -278,5 +278,5 @@ def main(arguments: List[str]) -> int:
     except OSError as error:
         print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
         return 1
-    Node(work, index, channel, master if work.nodes > 1 else rendezvous.LOOPBACK).run()
+    Node(work, index, channel, master if work.nodes > 1 else addresses.LOOPBACK).run()
     return 0

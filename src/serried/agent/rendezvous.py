@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
 import time
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
 from serried.agent.channel import Channel, Message, ProtocolError, greet
+from serried.contract.addresses import LOOPBACK
+from serried.contract.addresses import own as own_addresses
 
 TRY_SECONDS = 3.0
-LOOPBACK = "127.0.0.1"
 
 
 def hold_port() -> socket.socket:
@@ -38,28 +38,7 @@ def listen(nodes: int) -> socket.socket:
 
 def addresses(hosts: Sequence[str], nodes: int) -> List[str]:
     """This host's addresses, the likeliest first, the loopback last."""
-    if nodes == 1:
-        return [LOOPBACK]
-    found = [_address_towards(host) for host in hosts[1:2]]
-    found += _own_addresses()
-    found.append(_address_towards("192.0.2.1"))
-    unique = dict.fromkeys(address for address in found if address and not address.startswith("127."))
-    return [*unique, LOOPBACK]
-
-
-def _address_towards(host: str) -> Optional[str]:
-    """The address of the interface that routes to `host`. A connected UDP socket knows it; nothing is sent."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
-        return str(probe.getsockname()[0])
-    return None
-
-
-def _own_addresses() -> List[str]:
-    try:
-        return [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
-    except OSError:
-        return []
+    return [*(own_addresses(hosts) if nodes > 1 else ()), LOOPBACK]
 
 
 def join(candidates: str, key: bytes, greeting: Message, patience: float) -> Tuple[Channel, str]:

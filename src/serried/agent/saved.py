@@ -37,16 +37,15 @@ def since(directory: Path, claim: Path) -> Saved:
     except OSError:
         return Saved(False, None)
     is_newer = any(checkpoints.changed(path) > began for path in _files(directory))
-    wholes = ((step, directory / f"step-{step}") for step in checkpoints.steps(directory))
+    wholes = ((step, checkpoints.directory_of(directory, step)) for step in checkpoints.steps(directory))
     made = (step for step, path in wholes if checkpoints.changed(path / checkpoints.COMPLETE) > began)
     return Saved(is_newer, next(made, None))
 
 
 def position(directory: Path) -> Position:
     whole = checkpoints.newest(directory)
-    match = checkpoints.STEP.fullmatch(whole.name) if whole is not None else None
     newest = max(map(checkpoints.changed, _files(directory)), default=0)
-    return Position(int(match[1]) if match else None, newest)
+    return Position(checkpoints.step_of(whole.name) if whole is not None else None, newest)
 
 
 def _files(directory: Path) -> Iterator[Path]:

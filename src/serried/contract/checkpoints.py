@@ -16,10 +16,11 @@ from serried.contract.files import read_json
 SCHEMA = 1
 COMPLETE = "COMPLETE"
 REPLICATED = "replicated.pt"
-STEP = re.compile(r"step-(\d{1,18})")
+_STEP = re.compile(r"step-(\d{1,18})")
 _OURS = re.compile(r"step-\d{1,18}(\.[a-z.]+)?")
 """Whole, torn, being written, set aside."""
-_SET_ASIDE = ".corrupt"
+SET_ASIDE = ".corrupt"
+"""Its files do not agree with its COMPLETE."""
 _UNFINISHED = re.compile(r"\..*|.*(\.tmp|\.part|\.corrupt|~)")
 
 
@@ -38,14 +39,24 @@ def complete(path: Path) -> Optional[Dict[str, Any]]:
 
 def steps(root: Path) -> List[int]:
     """The steps that have a directory, newest first, whole or not."""
-    found = [STEP.fullmatch(name) for name in _names(root)]
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    found = (step_of(name) for name in _names(root))
+    return sorted((step for step in found if step is not None), reverse=True)
+
+
+def directory_of(root: Path, step: int) -> Path:
+    return root / f"step-{step}"
+
+
+def step_of(name: str) -> Optional[int]:
+    """The step of a directory of this name; None where it has no step, or was not finished."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def newest(root: Path) -> Optional[Path]:
     """The newest whole checkpoint in `root`; None where there is none, or no such directory."""
     if is_of_train(root):
-        wholes = (root / f"step-{step}" for step in steps(root))
+        wholes = (directory_of(root, step) for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
     entries = [root / name for name in _names(root) if not is_unfinished(name)]
     return max(entries, key=lambda path: (changed(path), path.name), default=None)
@@ -54,10 +65,10 @@ def newest(root: Path) -> Optional[Path]:
 def torn(root: Path) -> List[Path]:
     """What `serried.train` began to write after the newest whole one, and did not finish; the oldest first."""
     whole = newest(root)
-    least = int(whole.name[5:]) if whole is not None and STEP.fullmatch(whole.name) else -1
-    begun = [name for name in _names(root) if _OURS.fullmatch(name) and not name.endswith(_SET_ASIDE)]
-    found = sorted(((int(name[5:].partition(".")[0]), root / name) for name in begun))
-    return [path for step, path in found if step > least]
+    least = step_of(whole.name) if whole is not None else None
+    begun = [name for name in _names(root) if _OURS.fullmatch(name) and not name.endswith(SET_ASIDE)]
+    found = sorted((step_of(name.partition(".")[0]) or 0, root / name) for name in begun)
+    return [path for step, path in found if least is None or step > least]
 
 
 def is_of_train(root: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 import torch.distributed
 
-from serried.contract import files
+from serried.contract import addresses, files
 from serried.train import network
 from serried.train.errors import StartError
 from serried.train.identities import Identity
@@ -100,7 +100,7 @@ def _serve(who: Identity, seconds: float) -> Tuple[str, int, Store]:
 def _find(who: Identity, end: float) -> Tuple[str, int]:
     """Where rank 0's note says it is, or where it most likely is when no note can be seen here."""
     note, began = _note(who), time.monotonic()
-    likely = network.LOOPBACK if not who.spans_nodes else network.first_host(who)
+    likely = addresses.LOOPBACK if not who.spans_nodes else network.first_host(who)
     while time.monotonic() < end:
         said = files.read_json(note)
         if said:

@@ -10,13 +10,12 @@ import socket
 import struct
 import warnings
 from pathlib import Path
-from typing import Iterator, List, Mapping, Optional, Tuple
+from typing import Iterator, Mapping, Optional, Tuple
 
-from serried.contract import hostlist
+from serried.contract import addresses, hostlist
 from serried.train.errors import StartError
 from serried.train.identities import Identity
 
-LOOPBACK = "127.0.0.1"
 _PORTS = range(10000, 30000)
 _CANDIDATES = 20
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -70,38 +69,21 @@ def _ephemeral() -> Tuple[int, int]:
 def own_address(who: Identity) -> str:
     """This host's address as the other nodes see it."""
     if not who.spans_nodes:
-        return LOOPBACK
-    found = [route_to(host) for host in hostlist.expand(who.hosts)[1:2]]
-    found += [*_resolve(socket.gethostname()), route_to("192.0.2.1")]
-    address = next((address for address in found if address and not is_loopback(address)), None)
-    if address is None:
+        return addresses.LOOPBACK
+    found = addresses.own(hostlist.expand(who.hosts))
+    if not found:
         warnings.warn(
             f"`{socket.gethostname()}` has no address but the loopback's, by which no other node finds rank 0\n"
             "hint: export MASTER_ADDR, the address of this node as the others know it",
             stacklevel=2,
         )
-    return address or LOOPBACK
+    return found[0] if found else addresses.LOOPBACK
 
 
 def first_host(who: Identity) -> Optional[str]:
     """Rank 0's host as the launcher names it, if that name means anything here."""
     hosts = hostlist.expand(who.hosts)
-    return hosts[0] if hosts and _resolve(hosts[0]) else None
-
-
-def _resolve(host: str) -> List[str]:
-    try:
-        return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, socket.AF_INET)]
-    except OSError:
-        return []
-
-
-def route_to(host: str) -> Optional[str]:
-    """The address of the interface that routes to `host`. A connected UDP socket knows it; nothing is sent."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
-        return str(probe.getsockname()[0])
-    return None
+    return hosts[0] if hosts and addresses.resolve(hosts[0]) else None
 
 
 def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Optional[str]:
@@ -111,10 +93,10 @@ def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Op
     """
     if not who.spans_nodes or environ.get("GLOO_SOCKET_IFNAME"):
         return None
-    addresses = _resolve(socket.gethostname())
-    if addresses and not is_loopback(addresses[0]):
+    named = addresses.resolve(socket.gethostname())
+    if named and not is_loopback(named[0]):
         return None
-    towards = route_to(master)
+    towards = addresses.route_to(master)
     return None if towards is None or is_loopback(towards) else _interface_of(towards)
 
 

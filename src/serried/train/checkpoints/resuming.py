@@ -82,7 +82,7 @@ def _share(checkpoint: store.Checkpoint, context: Context) -> List[str]:
 def _set_aside(path: Path) -> None:
     """A damaged checkpoint must neither be tried again nor count among those that are kept."""
     try:
-        path.rename(path.with_name(f"{path.name}.corrupt"))
+        path.rename(path.with_name(f"{path.name}{layout.SET_ASIDE}"))
     except OSError as error:
         _log.warning("checkpoint %s cannot be set aside: %s", path, error.strerror)
 
@@ -106,7 +106,7 @@ def restore(
         if name in by_rank:
             _give(checkpoint, name, obj, by_rank[name])
         elif name not in replicated:
-            _begin_afresh(checkpoint, context, name, obj)
+            _report_afresh(checkpoint, context, name, obj)
         elif name in spread:
             sharded.load_full(name, replicated[name], objects)
         else:
@@ -120,11 +120,11 @@ def restore(
     if is_same_world:
         states.set_random_state(rank["random"], context.device)
     else:
-        _begin_anew(checkpoint, context)
+        _seed_anew(checkpoint, context)
     return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
 
 
-def _begin_anew(checkpoint: store.Checkpoint, context: Context) -> None:
+def _seed_anew(checkpoint: store.Checkpoint, context: Context) -> None:
     """What each rank kept for itself is nobody's in another world: say so, and what it means."""
     states.seed_anew(context, checkpoint.step)
     if not context.is_main:
@@ -141,7 +141,7 @@ def _begin_anew(checkpoint: store.Checkpoint, context: Context) -> None:
             )
 
 
-def _begin_afresh(checkpoint: store.Checkpoint, context: Context, name: str, obj: Stateful) -> None:
+def _report_afresh(checkpoint: store.Checkpoint, context: Context, name: str, obj: Stateful) -> None:
     if not context.is_main:
         return
     if states.is_replicated(obj, otherwise=True) or checkpoint.world_size == context.world_size:

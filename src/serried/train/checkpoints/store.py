@@ -34,6 +34,7 @@ CHUNK = 1 << 20
 """Bytes at a time: small enough that what was checksummed is still in the processor's cache when it is written."""
 
 steps = layout.steps
+directory_of = layout.directory_of
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,6 @@ class Checkpoint:
     @property
     def files(self) -> Dict[str, Dict[str, Any]]:
         return dict(self.document["files"])
-
-
-def directory_of(root: Path, step: int) -> Path:
-    return root / f"step-{step}"
 
 
 def being_written(root: Path, step: int) -> Path:
@@ -219,6 +216,6 @@ def tidy(root: Path, keep: int, best: Optional[str]) -> None:
 def sweep(root: Path, before: Optional[int] = None) -> None:
     """Remove what writers that died have left (of steps `before` that one)."""
     for path in root.glob("step-*.tmp"):
-        match = layout.STEP.match(path.name)
-        if match and (before is None or int(match[1]) < before):
+        step = layout.step_of(path.name.partition(".")[0])
+        if step is not None and (before is None or step < before):
             shutil.rmtree(path, ignore_errors=True)
