@@ -31,9 +31,10 @@ def test_every_says_when(every, meaning):
 
 
 @pytest.mark.parametrize("every", ["", "5", "0s", "0 steps", "-5m", "5 parsecs", "1.5 epochs", 300, "5m $(id)"])
-def test_what_every_cannot_be_is_said_with_what_it_can(every):
+@pytest.mark.parametrize("as_given", [lambda word: word, lambda word: ("1 step", word)], ids=["alone", "in a tuple"])
+def test_what_every_cannot_be_is_said_with_what_it_can(every, as_given):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
-        cadence.parse((every,))
+        cadence.parse(as_given(every))
     assert str(caught.value) == (
         f'`every` cannot be {every!r}\nhint: "5m", "100 steps", "1 epoch", "auto", or a tuple of such'
     )

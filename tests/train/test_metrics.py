@@ -46,6 +46,18 @@ def test_what_json_has_no_word_for_is_written_as_text(path):
     assert steps(path) == [{"step": 1, "a": "nan", "b": "inf", "c": "-inf"}]
 
 
+@pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, object()])
+@pytest.mark.parametrize("is_written", [True, False])
+def test_what_is_neither_number_nor_text_is_refused_where_it_is_logged(path, value, is_written):
+    """Refused when it was written, a second later, it took all that was held back with it."""
+    log = Metrics(path if is_written else None)
+    log.log(1, {"loss": 0.5})
+    with pytest.raises(TypeError, match=f"takes numbers and text: `note` is a {type(value).__name__}"):
+        log.log(2, {"note": value})
+    log.close()
+    assert not is_written or steps(path) == [{"step": 1, "loss": 0.5}]
+
+
 def test_an_attempt_says_first_what_it_goes_on_from(path):
     log = Metrics(path)
     log.resume(7)
@@ -78,7 +90,7 @@ def test_many_steps_are_not_held_back_for_a_second(path, monkeypatch):
 
 def test_without_a_path_nothing_is_written(tmp_path):
     log = Metrics(None)
-    log.log(1, {"loss": object()})
+    log.log(1, {"loss": 1.0})
     log.close()
     assert list(tmp_path.glob("*.jsonl")) == []
 

@@ -340,6 +340,63 @@ def test_a_script_logs_where_it_says(tmp_path):
     ]
 
 
+MOVES = """
+import os, torch
+import serried.train as st
+with st.session(directory="kept") as run:
+    ckpt = run.checkpoints(every=None, local="disk", model=torch.nn.Linear(2, 1))
+    os.chdir("elsewhere")
+    ckpt.step()
+    os.kill(ckpt._saver.writer_pid, 9)
+    ckpt._saver._scribe._process.wait()
+    ckpt.save(wait=True)
+    print(ckpt.last_step, ckpt.failures)
+"""
+
+
+def test_a_script_that_changes_its_directory_leaves_its_checkpoints_where_they_are(tmp_path):
+    """Hydra does. The writer, and another after it, began in one directory, and the rank is in another now."""
+    for name in ("elsewhere", "disk"):
+        (tmp_path / name).mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", MOVES],
+        cwd=tmp_path,
+        env=train_ranks.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 0\n"), done.stderr
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("COMPLETE")] == ["kept/step-1/COMPLETE"]
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+UNGUARDED = """
+import serried.train as st
+with st.session() as run:
+    for batch in run.loader(list(range(4)), num_workers=1, multiprocessing_context="spawn"):
+        pass
+"""
+
+
+def test_a_worker_that_comes_to_the_scripts_session_is_told_how_to_keep_it_out(tmp_path):
+    """It would be a second rank 1, for which `gloo` waits three minutes, and then blames the network."""
+    script = tmp_path / "train.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
+        env=train_ranks.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "this is no rank but a worker" in done.stderr
+    assert 'below `if __name__ == "__main__":`' in done.stderr
+
+
 TWICE = """
 import serried.train as st
 for _ in range(2):

@@ -66,9 +66,10 @@ class Metrics:
             self._put([json.dumps({"t": round(time.time(), 3), "resumed": step})])
 
     def log(self, step: int, values: Dict[str, Any]) -> None:
+        kept = {name: _keep(name, value) for name, value in values.items()}
         if self._file is None:
             return
-        self._held.append((time.time(), step, {name: _keep(value) for name, value in values.items()}))
+        self._held.append((time.time(), step, kept))
         self._last_step = step
         now = time.monotonic()
         if now >= self._next_write or len(self._held) >= MOST_HELD:
@@ -117,13 +118,21 @@ class Metrics:
         self._rated, self._rated_step, self._waited = now, step, waited or 0.0
 
 
-def _keep(value: Any) -> Any:
-    """`value` as it is now. A tensor on a GPU is copied there, without waiting for it."""
+def _keep(name: str, value: Any) -> Any:
+    """`value` as it is now. A tensor on a GPU is copied there, without waiting for it.
+
+    Raises TypeError here, where it can be seen which it is, and not a second later where it is written.
+    """
     if isinstance(value, (int, float, str)):
         return value
     if hasattr(value, "detach"):
-        return value.detach().clone() if getattr(value, "is_cuda", False) else value.detach().item()
-    return value
+        if value.numel() == 1:
+            return value.detach().clone() if getattr(value, "is_cuda", False) else value.detach().item()
+        raise TypeError(f"`run.log` takes single numbers: `{name}` is a tensor of {value.numel()}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"`run.log` takes numbers and text: `{name}` is a {type(value).__name__}") from None
 
 
 def _number(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import random
 import socket
@@ -64,6 +65,11 @@ def session(
     global _is_open, _current  # noqa: PLW0603 - there is one process group, so there is one session
     if _is_open:
         raise TrainError("a session is open already", "one `with session()` around the whole training is enough")
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # or the rank would be there twice
+        raise TrainError(
+            "this is no rank but a worker, which imports the script before it begins, and so came to its session",
+            'put what the script does below `if __name__ == "__main__":`, or start workers by fork',
+        )
     who = identity()
     chosen = wrapping.choose_device(who, device)
     _share_cpus(who)
@@ -142,7 +148,7 @@ def _directory(asked: Union[str, Path, None]) -> Optional[Path]:
     given = os.environ.get(names.CHECKPOINT_DIR)
     # Two runs of one rehearsal must not meet in a folder that the script has named.
     told = given or asked if os.environ.get(names.REHEARSAL) else asked or given
-    return Path(told) if told else None
+    return Path(told).absolute() if told else None  # a script may go elsewhere meanwhile
 
 
 def _share_cpus(who: Identity) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Iterable, Optional, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 EXAMPLES = '"5m", "100 steps", "1 epoch", "auto"'
@@ -22,7 +22,7 @@ WRITING_SHARE = 0.1
 LOOK_SECONDS = 2.0
 """Ranks compare clocks at least this often: steps may become slower."""
 
-Every = Union[None, str, Iterable[str]]
+Every = Union[None, str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Cadence:
 def parse(every: Every) -> Cadence:
     """Read `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"`, several of them in a tuple, or None for never."""
     found = {}
-    for word in [] if every is None else [every] if isinstance(every, str) else every:
+    words = every if isinstance(every, (tuple, list)) else [] if every is None else [every]
+    for word in words:
         field, value = _parse_one(word)
         if field in found:
             raise ValueError(f"`every` says twice when to save: {every!r}")
@@ -46,7 +47,7 @@ def parse(every: Every) -> Cadence:
     return Cadence(**found)  # type: ignore[arg-type]
 
 
-def _parse_one(word: str) -> Tuple[str, Union[int, float, bool]]:
+def _parse_one(word: Any) -> Tuple[str, Union[int, float, bool]]:
     text = word.strip().lower() if isinstance(word, str) else ""
     if text == "auto":
         return "is_auto", True

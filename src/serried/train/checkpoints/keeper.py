@@ -256,7 +256,7 @@ def _is_replicated(obj: Stateful) -> bool:
 def _local(path: Union[str, Path, None]) -> Optional[Path]:
     """Raises CheckpointError: it is no directory."""
     if path is None or Path(path).is_dir():
-        return None if path is None else Path(path)
+        return None if path is None else Path(path).absolute()
     raise CheckpointError(f"`local` is `{path}`, which is no directory on this node")
 
 
