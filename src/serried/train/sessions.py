@@ -14,7 +14,7 @@ from typing import Any, Iterator, Optional, Union
 import torch
 
 from serried.contract import names
-from serried.train import metrics, network, wrapping
+from serried.train import leaving, metrics, network, wrapping
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity
@@ -98,6 +98,8 @@ def session(
             ear.close()
     finally:
         _is_open, _current = False, None
+    if run.is_saved or run.has_left:
+        leaving.hurry()
     if run.is_saved:
         raise SystemExit(names.EXIT_SAVED)
     if run.has_left:
