@@ -226,3 +226,16 @@ def test_a_job_for_all_elements_keeps_its_claim_when_one_of_them_is_stopped(serr
     serried("stop", "-y", "last/1")
     assert slurm.cancelled == ["123_1", "130_1"]
     assert not run.where.claim("k3f9q2-2").exists()
+
+
+def test_another_clusters_job_of_the_same_id_is_never_cancelled(serried, make, slurm):
+    run = running(make, slurm)
+    slurm.tell(Job("123", None, "RUNNING", name="somebodys-work"))
+
+    done = serried("stop", "-y", "--now", run.plan.run)
+
+    assert (done.code, slurm.cancelled) == (3, [])
+    assert done.err == (
+        "error: the scheduler that answers here has another job as 123; nothing was cancelled\n\n"
+        "hint: run `k3f9q2` was submitted to another cluster: stop it from there\n"
+    )

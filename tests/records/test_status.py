@@ -430,3 +430,23 @@ class TestArrays:
         assert first == (100, 2)
         assert (len(opens.opened), len(opens.listed)) == (0, 2)
         assert status.to_json()["elements"] == {"COMPLETED": "0-99", "PENDING": "100-999"}
+
+
+def test_another_clusters_job_of_the_same_id_says_nothing_of_a_run(make, slurm):
+    """Two clusters that share a home, or one lab after another, give out the same ids."""
+    run, array = make(), make("m4d8wz", indices=(4, 6))
+    slurm.tell(Job("123", None, "FAILED", name="somebodys-work"))
+
+    found = stand(slurm, run, array)
+
+    assert [(one.state, one.has_ended, one.is_elsewhere) for one in found] == [("UNKNOWN", False, True)] * 2
+    assert found[0].to_json()["message"] == (
+        "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
+    )
+
+
+def test_a_job_by_a_name_of_the_run_is_its_own(make, slurm):
+    run = make()
+    slurm.tell(Job("123", None, "PENDING", name=f"train-{run.plan.run}-1"))
+
+    assert (the(slurm, run).state, the(slurm, run).is_elsewhere) == ("PENDING", False)

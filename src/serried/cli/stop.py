@@ -13,7 +13,6 @@ from serried.errors import SubmissionUncertain, UsageError
 from serried.records import stopping
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
-from serried.records.status import registered
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.records.waiting import statuses_of
 from serried.ui import console
@@ -115,4 +114,4 @@ def _end_by_force(selection: Selection, patience: int) -> None:
         return
     job = status.job if selection.element is None else f"{status.job}_{selection.element}"
     console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
-    registered(status.summary.scheduler).cancel([job])
+    stopping.end_job(status, job)

@@ -36,6 +36,8 @@ class RunStatus:
     """An array's elements; None for anything else."""
     jobs: Mapping[int, Job] = field(default_factory=dict)
     """What the scheduler said of elements."""
+    is_elsewhere: bool = False
+    """The scheduler that answers has given the job's id to a job of another name: it is another cluster's."""
 
     @property
     def id(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,10 @@ from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Verdict, judge
 from serried.schedulers.interface import Job, Scheduler
+
+_ELSEWHERE = (
+    "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
+)
 
 SchedulerFor = Callable[[str], Scheduler]
 
@@ -77,9 +82,21 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> 
         state = RunStatus(evidence.record, evidence.summary, verdict)
         return ends.keep(state, evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
-    if evidence.indices:
-        return ends.keep(_array(evidence, answer, now), evidence, now)
-    return ends.keep(_single(evidence, answer, now), evidence, now)
+    is_elsewhere = answer is not None and _is_of_another_cluster(evidence, answer)
+    stand = _array if evidence.indices else _single
+    state = stand(evidence, None if is_elsewhere else answer, now)
+    if is_elsewhere:
+        told = state.verdict if state.has_ended else dataclasses.replace(state.verdict, message=_ELSEWHERE)
+        state = dataclasses.replace(state, verdict=told, is_elsewhere=True)
+    return ends.keep(state, evidence, now)
+
+
+def _is_of_another_cluster(evidence: Evidence, answer: Mapping[tuple[str, int | None], Job]) -> bool:
+    """Two clusters that share a home, or a lab after a lab, give out the same ids; the name has the run's own in it."""
+    asked = {job.partition("_")[0] for job in evidence.questions}
+    return any(
+        number in asked and job.name and evidence.record.id not in job.name for (number, _), job in answer.items()
+    )
 
 
 def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:

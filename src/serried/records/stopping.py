@@ -125,19 +125,34 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> bool:
     record, job, summary = status.record, status.job, status.summary
     if job is None or summary is None or not left:
         return True
-    scheduler = registered(summary.scheduler)
     is_whole = status.element is None and (now or status.elements is None)
     further = withdraw_further(status, [None] if is_whole else left)
     if status.element is None and withdraw(record):
         try:
-            scheduler.cancel([job, *further])
+            _cancel(status, [job, *further])
         except SchedulerUnreachable:
             return False
         return True
     ids = [job] if is_whole else [job_of(_job(status, index), index) for index in left]
-    scheduler.cancel([*ids, *(each for each in further if each not in ids)])
+    _cancel(status, [*ids, *(each for each in further if each not in ids)])
     remember_cancelled(status, waiting(status, left))
     return True
+
+
+def end_job(status: RunStatus, job: str) -> None:
+    """Have the scheduler end a job of the run. Raises SchedulerUnreachable."""
+    _cancel(status, [job])
+
+
+def _cancel(status: RunStatus, jobs: Sequence[str]) -> None:
+    if status.summary is None:
+        return
+    if status.is_elsewhere:
+        raise SchedulerUnreachable(
+            f"the scheduler that answers here has another job as {jobs[0]}; nothing was cancelled",
+            hint=f"run `{status.id}` was submitted to another cluster: stop it from there",
+        )
+    registered(status.summary.scheduler).cancel(jobs)
 
 
 def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]:

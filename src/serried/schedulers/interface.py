@@ -32,6 +32,8 @@ class Job:
     """When the scheduler expects to start it; seconds since the epoch."""
     nodes: tuple[str, ...] = ()
     restarts: int = 0
+    name: str = ""
+    """By which it was submitted; empty where that is not known."""
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,14 @@ JOB_FIELDS = (
     "EndTime",
     "RestartCnt",
     "NodeList",
+    "Name",
 )
 JOB_FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in JOB_FIELDS)
 """For `squeue --Format`: no width, so that nothing is cut off."""
 
 NAME_FORMAT = f"ArrayJobID:{SEPARATOR},Name:{SEPARATOR}"
 
-ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "End", "NodeList")
+ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "End", "NodeList", "JobName")
 
 STATES = {
     "PENDING": names.PENDING,
@@ -109,7 +110,7 @@ def _rows(stdout: str, width: int) -> Iterator[list[str]]:
 
 
 def _queue_row(fields: list[str]) -> Iterator[Job]:
-    number, task, word, reason, status, start, end, restarts, nodes = fields
+    number, task, word, reason, status, start, end, restarts, nodes, name = fields
     elements = _elements(task)
     if not number.isdigit() or elements is None:
         return
@@ -128,11 +129,12 @@ def _queue_row(fields: list[str]) -> Iterator[Job]:
             starts=_time(start) if verdict == names.PENDING else None,
             nodes=_nodes(nodes),
             restarts=int(restarts) if restarts.isdigit() else 0,
+            name=name,
         )
 
 
 def _account_row(fields: list[str]) -> Iterator[Job]:
-    number, word, status, end, nodes = fields
+    number, word, status, end, nodes, name = fields
     match = _ID.match(number)
     elements = _elements(match[2] or "") if match else None
     if match is None or elements is None:
@@ -149,6 +151,7 @@ def _account_row(fields: list[str]) -> Iterator[Job]:
             signal=signal,
             ended=_time(end) if verdict in names.ENDED else None,
             nodes=_nodes(nodes),
+            name=name,
         )
 
 
