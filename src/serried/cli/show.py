@@ -133,11 +133,14 @@ def _config(selection: Selection, plan: Plan | None) -> dict[str, Any] | None:
         return None
     kept = None
     if selection.element is not None or plan.array is None:
-        kept = read_json(selection.record.where.element(selection.element).results / "config.json")
-    told = {"told": dict(plan.config), "kept": kept and kept.get("config")}
+        kept = read_json(selection.record.where.element(selection.element).results / names.CONFIG_FILE)
     if kept is None and not plan.config:
         return None
-    return {**told, "fingerprint": kept.get("fingerprint") if kept else fingerprint(plan.config)}
+    return {
+        "told": dict(plan.config),
+        "kept": kept and kept.get("config"),
+        "fingerprint": kept.get("fingerprint") if kept else fingerprint(plan.config),
+    }
 
 
 def _config_text(config: dict[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ import click
 
 from serried.cli import selecting
 from serried.cli.wait import how
+from serried.contract.links import job_of
 from serried.errors import SubmissionUncertain, UsageError
 from serried.records import stopping
 from serried.records.index import Selection
@@ -96,7 +97,7 @@ def _lead(live: Sequence[RunStatus]) -> int:
 def _await(asked: list[Selection], grace: int, lead: int) -> None:
     patience = lead + grace + stopping.PATIENCE_SECONDS
     what = str(asked[0]) if len(asked) == 1 else f"{len(asked)} of them"
-    request = f"save and leave, within {lead} s" if lead else f"stop; ranks have {grace} s to save"
+    request = f"save and leave, within {lead} s" if lead else f"stop; ranks have {grace} s to end"
     try:
         with console.status_line(f"asked {what} to {request}"):
             left = stopping.wait_for(asked, patience)
@@ -112,6 +113,6 @@ def _end_by_force(selection: Selection, patience: int) -> None:
     status = statuses_of([selection])[0]
     if status.has_ended or status.job is None or status.summary is None:
         return
-    job = status.job if selection.element is None else f"{status.job}_{selection.element}"
+    job = job_of(status.job, selection.element)
     console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
     stopping.end_job(status, job)

@@ -79,6 +79,9 @@ SMOKE_STEPS = 3
 SMOKE_FILE = "smoke.json"
 """Among the results: what a smoke test has tried."""
 
+CONFIG_FILE = "config.json"
+"""Among the results: all settings of a training, and their hash."""
+
 # How a run goes on after an attempt.
 REQUEUE = "requeue"  # the same job runs again
 SUCCESSOR = "successor"  # a further job, submitted by the one before it as it begins

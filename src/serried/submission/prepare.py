@@ -15,7 +15,7 @@ from pathlib import Path
 from serried import config, inherit, schedulers, script, shell, snapshot
 from serried.config.env_file import read_env_file
 from serried.contract import settings
-from serried.contract.links import Commands
+from serried.contract.links import Commands, token_of
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.records.record import Record
@@ -92,7 +92,7 @@ def prepare_recorded(
 def _prepared(
     plan: Plan, environment: Mapping[str, str], each: Sequence[Sequence[str]], warnings: tuple[str, ...]
 ) -> Prepared:
-    token = f"{plan.run}-1"
+    token = token_of(plan.run, None, 1)
     scheduler = schedulers.get(plan.site.scheduler)
     handover = scheduler.submission(plan, token, environment)
     program = handover.argv[0]

@@ -284,4 +284,4 @@ def _keep(config: Any) -> None:
     if results and identity().rank == 0:
         kept = json.loads(json.dumps(_plain(config), default=str), parse_constant=str)  # JSON has no NaN
         files.make_directory(Path(results))
-        files.write_json(Path(results, "config.json"), {"config": kept, "fingerprint": fingerprint(config)})
+        files.write_json(Path(results, names.CONFIG_FILE), {"config": kept, "fingerprint": fingerprint(config)})

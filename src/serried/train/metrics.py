@@ -91,9 +91,8 @@ class Metrics:
 
     def _put(self, lines: List[str]) -> None:
         if self._file is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk must not end a training; the next checkpoint says so loudly
+            # A full disk must not end a training; the next checkpoint says so loudly.
+            with contextlib.suppress(OSError):
                 os.write(self._file, ("\n".join(lines) + "\n").encode())
 
     def close(self) -> None:

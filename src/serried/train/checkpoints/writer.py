@@ -5,7 +5,8 @@ It reads one command a line and answers each with a line. What it writes lies in
   {"step": 100, "root": "…", "rank": 0, "world_size": 2, "token": "…", "capacity": bytes of shared memory,
    "files": [{"name": "replicated.pt", "pickle": [offset, bytes], "table": [offset, tensors]}],
    "sharded": ["__0_0.distcp"], "document": {…}, "keep": 3, "best": null}
-  {"step": 100, "seconds": 0.2, "bytes": 209715200}      or  {"step": 100, "error": "No space left on device"}
+  {"step": 100, "seconds": 0.2, "files": {"replicated.pt": {"size": 209715200, "crc32": "…"}}}
+  {"step": 100, "error": "No space left on device"}
   {"carry": {"replicated.pt": {"size": …, "crc32": …}}, "from": "…", "step": 100, …}    the same, of files elsewhere
   {"rate": 100, "root": "…", "metric": 0.93, …}          adds a metric to a checkpoint that is already there
 
@@ -76,8 +77,7 @@ def main() -> None:
     memory = Memory(descriptor)
     for command in _commands(parent):
         answer = _rate(command) if "rate" in command else _save(command, memory, parent)
-        if os.write(1, (json.dumps(answer) + "\n").encode()) == 0:
-            return
+        os.write(1, (json.dumps(answer) + "\n").encode())
 
 
 def _die_with_parent() -> None:
