@@ -103,6 +103,22 @@ def test_ctrl_c_leaves_no_process(marked_processes, wait_until):
     wait_until(lambda: not marked_processes(records()[0].id))
 
 
+def test_a_second_ctrl_c_interrupts_as_well(marked_processes, wait_until):
+    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    argv = command("run", "--", sys.executable, "-c", program)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        events = records()[0].where.path / "attempts/1/events.jsonl"
+        wait_until(lambda: "stopping" in events.read_text())
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "\ninterrupted; its files are in" in err
+    wait_until(lambda: not marked_processes(records()[0].id))
+
+
 def test_a_reader_who_leaves_ends_the_run(marked_processes, wait_until):
     program = "import itertools, time\nfor i in itertools.count(): print(i, flush=True); time.sleep(0.01)"
     argv = command("run", "--", sys.executable, "-c", program)

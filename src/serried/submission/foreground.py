@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from serried.contract.files import read_json
 from serried.contract.names import CANCELLED, REQUEUE
 from serried.records.record import Record
+from serried.records.status import status as stand
 from serried.submission import directory
 from serried.submission.deliver import establish
 from serried.submission.live import LiveOutput
@@ -81,12 +82,12 @@ def run_here(
         raise
     live.finish()
     end = read_json(record.where.exit)
-    return Outcome(record, _status(status, end), end)
+    return Outcome(record, _status(record, status, end), end)
 
 
-def _status(job_status: int, end: dict[str, Any] | None) -> int:
-    if end is None:
-        return job_status
+def _status(record: Record, job_status: int, end: dict[str, Any] | None) -> int:
+    if end is None:  # job.sh was killed: by a second Ctrl-C, or by something else
+        return INTERRUPTED if stand(record).state == CANCELLED else job_status
     # Another terminal's `serried stop` has the cause `user`.
     if end.get("state") == CANCELLED and end.get("cause") == "cancel":
         return INTERRUPTED
