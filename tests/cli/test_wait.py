@@ -83,6 +83,24 @@ def test_a_silent_scheduler_does_not_end_the_waiting(serried, make, slurm, clock
     assert serried("wait", "last").code == 0
 
 
+def test_a_preempted_run_that_waits_for_its_nodes_is_asked_about_ever_more_seldom(serried, make, slurm, clock):
+    run = make().ending("CANCELLED", exit_code=143, cause="cancel")
+    slurm.tell(Job("123", None, "PENDING"))
+    clock.then = [lambda: None] * 600 + [lambda: slurm.tell(Job("123", None, "COMPLETED")), run.ending]
+    assert serried("wait", "last").code == 0
+    assert clock.passed > 300
+    assert len(slurm.polls) < 40
+
+
+def test_while_the_scheduler_is_silent_a_cancelled_run_may_yet_go_on(serried, make, slurm, clock):
+    run = make().ending("CANCELLED", exit_code=143, cause="cancel")
+    slurm.answers = False
+    clock.then = [lambda: None] * 100 + [lambda: setattr(slurm, "answers", True), run.ending]
+    slurm.tell(Job("123", None, "RUNNING"))
+    done = serried("wait", "last")
+    assert (done.code, clock.passed > 90) == (0, True)
+
+
 def test_several_runs_end_one_after_the_other(serried, make, slurm, clock):
     runs = [make("aaaaaa", job="1"), make("bbbbbb", job="2")]
     for job in "12":

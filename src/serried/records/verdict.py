@@ -193,12 +193,14 @@ def judge(word: Job | str, ending: Ending | None, known: Known, now: float) -> V
 def _by_exit(ending: Ending, word: str, now: float) -> Verdict:
     late = ending.ended is not None and now - ending.ended > MISSING_SECONDS
     answered = word in names.ENDED or (late and word != UNREACHABLE)
+    may_go_on = word == UNREACHABLE and ending.kind in (Kind.CANCELLED, Kind.NODE)  # if the scheduler preempted it
     return Verdict(
         state=ending.state,
         exit_code=ending.exit_code,
         cause=ending.cause,
         message=ending.message,
         since=ending.ended,
+        stale=ending.ended if may_go_on else None,
         settled=ending.kind is Kind.FINAL or answered,
     )
 

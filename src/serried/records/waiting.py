@@ -56,7 +56,7 @@ def wait(
 
 def is_over(status: RunStatus) -> bool:
     """Whether waiting longer would not help."""
-    return status.has_ended or status.state == UNCERTAIN
+    return (status.has_ended and status.verdict.stale is None) or status.state == UNCERTAIN
 
 
 def _ended_elements(status: RunStatus) -> list[int]:
@@ -68,6 +68,7 @@ def _watch_files(
 ) -> None:
     """Sleep until `until`, or until a file says that one of them has ended."""
     until = until if deadline is None else min(until, deadline)
+    selections = [one for one in selections if not has_ended_by_file(one)]  # a preempted one has, and goes on
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(_FILES_SECONDS, left))
         tick()
