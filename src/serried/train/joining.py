@@ -29,6 +29,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Unevenness:
+    """What `run.uneven` does in one session."""
+
+    def __init__(self, group: Group, checkpoints: Sequence[Checkpoints], leave: Callable[[], None]) -> None:
+        self._group, self._checkpoints = group, checkpoints
+        self._leave = leave
+        """Leaves the script if all is saved: a rank that has run out of data has no loop to leave."""
+        self._now: Optional[Uneven] = None
+        self.is_unmirrored = False
+        """Some rank may be out of data, and mirrors the model's all-reduces alone: nothing else can be collective."""
+
+    @contextlib.contextmanager
+    def of(self, model: nn.Module, batches: Iterable[T], optimizers: Iterable[Any]) -> Iterator[Iterable[T]]:
+        if not self._group.is_open:
+            yield batches
+            return
+        if not isinstance(model, DistributedDataParallel):  # Join cannot serve it
+            yield together(batches, self._group.reduce_max)
+            return
+        self._now = Uneven(model, optimizers, self._checkpoints, self._group)
+        self.is_unmirrored = not self._checkpoints
+        mirrored = [model, *(each for each in optimizers if isinstance(each, Joinable)), self._now]
+        try:
+            with warnings.catch_warnings(), Join(mirrored):  # which changes the warnings' filters
+                yield batches
+        finally:
+            self._now, self.is_unmirrored = None, False
+        self._leave()
+
+    def catch_up(self, objects: Sequence[Stateful]) -> None:
+        """Before rank 0 saves `objects`: where it has run out, another rank has their state. Collective."""
+        if self._now is not None:
+            self._now.catch_up(objects)
+
+
 class Uneven(Joinable):
     """What the others do besides the model's own all-reduces: once a batch, after its backward."""
 
@@ -102,25 +137,8 @@ def _hand_over(objects: Sequence[Stateful], group: Group, *, has: bool, lacks: b
             obj.load_state_dict(state)
 
 
-def joinables(model: nn.Module, optimizers: Iterable[Any]) -> List[Joinable]:
-    """What Join can mirror; empty where it cannot serve this model."""
-    if not isinstance(model, DistributedDataParallel):
-        return []
-    return [model, *(optimizer for optimizer in optimizers if isinstance(optimizer, Joinable))]
-
-
-@contextlib.contextmanager
-def join(found: List[Joinable]) -> Iterator[None]:
-    """Torch's Join, and its warnings' filters as they were."""
-    with warnings.catch_warnings(), Join(found):
-        yield
-
-
-def together(batches: Iterable[T], reduce_max: Optional[Callable[[List[int]], List[int]]]) -> Iterator[T]:
+def together(batches: Iterable[T], reduce_max: Callable[[Sequence[int]], List[int]]) -> Iterator[T]:
     """`batches`, as long as every rank has one: one small all-reduce for each."""
-    if reduce_max is None:
-        yield from batches
-        return
     source = iter(batches)
     while True:
         batch = next(source, _END)

@@ -23,8 +23,6 @@ from serried.train.rehearsing import rehearsal
 from serried.train.stopping import Ear, Stopping
 
 if TYPE_CHECKING:
-    from torch.nn.parallel import DistributedDataParallel
-
     from serried.train.checkpoints import Checkpoints
     from serried.train.checkpoints.cadence import Every
 
@@ -77,9 +75,7 @@ class Run:
         self._saved_step: Optional[int] = None
         self._is_done = False
         """Every epoch of `epochs` was gone through."""
-        self._is_mirrored = False
-        """Some rank may be out of data: nothing but what `_mirror` mirrors can be collective."""
-        self._shared_out: Optional[joining.Uneven] = None
+        self._unevenness = joining.Unevenness(group, self._checkpoints, self._leave_if_saved)
 
     # Together.
 
@@ -201,34 +197,15 @@ class Run:
         `optimizers`, from one that has trained on. Call `ckpt.step()` once a batch, and nothing else that is
         collective, until the block ends. Other models: all ranks end with the first that runs out. Free with one rank.
         """
-        return self._uneven(model, batches, optimizers, enable)
-
-    @contextlib.contextmanager
-    def _uneven(
-        self, model: nn.Module, batches: Iterable[T], optimizers: Iterable[Any], enable: bool
-    ) -> Iterator[Iterable[T]]:
-        if not enable or not self._group.is_open:
-            yield batches
-            return
-        found = joining.joinables(model, optimizers)
-        if not found:
-            yield joining.together(batches, self._group.reduce_max)
-            return
-        ddp: DistributedDataParallel = model  # type: ignore[assignment]
-        self._is_mirrored = not self._checkpoints
-        self._shared_out = uneven = joining.Uneven(ddp, optimizers, self._checkpoints, self._group)
-        try:
-            with joining.join([*found, uneven]):
-                yield batches
-        finally:
-            self._is_mirrored, self._shared_out = False, None
-        if self.is_saved or self.smoke.is_over:
-            raise Left  # whoever had run out of data has no loop to leave, and the others go the same way
+        return self._unevenness.of(model, batches, optimizers) if enable else contextlib.nullcontext(batches)
 
     def catch_up(self, objects: List[Stateful]) -> None:
         """Before rank 0 saves `objects`: where it has run out of uneven data, another rank has their state."""
-        if self._shared_out is not None:
-            self._shared_out.catch_up(objects)
+        self._unevenness.catch_up(objects)
+
+    def _leave_if_saved(self) -> None:
+        if self.is_saved or self.smoke.is_over:
+            raise Left  # whoever had run out of data has no loop to leave, and the others go the same way
 
     # The end.
 
@@ -237,7 +214,7 @@ class Run:
 
         `ckpt.step()` does, so a script that has checkpoints need not. The same on all ranks at the same call.
         """
-        if self._is_mirrored or self._stopping.agreed:
+        if self._unevenness.is_unmirrored or self._stopping.agreed:
             return self._stopping.agreed
         self._rehearsal.step()
         is_over = self.smoke.step()
