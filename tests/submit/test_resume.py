@@ -130,7 +130,18 @@ def test_a_path_is_taken_as_it_is_unless_it_holds_whole_checkpoints(tmp_path):
     assert str(found[0]) == str(tmp_path / "a b.ckpt")
 
 
+def test_the_directory_of_a_run_means_the_run(run, tmp_path):
+    (run.where.path / "plan.json").touch()
+    assert refusal(f"{run.where.path}", tmp_path) == (
+        f"the run in `{run.where.path}` has no whole checkpoint to begin from",
+        f"it would be in `{run.where.checkpoints}`",
+    )
+    newest = checkpoint(run.where.checkpoints, 7)
+    assert resume_from(f"{run.where.path}", None, tmp_path).resume == Resume((str(newest),))
+
+
 def test_what_is_not_there_is_an_error_before_anything_begins(run, tmp_path):
+    assert refusal("", tmp_path) == ("`--resume` names nothing", "RUN, `last`, or the path of a checkpoint")
     path = checkpoint(tmp_path / "ours", 7)
     (path / "COMPLETE").unlink()
     assert refusal("ours/step-7", tmp_path) == (

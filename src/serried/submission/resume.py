@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serried.contract import checkpoints
 from serried.contract.files import read_json
+from serried.contract.layout import RunDirectory
 from serried.errors import RunNotFoundError, UsageError
 from serried.plan import Array, Resume
 from serried.records import index
@@ -28,6 +29,8 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Found:
 
     Raises UsageError where there is no such run or path, no whole checkpoint in it, or none for some element.
     """
+    if not word.strip():
+        raise UsageError("`--resume` names nothing", hint="RUN, `last`, or the path of a checkpoint")
     if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
         return _path(Path(os.path.abspath(directory / Path(word).expanduser())))  # noqa: PTH100 - links stay
     try:
@@ -78,9 +81,15 @@ def go_on(selection: Selection, array: Array | None, beginning: Resume | None) -
 
 
 def _path(path: Path) -> Found:
-    """A path as it stands, unless it holds checkpoints of `serried.train`: then the newest whole one of them."""
+    """A path as it stands; of a run directory, or of one with checkpoints of `serried.train`, the newest whole one."""
     if not path.exists():
         raise UsageError(f"there is no `{path}` to begin from", hint="RUN, `last`, or the path of a checkpoint")
+    run = RunDirectory(path)
+    if run.plan.is_file():
+        newest = checkpoints.newest(run.checkpoints)
+        if newest is None:
+            raise _nothing_in(run.checkpoints, f"the run in `{path}`")
+        return Found(Resume((str(newest),)), tuple(_torn([run.checkpoints])))
     if checkpoints.is_of_train(path):
         newest = checkpoints.newest(path)
         if newest is None:
