@@ -13,6 +13,7 @@ pytestmark = pytest.mark.torch
 
 from train_alone import whole_steps  # noqa: E402 - after the skip
 
+import serried.train as st  # noqa: E402 - after the skip
 from serried.train.checkpoints import keeper, store  # noqa: E402 - after the skip
 
 
@@ -34,6 +35,17 @@ def test_saves_at_the_end_of_epochs(root, train):
         again.checkpoints.epoch()
     again.checkpoints.wait()
     assert whole_steps(root) == [12, 6], "the fifth epoch was not over when step 12 was saved: it is the fifth again"
+
+
+@pytest.mark.parametrize(("every", "saved"), [("5m", [4]), ("3 steps", [4, 3]), (None, [])])
+def test_saves_what_the_last_epoch_has_come_to(root, every, saved):
+    for _ in range(2):  # the second time there is nothing left to do, nor to save
+        with st.session(directory=root, device="cpu") as run:
+            ckpt = run.checkpoints(model=torch.nn.Linear(2, 2), every=every)
+            for _ in run.epochs(2):
+                ckpt.step()
+                ckpt.step()
+        assert whole_steps(root) == saved
 
 
 def test_saves_when_time_is_up(root, train):

@@ -179,6 +179,8 @@ class Run:
             self._progress.epoch = epoch + 1
             for checkpoints in self._checkpoints:
                 checkpoints.epoch()
+        for checkpoints in self._checkpoints:
+            checkpoints.finish()
         self._is_done = True
 
     def log(self, step: Optional[int] = None, **values: Any) -> None:

@@ -130,6 +130,11 @@ class Checkpoints:
         if self._cadence.epochs is not None and self._epochs % self._cadence.epochs == 0:
             self.save()
 
+    def finish(self) -> None:
+        """The last epoch has ended: save what it has come to, if `every` is not None. `run.epochs` calls this."""
+        if self._cadence != cadence.Cadence():
+            self.save()
+
     def rate(self, value: Any) -> bool:
         """Say how good the state is now, by rank 0's `value`; whether it is the best yet, which is saved."""
         if self._best is None:
