@@ -93,9 +93,11 @@ def _node(allocation: Allocation, defaults: tuple[str, ...]) -> str:
 def _ranks(plan: Plan) -> str:
     nodes = _count(plan.allocation.nodes, "node")
     star = "*" if "resources.nodes" in plan.defaults else ""
+    gpus = plan.allocation.gpus // plan.allocation.ranks
+    share = f", {gpus} GPUs for each" if gpus > 1 else ""
     if plan.allocation.nodes == 1:
-        return f"{_count(plan.allocation.ranks, 'rank')} on {nodes}{star}"
-    return f"{nodes}{star}, {_count(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all"
+        return f"{_count(plan.allocation.ranks, 'rank')} on {nodes}{star}{share}"
+    return f"{nodes}{star}, {_count(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all{share}"
 
 
 def _cost(plan: Plan) -> str:
