@@ -8,7 +8,8 @@ from pathlib import Path
 from serried.contract.files import Journal, make_directory, write_json
 from serried.contract.links import token_of
 from serried.plan import Allocation, Array, Limit, Plan, Site, Source
-from serried.records.record import Record, Submission
+from serried.records.documents import Submission
+from serried.records.record import Record
 
 CREATED = 1_795_000_000.0
 """2026-11-18T11:06:40Z: when runs made here were created."""

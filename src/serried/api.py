@@ -11,9 +11,10 @@ from typing import Any
 from serried.contract.names import COMPLETED
 from serried.errors import RunFailed, UsageError
 from serried.records import index, logs, metrics, stopping, waiting
+from serried.records.documents import RecordUnreadable
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.submission.reconcile import find_out
 

@@ -10,7 +10,7 @@
     ├── SubmissionUncertain      3  it may have been delivered; the next command finds out
     └── RunFailed                1  a run ended otherwise than well
 
-A few more stay in the rooms that raise them: `shell.TimedOut` (3), `records.record.RecordUnreadable` (1).
+A few more stay in the rooms that raise them: `shell.TimedOut` (3), `records.documents.RecordUnreadable` (1).
 
 A caller who wants one net catches `SerriedError`. The command line prints `error: message`, then
 the scheduler's own words, then `hint: …`, and exits with `exit_code`.

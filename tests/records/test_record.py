@@ -9,7 +9,8 @@ import pytest
 from building import a_plan
 from serried.contract.files import make_directory
 from serried.records import record as records
-from serried.records.record import Record, RecordUnreadable, Submission, Summary
+from serried.records.documents import RecordUnreadable, Submission, Summary
+from serried.records.record import Record
 
 
 def submission(number, **changes):

@@ -15,8 +15,8 @@ from serried.contract.settings import fingerprint
 from serried.errors import SerriedError
 from serried.plan import Plan
 from serried.records import arrays
+from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
-from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline

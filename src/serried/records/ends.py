@@ -8,9 +8,10 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.records import arrays
+from serried.records.documents import RecordUnreadable
 from serried.records.evidence import Evidence
 from serried.records.moments import iso, seconds_of
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.records.verdict import Verdict
 from serried.schedulers.indices import expand

@@ -15,8 +15,9 @@ from serried.contract.files import read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
 from serried.contract.links import job_of
 from serried.records import seen
+from serried.records.documents import Submission, Summary
 from serried.records.moments import seconds_of
-from serried.records.record import Record, Submission, Summary
+from serried.records.record import Record
 from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, Ending, Kind, Verdict
 
 _ELSEWHERE_SECONDS = 300.0

@@ -11,9 +11,9 @@ from serried.contract.files import read_journal, read_json
 from serried.errors import SerriedError
 from serried.records import arrays
 from serried.records.advice import advice_for
+from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
 from serried.records.logs import last_lines
-from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, element_of, registered
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried.contract.layout import AttemptDirectory
-from serried.records.record import Summary
+from serried.records.documents import Summary
 
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 16

@@ -10,27 +10,19 @@ import os
 import secrets
 import shutil
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from serried.contract import SCHEMA
 from serried.contract.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
-from serried.contract.layout import RecordDirectory, RunDirectory, run_directory, state_directory
-from serried.contract.links import element_of, number_of
-from serried.errors import SerriedError
+from serried.contract.layout import RecordDirectory, RunDirectory, state_directory
+from serried.contract.links import element_of
 from serried.plan import Plan
+from serried.records.documents import RecordUnreadable, Submission, Summary
 
 _FIRST = "abcdefghjkmnpqrstuvwxyz"
 _REST = _FIRST + "23456789"
 _ID_LENGTH = 6
-
-OPEN = ("submitting", "uncertain")
-"""States of a submission that somebody has to find out about."""
-
-
-class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
-    """A record that somebody tore, or that a later Serried wrote."""
 
 
 def records_directory() -> Path:
@@ -49,107 +41,6 @@ def new_id() -> str:
 def is_id(text: str) -> bool:
     """Whether `text` could be a run id, and so the name of a record's folder."""
     return len(text) == _ID_LENGTH and text[0] in _FIRST and set(text) <= set(_REST)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a listing shows of a plan. The record's exit.json carries it, so that one file tells all."""
-
-    name: str
-    project: str
-    experiment: str
-    cluster: str
-    scheduler: str
-    created: str
-    """UTC, ISO 8601."""
-    nodes: int
-    ranks: int
-    """Per node."""
-    gpus: int
-    """Per node."""
-    time_seconds: int | None
-    directory: str
-    elements: int | None = None
-    """How many an array has; None is no array."""
-    resumed_from: str | None = None
-    """The run, element or path whose checkpoint it began from."""
-    rerun_of: str | None = None
-    """The run, or the element, whose plan it has too."""
-    smoke: bool = False
-    """A smoke test."""
-
-    @classmethod
-    def of(cls, plan: Plan) -> Summary:
-        return cls.from_plan(plan.to_json())
-
-    @classmethod
-    def from_plan(cls, plan: Mapping[str, Any]) -> Summary:
-        """From plan.json as it is read: building a whole Plan would cost a listing a millisecond for each run."""
-        try:
-            site, allocation, array = plan["site"], plan["allocation"], plan.get("array")
-            return cls(
-                name=str(plan["name"]),
-                project=str(plan["project"]),
-                experiment=str(plan["experiment"]),
-                cluster=str(site["name"]),
-                scheduler=str(site["scheduler"]),
-                created=str(plan["created"]),
-                nodes=int(allocation["nodes"]),
-                ranks=int(allocation["ranks"]),
-                gpus=int(allocation["gpus"]),
-                time_seconds=allocation.get("time_seconds"),
-                directory=run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
-                elements=len(array["indices"]) if array else None,
-                resumed_from=(resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
-                rerun_of=plan.get("rerun_of"),
-                smoke=bool(plan.get("smoke")),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordUnreadable(f"its plan.json makes no sense ({error!r})") from error
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Summary:
-        known = {field.name: value[field.name] for field in dataclasses.fields(cls) if field.name in value}
-        try:
-            return cls(**known)
-        except TypeError as error:
-            raise RecordUnreadable(f"its exit.json makes no sense ({error})") from error
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One job given, or about to be given, to the scheduler: `submissions/S.json`."""
-
-    token: str
-    state: str
-    """submitting | submitted | failed | uncertain"""
-    cluster: str
-    scheduler: str
-    at: str
-    """UTC, ISO 8601."""
-    by_pid: int
-    job: str | None = None
-    message: str | None = None
-    by_host: str = ""
-    """Where `by_pid` means something."""
-    missed: float | None = None
-    """When the scheduler was first asked and did not know of it; seconds since the epoch."""
-    schema: int = SCHEMA
-
-    @property
-    def number(self) -> int:
-        return number_of(self.token)
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Submission:
-        known = {field.name: value[field.name] for field in dataclasses.fields(cls) if field.name in value}
-        try:
-            return cls(**known)
-        except TypeError as error:
-            raise RecordUnreadable(f"a submission of it makes no sense ({error})") from error
 
 
 class Record:

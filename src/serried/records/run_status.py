@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.records import arrays
+from serried.records.documents import Summary
 from serried.records.moments import iso, seconds_of
-from serried.records.record import Record, Summary
+from serried.records.record import Record
 from serried.records.verdict import Verdict
 from serried.schedulers.interface import Job
 

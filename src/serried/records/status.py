@@ -13,9 +13,10 @@ from serried.contract.files import read_json
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.records import arrays, ends, seen
 from serried.records.arrays import Answer
+from serried.records.documents import RecordUnreadable
 from serried.records.evidence import Evidence, before_the_scheduler, gather
 from serried.records.moments import seconds_of
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Verdict, judge
 from serried.schedulers.interface import Job, Scheduler

@@ -8,9 +8,10 @@ from typing import Any
 
 from serried.contract.files import read_journal, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
+from serried.records.documents import Submission
 from serried.records.evidence import attempt_numbers
 from serried.records.moments import iso, seconds_of
-from serried.records.record import Record, Submission
+from serried.records.record import Record
 from serried.records.signals import signal_name
 
 _REASONS = {

@@ -13,9 +13,10 @@ from serried.contract.files import read_json
 from serried.contract.names import COMPLETED
 from serried.errors import UsageError
 from serried.plan import Array, Plan, Resume
+from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.moments import iso
-from serried.records.record import Record, RecordUnreadable, new_id
+from serried.records.record import Record, new_id
 from serried.submission.prepare import Prepared, prepare, prepare_recorded
 from serried.submission.resume import Found, go_on
 

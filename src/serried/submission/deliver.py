@@ -18,8 +18,9 @@ from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionUncertain
 from serried.plan import Plan
+from serried.records.documents import Submission
 from serried.records.moments import iso
-from serried.records.record import Record, Submission, records_directory
+from serried.records.record import Record, records_directory
 from serried.snapshot import Archive
 from serried.submission import directory
 from serried.submission.prepare import Prepared

@@ -17,9 +17,10 @@ from serried import schedulers
 from serried.contract.files import claim
 from serried.contract.names import WITHDRAWN
 from serried.errors import SerriedError, UsageError
+from serried.records.documents import OPEN, RecordUnreadable, Submission
 from serried.records.evidence import is_at_work
 from serried.records.moments import seconds_of
-from serried.records.record import OPEN, Record, RecordUnreadable, Submission
+from serried.records.record import Record
 
 PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""

@@ -13,8 +13,9 @@ from serried.contract.layout import RunDirectory
 from serried.errors import RunNotFoundError, UsageError
 from serried.plan import Array, Resume
 from serried.records import index
+from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record
 from serried.schedulers.indices import compress
 
 
