@@ -287,6 +287,27 @@ def test_two_interruptions_in_a_row_before_anything_was_reached_are_the_end(chai
     assert again.ending[:3] == ("PREEMPTED", 143, "no-progress")
 
 
+def test_a_job_that_its_scheduler_begins_again_and_again_has_no_more_attempts_than_were_allowed(
+    make_run, start, wait_until
+):
+    """Slurm requeues what it preempts as often as it does, and programs may do so themselves."""
+    line = "touch $SERRIED_CHECKPOINT_DIR/$SERRIED_ATTEMPT; touch $SERRIED_RESULTS_DIR/$SERRIED_ATTEMPT; exec sleep 100"
+    plan = make_run(line, ranks=1, limit={"restarts": 1})
+    for number in (1, 2):
+        run = start(None, plan=plan)
+        wait_until((run.place.results / str(number)).exists)
+        run.process.terminate()
+        assert (run.wait(), run.exit["attempts"]) == (143, number)
+
+    again = start(None, plan=plan)
+
+    assert (again.wait(), again.ending) == (
+        0,
+        ("PREEMPTED", 143, "preempt", "preempted; no further attempt is allowed"),
+    )
+    assert not (plan_attempts(plan) / "3").exists()
+
+
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [

@@ -91,7 +91,7 @@ def test_a_submission_of_another_job_does_not_run(start):
 
 
 def test_a_scheduler_that_restarts_a_job_it_ended_gets_another_attempt(start, running, wait_until):
-    run = running()
+    run = running(limit={"restarts": 1})
     run.process.terminate()
     assert run.wait() == 143
 

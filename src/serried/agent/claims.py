@@ -58,6 +58,7 @@ def _check_unfinished(work: Work, job: str) -> None:
     if end is not None and (end.get("job") != job or end.get("cause") not in RESTARTABLE):
         raise Refused(f"it has ended already: {end.get('state')}")
     _check_unstopped(work, job)
+    _check_allowed(work, job)
     if end is not None:
         work.place.exit.unlink()
 
@@ -73,6 +74,24 @@ def _check_unstopped(work: Work, job: str) -> None:
     end = afterwards.stopped(files.read_json(last.exit) or unknown, stop.by)
     files.write_json(work.place.exit, {**end, "attempts": number}, work.file_mode)
     raise Refused(f"it was {end['message']}")
+
+
+def _check_allowed(work: Work, job: str) -> None:
+    """A scheduler begins a job again as often as it preempts it; a run has only so many attempts."""
+    last = _last(work)
+    if last is None or continuing.claim_of(last)["job"] != job:
+        return
+    from serried.agent import finish
+
+    end = files.read_json(work.place.attempt(last.number).exit) or finish.assess(last)
+    if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
+        return
+    progressed = bool(end.get("progress"))
+    obstacle = continuing.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
+    if obstacle is None:
+        return
+    result = finish.publish(last, afterwards.go_on(afterwards.finalise(end, names.STOP_PREEMPT), obstacle))
+    raise Refused(f"it has ended already: {result['message']}")
 
 
 def _check_turn(work: Work, token: str) -> None:
