@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from serried import errors
-from serried.cli import VERBS
+from serried.cli import VERBS, serried
 from serried.contract import names
 
 ROOT = Path(__file__).parents[1]
@@ -299,6 +300,12 @@ def test_importing_the_training_library_loads_no_torch():
     loaded = modules_after("import serried.train as st; st.identity()")
     assert "serried.train.identities" in loaded
     assert loaded & {"torch", "numpy", "subprocess", "multiprocessing"} == set()
+
+
+@pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS), ["lab", "up"], ["lab", "shell"], ["config", "show"]])
+def test_help_fits_80_columns(verb):
+    said = CliRunner().invoke(serried, [*verb, "--help"], terminal_width=80).output
+    assert [line for line in said.splitlines() if len(line) > 80] == []
 
 
 def test_help_loads_nothing_heavy():

@@ -14,8 +14,8 @@ def command(shell: str) -> None:
     r"""Print the completion script for a shell.
 
     \b
-    eval "$(serried completion bash)"                                  in ~/.bashrc
-    eval "$(serried completion zsh)"                                   in ~/.zshrc
+    eval "$(serried completion bash)"                              in ~/.bashrc
+    eval "$(serried completion zsh)"                               in ~/.zshrc
     serried completion fish > ~/.config/fish/completions/serried.fish
     """
     from serried.cli import serried

@@ -36,11 +36,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
     r"""Find out whether a training can be stopped and resumed without harm.
 
     \b
-    serried rehearse                          the only experiment of serried.toml, here
+    serried rehearse                          the only experiment, here
     serried rehearse train --steps 200        its first 200 steps
     serried rehearse train --stops 10         stopped ten times
     serried rehearse --ranks 2 -- python train.py
-    serried rehearse train --cluster fir      as jobs of a cluster, with its requeue
+    serried rehearse train --cluster fir      as jobs of a cluster
 
     It is run to its end once; then it is run again, stopped after random steps as at a time limit,
     and resumed. Whatever `run.log` has logged, but timings, has to be the same on every rank: bit by

@@ -33,7 +33,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     serried run                                the only experiment of serried.toml
     serried run --ranks 2 -- python train.py   two ranks on CPUs
     serried run --gpu-ids 0,2 train            on these GPUs
-    serried run train --smoke                  a few steps, saved and loaded, and out
+    serried run train --smoke                  a few steps, saved and loaded
 
     It runs in your project itself, without a snapshot. Its exit status is the program's own: that
     of the first rank that failed. Ctrl-C ends all ranks; a second one does not wait for them.

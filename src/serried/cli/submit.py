@@ -22,12 +22,12 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
     r"""Send an experiment, or any command, to the cluster.
 
     \b
-    serried submit                                      the only experiment of serried.toml
-    serried submit train --nodes 4 --set seed=3         one of several, with changes
-    serried submit train --set config.lr=0.1            a setting of the training
-    serried submit train --resume last --time 12h       on from another run's checkpoint
+    serried submit                                  the only experiment there is
+    serried submit train --nodes 4 --set seed=3     one of several, with changes
+    serried submit train --set config.lr=0.1        a setting of the training
+    serried submit train --resume last --time 12h   on from another run
     serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
-    serried submit --each commands.txt --parallel 8     one element for each line
+    serried submit --each commands.txt --parallel 8 one for each line
 
     The code is frozen: edits after this do not reach the job. What the job inherits, and what
     happens when this command is interrupted, is in the pages on snapshots and on how a job starts.
