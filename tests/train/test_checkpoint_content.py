@@ -239,6 +239,15 @@ def test_an_object_that_is_new_begins_afresh_with_a_word(root, warnings_of):
     assert warnings_of() == [f"checkpoint {root}/step-0 has no state for `new`, which begins afresh"]
 
 
+def test_a_state_that_nobody_takes_any_more_is_told(root, warnings_of):
+    first = Checkpoints(Alone(root), every=None, model=Holding({}), ema=Holding({}), own=Holding({}, replicated=False))
+    first.save(wait=True)
+    first.close()
+    Checkpoints(Alone(root), every=None, model=Holding()).close()
+    said = f"checkpoint {root}/step-0 has a state for `%s`, which nobody takes"
+    assert warnings_of() == [said % "ema", said % "own"]
+
+
 def test_a_state_that_does_not_fit_is_an_error_that_names_both(root):
     first = Checkpoints(Alone(root), every=None, model=torch.nn.Linear(2, 2))
     first.save(wait=True)

@@ -85,6 +85,27 @@ def test_a_loader_is_made_before_the_epochs_or_is_one_that_nobody_goes_on_with()
     )
 
 
+PHASES = """
+import serried.train as st
+with st.session() as run:
+    print(list(run.epochs(2)), list(run.epochs(3)), flush=True)
+    for epoch in run.epochs(5):
+        break
+    print(list(run.epochs(5)), flush=True)
+    list(run.epochs(3))
+"""
+
+
+def test_a_second_loop_over_epochs_goes_on_counting_and_one_without_any_is_an_error():
+    """A script of two phases that counts each from 0 would leave the second out, and end with success."""
+    (ended,) = run(PHASES, world_size=1)
+    assert ended.output == "[0, 1] [2]\n[3, 4]\n"
+    assert ended.errors.endswith(
+        "TrainError: `run.epochs(3)` has none left: a loop before this one has gone through 5\n"
+        "hint: epochs are counted over the whole training: `run.epochs(8)` for 3 more\n"
+    )
+
+
 def test_a_script_run_plainly_is_a_session_of_one():
     (only,) = train_ranks.finish(train_ranks.start(TOGETHER, variables=[{}]))
     alone = [[0, 1, True, "none", "cpu", 0], {"a": 0.0, "b": 2.0}, {"a": 0.0}, {"from": 0, "é": None}, [40, True]]

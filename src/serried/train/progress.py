@@ -18,7 +18,28 @@ class Progress:
         """Told the step that is gone on from."""
         self.epoch = 0
         self.step = 0
+        self.is_done = False
+        """Every epoch of the last loop over them was gone through."""
         self._is_within = False
+        self._counts = [0]
+        """What this process's loops over epochs were given."""
+
+    def until(self, count: int) -> Iterator[None]:
+        """As long as there is an epoch left of `count`.
+
+        Raises TrainError where another loop has gone through them already: this one would train nothing, with success.
+        """
+        if self.epoch >= count and count <= max(self._counts):
+            more = f"`run.epochs({max(self._counts) + count})` for {count} more"
+            raise TrainError(
+                f"`run.epochs({count})` has none left: a loop before this one has gone through {self.epoch}",
+                f"epochs are counted over the whole training: {more}",
+            )
+        self._counts.append(count)
+        self.is_done = False
+        while self.epoch < count:
+            yield
+        self.is_done = True
 
     @contextlib.contextmanager
     def within(self) -> Iterator[int]:

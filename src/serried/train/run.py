@@ -73,8 +73,6 @@ class Run:
         self._rehearsal = rehearsal(self, metrics_path)
         self.smoke = smoke.of(os.environ, is_main=self.is_main)
         self._saved_step: Optional[int] = None
-        self._is_done = False
-        """Every epoch of `epochs` was gone through."""
         self._unevenness = joining.Unevenness(group, self._checkpoints, self._leave_if_saved)
 
     # Together.
@@ -168,7 +166,7 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`; one that a checkpoint was made in goes on from its middle."""
-        while self._progress.epoch < count:
+        for _ in self._progress.until(count):
             for loader in self.loaders:
                 self._progress.tell(loader)
             self._rehearsal.begin()
@@ -181,7 +179,6 @@ class Run:
                 checkpoints.epoch()
         for checkpoints in self._checkpoints:
             checkpoints.finish()
-        self._is_done = True
 
     def log(self, step: Optional[int] = None, **values: Any) -> None:
         """Write `values` down for this step: the one after the last, unless `step` says otherwise."""
@@ -261,7 +258,7 @@ class Run:
     @property
     def has_left(self) -> bool:
         """Whether the script leaves because it was asked to, with nothing saved and, as far as we know, not done."""
-        return self._stopping.agreed is not None and not self.is_saved and not self._is_done
+        return self._stopping.agreed is not None and not self.is_saved and not self._progress.is_done
 
     def close(self, seconds: float = math.inf) -> None:
         """Let everything that this run has made finish what it is doing, if it does within `seconds`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from serried.contract import checkpoints as layout
 from serried.train.checkpoints import keepable, sharded, states, store
@@ -111,6 +111,7 @@ def restore(
             sharded.load_full(name, replicated[name], objects)
         else:
             _give(checkpoint, name, obj, replicated[name])
+    _tell_of_the_rest(checkpoint, context, {*replicated, *by_rank, *checkpoint.sharded} - {states.OWN, *objects})
     if in_shards:
         sharded.load(checkpoint.path / store.SHARDED, in_shards, objects, group)
     own = replicated[states.OWN]
@@ -149,6 +150,12 @@ def _report_afresh(checkpoint: store.Checkpoint, context: Context, name: str, ob
     else:
         said = _other_world(checkpoint, context)
         _log.warning("%s: `%s`, of which each rank had its own, begins afresh", said, name)
+
+
+def _tell_of_the_rest(checkpoint: store.Checkpoint, context: Context, names: Iterable[str]) -> None:
+    """What was left out of the script, or has another name now, will be in no further checkpoint."""
+    for name in sorted(names) if context.is_main else ():
+        _log.warning("checkpoint %s has a state for `%s`, which nobody takes", checkpoint.path, name)
 
 
 def _other_world(checkpoint: store.Checkpoint, context: Context) -> str:
