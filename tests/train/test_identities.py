@@ -243,6 +243,11 @@ def test_each_launcher_is_understood(environ, source, expected):
             id="no local rank",
         ),
         pytest.param(
+            {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "5", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2"},
+            "Flux started this process, but does not say how many of its ranks are on this node\nhint: ",
+            id="uneven nodes of which nobody tells",
+        ),
+        pytest.param(
             {**STEP, "SLURM_NODEID": "3"},
             "`SLURM_NODEID=3`, but `SLURM_STEP_TASKS_PER_NODE=2(x2),1`",
             id="a node beyond the step",

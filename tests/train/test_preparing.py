@@ -156,3 +156,27 @@ def test_no_time_out_of_the_process_group_ends_the_wait():
     assert [(each.status, each.output) for each in ended] == [(1, "True\n"), (1, "False\n")]
     assert "OSError: disk full" in ended[0].errors
     assert "failed while others waited for it: OSError: disk full\n" in ended[1].errors
+
+
+UNNUMBERED = """\
+import torch.distributed as dist
+import serried.train as st
+dist.init_process_group("gloo")
+with st.session() as run:
+    with run.first("node") as is_first:
+        print(is_first, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_nodes_with_different_numbers_of_ranks_are_counted_where_the_launcher_has_no_numbers_for_them():
+    """As under Open MPI: rank 2, alone on the second node, would be on a third by what it knows of its own."""
+    port = train_ranks.free_port()
+    places = [(0, 2), (1, 2), (0, 1)]
+    variables = [
+        train_ranks.of_torch(rank, 3, port) | {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(size)}
+        for rank, (local, size) in enumerate(places)
+    ]
+    ended = train_ranks.finish(train_ranks.start(UNNUMBERED, variables=variables))
+    assert [(each.status, each.output) for each in ended] == [(0, "True\n"), (0, "False\n"), (0, "True\n")]

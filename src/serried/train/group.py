@@ -100,7 +100,7 @@ class Group:
         global _opened  # noqa: PLW0603 - sessions of this process are numbered, the same on every rank
         _opened += 1
         self.store = meeting.dist.PrefixStore(f"serried-session/{_opened}", store)
-        self.nodes = self.reduce_max((self._who.node_rank,))[0] + 1
+        self.nodes = int(self.reduce((float(self._who.local_rank == 0),))[0])  # not every launcher numbers them
 
     def reduce(self, values: Sequence[float], how: Any = dist.ReduceOp.SUM) -> List[float]:
         if not self.is_open:

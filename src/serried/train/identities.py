@@ -196,7 +196,8 @@ class _Reading:
     def _missing(self) -> str:
         what = ("world_size", "local_rank", "local_world_size")
         names = [getattr(self.source, part) for part in what if getattr(self, part) is None]
-        return " nor ".join(" or ".join(f"`{name}`" for name in group) for group in names if group)
+        told = " nor ".join(" or ".join(f"`{name}`" for name in group) for group in names if group)
+        return told or "how many of its ranks are on this node"
 
 
 _EXPORT = "export RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
