@@ -129,7 +129,7 @@ def test_without_a_directory_nothing_is_saved_and_stops_are_heard(warnings_of):
     heard.append(checkpoints.step())
     checkpoints.close()
     assert heard == [False, True]
-    assert warnings_of() == ["no directory for checkpoints, so nothing is saved: `SERRIED_CHECKPOINT_DIR` is not set"]
+    assert warnings_of() == ["no directory for checkpoints, so nothing is saved: `st.session(directory=…)` names one"]
 
 
 def test_the_writer_is_there_from_the_beginning_and_gives_way_to_the_training(train, wait_until):

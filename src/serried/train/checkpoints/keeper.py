@@ -64,7 +64,7 @@ class Checkpoints:
         self._clock: Optional[cadence.Clock] = None
         if context.directory is None:
             if context.is_main:
-                _log.warning("no directory for checkpoints, so nothing is saved: `SERRIED_CHECKPOINT_DIR` is not set")
+                _log.warning("no directory for checkpoints, so nothing is saved: `st.session(directory=…)` names one")
             return
         make_directory(context.directory)
         self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best, local=_local(local))
