@@ -113,6 +113,10 @@ class Site:
     """Between the scheduler's TERM and its KILL."""
     local_disk: str | None = None
     """Node-local scratch; may name environment variables of the node."""
+    hides_gpus: bool = False
+    """Whether PBS lets a job see none but its own GPUs."""
+    private: str = ""
+    """Where a job's environment goes in files that only its user can read, on schedulers that show it; absolute."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +262,8 @@ def _site(cluster: config.Cluster) -> Site:
         gpu_option=cluster.gpu_option,
         kill_wait_seconds=cluster.kill_wait,
         local_disk=cluster.local_disk,
+        hides_gpus=bool(cluster.hides_gpus),
+        private=cluster.private,
     )
 
 

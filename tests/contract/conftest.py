@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from serried.contract import names
 from serried.plan import Limit, Plan
 from serried.schedulers import cache
 from serried.schedulers.interface import Job, Scheduler
+from serried.script.fragments import FRAGMENTS
 
 
 @dataclass
@@ -27,6 +30,8 @@ class Bench:
     wait_until: Callable
     limit: int
     """Seconds in the shortest time limit that it keeps."""
+    warns: bool = True
+    """Whether it tells a job before its limit; where not, the agents' own clock does alone."""
     submitted: list[str] = field(default_factory=list)
 
     def plan(self, script: str, **more) -> Plan:
@@ -36,8 +41,14 @@ class Bench:
         plan = a_plan(run, root=self.root, scheduler=self.scheduler.name, **sizes)
         directory = Path(plan.directory)
         directory.mkdir(parents=True)
-        (directory / "job.sh").write_text(f"#!/bin/bash\n{script}\n")
-        return replace(plan, limit=Limit(lead_seconds=1))
+        (directory / "job.sh").write_text(self._beginning(plan) + script + "\n")
+        return replace(plan, limit=Limit(lead_seconds=1), site=replace(plan.site, private=str(self.root / "private")))
+
+    def _beginning(self, plan: Plan) -> str:
+        """What every job.sh begins with; `element` is its index."""
+        fragment = FRAGMENTS[self.scheduler.name]
+        lines = ["#!/bin/bash", "token=$1", f"cd -- {shlex.quote(plan.directory)}", fragment.cleanup]
+        return "\n".join([*lines, *([f"element={fragment.element}"] if plan.array else []), ""])
 
     def submit(self, plan: Plan, token: str | None = None) -> str:
         submission = self.scheduler.submission(plan, token or f"{plan.run}-1", os.environ)
@@ -46,8 +57,8 @@ class Bench:
 
     def blocked(self, plan: Plan) -> Plan:
         """The plan, made to wait for as long as a test takes."""
-        if self.scheduler.name == "slurm":
-            return replace(plan, allocation=replace(plan.allocation, extra=("--begin=now+1hour",)))
+        if self.scheduler.name in WAITING:
+            return replace(plan, allocation=replace(plan.allocation, extra=WAITING[self.scheduler.name]))
         both_slots = replace(plan.allocation, cpus=2)
         blocker = replace(self.plan("sleep 600"), allocation=both_slots)
         self.await_state(self.submit(blocker), names.RUNNING)
@@ -69,9 +80,13 @@ class Bench:
         return self.await_state(job, *names.ENDED, seconds=seconds)
 
 
-LIMITS = {"local": 4, "fake": 60, "lab": 60}
+LIMITS = {"local": 4, "fake": 60, "lab": 60, "pbs": 5}
+WAITING = {"slurm": ("--begin=now+1hour",), "pbs": ("-h",)}
+"""Options that keep a job from starting."""
 
-BACKENDS = ["local", "fake", pytest.param("lab", marks=pytest.mark.slurm)]
+HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
+"""No package brings PBS, so it is among the backends only where there is one. (Slurm's wrappers have no pbsdsh.)"""
+BACKENDS = ["local", "fake", pytest.param("lab", marks=pytest.mark.slurm), *(["pbs"] if HAS_PBS else [])]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -80,8 +95,8 @@ def bench(
 ) -> Iterator[Bench]:
     monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.1)
     getattr(_Prepare, request.param)(request)
-    name = "local" if request.param == "local" else "slurm"
-    made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, LIMITS[request.param])
+    name = request.param if request.param in schedulers.NAMES else "slurm"
+    made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, LIMITS[request.param], request.param != "pbs")
     yield made
     made.scheduler.cancel(made.submitted)
     for job in made.submitted:
@@ -94,6 +109,10 @@ class _Prepare:
         monkeypatch = request.getfixturevalue("monkeypatch")
         monkeypatch.setenv("SERRIED_LOCAL_DIR", str(request.getfixturevalue("tmp_path") / "local"))
         monkeypatch.setenv("SERRIED_LOCAL_SLOTS", "2")
+
+    @staticmethod
+    def pbs(request: pytest.FixtureRequest) -> None:
+        """Use the PBS that is here."""
 
     @staticmethod
     def fake(request: pytest.FixtureRequest) -> None:

@@ -39,7 +39,7 @@ def test_an_ended_job_says_when_it_ended(bench):
 
 
 def test_job_sh_gets_its_token_and_runs_in_the_run_directory(bench):
-    plan = bench.plan('echo "$@"; pwd')
+    plan = bench.plan('echo "$1"; pwd')
     bench.await_end(bench.submit(plan, f"{plan.run}-7"))
     log = RunDirectory(Path(plan.directory)).scheduler_log()
     assert log.read_text() == f"{plan.run}-7\n{plan.directory}\n"
@@ -114,18 +114,15 @@ def test_a_job_is_warned_before_its_time_limit_and_timed_out_at_it(bench):
     plan = bench.plan(script, time_seconds=bench.limit)
     job = bench.submit(plan)
     assert {each.state for each in bench.await_end(job, seconds=150).values()} == {names.TIMEOUT}
-    assert (Path(plan.directory) / "heard").read_text() == "warned\n"
+    assert (Path(plan.directory) / "heard").exists() == bench.warns
 
 
 def test_the_elements_of_an_array_have_their_own_states_and_logs(bench):
-    plan = bench.plan(
-        'echo "$SLURM_ARRAY_TASK_ID$SERRIED_ELEMENT"; exit $((SLURM_ARRAY_TASK_ID + SERRIED_ELEMENT))',
-        indices=[0, 2, 5],
-    )
+    plan = bench.plan('echo "$element"; exit "$element"', indices=[0, 2, 4])
     job = bench.submit(plan)
-    assert shown(bench.await_end(job)) == {0: (names.COMPLETED, 0), 2: (names.FAILED, 2), 5: (names.FAILED, 5)}
+    assert shown(bench.await_end(job)) == {0: (names.COMPLETED, 0), 2: (names.FAILED, 2), 4: (names.FAILED, 4)}
     run = RunDirectory(Path(plan.directory))
-    assert [run.scheduler_log(index).read_text() for index in (0, 2, 5)] == ["0\n", "2\n", "5\n"]
+    assert [run.scheduler_log(index).read_text() for index in (0, 2, 4)] == ["0\n", "2\n", "4\n"]
 
 
 def test_one_element_can_be_cancelled_and_asked_for_by_itself(bench):

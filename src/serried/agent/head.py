@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional
 
-from serried.agent import chain, claims, deadline, rendezvous, system
+from serried.agent import chain, claims, deadline, handover, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
 from serried.agent.evidence import AS_ASKED
@@ -53,9 +53,10 @@ class Head:
         reactions = Reactions(self._welcome, self._heed, self._lose)
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
         self._argv = launcher
-        role = agent_command("node", *(["--node-variable", options.node_variable] if options.node_variable else []))
-        environment = agent_environment(work, self._members.addresses(), self._members.key)
-        self._launcher = Launcher(self.loop, [*launcher, *role], environment, self._launcher_exited)
+        self._handover = handover.Handover(options.environment, work)
+        role = agent_command("node", *handover.words(options.node_variable, self._handover.path))
+        self._environment = agent_environment(work, self._members.addresses(), self._members.key)
+        self._launcher = Launcher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
         self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename)
 
     def run(self) -> int:
@@ -64,6 +65,7 @@ class Head:
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
         self.note("launching", argv=self._argv)
+        self._handover.write(self._environment)
         self._launcher.start()
         system.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
@@ -75,6 +77,7 @@ class Head:
         if not self._is_over or self._launcher.is_running:
             self.loop.run()
         self._launcher.signal(signal.SIGKILL)
+        self._handover.remove()
         if self._argv and any(member.is_lost for member in self._members):
             sweep_nodes(self.loop, self._argv, self.work.mark)
         self.note("ended")
@@ -115,6 +118,7 @@ class Head:
             return
         self._is_going = True
         self._members.close_door()
+        self._handover.remove()
         self.note("go")
         end = self._deadline.at if self._deadline else 0
         self._members.tell("go", port=self._port.getsockname()[1], deadline=end)
@@ -280,7 +284,8 @@ class Head:
 
 
 def main(arguments: List[str]) -> int:
-    """`head TOKEN --job ID [--element I] [--hosts LIST] [--node-variable NAME] [--end TIME] -- LAUNCHER…`."""
+    """`head TOKEN --job ID [--element I] [--hosts LIST] [--node-variable NAME] [--environment FILE] [--end TIME]
+    -- LAUNCHER…`."""
     cut = arguments.index("--")
     options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
     try:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, List, Optional
 
-from serried.agent import private, rendezvous, sweep, system
+from serried.agent import handover, private, rendezvous, sweep, system
 from serried.agent.channel import Channel, Message, ProtocolError
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Ranks, has_failed
@@ -265,9 +265,11 @@ def _beat_seconds(work: Work) -> float:
 
 
 def main(arguments: List[str]) -> int:
-    """`node [--node-variable NAME]`: the environment says the rest."""
-    variable = arguments[1] if arguments[:1] == ["--node-variable"] else ""
-    index = int(os.environ.get(variable) or 0)
+    """`node [--node-variable NAME] [--environment FILE]`: the environment says the rest."""
+    options = dict(zip(arguments[::2], arguments[1::2]))  # noqa: B905 - `strict` is 3.10's
+    index = int(os.environ.get(options.get("--node-variable", "")) or 0)
+    if "--environment" in options:
+        handover.take(options["--environment"])
     element = os.environ.get(names.ELEMENT)
     work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
     make_umask(work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-FLAGS = ("job", "element", "hosts", "node-variable", "end", "final")
+FLAGS = ("job", "element", "hosts", "node-variable", "environment", "end", "final")
 
 
 class Options:
@@ -14,6 +14,8 @@ class Options:
         self.element: Optional[int] = None
         self.hosts = ""
         self.node_variable = ""
+        self.environment = ""
+        """The file by which nodes get the environment, where the launcher does not pass it on."""
         self.end = 0.0
         """When the scheduler ends the job, seconds since the epoch; 0 where it does not say."""
         self.final = ""

@@ -12,6 +12,7 @@ from serried.config.definitions import Cluster, Environment, Experiment, Limit, 
 from serried.config.document import Keys
 from serried.config.sources import Files, Origin, Setting
 from serried.config.values import BadValue
+from serried.contract.layout import state_directory
 from serried.errors import ConfigError, UsageError
 
 Made = TypeVar("Made")
@@ -39,6 +40,7 @@ class Builder:
         place = ("clusters", self._cluster)
         given = self._values(definitions.keys(Cluster), place)
         given["root"] = self._root(given)
+        given["private"] = self._private(given)
         named = {where[3]: None for where in self._settings if where[:3] == (*place, "partitions")}
         partitions = {name: self._table(Partition, (*place, "partitions", name)) for name in named}
         return Cluster(
@@ -139,6 +141,14 @@ class Builder:
                 f"write: set `root` in `[clusters.{self._cluster}]`"
             )
         return root
+
+    def _private(self, given: Mapping[str, Any]) -> str:
+        if not given.get("private"):
+            return str(state_directory(self._environ) / "private")
+        try:
+            return roots.expand(given["private"], self._environ)
+        except BadValue as error:
+            raise self._wrong(("clusters", self._cluster, "private"), f"`private` {error}") from None
 
     def _wrong(self, place: Keys, message: str, hint: str | None = None) -> UsageError:
         setting = self._settings.get(place)

@@ -182,7 +182,7 @@ class Match:
 class Cluster:
     name: str
     scheduler: str = key(
-        Kind("`slurm` or `local`", values.choice("slurm", "local")),
+        Kind("`slurm`, `pbs` or `local`", values.choice("slurm", "pbs", "local")),
         "Who runs the jobs.",
         default="`slurm`",
         value="slurm",
@@ -197,11 +197,23 @@ class Cluster:
     python: str | None = key(values.TEXT, "Python 3.9 or later that runs the agent.", default="found on the node")
     gpu_option: str = key(
         Kind("`gres` or `gpus-per-node`", values.choice("gres", "gpus-per-node")),
-        "How GPUs are asked for.",
+        "How GPUs are asked of Slurm.",
         default="`gres`",
         value="gres",
     )
     kill_wait: int = key(values.DURATION, "From the scheduler's TERM to its KILL.", default="30s", value=30)
+    hides_gpus: bool | None = key(
+        values.BOOLEAN,
+        "Whether PBS lets a job see none but its own GPUs, as its cgroup hook does. Else jobs with GPUs take whole nodes.",
+        default="false",
+    )
+    private: str = key(
+        values.TEXT,
+        "Where the environment of a job goes, in a file that only you can read, on a scheduler that shows "
+        "variables to everybody (PBS). Compute nodes must see it. May name variables.",
+        default="`$XDG_STATE_HOME/serried/private`",
+        value="",
+    )
     local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")
     gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="asked of the cluster")
     cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")

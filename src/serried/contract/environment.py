@@ -7,9 +7,10 @@ from typing import Dict, Mapping
 from serried.contract import names
 
 CHOSEN_CLUSTER = "SLURM_CONF"
-"""The one SLURM_ variable that says which cluster, not which job."""
+CHOICES = frozenset({CHOSEN_CLUSTER, "PBS_SERVER", "PBS_DEFAULT", "PBS_CONF_FILE", "PBS_EXEC"})
+"""The variables that say which cluster, not which job."""
 
-SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "PMI_", "PMIX_")
+SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "PMI_", "PMIX_", "PBS_")
 """Prefixes of variables that would override our options, or tell a job that it is another."""
 
 
@@ -18,5 +19,5 @@ def scrub(environment: Mapping[str, str]) -> Dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name == CHOSEN_CLUSTER or not (name.startswith(SCRUBBED) or name in names.JOB_VARIABLES)
+        if name in CHOICES or not (name.startswith(SCRUBBED) or name in names.JOB_VARIABLES)
     }

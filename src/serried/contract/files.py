@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -70,6 +70,17 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def write_environment(path: Path, environment: Mapping[str, str]) -> None:
+    """Replace `path`, which only its user can read, by `NAME=value` entries, each ended by a NUL."""
+    write_text(path, "".join(f"{name}={value}\0" for name, value in environment.items()))
+
+
+def read_environment(path: Path) -> Dict[str, str]:
+    """What `write_environment` wrote. Raises OSError."""
+    entries = path.read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
 
 
 class Journal:

@@ -9,7 +9,7 @@ from serried.errors import UsageError
 if TYPE_CHECKING:
     from serried.schedulers.interface import Scheduler
 
-NAMES = ("local", "slurm")
+NAMES = ("local", "slurm", "pbs")
 
 
 def get(name: str) -> Scheduler:
@@ -18,6 +18,10 @@ def get(name: str) -> Scheduler:
         from serried.schedulers.slurm.scheduler import Slurm
 
         return Slurm()
+    if name == "pbs":
+        from serried.schedulers.pbs.scheduler import Pbs
+
+        return Pbs()
     if name == "local":
         from serried.schedulers.local.scheduler import Local
 

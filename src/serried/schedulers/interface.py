@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from serried.contract.files import MODES
@@ -44,6 +45,8 @@ class Submission:
     environment: Mapping[str, str]
     umask: int = MODES["user"].umask
     """For the command, and through it for the job."""
+    handover: Path | None = None
+    """The private file by which the job gets `environment`, where the scheduler would show it to everybody."""
 
 
 class Scheduler(Protocol):

@@ -54,6 +54,30 @@ run_again() {
 """,
 )
 
+PBS = Fragment(
+    cleanup="""
+exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
+
+# PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
+private=$2/$token # job.sh TOKEN FOLDER
+while IFS= read -r -d '' entry; do
+  case $entry in
+    BASH_FUNC_*%%=*) name=${entry#BASH_FUNC_} && name=${name%%%%*} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
+    [A-Za-z_]*=*) export "${entry?}" ;;
+  esac
+done <"$private" || exit 70
+PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
+""",
+    job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
+    element='"${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}"',
+    head_options="--hosts \"$(awk '!seen[$0]++' \"$PBS_NODEFILE\" | paste -sd, -)\" "
+    '--node-variable PBS_NODENUM --environment "$private"',
+    functions="",
+    again="""\
+  word=$("${agent[@]}" finish "${who[@]}" --final limit)
+""",
+)
+
 LOCAL = Fragment(
     cleanup="",
     job='"${SERRIED_JOB:?}"',
@@ -63,4 +87,4 @@ LOCAL = Fragment(
     again="  exit 85\n",
 )
 
-FRAGMENTS: Mapping[str, Fragment] = {"slurm": SLURM, "local": LOCAL}
+FRAGMENTS: Mapping[str, Fragment] = {"slurm": SLURM, "pbs": PBS, "local": LOCAL}

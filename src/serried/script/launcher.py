@@ -32,8 +32,13 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
     )
 
 
+def _pbs(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
+    """One process for each line of the node file, and `mpiprocs=1` gives each node one. It always exits 0."""
+    return ("pbsdsh", "--")
+
+
 def _local(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
     return ()
 
 
-LAUNCHERS: Mapping[str, Callable[[Plan], tuple[str, ...]]] = {"slurm": _slurm, "local": _local}
+LAUNCHERS: Mapping[str, Callable[[Plan], tuple[str, ...]]] = {"slurm": _slurm, "pbs": _pbs, "local": _local}

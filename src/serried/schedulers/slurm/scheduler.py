@@ -16,9 +16,9 @@ from serried.errors import (
     SchedulerUnreachable,
     SubmissionRefused,
     SubmissionUncertain,
-    UsageError,
 )
 from serried.plan import Plan
+from serried.schedulers import patience
 from serried.schedulers.cache import Cache
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
@@ -32,8 +32,6 @@ QUERY_TIMEOUT_SECONDS = 45.0
 ACCOUNT_SECONDS = 30 * 24 * 3600
 """How far back `sacct` looks at most: job ids wrap, and a wide window is refused by some sites."""
 
-TIMEOUT_VARIABLE = "SERRIED_SCHEDULER_TIMEOUT"
-
 _NO_ACCOUNTS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
@@ -41,7 +39,7 @@ class Slurm:
     name = "slurm"
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
-        self._timeout = timeout or _asked_timeout(os.environ.get(TIMEOUT_VARIABLE, ""))
+        self._timeout = timeout or patience.asked()
         self._cache = cache or Cache.of("slurm", os.environ.get("SLURM_CONF", ""), os.uname().nodename)
         self._calls: Counter[str] = Counter()
 
@@ -166,19 +164,6 @@ class Slurm:
             return shell.run(argv, timeout=self._timeout or QUERY_TIMEOUT_SECONDS, env=_query_environment())
         except shell.TimedOut as late:
             raise SchedulerUnreachable(late.message, details=late.details) from late
-
-
-def _asked_timeout(text: str) -> float | None:
-    """Seconds; None where nobody asked. Raises UsageError where it is no time to wait."""
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"`{TIMEOUT_VARIABLE}` is `{text}`, not a number of seconds", hint="for example 120")
-    return seconds
 
 
 def _query_environment() -> dict[str, str]:

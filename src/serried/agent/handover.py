@@ -1,0 +1,52 @@
+"""How nodes get the job's environment from a launcher that does not pass it on: by a file that only its user can read.
+
+Not by argv, which everybody can read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Dict, List, Optional
+
+from serried.agent.work import Work
+from serried.contract import files
+
+OF_THE_TASK = ("PBS_",)
+"""What a scheduler sets for each process that it starts, and is not the head's to give."""
+
+
+class Handover:
+    """The file of one attempt, beside `beginning`; none where that is empty."""
+
+    def __init__(self, beginning: str, work: Work) -> None:
+        element = "" if work.element is None else f"-{work.element}"
+        self.path: Optional[Path] = Path(f"{beginning}{element}-{work.number}") if beginning else None
+
+    def write(self, changes: Dict[str, str]) -> None:
+        """Raises OSError."""
+        if self.path:
+            files.write_environment(self.path, {**os.environ, **changes})
+
+    def remove(self) -> None:
+        """It holds the attempt's key: once all nodes are here nobody needs it."""
+        if self.path:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+
+def words(node_variable: str, path: Optional[Path]) -> List[str]:
+    """What tells a node agent where to look."""
+    return [
+        *(["--node-variable", node_variable] if node_variable else []),
+        *(["--environment", str(path)] if path else []),
+    ]
+
+
+def take(path: str) -> None:
+    """Make the head's environment ours. Raises OSError."""
+    given = files.read_environment(Path(path))
+    for name in [name for name in os.environ if not name.startswith(OF_THE_TASK)]:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in given.items() if not name.startswith(OF_THE_TASK)})

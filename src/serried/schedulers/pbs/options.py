@@ -1,0 +1,131 @@
+"""A plan as a `qsub` command. Pure.
+
+job.sh is given as a program (`qsub … -- /bin/bash job.sh TOKEN`), not as a script: a script may have no arguments, is
+started by a login shell that resets PATH and dies of the first signal, and may hold directives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from serried.contract import names
+from serried.contract.files import MODES
+from serried.contract.layout import RunDirectory
+from serried.errors import UsageError
+from serried.plan import Allocation, Plan
+from serried.schedulers.environment import scrub
+from serried.schedulers.interface import Submission
+from serried.schedulers.naming import job_name
+
+MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
+"""Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""
+
+
+def submission(plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
+    """The `qsub` command that submits `plan`'s job.sh under `token`.
+
+    Raises UsageError for what PBS cannot be asked: an array whose indices are no range.
+    """
+    words = ("/bin/bash", plan.directory + "/job.sh", token, plan.site.private)
+    argv = ("qsub", "-f", *_options(plan, token), *plan.allocation.extra, "--", *words)
+    handover = Path(plan.site.private) / token
+    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+
+
+def walltime(seconds: int) -> str:
+    """PBS's spelling of a limit: `2:00:00`, `100:00:00`."""
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def chunk(allocation: Allocation) -> str:
+    """What each node has to give: `ncpus=8:mpiprocs=1:ngpus=2:mem=20480mb`. One process is started on it: the agent."""
+    parts = [f"ncpus={allocation.cpus}", "mpiprocs=1"]
+    if allocation.gpus:
+        parts.append(f"ngpus={allocation.gpus}")
+    if allocation.gpu_type:
+        parts.append(f"gpu_type={allocation.gpu_type}")
+    if allocation.memory_mb:
+        parts.append(f"mem={allocation.memory_mb}mb")
+    return ":".join([*parts, *allocation.constraint])
+
+
+def _options(plan: Plan, token: str) -> list[str]:
+    allocation = plan.allocation
+    return [
+        *_pair("-N", job_name(plan.name, token)),
+        *_pair("-o", _log(plan)),
+        *_pair("-j", "oe"),
+        *_pair("-k", "oed"),
+        # PBS refuses an array that it could not start again.
+        *_pair("-r", "y" if plan.may_requeue or _is_array(plan) else "n"),
+        *_pair("-W", f"umask={MODES[plan.share].umask:03o}"),
+        *_pair("-l", f"select={allocation.nodes}:{chunk(allocation)}"),
+        *_pair("-l", f"place={_place(plan)}"),
+        *(_pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()),
+        *_queue(allocation),
+        *_array(plan),
+    ]
+
+
+def _pair(flag: str, value: str) -> tuple[str, str]:
+    return flag, value
+
+
+def _log(plan: Plan) -> str:
+    """Where PBS's own words go; job.sh, which opens its log itself, adds to them.
+
+    PBS takes ASCII alone, and knows one placeholder, in arrays alone.
+    """
+    log = str(RunDirectory(Path(plan.directory)).scheduler_log())
+    if not (log.isascii() and log.isprintable()):
+        return os.devnull
+    return log.removesuffix(".log") + "-^array_index^.log" if _is_array(plan) else log
+
+
+def _place(plan: Plan) -> str:
+    """`select=2` alone may put both on one host.
+
+    All memory of a node can only be had with the whole node. So can GPUs, where PBS does not hide those of other jobs.
+    """
+    allocation = plan.allocation
+    sees_others = bool(allocation.gpus) and not plan.site.hides_gpus
+    return "scatter:excl" if allocation.exclusive or allocation.memory_mb == 0 or sees_others else "scatter"
+
+
+def _queue(allocation: Allocation) -> list[str]:
+    asked = {
+        "-A": allocation.account,
+        "-q": allocation.reservation or allocation.partition,
+        "-M": allocation.mail_user,
+        "-m": "".join(dict.fromkeys("".join(MAIL.get(word.upper(), "") for word in allocation.mail_type))),
+    }
+    return [word for flag, value in asked.items() if value for word in _pair(flag, value)]
+
+
+def _array(plan: Plan) -> list[str]:
+    """`-J 0-9:3%2`. PBS has no array of one: that is an ordinary job which is told its index."""
+    if plan.array is None:
+        return []
+    indices = plan.array.indices
+    if not _is_array(plan):
+        return [*_pair("-v", f"{names.ELEMENT}={indices[0]}")]
+    throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
+    return [*_pair("-J", _range(indices) + throttle)]
+
+
+def _is_array(plan: Plan) -> bool:
+    return plan.array is not None and len(plan.array.indices) > 1
+
+
+def _range(indices: Sequence[int]) -> str:
+    step = indices[1] - indices[0]
+    if list(indices) != list(range(indices[0], indices[-1] + 1, step)):
+        raise UsageError(
+            "PBS runs only arrays whose indices are a range with a step, such as `0-99` or `0-98:2`",
+            hint="submit one range at a time, or all of it: elements that are not wanted can end at once",
+        )
+    return f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "")

@@ -1,0 +1,161 @@
+"""What PBS's commands print, as data. Pure.
+
+Asked for as text, one attribute a line: the JSON of some versions holds only the first of several jobs, and of others
+is no JSON as soon as one job has an odd variable.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+
+from serried.contract import names
+from serried.schedulers.interface import Job
+
+Attributes = Mapping[str, str]
+
+SUBMITTED = re.compile(r"^(\d+(?:\[\])?\.[\w.-]+)$")
+_ID = re.compile(r"^(\d+)(?:\[(\d*)\])?(\..+)?$")
+
+STATES = {
+    "Q": names.PENDING,
+    "H": names.PENDING,
+    "W": names.PENDING,
+    "T": names.PENDING,
+    "B": names.RUNNING,
+    "R": names.RUNNING,
+    "S": names.RUNNING,
+    "U": names.RUNNING,
+    "E": names.RUNNING,
+}
+"""PBS's letters and ours, but for what has ended: F, M, X. `R` also stands for a job that was deleted and still ends."""
+
+DELETED = "91"
+"""The substate of a job that `qdel` ended, in the history."""
+
+ENDS = {
+    -29: names.TIMEOUT,
+    -27: names.OUT_OF_MEMORY,
+    -20: names.NODE_FAIL,
+    -14: names.NODE_FAIL,
+    -1: names.LAUNCH_FAILED,
+    -2: names.LAUNCH_FAILED,
+    271: names.CANCELLED,
+}
+"""Exit statuses that PBS gives itself (src/include/job.h), and 256 + TERM: the top process ended by `qdel`."""
+
+SIGNALLED = 256
+"""Added to the signal that ended the top process; a shell's own 128 + N arrives as it is."""
+
+
+def submitted_id(stdout: str) -> str | None:
+    """The job id in what `qsub` printed: the last line that is one, for sites print banners."""
+    found = [line.strip() for line in stdout.splitlines() if SUBMITTED.match(line.strip())]
+    return found[-1] if found else None
+
+
+def split(job: str) -> tuple[str, int | None]:
+    """(`13[].head`, 4) of `13[4].head` or of our own `13[].head_4`; (`12.head`, None) of a job that is no array."""
+    array, _, element = job.rpartition("_")
+    if array and element.isdecimal() and _ID.match(array):
+        return array, int(element)
+    match = _ID.match(job)
+    if match is None or not match[2]:
+        return job, None
+    return f"{match[1]}[]{match[3] or ''}", int(match[2])
+
+
+def spell(job: str) -> str:
+    """PBS's own id for ours: `13[4].head` for `13[].head_4`."""
+    array, element = split(job)
+    return array if element is None else array.replace("[]", f"[{element}]", 1)
+
+
+def jobs(stdout: str) -> list[Job]:
+    """The jobs in `qstat -x -f -w -t`, each element of an array on its own, without their parents."""
+    found = [_job(identity, attributes) for identity, attributes in attributes_of(stdout)]
+    arrays = {job.id for job in found if job.element is not None}
+    return [job for job in found if job.element is not None or job.id not in arrays]
+
+
+def named(stdout: str) -> list[tuple[str, str]]:
+    """(job id, name) pairs of `qstat -f -w`; an element has its array's id."""
+    return [(split(identity)[0], attributes.get("Job_Name", "")) for identity, attributes in attributes_of(stdout)]
+
+
+def attributes_of(stdout: str) -> Iterator[tuple[str, Attributes]]:
+    """(id, attributes) of each job in `qstat -f`. Where lines are wrapped, all versions put a tab before the rest."""
+    for block in re.split(r"^Job Id: ", stdout, flags=re.MULTILINE)[1:]:
+        identity, _, rest = block.partition("\n")
+        lines = rest.replace("\n\t", "").split("\n")
+        pairs = (line.strip().partition(" = ") for line in lines if line.startswith("    "))
+        yield identity.strip(), {name: value for name, equals, value in pairs if equals}
+
+
+def _job(identity: str, attributes: Attributes) -> Job:
+    job, element = split(identity)
+    letter = attributes.get("job_state", "")
+    state = STATES.get(letter)
+    told = _variable(attributes, names.ELEMENT)
+    base = {
+        "id": job,
+        "element": int(told) if element is None and told.isdecimal() else element,
+        "raw": letter,
+        "nodes": _nodes(attributes.get("exec_host", "")),
+        "restarts": max(0, _number(attributes.get("run_count", "")) - 1),
+    }
+    if state is not None:
+        reason = attributes.get("comment", "") if state == names.PENDING else ""
+        return Job(**base, state=state, reason=reason or _hold(attributes))
+    if letter not in ("F", "X"):
+        return Job(**base, state=names.UNKNOWN)
+    return _ended(base, attributes)
+
+
+def _ended(base: dict[str, object], attributes: Attributes) -> Job:
+    """Without an Exit_status it never ran, whatever its substate says: a failed dependency leaves one of success."""
+    ended = _epoch(attributes)
+    text = attributes.get("Exit_status", "")
+    if not re.fullmatch(r"-?\d+", text) or not attributes.get("run_count", "1").strip("0"):
+        return Job(**base, state=names.CANCELLED, ended=ended, reason=attributes.get("comment", ""))  # type: ignore[arg-type]
+    status = int(text)
+    state = ENDS.get(status, names.FAILED if status else names.COMPLETED)
+    if attributes.get("substate") == DELETED:
+        state = names.CANCELLED
+    signal = status - SIGNALLED if status > SIGNALLED else None
+    code = status if 0 <= status < SIGNALLED else None
+    return Job(**base, state=state, ended=ended, exit_code=code, signal=signal)  # type: ignore[arg-type]
+
+
+def _hold(attributes: Attributes) -> str:
+    """Why a job is held, where PBS comments nothing: `s` is a dependency, `u` the user's own hold."""
+    holds = attributes.get("Hold_Types", "n")
+    if attributes.get("job_state") != "H" or holds == "n":
+        return ""
+    return "dependency" if "s" in holds and attributes.get("depend") else f"held ({holds})"
+
+
+def _epoch(attributes: Attributes) -> float | None:
+    """When it ended; the history says so in seconds, all else is local time without a zone."""
+    if attributes.get("history_timestamp", "").isdecimal():
+        return float(attributes["history_timestamp"])
+    try:
+        return time.mktime(time.strptime(attributes.get("mtime", ""), "%a %b %d %H:%M:%S %Y"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _nodes(exec_host: str) -> tuple[str, ...]:
+    """`pbsn1/0*2+pbsn2/0*2` names two hosts."""
+    return tuple(dict.fromkeys(part.partition("/")[0] for part in exec_host.split("+") if part))
+
+
+def _variable(attributes: Attributes, name: str) -> str:
+    """A variable that the job was given with `-v`."""
+    match = re.search(rf"(?:^|,){name}=([^,]*)", attributes.get("Variable_List", ""))
+    return match[1] if match else ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,37 @@
+"""PBS's comments on jobs that wait, as sentences. Rows are tried from the top; `*` matches anything."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+REASONS = (
+    ("dependency", "it waits for another job to end"),
+    ("held (*", "it is held; `qrls` lets it go"),
+    ("Can Never Run: Not enough total nodes*", "it asks for more nodes than there are; it never starts like this"),
+    ("Can Never Run: Insufficient amount of resource: *", "no node can ever give what it asks for; ask for less"),
+    ("Can Never Run*", "it asks for what this site cannot give; it never starts like this"),
+    ("Not Running: Insufficient amount of resource: *", "what it asks for is in use: {rest}"),
+    ("Not Running: Insufficient amount of queue resource*", "its queue has given out all that it may: {rest}"),
+    ("Not Running: Insufficient amount of server resource*", "the whole cluster has given out all that it may: {rest}"),
+    ("Not Running: User has reached queue * running job limit*", "as many of your jobs run in its queue as may"),
+    ("Not Running: User has reached server * running job limit*", "as many of your jobs run as may"),
+    ("Not Running: * limit*", "a limit of the site holds it back: {rest}"),
+    ("Not Running: Queue not started*", "its queue starts no jobs for now"),
+    ("Not Running: Job would conflict with reservation*", "it would run into a reservation; a shorter time may help"),
+    ("Not Running: Job would cross dedicated time*", "it would run into a maintenance window; a shorter time may help"),
+    ("Not Running: Draining system*", "an older job that waits for long goes first"),
+    ("Not Running: Not enough free nodes*", "not enough nodes are free"),
+    ("Not Running: No available resources*", "not enough nodes are free"),
+    ("Job held*", "it is held: {rest}"),
+    ("", "PBS has not looked at it yet"),
+)
+
+
+def explain(reason: str) -> str:
+    """The comment in plain words; PBS's own, quoted, where we have none."""
+    text = reason.strip()
+    rest = text.rpartition(": ")[2]
+    for pattern, sentence in REASONS:
+        if fnmatchcase(text, pattern.replace("[", "[[]")):
+            return sentence.format(rest=rest)
+    return f"PBS says `{text}`"

@@ -1,0 +1,148 @@
+"""PBS: one `qstat` for all runs together, one `qsub` for a submission."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from serried import shell
+from serried.contract import files
+from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
+from serried.plan import Plan
+from serried.schedulers import patience
+from serried.schedulers.cache import Cache
+from serried.schedulers.environment import scrub
+from serried.schedulers.interface import Job, Submission
+from serried.schedulers.naming import names_token
+from serried.schedulers.pbs import options, parse, reasons
+
+SUBMIT_TIMEOUT_SECONDS = 60.0
+QUERY_TIMEOUT_SECONDS = 45.0
+
+UNKNOWN_JOB = 153
+HAS_FINISHED = 35
+UNREACHABLE = (162, 255)
+"""Exit statuses: the low byte of PBS's own error numbers (src/include/pbs_error.h)."""
+GONE = (0, UNKNOWN_JOB, HAS_FINISHED)
+_GONE = re.compile(r"Unknown Job Id|Job has finished|Request invalid for state of job")
+"""What `qdel` says of jobs that have ended, are ending, or never were."""
+
+
+class Pbs:
+    name = "pbs"
+
+    def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
+        self._timeout = timeout or patience.asked()
+        self._cache = cache or Cache.of("pbs", os.environ.get("PBS_SERVER", ""), os.uname().nodename)
+        self._calls: Counter[str] = Counter()
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        return self._calls
+
+    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
+        return options.submission(plan, token, environment)
+
+    def submit(self, submission: Submission) -> str:
+        if submission.handover is None:
+            raise ValueError("PBS shows a job's variables to everybody: they need a file")
+        files.make_directory(submission.handover.parent)
+        files.write_environment(submission.handover, submission.environment)
+        self._calls["qsub"] += 1
+        try:
+            result = shell.run(
+                submission.argv,
+                timeout=self._timeout or SUBMIT_TIMEOUT_SECONDS,
+                env=scrub(os.environ),
+                umask=submission.umask,
+            )
+        except shell.TimedOut as late:
+            message = "`qsub` did not answer in time; the job may have been accepted"
+            raise SubmissionUncertain(message, details=late.details) from late
+        job = parse.submitted_id(result.stdout)
+        if job is not None:
+            return job
+        failure = _failure(result)
+        if not isinstance(failure, SubmissionUncertain):
+            with contextlib.suppress(OSError):
+                submission.handover.unlink()
+        raise failure
+
+    def find(self, token: str, since: float | None = None) -> str | None:
+        # A minute more, for clocks that differ.
+        window = () if since is None else (time.strftime("-tc.ge.%Y%m%d%H%M", time.localtime(since - 60)),)
+        mine = self._query(("qselect", "-x", "-u", _user(), *window))
+        if mine.status:
+            raise SchedulerUnreachable("PBS does not answer `qselect`", details=mine.stderr)
+        ids = mine.stdout.split()
+        if not ids:
+            return None
+        pairs = parse.named(self._qstat(ids))
+        return next((job for job, name in reversed(pairs) if names_token(name, token)), None)
+
+    def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
+        if not ids:
+            return {}
+        arrays = sorted({parse.split(job)[0] for job in ids})
+        answer = self._cache.get()
+        if answer is not None and set(arrays) <= set(answer.asked):
+            return _only(ids, parse.jobs(answer.texts["qstat"]))
+        start = time.monotonic()
+        text = self._qstat(arrays)
+        self._cache.put(arrays, {"qstat": text}, time.monotonic() - start)
+        return _only(ids, parse.jobs(text))
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        if not ids:
+            return
+        self._cache.forget()
+        result = self._query(("qdel", *(parse.spell(job) for job in ids)))
+        if result.status and not _only_gone(result.stderr):
+            raise SchedulerUnreachable("`qdel` failed; the jobs may still run", details=result.stderr)
+
+    def explain(self, reason: str) -> str:
+        return reasons.explain(reason)
+
+    def _qstat(self, ids: Sequence[str]) -> str:
+        """All about these jobs and their elements, ended ones included. One that is unknown fails the call only."""
+        result = self._query(("qstat", "-x", "-t", "-f", "-w", *ids))
+        if result.status not in GONE:
+            raise SchedulerUnreachable("PBS does not answer `qstat`", details=result.stderr)
+        return result.stdout
+
+    def _query(self, argv: Sequence[str]) -> shell.Result:
+        self._calls[argv[0]] += 1
+        try:
+            return shell.run(argv, timeout=self._timeout or QUERY_TIMEOUT_SECONDS, env={**scrub(os.environ), "LC_ALL": "C"})
+        except shell.TimedOut as late:
+            raise SchedulerUnreachable(late.message, details=late.details) from late
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _failure(result: shell.Result) -> Exception:
+    """PBS says no in the foreground (`-f`): any status but that of a server that is away is a refusal."""
+    details = result.stderr.strip() or result.stdout.strip() or None
+    if result.status in UNREACHABLE:
+        return SchedulerUnreachable("the PBS server cannot be reached; nothing was submitted", details=details)
+    if result.status > 0:
+        return SubmissionRefused("PBS refused the job", details=details)
+    return SubmissionUncertain("`qsub` did not say whether it submitted the job", details=details)
+
+
+def _only_gone(stderr: str) -> bool:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return bool(lines) and all(_GONE.search(line) for line in lines)
+
+
+def _only(ids: Sequence[str], jobs: Sequence[Job]) -> dict[tuple[str, int | None], Job]:
+    asked = {parse.split(job) for job in ids}
+    return {(job.id, job.element): job for job in jobs if {(job.id, job.element), (job.id, None)} & asked}
