@@ -45,6 +45,8 @@ ENDS = {
 }
 """Exit statuses that PBS gives itself (src/include/job.h), and 256 + TERM: the top process ended by `qdel`."""
 
+NEVER = "it never ran: what it depended on did not go as it was to"
+
 SIGNALLED = 256
 """Added to the signal that ended the top process; a shell's own 128 + N arrives as it is."""
 
@@ -117,8 +119,9 @@ def _ended(base: dict[str, object], attributes: Attributes) -> Job:
     """Without an Exit_status it never ran, whatever its substate says: a failed dependency leaves one of success."""
     ended = _epoch(attributes)
     text = attributes.get("Exit_status", "")
-    if not re.fullmatch(r"-?\d+", text) or not attributes.get("run_count", "1").strip("0"):
-        return Job(**base, state=names.CANCELLED, ended=ended, reason=attributes.get("comment", ""))  # type: ignore[arg-type]
+    if not re.fullmatch(r"-?\d+", text):
+        reason = NEVER if attributes.get("Hold_Types") == "s" else ""
+        return Job(**base, state=names.CANCELLED, ended=ended, reason=reason)  # type: ignore[arg-type]
     status = int(text)
     state = ENDS.get(status, names.FAILED if status else names.COMPLETED)
     if attributes.get("substate") == DELETED:

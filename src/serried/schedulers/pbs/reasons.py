@@ -8,7 +8,7 @@ REASONS = (
     ("dependency", "it waits for another job to end"),
     ("held (*", "it is held; `qrls` lets it go"),
     ("Can Never Run: Not enough total nodes*", "it asks for more nodes than there are; it never starts like this"),
-    ("Can Never Run: Insufficient amount of resource: *", "no node can ever give what it asks for; ask for less"),
+    ("Can Never Run: Insufficient amount of resource: *", "no node can ever give what it asks for; ask for less: {rest}"),
     ("Can Never Run*", "it asks for what this site cannot give; it never starts like this"),
     ("Not Running: Insufficient amount of resource: *", "what it asks for is in use: {rest}"),
     ("Not Running: Insufficient amount of queue resource*", "its queue has given out all that it may: {rest}"),
@@ -30,7 +30,7 @@ REASONS = (
 def explain(reason: str) -> str:
     """The comment in plain words; PBS's own, quoted, where we have none."""
     text = reason.strip()
-    rest = text.rpartition(": ")[2]
+    rest = text.partition(": ")[2].partition(": ")[2] or text.partition(": ")[2]
     for pattern, sentence in REASONS:
         if fnmatchcase(text, pattern.replace("[", "[[]")):
             return sentence.format(rest=rest)

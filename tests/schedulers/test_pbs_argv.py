@@ -1,0 +1,119 @@
+"""The qsub command, word for word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from building import a_plan
+from serried.errors import UsageError
+from serried.plan import Limit
+from serried.schedulers.pbs import options
+
+D = "/scratch/digits/train/k3f9q2"
+
+
+def plan_with(**allocation):
+    plan = a_plan(
+        root="/scratch", scheduler="pbs", **{"nodes": 1, "cpus": 2, "memory_mb": None, "time_seconds": 3600, **allocation}
+    )
+    return replace(plan, site=replace(plan.site, private="/home/ada/private"))
+
+
+def argv(plan):
+    return list(options.submission(plan, f"{plan.run}-1", {}).argv)
+
+
+def after(plan, flag):
+    words = argv(plan)
+    return [words[place + 1] for place, word in enumerate(words) if word == flag]
+
+
+def test_everything_that_can_be_asked_for_is_on_argv():
+    plan = plan_with(
+        nodes=2,
+        gpus=4,
+        gpu_type="v100",
+        cpus=32,
+        memory_mb=65536,
+        time_seconds=2 * 86400 + 90,
+        account="st-rjliao-1",
+        partition="gpu",
+        constraint=("gpu_mem=32gb",),
+        mail_user="ada@example.org",
+        mail_type=("END", "FAIL"),
+        extra=("-P", "vision"),
+        indices=range(1000),
+    )
+    plan = replace(plan, limit=Limit(lead_seconds=120), array=replace(plan.array, parallel=8))
+    assert argv(plan) == [
+        *("qsub", "-f"),
+        *("-N", "train-k3f9q2-1"),
+        *("-o", f"{D}/scheduler-^array_index^.log"),
+        *("-j", "oe"),
+        *("-k", "oed"),
+        *("-r", "y"),
+        *("-W", "umask=077"),
+        *("-l", "select=2:ncpus=32:mpiprocs=1:ngpus=4:gpu_type=v100:mem=65536mb:gpu_mem=32gb"),
+        *("-l", "place=scatter:excl"),
+        *("-l", "walltime=48:01:30"),
+        *("-A", "st-rjliao-1"),
+        *("-q", "gpu"),
+        *("-M", "ada@example.org"),
+        *("-m", "ea"),
+        *("-J", "0-999%8"),
+        *("-P", "vision"),
+        *("--", "/bin/bash", f"{D}/job.sh", "k3f9q2-1", "/home/ada/private"),
+    ]
+
+
+def test_the_environment_is_in_a_private_file_and_not_on_argv():
+    submission = options.submission(plan_with(), "k3f9q2-1", {"KEY": "secret", "PBS_JOBID": "1.head", "SLURM_JOB_ID": "2"})
+    assert submission.handover == Path("/home/ada/private/k3f9q2-1")
+    assert submission.environment == {"KEY": "secret"}
+    assert "secret" not in " ".join(submission.argv)
+
+
+@pytest.mark.parametrize(
+    ("allocation", "hides", "place"),
+    [
+        ({}, False, "scatter"),
+        ({"exclusive": True}, False, "scatter:excl"),
+        ({"memory_mb": 0}, False, "scatter:excl"),
+        ({"gpus": 2}, False, "scatter:excl"),
+        ({"gpus": 2}, True, "scatter"),
+    ],
+)
+def test_nodes_are_shared_unless_their_memory_or_gpus_cannot_be(allocation, hides, place):
+    plan = plan_with(**allocation)
+    plan = replace(plan, site=replace(plan.site, hides_gpus=hides))
+    assert f"place={place}" in after(plan, "-l")
+
+
+@pytest.mark.parametrize(("indices", "option"), [([0, 1, 2], "0-2"), ([3, 5, 7], "3-7:2"), ([10, 20], "10-20:10")])
+def test_an_array_is_a_range_with_a_step(indices, option):
+    assert after(plan_with(indices=indices), "-J") == [option]
+
+
+def test_an_array_of_one_is_an_ordinary_job_that_knows_its_index():
+    """PBS refuses `-J 5`."""
+    plan = plan_with(indices=[5])
+    assert (after(plan, "-J"), after(plan, "-v")) == ([], ["SERRIED_ELEMENT=5"])
+
+
+def test_an_array_that_is_no_range_is_refused_with_the_reason():
+    with pytest.raises(UsageError, match="a range with a step"):
+        argv(plan_with(indices=[0, 1, 5]))
+
+
+def test_a_job_without_a_limit_asks_for_none():
+    assert not any(word.startswith("walltime") for word in after(plan_with(time_seconds=None), "-l"))
+
+
+@pytest.mark.parametrize("root", ["/scratch/é", "/scratch/a\nb"])
+def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
+    plan = plan_with()
+    plan = replace(plan, site=replace(plan.site, root=root))
+    assert after(plan, "-o") == ["/dev/null"]
