@@ -34,11 +34,15 @@ SIGNS = [
 def test_a_cluster_is_recognised_by_its_host_its_variables_or_slurms_own_name(
     hostname: str, environ: dict[str, str], name: str
 ):
-    assert recognise(SIGNS, hostname=hostname, environ=environ, has_slurm=True) == name
+    assert recognise(SIGNS, hostname, environ, "slurm") == name
 
 
-def test_without_slurm_it_is_this_machine_whatever_it_is_called():
-    assert recognise(SIGNS, hostname="cedar", environ={}, has_slurm=False) == "local"
+def test_any_pbs_is_one():
+    assert recognise(SIGNS, "login1", {}, "pbs") == "pbs"
+
+
+def test_without_a_scheduler_it_is_this_machine_whatever_it_is_called():
+    assert recognise(SIGNS, "cedar", {}, None) == "local"
 
 
 @pytest.mark.parametrize("name", clusters.shipped())
@@ -47,7 +51,7 @@ def test_every_shipped_profile_is_valid(name: str):
     assert list(schema.check({"clusters": {name: table}}))
 
 
-@pytest.mark.parametrize("name", sorted(clusters.shipped().keys() - {"local", "slurm"}))
+@pytest.mark.parametrize("name", sorted(clusters.shipped().keys() - {"local", "slurm", "pbs"}))
 def test_every_sites_profile_says_where_its_facts_come_from(name: str):
     first_lines = clusters.shipped()[name].read_text(encoding="utf-8").partition("\nscheduler")[0]
     assert "/" in first_lines

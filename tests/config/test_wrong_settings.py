@@ -40,7 +40,7 @@ from serried.errors import ConfigError, UsageError
         ("defaults = 3", "serried.toml:1: `defaults` is a table, not a value", "write `[defaults]`"),
         (
             "[clusters.x]\nscheduler = 'slrum'",
-            "serried.toml:2: `clusters.x.scheduler` must be `slurm` or `local`, not `slrum`",
+            "serried.toml:2: `clusters.x.scheduler` must be `slurm`, `pbs` or `local`, not `slrum`",
             "did you mean `slurm`?",
         ),
         (

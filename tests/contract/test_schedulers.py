@@ -128,9 +128,9 @@ def test_the_elements_of_an_array_have_their_own_states_and_logs(bench):
 def test_one_element_can_be_cancelled_and_asked_for_by_itself(bench):
     job = bench.submit(bench.plan("sleep 600", indices=range(2)))
     bench.await_state(job, names.RUNNING)
-    bench.scheduler.cancel([f"{job}_1"])
+    bench.scheduler.cancel([job_of(job, 1)])
     bench.wait_until(lambda: bench.jobs(job)[1].state == names.CANCELLED)
-    assert {element: each.state for element, each in bench.jobs(f"{job}_1").items()} == {1: names.CANCELLED}
+    assert {element: each.state for element, each in bench.jobs(job_of(job, 1)).items()} == {1: names.CANCELLED}
     assert bench.jobs(job)[0].state == names.RUNNING
 
 
@@ -162,7 +162,7 @@ def test_a_token_that_nobody_submitted_finds_nothing(bench):
 
 def test_a_job_that_is_not_known_is_absent_and_spoils_nothing(bench):
     job = bench.submit(bench.plan("sleep 600"))
-    assert set(bench.scheduler.poll([job, "999999", "999999_3"])) == {(job, None)}
+    assert set(bench.scheduler.poll([job, "999999", job_of(job.replace(job.partition(".")[0], "999999"), 3)])) == {(job, None)}
 
 
 def after(bench, plan, job, element=""):

@@ -65,13 +65,13 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         *("-m", "ea"),
         *("-J", "0-999%8"),
         *("-P", "vision"),
-        *("--", "/bin/bash", f"{D}/job.sh", "k3f9q2-1", "/home/ada/private"),
+        *("--", "/bin/bash", f"{D}/job.sh", "k3f9q2-1", "/home/ada/private/k3f9q2"),
     ]
 
 
 def test_the_environment_is_in_a_private_file_and_not_on_argv():
     submission = options.submission(plan_with(), "k3f9q2-1", {"KEY": "secret", "PBS_JOBID": "1.head", "SLURM_JOB_ID": "2"})
-    assert submission.handover == Path("/home/ada/private/k3f9q2-1")
+    assert submission.handover == Path("/home/ada/private/k3f9q2")
     assert submission.environment == {"KEY": "secret"}
     assert "secret" not in " ".join(submission.argv)
 

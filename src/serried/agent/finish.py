@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from serried.agent import afterwards, chain, claims, continuing, diagnose, requests, saved, sweep, verdict
+from serried.agent import afterwards, chain, claims, continuing, diagnose, handover, requests, saved, sweep, verdict
 from serried.agent.evidence import Event, Evidence, Exit, first_failure
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
@@ -129,6 +129,7 @@ def publish(work: Work, result: Dict[str, Any], heir: str = "") -> Dict[str, Any
     files.write_json(attempt.exit, result, work.file_mode)
     if result["state"] != names.REQUEUED and not claims.is_superseded(work):
         files.write_json(work.place.exit, {**result, "attempts": work.number}, work.file_mode)
+        handover.forget(work)
         if work.form != names.REQUEUE:
             chain.withdraw(work, heir or str(continuing.claim_of(work).get("token", "")))
     return result

@@ -36,6 +36,14 @@ class Handover:
                 self.path.unlink()
 
 
+def forget(work: Work) -> None:
+    """The run is over, and nobody needs its environment any more. Elements share it: there a reader of the end removes it."""
+    private = work.plan["site"].get("private")
+    if private and work.element is None:
+        with contextlib.suppress(OSError):
+            (Path(private) / str(work.plan["run"])).unlink()
+
+
 def words(node_variable: str, path: Optional[Path]) -> List[str]:
     """What tells a node agent where to look."""
     return [

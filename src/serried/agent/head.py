@@ -284,8 +284,7 @@ class Head:
 
 
 def main(arguments: List[str]) -> int:
-    """`head TOKEN --job ID [--element I] [--hosts LIST] [--node-variable NAME] [--environment FILE] [--end TIME]
-    -- LAUNCHER…`."""
+    """`head TOKEN --job ID …` as job.sh says it, `-- LAUNCHER…`."""
     cut = arguments.index("--")
     options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
     try:

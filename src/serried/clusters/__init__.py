@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCAL = "local"
-SLURM = "slurm"
-"""The profile for a Slurm that no other profile knows."""
-
 FOLDER = Path(__file__).parent
 
 
@@ -33,19 +30,20 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
 
 
-def recognise(signs: Sequence[Sign], *, hostname: str, environ: Mapping[str, str], has_slurm: bool) -> str:
-    """The name of the cluster that we are on: the first whose signs hold, else a plain Slurm, else this machine.
+def recognise(signs: Sequence[Sign], hostname: str, environ: Mapping[str, str], scheduler: str | None) -> str:
+    """The name of the cluster that we are on: the first whose signs hold, else the plain profile of the `scheduler`
+    that is here, which is called as it is; else this machine.
 
-    Without Slurm's commands no profile counts: there would be no way to submit.
+    Without a scheduler's commands no profile counts: there would be no way to submit.
     """
-    if not has_slurm:
+    if scheduler is None:
         return LOCAL
     for sign in signs:
         if holds(sign, hostname, environ):
             return sign.cluster
     names = {sign.cluster for sign in signs} - {LOCAL}
     inside = environ.get("SLURM_CLUSTER_NAME", "")
-    return inside if inside in names else SLURM
+    return inside if inside in names else scheduler
 
 
 def holds(sign: Sign, hostname: str, environ: Mapping[str, str]) -> bool:

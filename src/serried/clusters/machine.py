@@ -42,6 +42,14 @@ def run(argv: list[str], seconds: float, environ: Mapping[str, str]) -> str | No
     return result.stdout if result.status == 0 else None
 
 
+def scheduler(environ: Mapping[str, str]) -> str | None:
+    """Which scheduler jobs can be submitted to from here. Where Slurm is, `qsub` may be its own wrapper."""
+    if has_slurm(environ):
+        return "slurm"
+    path = environ.get("PATH", os.defpath)
+    return "pbs" if shutil.which("qsub", path=path) and shutil.which("pbsnodes", path=path) else None
+
+
 def has_slurm(environ: Mapping[str, str]) -> bool:
     """Whether jobs can be submitted to a Slurm from here.
 

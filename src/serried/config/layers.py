@@ -31,8 +31,9 @@ def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str
 
 def recognise(layers: list[Layer], environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The name of the cluster that we are on, and what to say about it."""
-    if machine.has_slurm(environ):
-        return clusters.recognise(_signs(layers), hostname=os.uname().nodename, environ=environ, has_slurm=True), ()
+    found = machine.scheduler(environ)
+    if found:
+        return clusters.recognise(_signs(layers), os.uname().nodename, environ, found), ()
     if shutil.which("sbatch", path=environ.get("PATH", os.defpath)):
         return clusters.LOCAL, ("Slurm's commands are here but no cluster is configured: this machine runs it itself",)
     return clusters.LOCAL, ()

@@ -50,8 +50,13 @@ def fill(command: Sequence[str], *, token: str = "", job: str = "", element: Opt
 
 
 def job_of(job: str, element: Optional[int]) -> str:
-    """An element of an array job as schedulers write it: `123_4`."""
-    return job if element is None else f"{job}_{element}"
+    """An element of an array job as its scheduler writes it: Slurm's `123_4`, PBS's `13[4].head`.
+
+    A job of PBS that is one element's own is no array, and has a name of its own.
+    """
+    if element is None:
+        return job
+    return f"{job}_{element}" if job.isdecimal() else job.replace("[]", f"[{element}]")
 
 
 def token_of(run: str, element: Optional[int], number: int) -> str:

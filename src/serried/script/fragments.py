@@ -59,7 +59,7 @@ PBS = Fragment(
 exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
 
 # PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
-private=$2/$token # job.sh TOKEN FOLDER
+private=$2 # job.sh TOKEN FILE
 while IFS= read -r -d '' entry; do
   case $entry in
     BASH_FUNC_*%%=*) name=${entry#BASH_FUNC_} && name=${name%%%%*} && eval "$name ${entry#*=}" && export -f "${name?}" ;;

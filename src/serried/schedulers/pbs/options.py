@@ -10,12 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serried.contract import names
+from serried.contract import links, names
+from serried.contract.environment import scrub
 from serried.contract.files import MODES
 from serried.contract.layout import RunDirectory
+from serried.contract.links import Commands
 from serried.errors import UsageError
 from serried.plan import Allocation, Plan
-from serried.schedulers.environment import scrub
 from serried.schedulers.interface import Submission
 from serried.schedulers.naming import job_name
 
@@ -23,15 +24,49 @@ MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 """Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""
 
 
-def submission(plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
+ASK = """
+said=$(qstat -x -f -w "$1" 2>&1)
+case $? in 0) ;; 35 | 153) exit 0 ;; *) exit 1 ;; esac
+case $said in
+  *"substate = 91"* | *" and terminated by "*) echo CANCELLED ;;
+  *"job_state = E"*) echo COMPLETING ;;
+  *"job_state = F"* | *"job_state = X"*) echo COMPLETED ;;
+  *"job_state = "[RSU]*) echo RUNNING ;;
+  *"job_state = "*) echo PENDING ;;
+esac
+"""
+"""How a job stands. One that was deleted is R until it is dead, and F or X later; its comment tells."""
+
+
+def submission(
+    plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+) -> Submission:
     """The `qsub` command that submits `plan`'s job.sh under `token`.
 
-    Raises UsageError for what PBS cannot be asked: an array whose indices are no range.
+    Raises UsageError for what PBS cannot be asked: an array whose indices are no range, a job that requeues itself.
     """
-    words = ("/bin/bash", plan.directory + "/job.sh", token, plan.site.private)
-    argv = ("qsub", "-f", *_options(plan, token), *plan.allocation.extra, "--", *words)
-    handover = Path(plan.site.private) / token
+    if plan.may_requeue:
+        raise UsageError(
+            "PBS lets no job requeue itself: `qrerun` is for operators",
+            hint='`continue = "prequeued"` in `[limit]` or, where compute nodes may submit, "successor"',
+        )
+    # One file for all jobs of the run: they get the same environment.
+    handover = Path(plan.site.private) / plan.run
+    words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
+    waits = ("-W", f"depend=afterany:{after}") if after else ()
+    argv = ("qsub", "-f", *_options(plan, token, element), *waits, *plan.allocation.extra, "--", *words)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+
+
+def commands(plan: Plan) -> Commands:
+    """The same for the next job, and how it is cancelled and asked about, to be filled in by a job."""
+    element = links.ELEMENT if plan.array else ""
+    return Commands(
+        submit=submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
+        cancel=("qdel", links.JOB),
+        ask=("/bin/bash", "-c", ASK, "ask", links.JOB),
+        environment={},
+    )
 
 
 def walltime(seconds: int) -> str:
@@ -53,21 +88,21 @@ def chunk(allocation: Allocation) -> str:
     return ":".join([*parts, *allocation.constraint])
 
 
-def _options(plan: Plan, token: str) -> list[str]:
+def _options(plan: Plan, token: str, element: str) -> list[str]:
     allocation = plan.allocation
     return [
         *_pair("-N", job_name(plan.name, token)),
-        *_pair("-o", _log(plan)),
+        *_pair("-o", _log(plan, element)),
         *_pair("-j", "oe"),
         *_pair("-k", "oed"),
-        # PBS refuses an array that it could not start again.
-        *_pair("-r", "y" if plan.may_requeue or _is_array(plan) else "n"),
+        # PBS refuses an array that it could not start again; nothing else should start again by itself.
+        *_pair("-r", "y" if _is_array(plan, element) else "n"),
         *_pair("-W", f"umask={MODES[plan.share].umask:03o}"),
         *_pair("-l", f"select={allocation.nodes}:{chunk(allocation)}"),
         *_pair("-l", f"place={_place(plan)}"),
         *(_pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()),
         *_queue(allocation),
-        *_array(plan),
+        *_array(plan, element),
     ]
 
 
@@ -75,7 +110,7 @@ def _pair(flag: str, value: str) -> tuple[str, str]:
     return flag, value
 
 
-def _log(plan: Plan) -> str:
+def _log(plan: Plan, element: str) -> str:
     """Where PBS's own words go; job.sh, which opens its log itself, adds to them.
 
     PBS takes ASCII alone, and knows one placeholder, in arrays alone.
@@ -83,7 +118,7 @@ def _log(plan: Plan) -> str:
     log = str(RunDirectory(Path(plan.directory)).scheduler_log())
     if not (log.isascii() and log.isprintable()):
         return os.devnull
-    return log.removesuffix(".log") + "-^array_index^.log" if _is_array(plan) else log
+    return log.removesuffix(".log") + "-^array_index^.log" if _is_array(plan, element) else log
 
 
 def _place(plan: Plan) -> str:
@@ -106,19 +141,19 @@ def _queue(allocation: Allocation) -> list[str]:
     return [word for flag, value in asked.items() if value for word in _pair(flag, value)]
 
 
-def _array(plan: Plan) -> list[str]:
+def _array(plan: Plan, element: str) -> list[str]:
     """`-J 0-9:3%2`. PBS has no array of one: that is an ordinary job which is told its index."""
     if plan.array is None:
         return []
     indices = plan.array.indices
-    if not _is_array(plan):
-        return [*_pair("-v", f"{names.ELEMENT}={indices[0]}")]
+    if not _is_array(plan, element):
+        return [*_pair("-v", f"{names.ELEMENT}={element or indices[0]}")]
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
     return [*_pair("-J", _range(indices) + throttle)]
 
 
-def _is_array(plan: Plan) -> bool:
-    return plan.array is not None and len(plan.array.indices) > 1
+def _is_array(plan: Plan, element: str) -> bool:
+    return plan.array is not None and len(plan.array.indices) > 1 and not element
 
 
 def _range(indices: Sequence[int]) -> str:

@@ -58,20 +58,11 @@ def submitted_id(stdout: str) -> str | None:
 
 
 def split(job: str) -> tuple[str, int | None]:
-    """(`13[].head`, 4) of `13[4].head` or of our own `13[].head_4`; (`12.head`, None) of a job that is no array."""
-    array, _, element = job.rpartition("_")
-    if array and element.isdecimal() and _ID.match(array):
-        return array, int(element)
+    """(`13[].head`, 4) of `13[4].head`; (`12.head`, None) of a job that is no array."""
     match = _ID.match(job)
     if match is None or not match[2]:
         return job, None
     return f"{match[1]}[]{match[3] or ''}", int(match[2])
-
-
-def spell(job: str) -> str:
-    """PBS's own id for ours: `13[4].head` for `13[].head_4`."""
-    array, element = split(job)
-    return array if element is None else array.replace("[]", f"[{element}]", 1)
 
 
 def jobs(stdout: str) -> list[Job]:

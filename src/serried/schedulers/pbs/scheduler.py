@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from serried import shell
 from serried.contract import files
+from serried.contract.environment import scrub
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
+from serried.contract.links import Commands
 from serried.plan import Plan
 from serried.schedulers import patience
 from serried.schedulers.cache import Cache
-from serried.schedulers.environment import scrub
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
 from serried.schedulers.pbs import options, parse, reasons
@@ -44,8 +45,13 @@ class Pbs:
     def calls(self) -> Mapping[str, int]:
         return self._calls
 
-    def submission(self, plan: Plan, token: str, environment: Mapping[str, str]) -> Submission:
-        return options.submission(plan, token, environment)
+    def submission(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    ) -> Submission:
+        return options.submission(plan, token, environment, after=after, element=element)
+
+    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - all is in the file
+        return options.commands(plan)
 
     def submit(self, submission: Submission) -> str:
         if submission.handover is None:
@@ -100,7 +106,7 @@ class Pbs:
         if not ids:
             return
         self._cache.forget()
-        result = self._query(("qdel", *(parse.spell(job) for job in ids)))
+        result = self._query(("qdel", *ids))
         if result.status and not _only_gone(result.stderr):
             raise SchedulerUnreachable("`qdel` failed; the jobs may still run", details=result.stderr)
 
