@@ -20,6 +20,8 @@ GOLDEN = Path(__file__).parent / "golden"
 PLANS = {
     "slurm": a_plan(root="/scratch/ada"),
     "slurm-array": a_plan(root="/scratch/ada", indices=range(3), gpus=2),
+    "pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
+    "pbs-array": a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2),
     "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
     "hostile": a_plan(root="/tmp/a b'$(id)`id`\"%j", scheduler="local", nodes=1),
 }

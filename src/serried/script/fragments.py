@@ -60,12 +60,15 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some p
 
 # PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
 private=$2 # job.sh TOKEN FILE
+[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
 while IFS= read -r -d '' entry; do
-  case $entry in
-    BASH_FUNC_*%%=*) name=${entry#BASH_FUNC_} && name=${name%%%%*} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
-    [A-Za-z_]*=*) export "${entry?}" ;;
+  name=${entry%%=*}
+  case $name in
+    BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
+    *[!A-Za-z0-9_]*) ;; # no name that a shell could export
+    *) export "${entry?}" ;;
   esac
-done <"$private" || exit 70
+done <"$private"
 PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
 """,
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',

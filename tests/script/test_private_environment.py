@@ -1,0 +1,83 @@
+"""The environment that travels by a private file, through the shell's own reading of it and the agents'."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from building import a_plan
+from serried.agent.handover import Handover
+from serried.agent.work import Work
+from serried.contract.files import read_environment, write_environment
+from serried.contract.layout import RunDirectory
+from serried.script.fragments import FRAGMENTS
+
+HOSTILE = {
+    "PLAIN": "a",
+    "EMPTY": "",
+    "LINES": "one\ntwo\n",
+    "SHELL": "$(id) `id` \"'\\ *",
+    "EQUALS": "a=b=c",
+    "BYTES": "caf\udce9 ☃",
+    "PATH": "/my/bin:/usr/bin:/bin",
+    "BASH_FUNC_module%%": '() {  echo "loaded $1"\n}',
+    "not a name": "dropped by the shell, which could not export it",
+}
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    write_environment(tmp_path / "private", HOSTILE)
+    return tmp_path / "private"
+
+
+def test_only_its_user_can_read_it(given: Path):
+    assert given.stat().st_mode & 0o777 == 0o600
+    assert read_environment(given) == HOSTILE
+
+
+def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_path: Path):
+    script = f"set -- k3f9q2-1 {given}\n{FRAGMENTS['pbs'].cleanup}\nmodule x > loaded\nenv -0 > after"
+    environ = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "1.head"}
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
+    after = read_environment(tmp_path / "after")
+    expected = {name: value for name, value in HOSTILE.items() if name.isidentifier()} | {
+        "PATH": HOSTILE["PATH"] + ":/opt/pbs/bin",  # for PBS's own commands, after the user's
+        "PBS_JOBID": "1.head",
+    }
+    assert {name: after.get(name) for name in expected} == expected
+    assert (tmp_path / "loaded").read_text() == "loaded x\n"
+
+
+def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MODEL", "big")
+    monkeypatch.setenv("PBS_NODENUM", "0")
+    plan = a_plan(root=tmp_path).to_json()
+    handover = Handover(str(tmp_path / "private"), Work(RunDirectory(tmp_path), plan, None, 3))
+    handover.write({"SERRIED_KEY": "secret"})
+    assert handover.path == tmp_path / "private-3"
+    program = (
+        "import json, os, sys; from serried.agent import handover\n"
+        "handover.take(sys.argv[1]); print(json.dumps(dict(os.environ)))"
+    )
+    source = str(Path(__file__).parents[2] / "src")
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(handover.path)],
+        env={"PATH": os.defpath, "PBS_NODENUM": "1", "OWN": "gone", "PYTHONPATH": source},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found = json.loads(told.stdout)
+    assert {name: found.get(name) for name in ("MODEL", "SERRIED_KEY", "PBS_NODENUM", "OWN")} == {
+        "MODEL": "big",
+        "SERRIED_KEY": "secret",
+        "PBS_NODENUM": "1",
+        "OWN": None,
+    }
+    handover.remove()
+    assert not handover.path.exists()
