@@ -32,6 +32,8 @@ class Bench:
     """Seconds in the shortest time limit that it keeps."""
     warns: bool = True
     """Whether it tells a job before its limit; where not, the agents' own clock does alone."""
+    knows_elements: bool = True
+    """Whether a job can wait for one element of an array."""
     submitted: list[str] = field(default_factory=list)
 
     def plan(self, script: str, **more) -> Plan:
@@ -96,7 +98,8 @@ def bench(
     monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.1)
     getattr(_Prepare, request.param)(request)
     name = request.param if request.param in schedulers.NAMES else "slurm"
-    made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, LIMITS[request.param], request.param != "pbs")
+    made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, LIMITS[request.param])
+    made.warns = made.knows_elements = name != "pbs"
     yield made
     made.scheduler.cancel(made.submitted)
     for job in made.submitted:

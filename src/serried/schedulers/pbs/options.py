@@ -50,6 +50,11 @@ def submission(
             "PBS lets no job requeue itself: `qrerun` is for operators",
             hint='`continue = "prequeued"` in `[limit]` or, where compute nodes may submit, "successor"',
         )
+    if plan.has_links and plan.limit.form == names.SUCCESSOR and _is_array(plan, ""):
+        raise UsageError(
+            "PBS lets no job wait for one element of an array",
+            hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',
+        )
     # One file for all jobs of the run: they get the same environment.
     handover = Path(plan.site.private) / plan.run
     words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
