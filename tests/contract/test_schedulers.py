@@ -166,7 +166,8 @@ def test_a_token_that_nobody_submitted_finds_nothing(bench):
 
 def test_a_job_that_is_not_known_is_absent_and_spoils_nothing(bench):
     job = bench.submit(bench.plan("sleep 600"))
-    assert set(bench.scheduler.poll([job, "999999", job_of(job.replace(job.partition(".")[0], "999999"), 3)])) == {(job, None)}
+    unknown = job.replace(job.partition(".")[0], "999999")
+    assert set(bench.scheduler.poll([job, unknown, job_of(unknown, 3)])) == {(job, None)}
 
 
 def after(bench, plan, job, element=""):

@@ -17,7 +17,9 @@ D = "/scratch/digits/train/k3f9q2"
 
 def plan_with(**allocation):
     plan = a_plan(
-        root="/scratch", scheduler="pbs", **{"nodes": 1, "cpus": 2, "memory_mb": None, "time_seconds": 3600, **allocation}
+        root="/scratch",
+        scheduler="pbs",
+        **{"nodes": 1, "cpus": 2, "memory_mb": None, "time_seconds": 3600, **allocation},
     )
     return replace(plan, site=replace(plan.site, private="/home/ada/private"))
 
@@ -70,7 +72,9 @@ def test_everything_that_can_be_asked_for_is_on_argv():
 
 
 def test_the_environment_is_in_a_private_file_and_not_on_argv():
-    submission = options.submission(plan_with(), "k3f9q2-1", {"KEY": "secret", "PBS_JOBID": "1.head", "SLURM_JOB_ID": "2"})
+    submission = options.submission(
+        plan_with(), "k3f9q2-1", {"KEY": "secret", "PBS_JOBID": "1.head", "SLURM_JOB_ID": "2"}
+    )
     assert submission.handover == Path("/home/ada/private/k3f9q2")
     assert submission.environment == {"KEY": "secret"}
     assert "secret" not in " ".join(submission.argv)

@@ -24,7 +24,12 @@ def test_a_recorded_answer_is_read_as_it_stands():
         ("87.pbshead", None): (names.FAILED, None, 9, ""),
         ("88.pbshead", None): (names.CANCELLED, None, None, ""),
         ("89.pbshead", None): (names.TIMEOUT, None, None, ""),
-        ("90.pbshead", None): (names.CANCELLED, None, None, "it never ran: what it depended on did not go as it was to"),
+        ("90.pbshead", None): (
+            names.CANCELLED,
+            None,
+            None,
+            "it never ran: what it depended on did not go as it was to",
+        ),
         ("91.pbshead", None): (names.CANCELLED, None, 15, ""),
         ("92[].pbshead", 0): (names.COMPLETED, 0, None, ""),
         ("92[].pbshead", 1): (names.FAILED, 1, None, ""),
@@ -108,7 +113,7 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
         ),
         (
             "Can Never Run: Insufficient amount of resource: ncpus (R: 9 A: 8 T: 8)",
-            "no node can ever give what it asks for; ask for less: ncpus (R: 9 A: 8 T: 8)",
+            "no node can ever give what it asks for: ncpus (R: 9 A: 8 T: 8)",
         ),
         ("Not Running: [odd] words", "PBS says `Not Running: [odd] words`"),
     ],

@@ -37,7 +37,7 @@ class Handover:
 
 
 def forget(work: Work) -> None:
-    """The run is over, and nobody needs its environment any more. Elements share it: there a reader of the end removes it."""
+    """The run is over: nobody needs its environment any more. Elements share it; a reader of their end removes it."""
     private = work.plan["site"].get("private")
     if private and work.element is None:
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCAL = "local"
+SLURM = "slurm"
 FOLDER = Path(__file__).parent
 
 

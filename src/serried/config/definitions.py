@@ -204,7 +204,7 @@ class Cluster:
     kill_wait: int = key(values.DURATION, "From the scheduler's TERM to its KILL.", default="30s", value=30)
     hides_gpus: bool | None = key(
         values.BOOLEAN,
-        "Whether PBS lets a job see none but its own GPUs, as its cgroup hook does. Else jobs with GPUs take whole nodes.",
+        "Whether PBS hides the GPUs of other jobs, as its cgroup hook does. Else jobs with GPUs take whole nodes.",
         default="false",
     )
     private: str = key(

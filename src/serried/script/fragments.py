@@ -73,7 +73,7 @@ PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
 """,
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
     element='"${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}"',
-    head_options="--hosts \"$(awk '!seen[$0]++' \"$PBS_NODEFILE\" | paste -sd, -)\" "
+    head_options='--hosts "$(awk \'!seen[$0]++\' "$PBS_NODEFILE" | paste -sd, -)" '
     '--node-variable PBS_NODENUM --environment "$private"',
     functions="",
     again="""\

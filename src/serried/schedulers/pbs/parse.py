@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from serried.contract import names
 from serried.schedulers.interface import Job
@@ -29,7 +30,7 @@ STATES = {
     "U": names.RUNNING,
     "E": names.RUNNING,
 }
-"""PBS's letters and ours, but for what has ended: F, M, X. `R` also stands for a job that was deleted and still ends."""
+"""PBS's letters and ours, but for what has ended: F, M, X. `R` is also a job that was deleted and still ends."""
 
 DELETED = "91"
 """The substate of a job that `qdel` ended, in the history."""
@@ -89,37 +90,35 @@ def attributes_of(stdout: str) -> Iterator[tuple[str, Attributes]]:
 def _job(identity: str, attributes: Attributes) -> Job:
     job, element = split(identity)
     letter = attributes.get("job_state", "")
-    state = STATES.get(letter)
     told = _variable(attributes, names.ELEMENT)
-    base = {
-        "id": job,
-        "element": int(told) if element is None and told.isdecimal() else element,
-        "raw": letter,
-        "nodes": _nodes(attributes.get("exec_host", "")),
-        "restarts": max(0, _number(attributes.get("run_count", "")) - 1),
-    }
-    if state is not None:
-        reason = attributes.get("comment", "") if state == names.PENDING else ""
-        return Job(**base, state=state, reason=reason or _hold(attributes))
-    if letter not in ("F", "X"):
-        return Job(**base, state=names.UNKNOWN)
-    return _ended(base, attributes)
+    found = Job(
+        id=job,
+        element=int(told) if element is None and told.isdecimal() else element,
+        state=STATES.get(letter, names.UNKNOWN),
+        raw=letter,
+        nodes=_nodes(attributes.get("exec_host", "")),
+        restarts=max(0, _number(attributes.get("run_count", "")) - 1),
+    )
+    if letter in ("F", "X"):
+        return _ended(found, attributes)
+    waits = found.state == names.PENDING
+    return replace(found, reason=attributes.get("comment", "") or _hold(attributes)) if waits else found
 
 
-def _ended(base: dict[str, object], attributes: Attributes) -> Job:
+def _ended(job: Job, attributes: Attributes) -> Job:
     """Without an Exit_status it never ran, whatever its substate says: a failed dependency leaves one of success."""
     ended = _epoch(attributes)
     text = attributes.get("Exit_status", "")
     if not re.fullmatch(r"-?\d+", text):
         reason = NEVER if attributes.get("Hold_Types") == "s" else ""
-        return Job(**base, state=names.CANCELLED, ended=ended, reason=reason)  # type: ignore[arg-type]
+        return replace(job, state=names.CANCELLED, ended=ended, reason=reason)
     status = int(text)
     state = ENDS.get(status, names.FAILED if status else names.COMPLETED)
     if attributes.get("substate") == DELETED:
         state = names.CANCELLED
     signal = status - SIGNALLED if status > SIGNALLED else None
     code = status if 0 <= status < SIGNALLED else None
-    return Job(**base, state=state, ended=ended, exit_code=code, signal=signal)  # type: ignore[arg-type]
+    return replace(job, state=state, ended=ended, exit_code=code, signal=signal)
 
 
 def _hold(attributes: Attributes) -> str:

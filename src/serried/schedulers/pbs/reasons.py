@@ -8,7 +8,10 @@ REASONS = (
     ("dependency", "it waits for another job to end"),
     ("held (*", "it is held; `qrls` lets it go"),
     ("Can Never Run: Not enough total nodes*", "it asks for more nodes than there are; it never starts like this"),
-    ("Can Never Run: Insufficient amount of resource: *", "no node can ever give what it asks for; ask for less: {rest}"),
+    (
+        "Can Never Run: Insufficient amount of resource: *",
+        "no node can ever give what it asks for: {rest}",
+    ),
     ("Can Never Run*", "it asks for what this site cannot give; it never starts like this"),
     ("Not Running: Insufficient amount of resource: *", "what it asks for is in use: {rest}"),
     ("Not Running: Insufficient amount of queue resource*", "its queue has given out all that it may: {rest}"),
@@ -24,7 +27,7 @@ REASONS = (
     ("Not Running: No available resources*", "not enough nodes are free"),
     ("Job held*", "it is held: {rest}"),
     ("", "PBS has not looked at it yet"),
-)
+)  # fmt: skip
 
 
 def explain(reason: str) -> str:

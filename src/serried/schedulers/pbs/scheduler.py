@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from serried import shell
 from serried.contract import files
 from serried.contract.environment import scrub
-from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
 from serried.contract.links import Commands
+from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.schedulers import patience
 from serried.schedulers.cache import Cache
@@ -123,7 +123,9 @@ class Pbs:
     def _query(self, argv: Sequence[str]) -> shell.Result:
         self._calls[argv[0]] += 1
         try:
-            return shell.run(argv, timeout=self._timeout or QUERY_TIMEOUT_SECONDS, env={**scrub(os.environ), "LC_ALL": "C"})
+            return shell.run(
+                argv, timeout=self._timeout or QUERY_TIMEOUT_SECONDS, env={**scrub(os.environ), "LC_ALL": "C"}
+            )
         except shell.TimedOut as late:
             raise SchedulerUnreachable(late.message, details=late.details) from late
 
