@@ -103,13 +103,8 @@ class Record:
         document = {**end, "schema": SCHEMA, "run": self.id, "summary": dataclasses.asdict(self.summary)}
         write_json(self.directory.exit, document)
         self._end = document
-        self._forget_environment()
-
-    def _forget_environment(self) -> None:
-        """Remove the private file by which a scheduler's jobs got it, secrets included; most have none."""
-        with contextlib.suppress(RecordUnreadable, OSError):
-            if self.plan.site.private:
-                (Path(self.plan.site.private) / self.id).unlink()
+        with contextlib.suppress(RecordUnreadable, OSError):  # the jobs' environment, where it needed a file
+            (Path(self.plan.site.private) / self.id).unlink()
 
     @functools.cached_property
     def where(self) -> RunDirectory:
