@@ -38,10 +38,8 @@ class Handover:
 
 def forget(work: Work) -> None:
     """The run is over: nobody needs its environment any more. Elements share it; a reader of their end removes it."""
-    private = work.plan["site"].get("private")
-    if private and work.element is None:
-        with contextlib.suppress(OSError):
-            (Path(private) / str(work.plan["run"])).unlink()
+    if work.element is None:
+        files.forget_environment(str(work.plan["site"].get("private", "")), str(work.plan["run"]))
 
 
 def words(node_variable: str, path: Optional[Path]) -> List[str]:

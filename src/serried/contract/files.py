@@ -83,6 +83,13 @@ def read_environment(path: Path) -> Dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
 
 
+def forget_environment(folder: str, run: str) -> None:
+    """Remove what was written for the jobs of `run`, if anything was."""
+    if folder:
+        with contextlib.suppress(OSError):
+            (Path(folder) / run).unlink()
+
+
 class Journal:
     """Appends JSON objects to a file, one a line, each by a single write."""
 

@@ -103,8 +103,8 @@ class Record:
         document = {**end, "schema": SCHEMA, "run": self.id, "summary": dataclasses.asdict(self.summary)}
         write_json(self.directory.exit, document)
         self._end = document
-        with contextlib.suppress(RecordUnreadable, OSError):  # the jobs' environment, where it needed a file
-            (Path(self.plan.site.private) / self.id).unlink()
+        with contextlib.suppress(RecordUnreadable):
+            forget_environment(self.plan.site.private, self.id)
 
     @functools.cached_property
     def where(self) -> RunDirectory:
