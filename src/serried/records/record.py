@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from serried.contract import SCHEMA
+from serried.contract import SCHEMA, files
 from serried.contract.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.contract.layout import RecordDirectory, RunDirectory, state_directory
 from serried.contract.links import element_of
@@ -104,7 +104,7 @@ class Record:
         write_json(self.directory.exit, document)
         self._end = document
         with contextlib.suppress(RecordUnreadable):
-            forget_environment(self.plan.site.private, self.id)
+            files.forget_environment(self.plan.site.private, self.id)
 
     @functools.cached_property
     def where(self) -> RunDirectory:
