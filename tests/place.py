@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
+"""Tests run on PBS only where there is one: no package brings it. (Slurm's wrappers have no pbsdsh.)"""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shlex
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
+from place import HAS_PBS
 from serried import schedulers
 from serried.contract import names
 from serried.plan import Limit, Plan
@@ -86,8 +86,6 @@ LIMITS = {"local": 4, "fake": 60, "lab": 60, "pbs": 5}
 WAITING = {"slurm": ("--begin=now+1hour",), "pbs": ("-h",)}
 """Options that keep a job from starting."""
 
-HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
-"""No package brings PBS, so it is among the backends only where there is one. (Slurm's wrappers have no pbsdsh.)"""
 BACKENDS = ["local", "fake", pytest.param("lab", marks=pytest.mark.slurm), *(["pbs"] if HAS_PBS else [])]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from place import Place, environment
+from place import HAS_PBS, Place, environment
 
 
 @pytest.fixture
@@ -29,7 +29,13 @@ def slurm(project: Path, tmp_path: Path, lab: Any) -> Place:
     return Place("slurm", project, environment(tmp_path, lab.variables))
 
 
-@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+@pytest.fixture
+def pbs(project: Path, tmp_path: Path) -> Place:
+    (tmp_path / "scratch").mkdir()
+    return Place("pbs", project, environment(tmp_path, {}))
+
+
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm), *(["pbs"] if HAS_PBS else [])])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Each test that takes it runs twice: on this machine, and on Slurm."""
+    """Each test that takes it runs on this machine and on Slurm; by hand, on a PBS too."""
     return request.getfixturevalue(request.param)

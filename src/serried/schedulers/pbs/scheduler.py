@@ -24,6 +24,10 @@ from serried.schedulers.pbs import options, parse, reasons
 SUBMIT_TIMEOUT_SECONDS = 60.0
 QUERY_TIMEOUT_SECONDS = 45.0
 
+FEW = 32
+"""Jobs that are asked about one by one. `qstat` opens a connection for each, from a privileged port, of which there are
+few: with more it waits for half a minute (seen with 150). So then it is asked for all that there are."""
+
 UNKNOWN_JOB = 153
 HAS_FINISHED = 35
 UNREACHABLE = (162, 255)
@@ -84,11 +88,13 @@ class Pbs:
         mine = self._query(("qselect", "-x", "-u", _user(), *window))
         if mine.status:
             raise SchedulerUnreachable("PBS does not answer `qselect`", details=mine.stderr)
-        ids = mine.stdout.split()
-        if not ids:
-            return None
-        pairs = parse.named(self._qstat(ids))
-        return next((job for job, name in reversed(pairs) if names_token(name, token)), None)
+        newest_first = mine.stdout.split()[::-1]
+        for start in range(0, len(newest_first), FEW):
+            pairs = parse.named(self._qstat(newest_first[start : start + FEW]))
+            found = [job for job, name in pairs if names_token(name, token)]
+            if found:
+                return found[0]
+        return None
 
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
         if not ids:
@@ -115,7 +121,7 @@ class Pbs:
 
     def _qstat(self, ids: Sequence[str]) -> str:
         """All about these jobs and their elements, ended ones included. One that is unknown fails the call only."""
-        result = self._query(("qstat", "-x", "-t", "-f", "-w", *ids))
+        result = self._query(("qstat", "-x", "-t", "-f", "-w", *(ids if len(ids) <= FEW else ())))
         if result.status not in GONE:
             raise SchedulerUnreachable("PBS does not answer `qstat`", details=result.stderr)
         return result.stdout
