@@ -90,9 +90,7 @@ class Head:
         from serried.agent import snapshot
 
         try:
-            snapshot.unpack(self.work)
-            for folder in (self.work.place.checkpoints, self.work.place.results):
-                files.make_directory(folder, self.work.directory_mode)
+            snapshot.prepare(self.work)
         except OSError as error:
             self._fail_launch(f"cannot prepare the source: {error}")
 

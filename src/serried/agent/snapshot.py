@@ -8,6 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from serried.agent.work import Work
+from serried.contract import files
+
+
+def prepare(work: Work) -> None:
+    """All that ranks will find in the run directory: the source, and folders to write to. Raises OSError."""
+    unpack(work)
+    for folder in (work.place.checkpoints, work.place.results):
+        files.make_directory(folder, work.directory_mode)
 
 
 def unpack(work: Work) -> None:
