@@ -8,7 +8,8 @@ BIN := $(CURDIR)/.venv/bin
 # Pins what is installed and also what builds it. -qq: of pip's words only the errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin
-PYTEST_ARGS ?= -n 2
+# Many tests wait for Slurm: three at a time keep two cores busy.
+PYTEST_ARGS ?= -n 3 --dist worksteal
 
 .PHONY: help
 help: ## say what can be made

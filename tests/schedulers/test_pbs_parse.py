@@ -48,6 +48,7 @@ def test_a_recorded_answer_is_read_as_it_stands():
 def test_it_says_where_and_when():
     jobs = {job.id: job for job in parse.jobs(RECORDED) if job.element in (None, 5)}
     assert (jobs["94.pbshead"].nodes, jobs["94.pbshead"].restarts) == (("pbsn1", "pbsn2"), 0)
+    assert (jobs["94.pbshead"].name, jobs["85.pbshead"].name) == ("runs", "ok")
     assert jobs["85.pbshead"].ended == 1795275131.0
 
 

@@ -98,6 +98,7 @@ def _job(identity: str, attributes: Attributes) -> Job:
         raw=letter,
         nodes=_nodes(attributes.get("exec_host", "")),
         restarts=max(0, _number(attributes.get("run_count", "")) - 1),
+        name=attributes.get("Job_Name", ""),
     )
     if letter in ("F", "X"):
         return _ended(found, attributes)
