@@ -91,6 +91,8 @@ cluster.root                   /data/serried                                    
 cluster.python                 found on the node                                   default
 cluster.gpu_option             gres                                                default
 cluster.kill_wait              30s                                                 profile `local`
+cluster.hides_gpus             false                                               default
+cluster.private                ~/.local/state/serried/private on pbs               default
 cluster.gpus_per_node          0                                                   this machine
 cluster.cpus_per_node          8                                                   this machine
 cluster.gpu_types              not checked                                         default
@@ -139,6 +141,7 @@ def test_clusters_are_listed_and_ours_is_marked():
    cedar    slurm      shipped with Serried
    ibex     slurm      shipped with Serried
 *  local    local      shipped with Serried
+   pbs      pbs        shipped with Serried
    plai     slurm      shipped with Serried
    satori   slurm      shipped with Serried
    slurm    slurm      shipped with Serried

@@ -116,6 +116,12 @@ def test_a_job_without_a_limit_asks_for_none():
     assert not any(word.startswith("walltime") for word in after(plan_with(time_seconds=None), "-l"))
 
 
+def test_without_a_private_place_for_the_environment_nothing_is_submitted():
+    plan = plan_with()
+    with pytest.raises(UsageError, match="does not say where else they may go"):
+        argv(replace(plan, site=replace(plan.site, private="")))
+
+
 @pytest.mark.parametrize("root", ["/scratch/é", "/scratch/a\nb"])
 def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
     plan = plan_with()

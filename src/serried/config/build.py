@@ -12,7 +12,6 @@ from serried.config.definitions import Cluster, Environment, Experiment, Limit, 
 from serried.config.document import Keys
 from serried.config.sources import Files, Origin, Setting
 from serried.config.values import BadValue
-from serried.contract.layout import state_directory
 from serried.errors import ConfigError, UsageError
 
 Made = TypeVar("Made")
@@ -40,7 +39,8 @@ class Builder:
         place = ("clusters", self._cluster)
         given = self._values(definitions.keys(Cluster), place)
         given["root"] = self._root(given)
-        given["private"] = self._private(given)
+        if given.get("private"):
+            given["private"] = self._expanded("private", given["private"])
         named = {where[3]: None for where in self._settings if where[:3] == (*place, "partitions")}
         partitions = {name: self._table(Partition, (*place, "partitions", name)) for name in named}
         return Cluster(
@@ -125,13 +125,9 @@ class Builder:
         return Environment(**given)
 
     def _root(self, given: Mapping[str, Any]) -> str:
-        place = ("clusters", self._cluster, "root")
         scheduler = given.get("scheduler", Cluster.scheduler)
         if given.get("root"):
-            try:
-                root = roots.expand(given["root"], self._environ)
-            except BadValue as error:
-                raise self._wrong(place, f"`root` {error}") from None
+            root = self._expanded("root", given["root"])
         else:
             root, reason = roots.default(scheduler, self._environ)
             self.origins["cluster.root"] = Origin("default", reason)
@@ -142,13 +138,12 @@ class Builder:
             )
         return root
 
-    def _private(self, given: Mapping[str, Any]) -> str:
-        if not given.get("private"):
-            return str(state_directory(self._environ) / "private")
+    def _expanded(self, key: str, text: str) -> str:
+        """A path of the cluster's, its variables filled in."""
         try:
-            return roots.expand(given["private"], self._environ)
+            return roots.expand(text, self._environ)
         except BadValue as error:
-            raise self._wrong(("clusters", self._cluster, "private"), f"`private` {error}") from None
+            raise self._wrong(("clusters", self._cluster, key), f"`{key}` {error}") from None
 
     def _wrong(self, place: Keys, message: str, hint: str | None = None) -> UsageError:
         setting = self._settings.get(place)

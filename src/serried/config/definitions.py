@@ -211,7 +211,7 @@ class Cluster:
         values.TEXT,
         "Where the environment of a job goes, in a file that only you can read, on a scheduler that shows "
         "variables to everybody (PBS). Compute nodes must see it. May name variables.",
-        default="`$XDG_STATE_HOME/serried/private`",
+        default="`~/.local/state/serried/private` on `pbs`",
         value="",
     )
     local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")

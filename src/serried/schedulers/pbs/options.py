@@ -55,6 +55,11 @@ def submission(
             "PBS lets no job wait for one element of an array",
             hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',
         )
+    if not plan.site.private:
+        raise UsageError(
+            f"PBS shows a job's variables to everybody, and `{plan.site.name}` does not say where else they may go",
+            hint=f'in `[clusters.{plan.site.name}]`: private = "~/.local/state/serried/private"',
+        )
     # One file for all jobs of the run: they get the same environment.
     handover = Path(plan.site.private) / plan.run
     words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
