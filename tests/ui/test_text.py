@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.ui.text import ago, duration, fit, harmless, overwritten, pad, printable, width
+from serried.ui.text import ago, duration, fit, harmless, memory, overwritten, pad, printable, width
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,8 @@ def test_what_was_fitted_is_never_wider(text, columns):
 def test_what_is_cut_says_so():
     assert fit("abcdef", 4) == "abc…"
     assert fit("漢字漢字", 4) == "漢…"
+
+
+@pytest.mark.parametrize(("megabytes", "words"), [(0, "all memory"), (200, "200 MiB"), (20480, "20 GiB")])
+def test_memory_is_in_the_largest_whole_unit(megabytes: int, words: str):
+    assert memory(megabytes) == words

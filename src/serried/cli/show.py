@@ -23,7 +23,7 @@ from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
 from serried.ui.plan_lines import goes_on, settings_text
-from serried.ui.text import duration, local_time, printable
+from serried.ui.text import duration, local_time, memory, printable
 
 _LABEL = 11
 
@@ -159,7 +159,7 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
         each.append(f"{allocation.gpus} {allocation.gpu_type or ''} GPUs".replace("  ", " "))
     each.append(f"{allocation.cpus} CPUs")
     if allocation.memory_mb is not None:
-        each.append(f"{allocation.memory_mb} MiB" if allocation.memory_mb else "all memory")
+        each.append(memory(allocation.memory_mb))
     nodes = "1 node" if allocation.nodes == 1 else f"{allocation.nodes} nodes, each"
     return f"{nodes} with {', '.join(each)}"
 

@@ -11,7 +11,7 @@ from serried.contract.settings import spelled
 from serried.plan import Allocation, Plan
 from serried.snapshot import Revision, Survey
 from serried.snapshot.size import spell
-from serried.ui.text import duration
+from serried.ui.text import duration, memory
 
 FILES_PER_ATTEMPT = 4
 """Claim, requests, events and end; then each node's events, and a log for each rank."""
@@ -83,11 +83,10 @@ def _node(allocation: Allocation, defaults: tuple[str, ...]) -> str:
         return "*" if f"resources.{key}" in defaults else ""
 
     gpus = _count(allocation.gpus, f"{allocation.gpu_type} GPU" if allocation.gpu_type else "GPU") + star("gpus")
-    memory = {None: "memory as the cluster gives", 0: "all memory"}.get(
-        allocation.memory_mb, f"{(allocation.memory_mb or 0) / 1024:g} GiB"
-    )
+    given = allocation.memory_mb
+    amount = "memory as the cluster gives" if given is None else memory(given)
     whole = "alone on it, " if allocation.exclusive else ""
-    return f"{whole}{gpus}, {_count(allocation.cpus, 'CPU')}{star('cpus')}, {memory}{star('mem')}"
+    return f"{whole}{gpus}, {_count(allocation.cpus, 'CPU')}{star('cpus')}, {amount}{star('mem')}"
 
 
 def _ranks(plan: Plan) -> str:

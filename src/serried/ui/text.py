@@ -124,3 +124,10 @@ def local_time(seconds: float | None) -> str:
         return dt.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - the reader's own
     except (ValueError, OverflowError, OSError):
         return "-"
+
+
+def memory(megabytes: int) -> str:
+    """`20 GiB`, `100 MiB`; 0 is all that a node has."""
+    if not megabytes:
+        return "all memory"
+    return f"{megabytes} MiB" if megabytes % 1024 else f"{megabytes // 1024} GiB"
