@@ -60,6 +60,7 @@ class Pbs:
     def submit(self, submission: Submission) -> str:
         if submission.handover is None:
             raise ValueError("PBS shows a job's variables to everybody: they need a file")
+        is_shared = submission.handover.exists()  # by an earlier job of the run, which still needs it
         files.make_directory(submission.handover.parent)
         files.write_environment(submission.handover, submission.environment)
         self._calls["qsub"] += 1
@@ -77,7 +78,7 @@ class Pbs:
         if job is not None:
             return job
         failure = _failure(result)
-        if not isinstance(failure, SubmissionUncertain):
+        if not is_shared and not isinstance(failure, SubmissionUncertain):
             with contextlib.suppress(OSError):
                 submission.handover.unlink()
         raise failure
