@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from serried import shell
@@ -15,14 +14,11 @@ from serried.contract.environment import scrub
 from serried.contract.links import Commands
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
-from serried.schedulers import patience
 from serried.schedulers.cache import Cache
+from serried.schedulers.calls import Calls
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
 from serried.schedulers.pbs import options, parse, reasons
-
-SUBMIT_TIMEOUT_SECONDS = 60.0
-QUERY_TIMEOUT_SECONDS = 45.0
 
 FEW = 32
 """Jobs that are asked about one by one. `qstat` opens a connection for each, from a privileged port, of which there are
@@ -41,13 +37,12 @@ class Pbs:
     name = "pbs"
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
-        self._timeout = timeout or patience.asked()
+        self._run = Calls(timeout)
         self._cache = cache or Cache.of("pbs", os.environ.get("PBS_SERVER", ""), os.uname().nodename)
-        self._calls: Counter[str] = Counter()
 
     @property
     def calls(self) -> Mapping[str, int]:
-        return self._calls
+        return self._run.counts
 
     def submission(
         self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
@@ -63,17 +58,7 @@ class Pbs:
         is_shared = submission.handover.exists()  # by an earlier job of the run, which still needs it
         files.make_directory(submission.handover.parent)
         files.write_environment(submission.handover, submission.environment)
-        self._calls["qsub"] += 1
-        try:
-            result = shell.run(
-                submission.argv,
-                timeout=self._timeout or SUBMIT_TIMEOUT_SECONDS,
-                env=scrub(os.environ),
-                umask=submission.umask,
-            )
-        except shell.TimedOut as late:
-            message = "`qsub` did not answer in time; the job may have been accepted"
-            raise SubmissionUncertain(message, details=late.details) from late
+        result = self._run.deliver(submission.argv, scrub(os.environ), submission.umask)
         job = parse.submitted_id(result.stdout)
         if job is not None:
             return job
@@ -128,13 +113,7 @@ class Pbs:
         return result.stdout
 
     def _query(self, argv: Sequence[str]) -> shell.Result:
-        self._calls[argv[0]] += 1
-        try:
-            return shell.run(
-                argv, timeout=self._timeout or QUERY_TIMEOUT_SECONDS, env={**scrub(os.environ), "LC_ALL": "C"}
-            )
-        except shell.TimedOut as late:
-            raise SchedulerUnreachable(late.message, details=late.details) from late
+        return self._run.ask(argv, {**scrub(os.environ), "LC_ALL": "C"})
 
 
 def _user() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from serried import shell
@@ -18,16 +17,12 @@ from serried.errors import (
     SubmissionUncertain,
 )
 from serried.plan import Plan
-from serried.schedulers import patience
 from serried.schedulers.cache import Cache
+from serried.schedulers.calls import Calls
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
 from serried.schedulers.slurm import options, parse, reasons
 from serried.schedulers.slurm.answers import Outcome, classify
-
-SUBMIT_TIMEOUT_SECONDS = 60.0
-QUERY_TIMEOUT_SECONDS = 45.0
-"""A client gives up by itself after 10 s (18 s for two tries); less than 30 would cut off slow but true answers."""
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
 """How far back `sacct` looks at most: job ids wrap, and a wide window is refused by some sites."""
@@ -39,13 +34,12 @@ class Slurm:
     name = "slurm"
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
-        self._timeout = timeout or patience.asked()
+        self._run = Calls(timeout)
         self._cache = cache or Cache.of("slurm", os.environ.get("SLURM_CONF", ""), os.uname().nodename)
-        self._calls: Counter[str] = Counter()
 
     @property
     def calls(self) -> Mapping[str, int]:
-        return self._calls
+        return self._run.counts
 
     def submission(
         self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
@@ -59,20 +53,7 @@ class Slurm:
         environment = dict(submission.environment)
         if CHOSEN_CLUSTER in os.environ:
             environment.setdefault(CHOSEN_CLUSTER, os.environ[CHOSEN_CLUSTER])
-        # The job's PATH need not be ours, and may be empty.
-        program = shell.which(submission.argv[0]) or submission.argv[0]
-        self._calls["sbatch"] += 1
-        try:
-            result = shell.run(
-                (program, *submission.argv[1:]),
-                timeout=self._timeout or SUBMIT_TIMEOUT_SECONDS,
-                env=environment,
-                umask=submission.umask,
-            )
-        except shell.TimedOut as late:
-            raise SubmissionUncertain(
-                "`sbatch` did not answer in time; the job may have been accepted", details=late.details
-            ) from late
+        result = self._run.deliver(submission.argv, environment, submission.umask)
         job = parse.submitted_id(result.stdout)
         if job is not None:
             return job
@@ -159,11 +140,7 @@ class Slurm:
         return result.stdout
 
     def _query(self, argv: Sequence[str]) -> shell.Result:
-        self._calls[argv[0]] += 1
-        try:
-            return shell.run(argv, timeout=self._timeout or QUERY_TIMEOUT_SECONDS, env=_query_environment())
-        except shell.TimedOut as late:
-            raise SchedulerUnreachable(late.message, details=late.details) from late
+        return self._run.ask(argv, _query_environment())
 
 
 def _query_environment() -> dict[str, str]:
