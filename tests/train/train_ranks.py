@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -80,3 +81,12 @@ def finish_now(processes):
 def run(script, world_size=2, **changes):
     port = free_port()
     return finish(start(script, variables=[of_torch(rank, world_size, port) for rank in range(world_size)], **changes))
+
+
+def answers(ended: Ended):
+    assert ended.status == 0, ended.errors
+    return [json.loads(line) for line in ended.output.splitlines() if line.startswith("[")]
+
+
+def stop_files(tmp_path, count=2):
+    return [{"SERRIED_STOP_FILE": str(tmp_path / f"stop-{number}")} for number in range(count)]
