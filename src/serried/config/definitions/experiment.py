@@ -1,54 +1,14 @@
-"""Every setting there is: its key, kind, default and help, once.
-
-Validation, the command line's flags, `SERRIED_*` variables, `serried config show` and the
-configuration's page are all made from the fields below. A field that is None was not set.
-"""
+"""What an experiment and its project may say."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from serried.config import values
+from serried.config.definitions.key import key
 from serried.config.values import Kind
-
-
-@dataclass(frozen=True)
-class Key:
-    kind: Kind
-    help: str
-    default: str | None = None
-    """What holds when nobody sets it, in words for the reader."""
-
-
-def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None) -> Any:
-    """A dataclass field that can be set in a file: `text` is its help, `value` what it is when nobody sets it."""
-    definition = Key(kind, text, default)
-    if isinstance(value, dict):
-        return field(default_factory=dict, metadata={"key": definition})
-    return field(default=value, metadata={"key": definition})
-
-
-def keys(table: type) -> dict[str, Key]:
-    """The keys of a table, in the order in which they are documented."""
-    return {key_of(f.name): f.metadata["key"] for f in dataclasses.fields(table) if "key" in f.metadata}
-
-
-def key_of(field: str) -> str:
-    """The key that a field holds: a word of Python's own carries an underscore behind it as a field."""
-    return field.removesuffix("_")
-
-
-def values_of(table: Any) -> dict[str, Any]:
-    """What a table that was built holds, by key."""
-    return {key_of(f.name): getattr(table, f.name) for f in dataclasses.fields(table)}
-
-
-def fields_of(table: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values`, by key, as arguments of `table`."""
-    return {f.name: values[key_of(f.name)] for f in dataclasses.fields(table) if key_of(f.name) in values}
 
 
 @dataclass(frozen=True)
@@ -163,65 +123,3 @@ class Project:
         default="`user`",
         value="user",
     )
-
-
-@dataclass(frozen=True)
-class Partition:
-    time: int | None = key(values.DURATION, "Longest time limit.")
-    nodes: int | None = key(values.COUNT, "Most nodes.")
-    gpus: int | None = key(values.COUNT_OR_NONE, "GPUs on each node.")
-
-
-@dataclass(frozen=True)
-class Match:
-    hostname: tuple[str, ...] = key(values.TEXTS, "Patterns (`*`) for the host's name.", value=())
-    environ: Mapping[str, str] = key(values.PATTERNS, "Variables and patterns (`*`) for their values.", value={})
-
-
-@dataclass(frozen=True)
-class Cluster:
-    name: str
-    scheduler: str = key(
-        Kind("`slurm`, `pbs` or `local`", values.choice("slurm", "pbs", "local")),
-        "Who runs the jobs.",
-        default="`slurm`",
-        value="slurm",
-    )
-    root: str = key(
-        values.TEXT,
-        "Where run directories go. May name variables.",
-        default="`$SCRATCH/serried`, `$PSCRATCH/serried`, `/scratch/$USER/serried` or `$HOME/serried`; "
-        "`$XDG_DATA_HOME/serried` on `local`",
-        value="",
-    )
-    python: str | None = key(values.TEXT, "Python 3.9 or later that runs the agent.", default="found on the node")
-    gpu_option: str = key(
-        Kind("`gres` or `gpus-per-node`", values.choice("gres", "gpus-per-node")),
-        "How GPUs are asked of Slurm.",
-        default="`gres`",
-        value="gres",
-    )
-    kill_wait: int = key(values.DURATION, "From the scheduler's TERM to its KILL.", default="30s", value=30)
-    hides_gpus: bool | None = key(
-        values.BOOLEAN,
-        "Whether PBS hides the GPUs of other jobs, as its cgroup hook does. Else jobs with GPUs take whole nodes.",
-        default="false",
-    )
-    private: str = key(
-        values.TEXT,
-        "Where the environment of a job goes, in a file that only you can read, on a scheduler that shows "
-        "variables to everybody (PBS). Compute nodes must see it. May name variables.",
-        default="`~/.local/state/serried/private` on `pbs`",
-        value="",
-    )
-    local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")
-    gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="asked of the cluster")
-    cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")
-    gpu_types: tuple[str, ...] = key(values.TEXTS, "Types of GPUs there are.", default="not checked", value=())
-    default_partition: str | None = key(
-        values.TEXT, "Where jobs go that name no partition.", default="asked of the cluster"
-    )
-    max_time: int | None = key(values.DURATION, "Longest time limit anywhere.", default="not checked")
-    match: Match = field(default_factory=Match)
-    """How it is recognised."""
-    partitions: Mapping[str, Partition] = field(default_factory=dict)

@@ -1,0 +1,26 @@
+"""Every setting there is: its key, kind, default and help, once.
+
+Validation, the command line's flags, `SERRIED_*` variables, `serried config show` and the
+configuration's page are all made from these tables.
+"""
+
+from __future__ import annotations
+
+from serried.config.definitions.cluster import Cluster, Match, Partition
+from serried.config.definitions.experiment import Environment, Experiment, Limit, Project, Resources
+from serried.config.definitions.key import Key, fields_of, keys, values_of
+
+__all__ = [
+    "Cluster",
+    "Environment",
+    "Experiment",
+    "Key",
+    "Limit",
+    "Match",
+    "Partition",
+    "Project",
+    "Resources",
+    "fields_of",
+    "keys",
+    "values_of",
+]

@@ -1,0 +1,10 @@
+"""The plan: one experiment on one cluster with nothing left to decide. Immutable, JSON, printable."""
+
+from __future__ import annotations
+
+from serried.plan.decide import plan
+from serried.plan.model import Plan
+from serried.plan.parts import Array, Environment, Limit, Resume, Site, Source
+from serried.resources import Allocation
+
+__all__ = ["Allocation", "Array", "Environment", "Limit", "Plan", "Resume", "Site", "Source", "plan"]

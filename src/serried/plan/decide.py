@@ -1,0 +1,98 @@
+"""An experiment on a cluster -> the plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from serried.errors import UsageError
+from serried.plan.model import Plan
+from serried.plan.parts import Array, Environment, Limit, Site, Source
+from serried.resources import allocate, left_out
+
+if TYPE_CHECKING:
+    from serried import config
+
+MOST_CONFIG = 100_000
+"""Linux refuses a variable of 128 KiB, its name and what a sweep adds included."""
+
+
+def plan(
+    resolved: config.Resolved, *, run_id: str, created: str, array: Array | None = None, name: str | None = None
+) -> Plan:
+    """Decide all that is left to decide. Pure: the snapshot fills in `source` afterwards.
+
+    Raises UsageError where the request cannot be met on this cluster.
+    """
+    project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
+    allocation = allocate(experiment.resources, cluster)
+    return Plan(
+        run=run_id,
+        name=name or experiment.name,
+        project=project.name,
+        experiment=experiment.name,
+        created=created,
+        command=experiment.command,
+        shell=experiment.shell,
+        seed=experiment.seed,
+        debug=experiment.debug,
+        config=_config(experiment.config),
+        site=_site(cluster),
+        allocation=allocation,
+        source=Source(project.directory, experiment.workdir, project.snapshot),
+        environment=Environment(
+            experiment.environment.env,
+            experiment.environment.secrets,
+            experiment.environment.env_file_names,
+            experiment.environment.inherit,
+            experiment.environment.env_file,
+        ),
+        limit=_limit(experiment.limit, allocation.time_seconds),
+        array=array,
+        defaults=_defaults(resolved, left_out(experiment.resources)),
+        share=project.share,
+    )
+
+
+def _config(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    size = len(json.dumps(told))
+    if size > MOST_CONFIG:
+        raise UsageError(
+            f"`config` is {size:,} bytes of JSON, and a variable holds {MOST_CONFIG:,}",
+            hint="put the long values into a file of the project and name that",
+        )
+    return dict(told)
+
+
+def _site(cluster: config.Cluster) -> Site:
+    return Site(
+        name=cluster.name,
+        scheduler=cluster.scheduler,
+        root=cluster.root,
+        python=cluster.python,
+        gpu_option=cluster.gpu_option,
+        kill_wait_seconds=cluster.kill_wait,
+        local_disk=cluster.local_disk,
+        hides_gpus=bool(cluster.hides_gpus),
+        private=cluster.private,
+    )
+
+
+def _limit(asked: config.Limit, time_seconds: int | None) -> Limit:
+    """The lead is at most a quarter of the time limit: a longer one would warn at birth."""
+    lead = asked.lead if time_seconds is None else min(asked.lead, time_seconds // 4)
+    return Limit(
+        lead_seconds=lead,
+        grace_seconds=asked.grace,
+        silence_seconds=asked.silence,
+        restarts=asked.restarts,
+        form=asked.continue_,
+        notify=asked.notify,
+    )
+
+
+def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys that nobody set, in the order of their definition."""
+    profile = [key for key, origin in resolved.origins.items() if origin.is_default and key.startswith("resources.")]
+    return tuple(dict.fromkeys([*left_out, *profile]))

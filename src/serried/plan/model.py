@@ -1,0 +1,102 @@
+"""The plan itself, and its JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried.contract import SCHEMA, names
+from serried.contract.layout import run_directory
+from serried.plan.parts import Array, Environment, Limit, Resume, Site, Source
+from serried.resources import Allocation
+
+
+@dataclass(frozen=True)
+class Plan:
+    run: str
+    """The run's id."""
+    name: str
+    """What the user calls it: --name, else the experiment's."""
+    project: str
+    experiment: str
+    created: str
+    """UTC, ISO 8601."""
+    command: tuple[str, ...]
+    """The program and its arguments, placeholders unfilled; with `shell` one element, a line for bash."""
+    site: Site
+    allocation: Allocation
+    source: Source
+    shell: bool = False
+    seed: int = 0
+    debug: bool = False
+    """Ranks get the switches that let NCCL and torch.distributed say what they do."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What the training is told, by dotted name; `serried.train.config` and `{config.NAME}` have it."""
+    environment: Environment = field(default_factory=Environment)
+    limit: Limit = field(default_factory=Limit)
+    array: Array | None = None
+    resume: Resume | None = None
+    smoke: int = 0
+    """A smoke test: after how many steps a training saves, loads and leaves; 0 is none."""
+    rerun_of: str | None = None
+    """The run, or the element, whose plan this is too."""
+    defaults: tuple[str, ...] = ()
+    """Keys (`resources.cpus`) that nobody set: Serried's or the cluster's defaults."""
+    share: str = "user"
+    """`user` (0700/0600) or `group` (0750/0640)."""
+    schema: int = SCHEMA
+
+    @property
+    def directory(self) -> str:
+        """The run directory, absolute."""
+        return run_directory(self.site.root, self.project, self.experiment, self.run)
+
+    @property
+    def world_size(self) -> int:
+        return self.allocation.nodes * self.allocation.ranks
+
+    @property
+    def lead_seconds(self) -> int:
+        """How long before the time limit the job is warned; 0 is never."""
+        return 0 if self.allocation.time_seconds is None else self.limit.lead_seconds
+
+    @property
+    def may_requeue(self) -> bool:
+        """Whether the job itself may run again."""
+        return self.limit.restarts > 0 and self.limit.form == names.REQUEUE
+
+    @property
+    def has_links(self) -> bool:
+        """Whether further attempts are further jobs."""
+        return self.limit.restarts > 0 and self.limit.form != names.REQUEUE
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        """The plan that `to_json` wrote, of this or an earlier schema. Raises ValueError on a later one."""
+        if value.get("schema", 0) > SCHEMA:
+            raise ValueError(f"this plan has schema {value['schema']}; this Serried reads up to {SCHEMA}")
+        return typing.cast("Plan", _build(cls, value))
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Make `value`, read from JSON, an instance of `kind`. Unknown keys (a later minor version's) are dropped."""
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        choices = [choice for choice in typing.get_args(kind) if choice is not type(None)]
+        tuples = [choice for choice in choices if typing.get_origin(choice) is tuple]
+        return _build(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        known = {f.name: _build(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value}
+        return typing.cast("Any", kind)(**known)
+    if typing.get_origin(kind) is tuple:
+        return tuple(value)
+    return value

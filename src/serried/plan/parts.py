@@ -1,0 +1,103 @@
+"""The parts of a plan: what each says of the job, for the script, the agent and the readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serried.contract import names
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What ranks inherit. Values of secrets are never here, only their names."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    env_file: tuple[str, ...] = ()
+    """Names that the env_file defines; their values travel like secrets."""
+    inherit: str | tuple[str, ...] = "all"
+    """`all`, `none`, or the names to take from the submitting shell."""
+    env_file_path: str | None = None
+    """Absolute."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    lead_seconds: int = 60
+    """How long before the time limit ranks are told."""
+    grace_seconds: int = 30
+    """Between TERM and KILL."""
+    silence_seconds: int | None = None
+    """No output from any rank for so long is a failure; None is off."""
+    restarts: int = 0
+    """How many further attempts the run may have."""
+    form: str = names.REQUEUE
+    """How the next one comes about: `requeue`, `successor` or `prequeued`."""
+    notify: str | None = None
+    """A signal that goes to ranks with the request to save and leave, `USR1` say; None sends nothing."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What code the ranks run."""
+
+    directory: str
+    """The project's folder on the submitting side, absolute."""
+    workdir: str = "."
+    """Where ranks start, relative to the project's folder."""
+    snapshot: bool = True
+    """False: run in `directory` itself."""
+    archive: str | None = None
+    """Path of the tar to unpack."""
+    links: tuple[str, ...] = ()
+    """Top-level entries of the project that the unpacked tree links to."""
+    python_path: tuple[str, ...] = ()
+    """Folders (relative to the tree) put before PYTHONPATH: editable installs redirected to the snapshot."""
+
+
+@dataclass(frozen=True)
+class Array:
+    indices: tuple[int, ...]
+    parallel: int | None = None
+    """How many elements may run at once; None leaves it to the scheduler."""
+    each: bool = False
+    """True: element I runs line I of commands.json; False: all run the plan's command."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What a run begins from, where it has no checkpoint of its own yet."""
+
+    checkpoints: tuple[str, ...]
+    """Absolute paths: one for each element of the array in its order, or one for all; empty for one without."""
+    run: str | None = None
+    """The run, or the element (`k3f9q2/17`), whose they are."""
+
+    def __str__(self) -> str:
+        if len(self.checkpoints) > 1:
+            return f"{self.run}, each element from its own"
+        path = self.checkpoints[0]
+        return f"{self.run}, {path.rpartition('/')[2]}" if self.run else path
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the script and the agent must know about the cluster."""
+
+    name: str
+    scheduler: str
+    root: str
+    """Where run directories go, absolute."""
+    python: str | None = None
+    """Runs the agent on compute nodes; None looks for python3 there."""
+    gpu_option: str = "gres"
+    """`gres` or `gpus-per-node`."""
+    kill_wait_seconds: int = 30
+    """Between the scheduler's TERM and its KILL."""
+    local_disk: str | None = None
+    """Node-local scratch; may name environment variables of the node."""
+    hides_gpus: bool = False
+    """Whether PBS lets a job see none but its own GPUs."""
+    private: str = ""
+    """Where a job's environment goes in files that only its user can read, on schedulers that show it; absolute."""
