@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +56,21 @@ def show(name: str | None, *, as_json: bool) -> None:
     if as_json:
         console.out_json({"schema": SCHEMA, "cluster": _value(cluster)})
         return
-    rows = [[key, text, _origin(resolved, f"cluster.{key}")] for key, text in _texts(cluster).items()]
-    rows += [
-        [f"resources.{key}", text, _origin(resolved, f"resources.{key}")]
-        for key, text in _texts(resolved.experiment.resources).items()
-    ]
+    rows = [[key, text, _origin(resolved, f"cluster.{key}", key)] for key, text in _texts(cluster).items()]
+    for table, place, prefix in (
+        (resolved.experiment.resources, "resources", ""),
+        (cluster.match, "match", "cluster."),
+    ):
+        rows += [
+            [f"{place}.{key}", text, _origin(resolved, f"{prefix}{place}.{key}", f"{place}.{key}")]
+            for key, text in _texts(table).items()
+        ]
     form = "limit.continue"
     rows.append([form, resolved.experiment.limit.continue_, _origin(resolved, form)])
     for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows]):
         console.out(line)
-    if cluster.partitions:
-        console.out()
-        for line in console.table(["PARTITION", "TIME", "NODES", "GPUS"], _partitions(cluster)):
-            console.out(line)
+    _say_tables("PARTITION", cluster.partitions, definitions.Partition)
+    _say_tables("GPU", cluster.gpus, definitions.Gpu)
     for warning in resolved.warnings:
         console.warning(warning)
 
@@ -75,20 +78,33 @@ def show(name: str | None, *, as_json: bool) -> None:
 def _texts(table: object) -> dict[str, str]:
     """What is set of a table, as one would write it."""
     held = definitions.values_of(table)
-    values = {name: (key, held[name]) for name, key in definitions.keys(type(table)).items()}
-    return {name: key.kind.show(value) for name, (key, value) in values.items() if value not in (None, (), "")}
+    values = {name: (key, held[name]) for name, key in definitions.keys(type(table)).items() if not key.kind.nested}
+    return {name: _text(key, value) for name, (key, value) in values.items() if value not in (None, (), "", {})}
 
 
-def _origin(resolved: config.Resolved, key: str) -> str:
-    return str(resolved.origins[key]) if key in resolved.origins else "default"
+def _text(key: definitions.Key, value: Any) -> str:
+    return ", ".join(f"{name}={text}" for name, text in value.items()) if key.kind.names else key.kind.show(value)
 
 
-def _partitions(cluster: config.Cluster) -> list[list[str]]:
-    rows = []
-    for name, partition in cluster.partitions.items():
-        known = _texts(partition)
-        rows.append([name, *(known.get(key, "-") for key in ("time", "nodes", "gpus"))])
-    return rows
+def _origin(resolved: config.Resolved, key: str, place: str | None = None) -> str:
+    """Where a value comes from; `place` is its key within the profile, whose source is named too."""
+    origin = resolved.origins.get(key)
+    if origin is None:
+        return "default"
+    source = resolved.cluster.source(place or key) if origin.source == "profile" else None
+    return f"{origin}: {source}" if source else str(origin)
+
+
+def _say_tables(head: str, tables: Mapping[str, object], kind: type) -> None:
+    """The tables that a cluster has one of for each partition or type of GPU, without the columns that nobody fills."""
+    known = {name: _texts(table) for name, table in tables.items()}
+    columns = [key for key in definitions.keys(kind) if any(key in texts for texts in known.values())]
+    if not columns:
+        return
+    console.out()
+    rows = [[name, *(texts.get(key, "-") for key in columns)] for name, texts in known.items()]
+    for line in console.table([head, *(key.upper() for key in columns)], rows):
+        console.out(line)
 
 
 def _value(cluster: config.Cluster) -> dict[str, Any]:

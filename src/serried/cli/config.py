@@ -76,6 +76,8 @@ def _rows(resolved: config.Resolved) -> Iterator[Row]:
 
 def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, config.Origin]) -> Iterator[Row]:
     """A row for a key, one for each name of a table; none for what is not set and has no default."""
+    if place == ("cluster", "sources"):
+        return  # they are about the profile: `serried clusters show`
     if key.kind.names:
         for name, item in value.items():
             # A variable may be a secret; a setting is in the plan and never one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serried.config.catalogue import Catalogue, catalogue
-from serried.config.definitions import Cluster, Environment, Experiment, Limit, Partition, Project, Resources
+from serried.config.definitions import Cluster, Environment, Experiment, Gpu, Limit, Partition, Project, Resources
 from serried.config.resolve import Resolved, resolve
 from serried.config.sources import Origin
 
@@ -12,6 +12,7 @@ __all__ = [
     "Cluster",
     "Environment",
     "Experiment",
+    "Gpu",
     "Limit",
     "Origin",
     "Partition",

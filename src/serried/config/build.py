@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serried.config import definitions, env_file, roots, schema, words
-from serried.config.definitions import Cluster, Environment, Experiment, Limit, Match, Partition, Project, Resources
+from serried.config.definitions import (
+    Cluster,
+    Environment,
+    Experiment,
+    Gpu,
+    Limit,
+    Match,
+    Partition,
+    Project,
+    Resources,
+)
 from serried.config.document import Keys
 from serried.config.sources import Files, Origin, Setting
 from serried.config.values import BadValue
@@ -41,13 +51,12 @@ class Builder:
         given["root"] = self._root(given)
         if given.get("private"):
             given["private"] = self._expanded("private", given["private"])
-        named = {where[3]: None for where in self._settings if where[:3] == (*place, "partitions")}
-        partitions = {name: self._table(Partition, (*place, "partitions", name)) for name in named}
         return Cluster(
             self._cluster,
             **given,
             match=self._table(Match, (*place, "match")),
-            partitions=partitions,
+            partitions=self._tables(Partition, (*place, "partitions")),
+            gpus=self._tables(Gpu, (*place, "gpus")),
         )
 
     def experiment(self, name: str | None, command: Sequence[str] | None, project: Path, here: Path) -> Experiment:
@@ -67,6 +76,11 @@ class Builder:
 
     def _table(self, table: type[Made], place: Keys) -> Made:
         return table(**definitions.fields_of(table, self._values(definitions.keys(table), place)))
+
+    def _tables(self, table: type[Made], place: Keys) -> dict[str, Made]:
+        """The tables at `place` whose names users choose."""
+        named = {where[len(place)]: None for where in self._settings if where[: len(place)] == place}
+        return {name: self._table(table, (*place, name)) for name in named}
 
     def _values(self, keys: Mapping[str, definitions.Key], place: Keys) -> dict[str, Any]:
         """What is set of a table at `place`."""

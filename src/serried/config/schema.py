@@ -54,6 +54,7 @@ ROOT = Table(
                         "resources": _PARTS["resources"],
                         "limit": _PARTS["limit"],
                         "match": Table(definitions.keys(definitions.Match)),
+                        "gpus": Table(tables={EVERY: Table(definitions.keys(definitions.Gpu))}),
                         "partitions": Table(tables={EVERY: Table(definitions.keys(definitions.Partition))}),
                     },
                 )

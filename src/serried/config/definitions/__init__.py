@@ -6,7 +6,7 @@ configuration's page are all made from these tables.
 
 from __future__ import annotations
 
-from serried.config.definitions.cluster import Cluster, Match, Partition
+from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
 from serried.config.definitions.experiment import Environment, Experiment, Limit, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
 
@@ -14,6 +14,7 @@ __all__ = [
     "Cluster",
     "Environment",
     "Experiment",
+    "Gpu",
     "Key",
     "Limit",
     "Match",

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from serried.config import values
-from serried.config.definitions.key import key
-from serried.config.values import Kind
+from serried.config.definitions.experiment import Resources
+from serried.config.definitions.key import key, keys
+from serried.config.values import BadValue, Kind
+from serried.errors import did_you_mean
+
+
+def resource_keys(value: Any) -> tuple[str, ...]:
+    """Keys of the table `resources`."""
+    names = values.texts(value)
+    for name in names:
+        if name not in keys(Resources):
+            raise BadValue(f"must be keys of `resources`, not `{name}`", did_you_mean(name, keys(Resources)))
+    return names
 
 
 @dataclass(frozen=True)
 class Partition:
     time: int | None = key(values.DURATION, "Longest time limit.")
-    nodes: int | None = key(values.COUNT, "Most nodes.")
+    nodes: int | None = key(values.COUNT, "Most nodes of a job.")
     gpus: int | None = key(values.COUNT_OR_NONE, "GPUs on each node.")
+    total_gpus: int | None = key(values.COUNT_OR_NONE, "Most GPUs of a job, over all its nodes.")
+    cpus: int | None = key(values.COUNT, "CPUs on each node.")
+    mem: int | None = key(values.MEMORY_PART, "Memory on each node.")
+    jobs: int | None = key(values.COUNT, "How many jobs of one user run at a time.")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A rule of thumb."""
+
+    cpus: int | None = key(values.COUNT, "CPUs that go with one, where a job does not say.")
+    mem: int | None = key(values.MEMORY_PART, "Memory that goes with one, where a job does not say.")
 
 
 @dataclass(frozen=True)
@@ -26,6 +50,11 @@ class Match:
 @dataclass(frozen=True)
 class Cluster:
     name: str
+    title: str | None = key(values.TEXT, "What it is, in a line.")
+    docs: str | None = key(values.TEXT, "Where its documentation is; errors about limits and accounts quote it.")
+    contact: str | None = key(values.TEXT, "Whom to ask; the same errors quote it.")
+    login: str | None = key(values.TEXT, "The host to log in to.")
+    notes: tuple[str, ...] = key(values.TEXTS, "What else one should know there.", value=())
     scheduler: str = key(
         Kind("`slurm`, `pbs` or `local`", values.choice("slurm", "pbs", "local")),
         "Who runs the jobs.",
@@ -46,6 +75,18 @@ class Cluster:
         default="`gres`",
         value="gres",
     )
+    needs_account: bool | None = key(values.BOOLEAN, "Whether a job must name the account that pays.", default="false")
+    accounts: tuple[str, ...] = key(values.TEXTS, "What accounts look like there: `def-*`.", value=())
+    ignores: tuple[str, ...] = key(
+        Kind("list of keys of `resources`", resource_keys, many=True, show=values.TEXTS.show),
+        "What the cluster has no notion of. It is left out of what is asked there, with a note.",
+        value=(),
+    )
+    requeue: bool | None = key(
+        values.BOOLEAN,
+        "Whether a job may requeue itself. Where not, `limit.continue` is the cluster's own, with a note.",
+        default="true",
+    )
     kill_wait: int = key(values.DURATION, "From the scheduler's TERM to its KILL.", default="30s", value=30)
     hides_gpus: bool | None = key(
         values.BOOLEAN,
@@ -60,6 +101,9 @@ class Cluster:
         value="",
     )
     local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")
+    local_disk_stays: bool | None = key(
+        values.BOOLEAN, "Whether what a job leaves there stays until somebody removes it.", default="false"
+    )
     gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="asked of the cluster")
     cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")
     gpu_types: tuple[str, ...] = key(values.TEXTS, "Types of GPUs there are.", default="not checked", value=())
@@ -70,3 +114,16 @@ class Cluster:
     match: Match = field(default_factory=Match)
     """How it is recognised."""
     partitions: Mapping[str, Partition] = field(default_factory=dict)
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    """By type."""
+    sources: Mapping[str, str] = key(
+        Kind("table of texts", values.text, names=True, nested=True),
+        "Where a value of the profile comes from, by its key: `resources.cpus`; a table's stands for all in it.",
+        value={},
+    )
+
+    def source(self, key: str) -> str | None:
+        """Where the value at `key` (`resources.cpus`), or a table around it, comes from, if the profile says so."""
+        while key and key not in self.sources:
+            key = key.rpartition(".")[0]
+        return self.sources.get(key)
