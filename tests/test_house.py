@@ -263,7 +263,7 @@ def test_every_variable_that_serried_reads_is_on_its_page():
         if name_of(path) != "contract/names.py" and room_of(path) not in {"agent", "train"}:
             strings = (node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
             read |= {string for string in strings if isinstance(string, str) and READ_BY_SERRIED.fullmatch(string)}
-    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "variables.md").read_text(encoding="utf-8")
     assert {name for name in read - OURS_ALONE if f"`{name}`" not in page and f"`{name}=" not in page} == set()
     assert {"SERRIED_LOCAL_SLOTS", "SERRIED_CLUSTER", "XDG_STATE_HOME"} <= read
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serried.config import definitions, env_file, roots, schema, words
+from serried.config import definitions, env_file, environment_kinds, roots, schema, words
 from serried.config.definitions import (
     Cluster,
     Environment,
@@ -136,7 +136,19 @@ class Builder:
         if path := given.get("env_file"):
             given["env_file"] = str(project / roots.at_home(path, self._environ))
             given["env_file_names"] = tuple(env_file.read_env_file(Path(given["env_file"])))
+        for name in ("venv", "conda"):
+            if isinstance(said := given.get(name), str) and (name == "venv" or environment_kinds.is_path(said)):
+                given[name] = self._path(("environment", name), said, project)
         return Environment(**given)
+
+    def _path(self, place: Keys, text: str, project: Path) -> str:
+        """Absolute, from the project's folder, its variables filled in."""
+        if not text.startswith(("/", "~", "$")):
+            return os.path.normpath(project / text)
+        try:
+            return roots.expand(text, self._environ)
+        except BadValue as error:
+            raise self._wrong(place, f"`{schema.dotted(place)}` {error}") from None
 
     def _root(self, given: Mapping[str, Any]) -> str:
         scheduler = given.get("scheduler", Cluster.scheduler)

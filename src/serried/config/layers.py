@@ -15,7 +15,9 @@ from serried.config.sources import Files, Layer, Origin, Setting
 from serried.errors import ConfigError
 
 _MEMORY = {("resources", "mem"), ("resources", "mem_per_node"), ("resources", "mem_per_cpu")}
-"""Three ways to say one thing: the strongest source's way displaces the others."""
+_PREFIX = {("environment", "venv"), ("environment", "conda")}
+_ONE_OF = (_MEMORY, _PREFIX)
+"""Ways to say one thing: the strongest source's way displaces the others."""
 
 
 def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> list[Layer]:
@@ -106,7 +108,7 @@ def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict
         ]
         for rank in range(6):
             level = {place: setting for level, place, setting in ranked if level == rank}
-            _forget_other_memory(stacked, level)
+            _forget_other_ways(stacked, level)
             _forget_other_shapes(stacked, level)
             stacked |= level
     return stacked
@@ -116,7 +118,7 @@ def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys]
     """How strong a place is within its source, and what it sets; None when it is about something else."""
     found: tuple[int, Keys] | None
     match place:
-        case ("clusters", name, ("resources" | "limit") as table, *rest):
+        case ("clusters", name, ("resources" | "environment" | "limit") as table, *rest):
             found = (1, (table, *rest)) if name == cluster else None
         case ("project", *_) | ("clusters", _, *_):
             found = (0, place) if place[0] == "project" or place[1] == cluster else None
@@ -139,11 +141,14 @@ def _forget_other_shapes(stacked: dict[Keys, Setting], level: Mapping[Keys, Sett
             del stacked[old]
 
 
-def _forget_other_memory(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
-    said = sorted(_MEMORY & level.keys())
-    if len(said) > 1:
-        names = " and ".join(f"`{schema.dotted(place)}`" for place in said)
-        origin = level[said[1]].origin
-        raise ConfigError(f"{names} say the same thing", path=origin.path, line=origin.line, hint="keep one of them")
-    for place in _MEMORY if said else ():
-        stacked.pop(place, None)
+def _forget_other_ways(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
+    for ways in _ONE_OF:
+        said = sorted(place for place in ways & level.keys() if level[place].value is not False)
+        if len(said) > 1:
+            names = " and ".join(f"`{schema.dotted(place)}`" for place in said)
+            origin = level[said[1]].origin
+            raise ConfigError(
+                f"{names} say the same thing", path=origin.path, line=origin.line, hint="keep one of them"
+            )
+        for place in ways if said else ():
+            stacked.pop(place, None)

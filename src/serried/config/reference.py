@@ -34,7 +34,14 @@ TABLES: tuple[tuple[str, type, str], ...] = (
             "as defaults for all that runs there."
         ),
     ),
-    ("[experiments.NAME.environment]", definitions.Environment, "What the job inherits."),
+    (
+        "[experiments.NAME.environment]",
+        definitions.Environment,
+        (
+            "What the ranks find, and what they inherit: see [environments](environments.md). "
+            "`[clusters.NAME.environment]` holds the same keys, as defaults for all that runs there."
+        ),
+    ),
     (
         "[experiments.NAME.limit]",
         definitions.Limit,

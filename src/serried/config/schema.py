@@ -51,8 +51,7 @@ ROOT = Table(
                 EVERY: Table(
                     definitions.keys(definitions.Cluster),
                     {
-                        "resources": _PARTS["resources"],
-                        "limit": _PARTS["limit"],
+                        **_PARTS,
                         "match": Table(definitions.keys(definitions.Match)),
                         "gpus": Table(tables={EVERY: Table(definitions.keys(definitions.Gpu))}),
                         "partitions": Table(tables={EVERY: Table(definitions.keys(definitions.Partition))}),

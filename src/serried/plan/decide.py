@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from serried.config.environment_kinds import is_source
 from serried.errors import UsageError
 from serried.plan.model import Plan
-from serried.plan.parts import Array, Environment, Limit, Site, Source
+from serried.plan.parts import Array, Build, Environment, Limit, Site, Source
 from serried.resources import allocate, left_out
 
 if TYPE_CHECKING:
@@ -41,13 +42,7 @@ def plan(
         site=_site(cluster),
         allocation=allocation,
         source=Source(project.directory, experiment.workdir, project.snapshot),
-        environment=Environment(
-            experiment.environment.env,
-            experiment.environment.secrets,
-            experiment.environment.env_file_names,
-            experiment.environment.inherit,
-            experiment.environment.env_file,
-        ),
+        environment=_environment(experiment.environment, cluster),
         limit=_limit(experiment.limit, allocation.time_seconds),
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
@@ -63,6 +58,28 @@ def _config(told: Mapping[str, Any]) -> Mapping[str, Any]:
             hint="put the long values into a file of the project and name that",
         )
     return dict(told)
+
+
+def _environment(asked: config.Environment, cluster: config.Cluster) -> Environment:
+    found = {name: value for name in ("venv", "conda") if (value := getattr(asked, name))}
+    build = {name: value for name, value in found.items() if value is True or is_source(value)}
+    return Environment(
+        env=asked.env,
+        secrets=asked.secrets,
+        env_file=asked.env_file_names,
+        inherit=asked.inherit,
+        env_file_path=asked.env_file,
+        **{name: value for name, value in found.items() if name not in build},
+        build=next((_build(kind, source, asked, cluster) for kind, source in build.items()), None),
+        modules=asked.modules,
+        module_purge=asked.module_purge,
+        setup=asked.setup,
+        check=asked.check,
+    )
+
+
+def _build(kind: str, source: str | bool, asked: config.Environment, cluster: config.Cluster) -> Build:
+    return Build(kind, source if isinstance(source, str) else "", asked.python, asked.torch, cluster.build)
 
 
 def _site(cluster: config.Cluster) -> Site:

@@ -9,8 +9,22 @@ from serried.contract import names
 
 
 @dataclass(frozen=True)
+class Build:
+    """An environment that Serried builds, and keeps as what it is built from says."""
+
+    kind: str
+    """`venv` or `conda`."""
+    source: str = ""
+    """The file that says what is in it, absolute; empty for what is found in the project."""
+    python: str | None = None
+    torch: str | None = None
+    where: str = "here"
+    """`here`, `job` or `gpu-job`."""
+
+
+@dataclass(frozen=True)
 class Environment:
-    """What ranks inherit. Values of secrets are never here, only their names."""
+    """What ranks find and inherit. Values of secrets are never here, only their names."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -20,6 +34,18 @@ class Environment:
     """`all`, `none`, or the names to take from the submitting shell."""
     env_file_path: str | None = None
     """Absolute."""
+    venv: str | None = None
+    """The virtual environment's folder, absolute; None is whatever is inherited."""
+    conda: str | None = None
+    """The conda environment's; a name until it is looked for."""
+    build: Build | None = None
+    """Where `venv` or `conda` come from, if Serried builds them; they are None until that is done."""
+    modules: tuple[str, ...] = ()
+    module_purge: bool = False
+    setup: str = ""
+    """Lines of bash that each node's agent runs before it starts ranks."""
+    check: str = ""
+    """Python that ran in it before the run was submitted."""
 
 
 @dataclass(frozen=True)

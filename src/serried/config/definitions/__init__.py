@@ -7,7 +7,8 @@ configuration's page are all made from these tables.
 from __future__ import annotations
 
 from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
-from serried.config.definitions.experiment import Environment, Experiment, Limit, Project, Resources
+from serried.config.definitions.environment import Environment
+from serried.config.definitions.experiment import Experiment, Limit, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
 
 __all__ = [

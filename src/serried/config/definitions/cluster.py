@@ -100,6 +100,12 @@ class Cluster:
         default="`~/.local/state/serried/private` on `pbs`",
         value="",
     )
+    build: str = key(
+        Kind("`here`, `job` or `gpu-job`", values.choice("here", "job", "gpu-job")),
+        "Where environments are built: on this machine, or in a job, where compilers or `nvcc` may be.",
+        default="`here`",
+        value="here",
+    )
     local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")
     local_disk_stays: bool | None = key(
         values.BOOLEAN, "Whether what a job leaves there stays until somebody removes it.", default="false"

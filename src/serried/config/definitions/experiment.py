@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.config import values
+from serried.config.definitions.environment import Environment
 from serried.config.definitions.key import key
 from serried.config.values import Kind
 
@@ -35,20 +36,6 @@ class Resources:
     mail_user: str | None = key(values.TEXT, "Where the scheduler sends mail.")
     mail_type: tuple[str, ...] = key(values.COMMA_TEXTS, "When it sends mail: `END`, `FAIL`, `ALL` …", value=())
     extra: tuple[str, ...] = key(values.TEXTS, "Further options for the scheduler, as they are.", value=())
-
-
-@dataclass(frozen=True)
-class Environment:
-    env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged name by name.", value={})
-    secrets: tuple[str, ...] = key(
-        values.NAMES, "Variables whose values are taken at submit and are in no file of ours.", value=()
-    )
-    env_file: str | None = key(values.TEXT, "A file of `NAME=value` lines; its values are treated as secrets.")
-    inherit: str | tuple[str, ...] = key(
-        values.INHERIT, "What to take from the submitting shell.", default="`all`", value="all"
-    )
-    env_file_names: tuple[str, ...] = ()
-    """What `env_file` defines; the file's path is absolute once resolved."""
 
 
 @dataclass(frozen=True)
