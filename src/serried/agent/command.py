@@ -11,21 +11,8 @@ from typing import Dict, List, Mapping, NamedTuple
 from serried.agent.work import Work
 from serried.contract import names, settings
 
-PLACEHOLDERS = (
-    "data",
-    "results",
-    "checkpoints",
-    "resume",
-    "seed",
-    "element",
-    "run",
-    "attempt",
-    "rank",
-    "local_rank",
-    "world_size",
-)
 _PLACEHOLDER = re.compile(
-    r"\{\{(NAMES)\}\}|\{(NAMES)\}".replace("NAMES", "|".join((*PLACEHOLDERS, settings.PLACEHOLDER)))
+    r"\{\{(NAMES)\}\}|\{(NAMES)\}".replace("NAMES", "|".join((*names.PLACEHOLDERS, settings.PLACEHOLDER)))
 )
 
 NOT_FOR_RANKS = (

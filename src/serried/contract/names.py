@@ -89,3 +89,18 @@ PREQUEUED = "prequeued"  # further jobs, all submitted with the first
 
 WITHDRAWN = "withdrawn"
 """The owner that a tombstone names: no job may run under this token any more."""
+
+PLACEHOLDERS = (
+    "data",
+    "results",
+    "checkpoints",
+    "resume",
+    "seed",
+    "element",
+    "run",
+    "attempt",
+    "rank",
+    "local_rank",
+    "world_size",
+)
+"""What may stand in braces in a command, beside settings of the training."""
