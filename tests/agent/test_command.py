@@ -15,7 +15,9 @@ from serried.agent.work import Work
 from serried.contract.layout import RunDirectory
 from serried.plan import Environment, Source
 
-PLACE = Place(node=1, local_rank=1, master="10.0.0.1", port=4242, cpus=3, deadline=1_795_000_000.5, stop_file="/t/stop")
+PLACE = Place(
+    node=1, rank=3, local_rank=1, master="10.0.0.1", port=4242, cpus=3, deadline=1_795_000_000.5, stop_file="/t/stop"
+)
 
 
 def plan_json(array=None, **changes):

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from typing import Dict, List, Mapping, NamedTuple
+from typing import Dict, List, Mapping, NamedTuple, Tuple
 
 from serried.agent.work import Work
 from serried.contract import names, settings
@@ -27,6 +27,22 @@ NOT_FOR_RANKS = (
     "TORCHELASTIC_MAX_RESTARTS",
 )
 """Ours alone, or left by a torchrun around us: it would make rank 0 look for a store that nobody serves."""
+
+IDENTITY = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+)
+"""What tells a rank who it is, in torchrun's words."""
+OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
+"""Says to frameworks that one task is all there is: what starts ranks of its own must not hear it."""
 
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 """Where nobody has said otherwise: output at once, and stacks when a rank is aborted or crashes."""
@@ -49,6 +65,7 @@ class Place(NamedTuple):
     """Where one rank stands and what this node tells it."""
 
     node: int
+    rank: int
     local_rank: int
     master: str
     """host of the rendezvous"""
@@ -58,6 +75,13 @@ class Place(NamedTuple):
     deadline: float
     """Seconds since the epoch; 0 is none."""
     stop_file: str
+
+
+def hidden(work: Work) -> Tuple[str, ...]:
+    """Variables that whatever starts or is a rank must not inherit."""
+    if work.launcher == "agent":
+        return NOT_FOR_RANKS
+    return (*NOT_FOR_RANKS, *IDENTITY, *(OF_THE_STEP if work.launcher == "single" else ()))
 
 
 def fill(word: str, values: Mapping[str, str]) -> str:
@@ -88,7 +112,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "element": "" if work.element is None else str(work.element),
         "run": str(work.plan["run"]),
         "attempt": str(work.number),
-        "rank": str(place.node * work.ranks + place.local_rank),
+        "rank": str(place.rank),
         "local_rank": str(place.local_rank),
         "world_size": str(work.nodes * work.ranks),
         **{f"config.{name}": settings.spelled(value) for name, value in work.config.items()},
@@ -97,7 +121,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
 
 def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[str, str]:
     """The variables that a rank gets beside the inherited ones: torch's, ours, the plan's."""
-    own = {**_torch(work, place), **_serried(work, place)}
+    own = {**torch(work, place), **_serried(work, place)}
     own.update(
         source_dir=str(work.tree),
         project_name=work.plan["project"],
@@ -122,20 +146,30 @@ def _debug(work: Work, place: Place) -> Dict[str, str]:
     return {**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")}
 
 
-def _torch(work: Work, place: Place) -> Dict[str, str]:
-    """What `init_method="env://"` and the libraries above it read: torchrun's own names."""
-    return {
-        "RANK": str(place.node * work.ranks + place.local_rank),
+def torch(work: Work, place: Place) -> Dict[str, str]:
+    """What `init_method="env://"` and the libraries above it read: torchrun's own names, as `work.launcher` wants them.
+
+    A single process may start ranks of its own, and must not take itself for one of many.
+    """
+    if work.launcher == "single":
+        return {}
+    group = place.rank // work.ranks
+    own = {
+        "RANK": str(place.rank),
         "LOCAL_RANK": str(place.local_rank),
         "WORLD_SIZE": str(work.nodes * work.ranks),
         "LOCAL_WORLD_SIZE": str(work.ranks),
-        "GROUP_RANK": str(place.node),
-        "NODE_RANK": str(place.node),
+        "GROUP_RANK": str(group),
+        "NODE_RANK": str(group),
         "MASTER_ADDR": place.master,
         "MASTER_PORT": str(place.port),
-        "TORCHELASTIC_RUN_ID": str(work.plan["run"]),
-        "TORCHELASTIC_RESTART_COUNT": str(work.number - 1),
     }
+    if work.launcher == "agent":
+        own.update(
+            TORCHELASTIC_RUN_ID=str(work.plan["run"]),
+            TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
+        )
+    return own
 
 
 def _serried(work: Work, place: Place) -> Dict[str, str]:

@@ -54,8 +54,8 @@ class Ranks:
         shares = binding.shares(work.ranks)
         for local, cpus in enumerate(shares):
             alone = max(1, binding.available() // work.ranks)
-            here = command.Place(node, local, place["master"], place["port"], len(cpus) or alone,
-                                 place["deadline"], place["stop_file"])  # fmt: skip
+            here = command.Place(node, node * work.ranks + local, local, place["master"], place["port"],
+                                 len(cpus) or alone, place["deadline"], place["stop_file"])  # fmt: skip
             rank = self._start(here, cpus)
             self._running[rank.child.pid] = rank
         self.leaders += self._running
@@ -68,7 +68,7 @@ class Ranks:
         changes = command.environment(self.work, place, os.environ)
         child = system.spawn(
             [system.encode(word) for word in command.argv(self.work, place)],
-            system.environment_bytes(changes, command.NOT_FOR_RANKS),
+            system.environment_bytes(changes, command.hidden(self.work)),
             system.encode(str(self.work.workdir)),
             (null, log, log),
             cpus=cpus,

@@ -129,6 +129,11 @@ class Work:
         return int(self.plan["limit"]["restarts"])
 
     @property
+    def launcher(self) -> str:
+        """What starts the ranks."""
+        return str(self.plan.get("launch", {}).get("kind", "agent"))
+
+    @property
     def form(self) -> str:
         """How the next attempt comes about."""
         return str(self.plan["limit"].get("form", names.REQUEUE))

@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 import click
 
 from serried.config import sources
-from serried.config.definitions import Key, Resources, keys
+from serried.config.definitions import Key, Launch, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _RESOURCES = keys(Resources)
+_LAUNCH = keys(Launch)["kind"]
 
 
 def flag(key: str) -> str:
@@ -37,8 +38,9 @@ def _option(name: str, key: Key) -> Callable[[Function], Function]:
 
 
 def common(function: Function) -> Function:
-    """Add --cluster, --name and --set."""
+    """Add --cluster, --launch, --name and --set."""
     decorators = [
+        click.option("--launch", metavar="KIND", help="What starts the ranks: agent, torchrun …  [default: agent]"),
         click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
         click.option("--name", metavar="NAME", help="What to call the run."),
         click.option(
@@ -58,7 +60,8 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
     Raises UsageError that names the flag.
     """
     given = dict(_setting(text) for text in settings)
-    for name, key in _RESOURCES.items():
+    flags = [(name, f"resources.{name}", key) for name, key in _RESOURCES.items()]
+    for name, place, key in [*flags, ("launch", "launch.kind", _LAUNCH)]:
         value = values.get(name)
         if value is None or value == ():
             continue
@@ -66,7 +69,7 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
             key.kind.parse(value)
         except BadValue as error:
             raise UsageError(f"`{flag(name)}` {error}", hint=error.hint) from None
-        given[f"resources.{name}"] = value
+        given[place] = value
     return given
 
 

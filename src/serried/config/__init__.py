@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from serried.config.catalogue import Catalogue, catalogue
-from serried.config.definitions import Cluster, Environment, Experiment, Gpu, Limit, Partition, Project, Resources
+from serried.config.definitions import (
+    Cluster,
+    Environment,
+    Experiment,
+    Gpu,
+    Launch,
+    Limit,
+    Partition,
+    Project,
+    Resources,
+)
 from serried.config.resolve import Resolved, resolve
 from serried.config.sources import Origin
 
@@ -13,6 +23,7 @@ __all__ = [
     "Environment",
     "Experiment",
     "Gpu",
+    "Launch",
     "Limit",
     "Origin",
     "Partition",

@@ -13,6 +13,7 @@ from serried.config.definitions import (
     Environment,
     Experiment,
     Gpu,
+    Launch,
     Limit,
     Match,
     Partition,
@@ -72,6 +73,7 @@ class Builder:
             resources=self._table(Resources, ("resources",)),
             environment=self._environment(project),
             limit=self._table(Limit, ("limit",)),
+            launch=self._table(Launch, ("launch",)),
         )
 
     def _table(self, table: type[Made], place: Keys) -> Made:

@@ -20,7 +20,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "[experiments.NAME]",
         definitions.Experiment,
         (
-            "What to run. The same keys, and the three tables below, may stand in `[defaults]`, which every experiment "
+            "What to run. The same keys, and the four tables below, may stand in `[defaults]`, which every experiment "
             "and every command after `--` inherits, and in `[experiments.NAME.on.CLUSTER]` (but for `cluster`), which "
             "holds on that cluster alone."
         ),
@@ -47,6 +47,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         definitions.Limit,
         "How it ends, and goes on. `[clusters.NAME.limit]` holds the same keys, as defaults for all that runs there.",
     ),
+    ("[experiments.NAME.launch]", definitions.Launch, "What starts its ranks."),
     (
         "[clusters.NAME]",
         definitions.Cluster,

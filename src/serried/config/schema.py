@@ -34,6 +34,7 @@ _PARTS = {
     "resources": Table(definitions.keys(definitions.Resources)),
     "environment": Table(definitions.keys(definitions.Environment)),
     "limit": Table(definitions.keys(definitions.Limit)),
+    "launch": Table(definitions.keys(definitions.Launch)),
 }
 _EXPERIMENT = definitions.keys(definitions.Experiment)
 _OVERLAY = {name: key for name, key in _EXPERIMENT.items() if name != "cluster"}

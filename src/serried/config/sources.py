@@ -13,7 +13,7 @@ from serried.config.document import Document, Keys
 from serried.errors import UsageError
 
 FILE = "serried.toml"
-_TABLES = ("project", "resources", "environment", "limit")
+_TABLES = ("project", "resources", "environment", "limit", "launch")
 """Tables that `SERRIED_TABLE_KEY` variables reach."""
 _SCHEDULER_VARIABLES = ("account", "partition", "qos", "reservation")
 

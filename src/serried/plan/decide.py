@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from serried.config.environment_kinds import is_source
 from serried.errors import UsageError
+from serried.plan.launch import launch as launch_of
 from serried.plan.model import Plan
 from serried.plan.parts import Array, Build, Environment, Limit, Site, Source
 from serried.resources import allocate, left_out
@@ -27,7 +28,7 @@ def plan(
     Raises UsageError where the request cannot be met on this cluster.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
-    allocation = allocate(experiment.resources, cluster)
+    launch, allocation = launch_of(experiment, cluster, allocate(experiment.resources, cluster))
     return Plan(
         run=run_id,
         name=name or experiment.name,
@@ -44,6 +45,7 @@ def plan(
         source=Source(project.directory, experiment.workdir, project.snapshot),
         environment=_environment(experiment.environment, cluster),
         limit=_limit(experiment.limit, allocation.time_seconds),
+        launch=launch,
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,

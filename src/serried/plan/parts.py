@@ -65,6 +65,17 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """What starts the ranks. A kind with a module in `agent/starters/` starts them through `agent rank`."""
+
+    kind: str = "agent"
+    max_restarts: int = 0
+    """How often the launcher may start ranks that failed again, within one attempt."""
+    options: tuple[str, ...] = ()
+    """Further options of the launcher, as they are."""
+
+
+@dataclass(frozen=True)
 class Source:
     """What code the ranks run."""
 

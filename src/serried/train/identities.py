@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.train import sources
+from serried.contract import sources
+from serried.contract.sources import Source
 from serried.train.errors import IdentityError
-from serried.train.sources import Source
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 

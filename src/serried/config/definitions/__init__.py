@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
 from serried.config.definitions.environment import Environment
-from serried.config.definitions.experiment import Experiment, Limit, Project, Resources
+from serried.config.definitions.experiment import Experiment, Launch, Limit, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Experiment",
     "Gpu",
     "Key",
+    "Launch",
     "Limit",
     "Match",
     "Partition",

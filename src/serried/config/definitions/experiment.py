@@ -60,6 +60,26 @@ class Limit:
     )
 
 
+LAUNCHERS = ("agent", "single")
+
+
+@dataclass(frozen=True)
+class Launch:
+    kind: str = key(
+        Kind("the name of a launcher", values.choice(*LAUNCHERS)),
+        "What starts the ranks: see [launchers](launchers.md).",
+        default="`agent`",
+        value="agent",
+    )
+    max_restarts: int = key(
+        values.COUNT_OR_NONE,
+        "How often torchrun starts failed ranks again within one attempt.",
+        default="0",
+        value=0,
+    )
+    options: tuple[str, ...] = key(values.TEXTS, "Further options of the launcher, as they are.", value=())
+
+
 @dataclass(frozen=True)
 class Experiment:
     name: str
@@ -86,6 +106,7 @@ class Experiment:
     resources: Resources = Resources()
     environment: Environment = field(default_factory=Environment)
     limit: Limit = Limit()
+    launch: Launch = Launch()
 
 
 @dataclass(frozen=True)

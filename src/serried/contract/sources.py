@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Tuple
 
+from serried.contract import names
+
 Names = Tuple[str, ...]
 """Variables that may hold a value; the first that is set does."""
 
@@ -39,13 +41,13 @@ class Source:
 SERRIED = Source(
     "serried",
     "Serried's agent",
-    ("SERRIED_MARK", "SERRIED_RUN_ID", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
+    (names.MARK, names.RUN_ID, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
     ("RANK",),
     ("WORLD_SIZE",),
     ("LOCAL_RANK",),
     ("LOCAL_WORLD_SIZE",),
     ("GROUP_RANK", "NODE_RANK"),
-    launch=("SERRIED_MARK",),
+    launch=(names.MARK,),
     can_carry=True,
 )
 TORCHRUN = Source(

@@ -1,0 +1,116 @@
+"""What starts the ranks, and which pairs of launcher, command and cluster cannot be. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from serried.errors import UsageError
+from serried.plan.parts import Launch
+from serried.resources import Allocation
+
+if TYPE_CHECKING:
+    from serried import config
+
+OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
+"""Programs that start others on all nodes of a job."""
+DOUBLES = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+"""Programs that start ranks, each of them its own."""
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+
+
+def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:
+    """The launcher, and the allocation as it needs it. Raises UsageError for a pair that cannot be."""
+    asked = experiment.launch
+    made = Launch(asked.kind, asked.max_restarts, asked.options)
+    if made.kind == "single":
+        allocation = _single(experiment.resources.ranks, allocation)
+    _check_options(made, allocation)
+    _check_command(made, experiment, allocation)
+    CHECKS.get(made.kind, _nothing)(made, experiment, cluster)
+    return made, allocation
+
+
+def _single(ranks: int | None, allocation: Allocation) -> Allocation:
+    """One process, for all the GPUs of a node."""
+    if allocation.nodes > 1:
+        raise UsageError(
+            f'`launch.kind = "single"` is one process, and {allocation.nodes} nodes were asked for',
+            hint="DataParallel and its like see the GPUs of one node: --nodes 1, or DistributedDataParallel and a rank "
+            "for each GPU",
+        )
+    if ranks is not None and ranks > 1:
+        raise UsageError(
+            f'`launch.kind = "single"` is one process, and {ranks} ranks were asked for',
+            hint="leave `ranks` out: it sees all GPUs of its node",
+        )
+    return dataclasses.replace(allocation, ranks=1)
+
+
+def _check_options(made: Launch, allocation: Allocation) -> None:
+    if made.max_restarts and made.kind != "torchrun":
+        raise UsageError(
+            "`launch.max_restarts` is torchrun's",
+            hint='`launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run',
+        )
+    if made.options and made.kind in ("agent", "single"):
+        raise UsageError(f"`launch.options` are a launcher's, and with `{made.kind}` there is none")
+    split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
+    if split:
+        raise UsageError(
+            f"`{split}` hides the GPUs of a node from each other's ranks",
+            hint="leave it out: ranks see all GPUs of their node, and take the one of their LOCAL_RANK",
+        )
+
+
+def _check_command(made: Launch, experiment: config.Experiment, allocation: Allocation) -> None:
+    if experiment.shell:
+        return
+    program = program_of(experiment.command)
+    ranks = allocation.ranks
+    if program in OF_A_CLUSTER:
+        raise UsageError(
+            f"the command begins with `{program}`, which each of {allocation.nodes * ranks} ranks would start anew",
+            hint=f"give the command alone; `launch.kind` says what starts it{_instead(program)}",
+        )
+    if program in DOUBLES and made.kind == "agent" and ranks > 1:
+        raise UsageError(
+            f"`{program}` starts ranks of its own, and {ranks} ranks on each node would each start it",
+            hint=f"`--launch {program}`, or `--launch single` to start it once with its own options",
+        )
+
+
+def _instead(program: str) -> str:
+    return f": --launch {program}" if program in ("srun", "mpirun") else ""
+
+
+def program_of(command: Sequence[str]) -> str:
+    """What the command starts, by name: `torchrun` too for `python -m torch.distributed.run`."""
+    name = PurePosixPath(command[0]).name if command else ""
+    if name.startswith("python") and len(command) > 2 and command[1] == "-m":
+        return MODULES.get(command[2], name)
+    return name
+
+
+def _nothing(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:
+    pass
+
+
+def _srun(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:  # noqa: ARG001
+    if cluster.scheduler != "slurm":
+        where = "this machine" if cluster.scheduler == "local" else f"cluster `{cluster.name}` ({cluster.scheduler})"
+        raise UsageError(
+            f'`launch.kind = "srun"` needs Slurm, and {where} has none',
+            hint="`agent`, the default, sets the same ranks up everywhere",
+        )
+
+
+CHECKS: Mapping[str, Callable[[Launch, config.Experiment, config.Cluster], None]] = {"srun": _srun}
+"""What each kind refuses, beside what all do."""
