@@ -17,12 +17,20 @@ from serried.script import package
 
 GOLDEN = Path(__file__).parent / "golden"
 
+
+def inside(plan, scheduler):
+    """The plan, in a job of that scheduler that somebody else has asked for."""
+    return dataclasses.replace(plan, site=dataclasses.replace(plan.site, inside=scheduler))
+
+
 PLANS = {
     "slurm": a_plan(root="/scratch/ada"),
     "slurm-array": a_plan(root="/scratch/ada", indices=range(3), gpus=2),
     "pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
     "pbs-array": a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2),
     "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
+    "inside-slurm": inside(a_plan(root="/scratch/ada", scheduler="local"), "slurm"),
+    "inside-pbs": inside(a_plan(root="/scratch/ada", scheduler="local"), "pbs"),
     "hostile": a_plan(root="/tmp/a b'$(id)`id`\"%j", scheduler="local", nodes=1),
 }
 
@@ -66,21 +74,26 @@ def test_a_group_shares_what_the_job_writes():
 
 def test_the_launcher_says_everything_about_its_step():
     assert script.launcher(a_plan(nodes=3, gpus=2, cpus=6)) == (
-        "srun",
-        "--nodes=3",
-        "--ntasks=3",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=6",
-        "--gpu-bind=none",
-        "--overlap",
-        "--export=ALL",
-        "--kill-on-bad-exit=1",
-        "--wait=0",
-        "--input=none",
-        "--unbuffered",
-        "--job-name=serried",
+        "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --cpus-per-task=6 --gpu-bind=none --overlap --export=ALL "
+        "--kill-on-bad-exit=1 --wait=0 --input=none --unbuffered --job-name=serried"
     )
-    assert script.launcher(a_plan(scheduler="local")) == ()
+    assert script.launcher(a_plan(scheduler="local")) == ""
+
+
+def on_site(**facts):
+    plan = a_plan(scheduler=facts.get("scheduler", "pbs"))
+    return dataclasses.replace(plan, site=dataclasses.replace(plan.site, **facts))
+
+
+def test_the_profile_chooses_what_starts_agents_on_pbs():
+    hydra = 'mpiexec -n {nodes} -ppn 1 -hostfile "$PBS_NODEFILE"'
+
+    assert script.launcher(on_site()) == "pbsdsh --"
+    assert script.launcher(on_site(launcher="pbsdsh")) == "pbsdsh --"
+    assert script.launcher(on_site(launcher="pbs_tmrsh")).endswith("\nwait' 2")
+    assert script.launcher(on_site(launcher=hydra)) == hydra.replace("{nodes}", "2")
+    # In somebody's own job a node may stand in the node file more than once, which pbsdsh would take for several.
+    assert script.launcher(on_site(scheduler="local", inside="pbs")).endswith("\nwait' 2")
 
 
 def test_agent_pyz_is_the_same_bytes_from_the_same_sources(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import serried
 from building import a_plan
 from serried.agent.handover import Handover
 from serried.agent.work import Work
@@ -81,3 +83,26 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
     }
     handover.remove()
     assert not handover.path.exists()
+
+
+OURS = {"TMPDIR": "/var/tmp/pbs.1", "CUDA_VISIBLE_DEVICES": "GPU-2"}
+THEIRS = {"TMPDIR": "/home/ada/tmp", "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+@pytest.mark.parametrize(("own", "expected"), [(OURS, OURS), ({}, THEIRS)])
+def test_the_gpus_that_pbs_gives_to_a_process_are_not_those_of_another_node(own, expected, tmp_path: Path):
+    write_environment(tmp_path / "private", THEIRS)
+    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENTS['pbs'].cleanup}\nenv -0 > after"
+    environ = {"PATH": "/usr/bin:/bin", **own}
+
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
+    program = (
+        "import sys; from serried.agent import handover; handover.take(sys.argv[1]); import os; print(dict(os.environ))"
+    )
+    python = [sys.executable, "-c", program, str(tmp_path / "private")]
+    house = {"PYTHONPATH": str(Path(serried.__file__).parents[1])}
+    node = subprocess.run(python, env={**environ, **house}, capture_output=True, text=True, check=True)
+
+    after = read_environment(tmp_path / "after")
+    assert {name: after.get(name) for name in OURS} == expected
+    assert {name: value for name, value in ast.literal_eval(node.stdout).items() if name in OURS} == expected

@@ -15,6 +15,8 @@ from serried.contract import files
 
 OF_THE_TASK = ("PBS_",)
 """What a scheduler sets for each process that it starts, and is not the head's to give."""
+IF_TOLD = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""The same, where it does so at all: the GPUs of the first node are not those of the next."""
 
 
 class Handover:
@@ -53,6 +55,7 @@ def words(node_variable: str, path: Optional[Path]) -> List[str]:
 def take(path: str) -> None:
     """Make the head's environment ours. Raises OSError."""
     given = files.read_environment(Path(path))
-    for name in [name for name in os.environ if not name.startswith(OF_THE_TASK)]:
-        del os.environ[name]
+    own = {name: value for name, value in os.environ.items() if name.startswith(OF_THE_TASK) or name in IF_TOLD}
+    os.environ.clear()
     os.environ.update({name: value for name, value in given.items() if not name.startswith(OF_THE_TASK)})
+    os.environ.update(own)

@@ -267,7 +267,8 @@ def _beat_seconds(work: Work) -> float:
 def main(arguments: List[str]) -> int:
     """`node [--node-variable NAME] [--environment FILE]`: the environment says the rest."""
     options = dict(zip(arguments[::2], arguments[1::2]))  # noqa: B905 - `strict` is 3.10's
-    index = int(os.environ.get(options.get("--node-variable", "")) or 0)
+    variables = options.get("--node-variable", "").split(",")
+    index = int(next(filter(None, map(os.environ.get, variables)), 0))
     if "--environment" in options:
         handover.take(options["--environment"])
     element = os.environ.get(names.ELEMENT)

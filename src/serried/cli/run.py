@@ -15,6 +15,8 @@ from serried.contract import names
 from serried.errors import UsageError
 from serried.records.smoke import tried_out
 from serried.records.status import status
+from serried.schedulers.inside import inside
+from serried.submission import within
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
 from serried.submission.request import decide
@@ -27,7 +29,7 @@ from serried.ui.text import duration, printable
 @asking.flags
 @click.option("--gpu-ids", metavar="IDS", help="Which GPUs: 0,2. Without it, idle ones.")
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str | None, **values: Any) -> None:
-    r"""Run an experiment, or any command, on this machine, and pass on what it prints.
+    r"""Run an experiment, or any command, here and now, and pass on what it prints.
 
     \b
     serried run                                the only experiment of serried.toml
@@ -35,16 +37,20 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     serried run --gpu-ids 0,2 train            on these GPUs
     serried run train --smoke                  a few steps, saved and loaded
 
+    Within a job (`serried shell`, `salloc`, `qsub -I`) here is all its nodes, else this machine.
     It runs in your project itself, without a snapshot. Its exit status is the program's own: that
     of the first rank that failed. Ctrl-C ends all ranks; a second one does not wait for them.
     """
-    if cluster not in (None, LOCAL):
+    job = inside(os.environ) if cluster != LOCAL else None
+    if job is None and cluster not in (None, LOCAL):
         raise UsageError(f"`serried run` runs here, not on `{cluster}`", hint=f"serried submit --cluster {cluster} …")
     gpus = [word.strip() for word in gpu_ids.split(",")] if gpu_ids else []
-    asked = asking.request(values, LOCAL).with_setting("project.snapshot", value=False)
+    if job and gpus:
+        raise UsageError(f"`--gpu-ids` is for this machine, and this is job {job.job}", hint="leave it out")
+    asked = asking.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
     if gpus and "resources.gpus" not in asked.overrides:
         asked = asked.with_setting("resources.gpus", value=len(gpus))
-    decided = decide(asked, Path.cwd(), os.environ)
+    decided = within.decide(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
     prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each)
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
@@ -56,6 +62,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     outcome = run_here(
         prepared,
         gpu_ids=gpus,
+        inside=job,
         # With --json the one value is all that stdout gets.
         output=sys.stderr.buffer if as_json else None,
     )

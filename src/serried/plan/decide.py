@@ -94,6 +94,7 @@ def _site(cluster: config.Cluster) -> Site:
         kill_wait_seconds=cluster.kill_wait,
         local_disk=cluster.local_disk,
         hides_gpus=bool(cluster.hides_gpus),
+        launcher=cluster.launcher,
         private=cluster.private,
     )
 

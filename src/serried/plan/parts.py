@@ -136,5 +136,9 @@ class Site:
     """Node-local scratch; may name environment variables of the node."""
     hides_gpus: bool = False
     """Whether PBS lets a job see none but its own GPUs."""
+    inside: str = ""
+    """The scheduler in whose job it runs, where `serried run` was typed in one; `scheduler` is this machine's then."""
+    launcher: str = ""
+    """What starts an agent on each node of a PBS job, where not `pbsdsh`: a name of ours or words of bash."""
     private: str = ""
     """Where a job's environment goes in files that only its user can read, on schedulers that show it; absolute."""

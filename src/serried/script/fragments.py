@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ run_again() {
 """,
 )
 
+PBS_PROGRAMS = "PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin\n"
+
 PBS = Fragment(
     cleanup="""
 exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
@@ -66,15 +68,16 @@ while IFS= read -r -d '' entry; do
   case $name in
     BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
     *[!A-Za-z0-9_]*) ;; # no name that a shell could export
+    TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
     *) export "${entry?}" ;;
   esac
 done <"$private"
-PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
-""",
+"""
+    + PBS_PROGRAMS,
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
     element='"${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}"',
     head_options='--hosts "$(awk \'!seen[$0]++\' "$PBS_NODEFILE" | paste -sd, -)" '
-    '--node-variable PBS_NODENUM --environment "$private"',
+    '--node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private"',
     functions="",
     again="""\
   word=$("${agent[@]}" finish "${who[@]}" --final limit)
@@ -91,3 +94,14 @@ LOCAL = Fragment(
 )
 
 FRAGMENTS: Mapping[str, Fragment] = {"slurm": SLURM, "pbs": PBS, "local": LOCAL}
+
+INSIDE: Mapping[str, Fragment] = {
+    "slurm": replace(LOCAL, cleanup=SLURM.cleanup, head_options=SLURM.head_options),
+    "pbs": replace(
+        LOCAL,
+        cleanup="\nprivate=$2 # job.sh TOKEN FILE: beside it the head puts the environment of the nodes\n"
+        + PBS_PROGRAMS,
+        head_options=PBS.head_options,
+    ),
+}
+"""In the foreground of somebody's job: nothing is queued, but nodes and their launcher are the scheduler's."""

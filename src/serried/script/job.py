@@ -8,7 +8,7 @@ from string import Template
 
 from serried.contract.files import MODES
 from serried.plan import Plan
-from serried.script.fragments import FRAGMENTS
+from serried.script.fragments import FRAGMENTS, INSIDE
 from serried.script.launcher import launcher
 
 BODY = Template("""\
@@ -71,9 +71,9 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
     text = shlex.join(command) or "bash job.sh TOKEN"
     if "\n" in text + plan.directory:
         raise ValueError("job.sh cannot say a path with a newline")
-    fragment = FRAGMENTS[plan.site.scheduler]
+    fragment = INSIDE[plan.site.inside] if plan.site.inside else FRAGMENTS[plan.site.scheduler]
     candidates = [plan.site.python] if plan.site.python else ["/usr/bin/python3", "python3", python]
-    start = shlex.join(launcher(plan))
+    start = launcher(plan)
     return BODY.substitute(
         command=text,
         run=plan.run,

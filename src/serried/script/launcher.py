@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 
 from serried.plan import Plan
 
+EACH_HOST = """\
+for host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
+wait"""
+"""Starts the words after the first, how many nodes, on each."""
 
-def launcher(plan: Plan) -> tuple[str, ...]:
-    """The launcher's argv; empty where the head starts the one agent itself."""
-    return LAUNCHERS[plan.site.scheduler](plan)
+
+def launcher(plan: Plan) -> str:
+    """The launcher as words of bash; empty where the head starts the one agent itself."""
+    scheduler = plan.site.inside or plan.site.scheduler
+    if plan.site.launcher and scheduler == "pbs":
+        return _named(plan)
+    return shlex.join(LAUNCHERS[scheduler](plan))
+
+
+def _named(plan: Plan) -> str:
+    """What the profile says: a name of ours, or the site's own words."""
+    known = NAMED.get(plan.site.launcher)
+    return shlex.join(known(plan)) if known else plan.site.launcher.replace("{nodes}", str(plan.allocation.nodes))
 
 
 def _slurm(plan: Plan) -> tuple[str, ...]:
@@ -20,6 +35,8 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
         "--ntasks-per-node=1",
+        # Of a job with more nodes the first ones: the head is on the first.
+        *(("--relative=0",) if plan.site.inside else ()),
         f"--cpus-per-task={plan.allocation.cpus}",
         *(("--gpu-bind=none",) if plan.allocation.gpus else ()),
         "--overlap",
@@ -32,9 +49,19 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _pbs(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
+def _pbs(plan: Plan) -> tuple[str, ...]:
+    """In a job that somebody else asked for, a node may stand in the node file more than once."""
+    return _pbs_tmrsh(plan) if plan.site.inside else _pbsdsh(plan)
+
+
+def _pbsdsh(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
     """One process for each line of the node file, and `mpiprocs=1` gives each node one. It always exits 0."""
     return ("pbsdsh", "--")
+
+
+def _pbs_tmrsh(plan: Plan) -> tuple[str, ...]:
+    """One after the other, each in the background. What they exit with says nothing."""
+    return ("/bin/bash", "-c", EACH_HOST, str(plan.allocation.nodes))
 
 
 def _local(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
@@ -42,3 +69,6 @@ def _local(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
 
 
 LAUNCHERS: Mapping[str, Callable[[Plan], tuple[str, ...]]] = {"slurm": _slurm, "pbs": _pbs, "local": _local}
+
+NAMED: Mapping[str, Callable[[Plan], tuple[str, ...]]] = {"pbsdsh": _pbsdsh, "pbs_tmrsh": _pbs_tmrsh}
+"""What a profile may name; anything else is a command line."""

@@ -14,6 +14,7 @@ from serried.contract.files import read_json
 from serried.contract.names import CANCELLED, REQUEUE
 from serried.records.record import Record
 from serried.records.status import status as stand
+from serried.schedulers.inside import Inside
 from serried.submission import directory
 from serried.submission.deliver import establish
 from serried.submission.live import LiveOutput
@@ -35,10 +36,13 @@ def run_here(
     prepared: Prepared,
     *,
     gpu_ids: Sequence[str] = (),
+    inside: Inside | None = None,
     output: BinaryIO | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run it to its end. The ranks' output goes to `output` (stdout) as they write it; `tick` is called meanwhile.
+    """Run it to its end, here or on the nodes of the job that we are in.
+
+    The ranks' output goes to `output` (stdout) as they write it; `tick` is called meanwhile.
 
     Raises UsageError where this machine has not what the plan asks for; nothing is left then.
     """
@@ -73,6 +77,7 @@ def run_here(
             prepared.token,
             prepared.environment,
             gpu_ids=gpu_ids,
+            inside=inside,
             on_start=note_start,
             tick=pass_on,
         )

@@ -20,6 +20,7 @@ while IFS= read -r -d '' entry; do
   case $name in
     BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
     *[!A-Za-z0-9_]*) ;; # no name that a shell could export
+    TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
     *) export "${entry?}" ;;
   esac
 done <"$private"
@@ -41,7 +42,7 @@ final=''
 trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
 
-"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable PBS_NODENUM --environment "$private" -- pbsdsh -- &
+"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" -- pbsdsh -- &
 head=$!
 [[ -n $final ]] && kill -TERM "$head"
 while kill -0 "$head" 2>/dev/null; do wait "$head"; done

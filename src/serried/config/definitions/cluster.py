@@ -93,6 +93,13 @@ class Cluster:
         "Whether PBS hides the GPUs of other jobs, as its cgroup hook does. Else jobs with GPUs take whole nodes.",
         default="false",
     )
+    launcher: str = key(
+        values.TEXT,
+        "What starts an agent on each node of a PBS job: `pbsdsh`, `pbs_tmrsh`, or the site's MPI as a line of bash, "
+        "`mpiexec -n {nodes} -ppn 1`.",
+        default="`pbsdsh` on `pbs`",
+        value="",
+    )
     private: str = key(
         values.TEXT,
         "Where the environment of a job goes, in a file that only you can read, on a scheduler that shows "

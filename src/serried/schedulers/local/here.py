@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from serried.contract import names
 from serried.contract.environment import scrub
-from serried.contract.files import MODES
+from serried.contract.files import MODES, make_directory
 from serried.errors import UsageError
 from serried.plan import Plan
+from serried.schedulers.inside import Inside
 from serried.schedulers.local import argv, machine, state
 from serried.schedulers.local.argv import Request
-from serried.schedulers.local.machine import CPU
+from serried.schedulers.local.machine import CPU, NOTHING
 from serried.schedulers.local.supervisor import Supervisor, interrupt_by, refusal
 
 TICK_SECONDS = 0.1
@@ -32,6 +34,7 @@ def run_here(
     environment: Mapping[str, str],
     *,
     gpu_ids: Sequence[str] = (),
+    inside: Inside | None = None,
     on_start: Callable[[str], None] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> int:
@@ -41,14 +44,21 @@ def run_here(
     Idle GPUs are preferred: those that no job has taken, then those with the most memory free; `gpu_ids` says
     which instead. While this runs, INTERRUPTING signals are the job's. Call it from the main thread.
 
+    Within a job, `inside`, that job's nodes are used, and none of this machine's slots.
+
     Raises UsageError where this machine has not what the plan asks for.
     """
     request = replace(argv.of_plan(plan, token), umask=MODES[plan.share].umask)
-    slots = _slots(request, gpu_ids)
+    environment = scrub(environment)
+    slots: tuple[str, ...] = ()
+    if inside is None:
+        slots = _slots(request, gpu_ids)
+    else:
+        request, environment = _within(request, inside, plan), {**environment, **inside.variables}
     root = machine.root()
     state.prune(root)
     folder = state.new_folder(root)
-    supervisor = Supervisor(request, folder, root, slots, scrub(environment))
+    supervisor = Supervisor(request, folder, root, slots, environment)
     folder.commit(request.name, request.elements, hears_signals=False)
     if on_start is not None:
         on_start(str(folder.number))
@@ -56,6 +66,15 @@ def run_here(
         supervisor.run(lambda seconds: _pause(seconds, tick), seize=slots)
         tick()
     return _status(supervisor)
+
+
+def _within(request: Request, inside: Inside, plan: Plan) -> Request:
+    """job.sh on the first node of the job that we are in."""
+    private: tuple[str, ...] = ()
+    if plan.site.private:
+        make_directory(Path(plan.site.private))
+        private = (f"{plan.site.private}/{plan.run}",)
+    return replace(request, pool=NOTHING, need=0, command=(*inside.to_first_node, *request.command, *private))
 
 
 def _slots(request: Request, gpu_ids: Sequence[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from serried.errors import MissingProgramError, UsageError
 
 DIRECTORY = "SERRIED_LOCAL_DIR"
 
-CPU, GPU = "cpu", "gpu"
+CPU, GPU, NOTHING = "cpu", "gpu", "nothing"
 
 _QUERY = ("--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
 

@@ -18,7 +18,7 @@ from serried.contract import names
 from serried.contract.layout import RunDirectory
 from serried.schedulers.local import process
 from serried.schedulers.local.argv import Request
-from serried.schedulers.local.machine import GPU
+from serried.schedulers.local.machine import GPU, NOTHING
 from serried.schedulers.local.state import JobFolder, Standing, element_of
 
 REQUEUE_STATUS = names.EXIT_SAVED
@@ -171,7 +171,8 @@ class Task:
             name: value,
             names.JOB: str(self._folder.number),
             names.RESTARTS: str(self.standing.restarts),
-            # A job that asked for no GPU leaves them alone.
-            VISIBLE: ",".join(slots) if self._request.pool == GPU else "",
         }
+        if self._request.pool != NOTHING:
+            # A job that asked for no GPU leaves them alone.
+            given[VISIBLE] = ",".join(slots) if self._request.pool == GPU else ""
         return given if self.element is None else {**given, names.ELEMENT: self.key}

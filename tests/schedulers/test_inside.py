@@ -1,0 +1,79 @@
+"""Which job we are in, and what it has: read from what the schedulers really say."""
+
+from __future__ import annotations
+
+import time
+
+from serried.schedulers import inside
+from serried.schedulers.inside import Inside
+from serried.schedulers.pbs import inside as pbs
+from serried.schedulers.slurm import inside as slurm
+
+NOW = time.mktime(time.strptime("2026-11-21T19:09:31", "%Y-%m-%dT%H:%M:%S"))
+
+SALLOC = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_CONF": "/etc/slurm.conf",
+    "SLURM_CPUS_PER_TASK": "3",
+}
+
+SCONTROL = (
+    "JobId=7 JobName=interactive TimeLimit=00:10:00 StartTime=2026-11-21T19:09:21 EndTime=2026-11-21T19:19:21 "
+    "NodeList=n[1-2] BatchHost=n1 NumNodes=2 NumCPUs=4 TRES=cpu=4,mem=4G,node=2,billing=4 JOB_GRES=gpu:4"
+    "   Nodes=n1 CPU_IDs=0-1,14-15 Mem=2048 GRES=gpu:v100:2(IDX:0-1),gpu:1(IDX:3)"
+    "   Nodes=n2 CPU_IDs=4-5 Mem=2048 GRES=gpu:v100:2(IDX:0-1) MinCPUsNode=2 TresPerNode=gres:gpu:2\n"
+)
+
+QSTAT = """Job Id: 53.pbshead
+    Job_Name = x
+    job_state = R
+    exec_host = pbsn1/0*2+pbsn2/0*4
+    exec_vnode = (pbsn1:ncpus=2:ngpus=1)+(pbsn2:ncpus=4:ngpus=1)
+    Resource_List.select = 1:ncpus=2:mpiprocs=2:ngpus=1+1:ncpus=4:mpiprocs=2:ngpus=2
+    Resource_List.walltime = 01:30:00
+    resources_used.walltime = 00:10:30
+"""
+
+
+def test_outside_of_any_job_there_is_none():
+    assert inside.inside({"PATH": "/usr/bin", "SLURM_CONF": "/etc/slurm.conf"}) is None
+
+
+def test_of_a_slurm_job_the_least_that_each_node_has_counts():
+    found = slurm.described(SCONTROL, SALLOC, NOW, "login1.site.edu")
+
+    kept = {name: SALLOC[name] for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CONF")}
+    assert found == Inside(
+        "slurm", "7", ("n1", "n2"), cpus=2, gpus=2, tasks=2, seconds=590, is_here=False, variables=kept
+    )
+    assert found.to_first_node[:2] == ("srun", "--nodes=1")
+
+
+def test_on_the_first_node_nothing_needs_to_be_started_elsewhere():
+    by_name = slurm.described(SCONTROL, SALLOC, NOW, "n1.site.edu")
+    in_a_step = slurm.described(SCONTROL, {**SALLOC, "SLURMD_NODENAME": "n2"}, NOW, "n1")
+
+    assert (by_name.to_first_node, in_a_step.is_here) == ((), False)
+
+
+def test_a_job_without_a_limit_or_gpus_has_none():
+    text = "JobId=7 EndTime=Unknown   Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES= MinCPUsNode=1"
+    found = slurm.described(text, {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}, NOW, "n1")
+
+    assert (found.cpus, found.gpus, found.tasks, found.seconds) == (1, 0, 1, None)
+
+
+def test_of_a_pbs_job_the_node_file_and_qstat_tell():
+    lines = ["pbsn1", "pbsn1", "pbsn2", "pbsn2"]
+
+    assert pbs.described(QSTAT, "53.pbshead", lines) == Inside(
+        "pbs", "53.pbshead", ("pbsn1", "pbsn2"), cpus=2, gpus=1, tasks=2, seconds=4770, is_here=True
+    )
+
+
+def test_a_pbs_job_with_gpus_on_some_nodes_alone_has_none_on_each():
+    text = QSTAT.replace("mpiprocs=2:ngpus=2", "mpiprocs=2")
+
+    assert pbs.described(text, "53.pbshead", ["pbsn1", "pbsn2"]).gpus == 0

@@ -1,0 +1,53 @@
+#!/bin/bash
+# sbatch '--comment=a b' job.sh
+#
+# Run k3f9q2, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
+# starts one agent per node, waits for them, has them say how it ended, and does as they say.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+umask 077
+token=${1:?usage: job.sh TOKEN}
+export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
+cd -- "$SERRIED_RUN_DIR" || exit 70
+
+private=$2 # job.sh TOKEN FILE: beside it the head puts the environment of the nodes
+PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
+
+for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+done
+if [[ -z $python ]]; then
+  echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
+  exit 70
+fi
+agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+who=("$token" --job "${SERRIED_JOB:?}")
+
+# Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
+head=''
+final=''
+trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
+trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+
+"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" -- /bin/bash -c 'for host in $(awk '"'"'!seen[$0]++'"'"' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
+wait' 2 &
+head=$!
+[[ -n $final ]] && kill -TERM "$head"
+while kill -0 "$head" 2>/dev/null; do wait "$head"; done
+wait "$head"
+status=$?
+head=''
+[[ $status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
+
+# A signal from here on comes too late to change how it ended, and must not keep that from being told.
+trap '' TERM USR1
+word=$("${agent[@]}" finish "${who[@]}" --final "$final")
+if [[ $word == requeue ]]; then
+  exit 85
+fi
+case $word in
+  done) exit 0 ;;
+  next) exit 85 ;; # saved; the next job of this run goes on
+  fail\ *) exit "${word#fail }" ;;
+  *) exit 70 ;;
+esac
