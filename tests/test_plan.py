@@ -98,8 +98,8 @@ def test_defaults_of_the_profile_are_marked_as_nobodys(tmp_path: Path):
     assert plan(resolved, run_id="k3f9q2", created="").defaults == (
         "resources.gpus",
         "resources.ranks",
-        "resources.time",
-        "resources.partition",
         "resources.cpus",
         "resources.mem",
+        "resources.time",
+        "resources.partition",
     )

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.config import Cluster, Partition, Resources
+from serried.config import Cluster, Gpu, Partition, Resources
 from serried.errors import UsageError
-from serried.resources import Allocation, allocate, clock, left_out
+from serried.resources import Allocation, allocate, clock, left_out, notes
 
 SLURM = Cluster("slurm", gpus_per_node=8)
 CPUS_ONLY = Cluster("cpus", gpus_per_node=0)
@@ -204,7 +204,7 @@ def test_what_was_left_out_is_known():
 
 
 SITE = Cluster(
-    "fir",
+    "pine",
     gpus_per_node=4,
     cpus_per_node=48,
     gpu_types=("v100", "h100"),
@@ -255,28 +255,28 @@ SITE = Cluster(
         (
             SITE,
             {"gpu_type": "v1000"},
-            "there is no GPU of type `v1000` on cluster `fir`",
+            "there is no GPU of type `v1000` on cluster `pine`",
             "did you mean `v100`?",
         ),
-        (SITE, {"gpu_type": "tpu"}, "there is no GPU of type `tpu` on cluster `fir`", "there are `v100`, `h100`"),
-        (SITE, {"partition": "gpuu"}, "partition `gpuu` does not exist on cluster `fir`", "did you mean `gpu`?"),
+        (SITE, {"gpu_type": "tpu"}, "there is no GPU of type `tpu` on cluster `pine`", "there are `v100`, `h100`"),
+        (SITE, {"partition": "gpuu"}, "partition `gpuu` does not exist on cluster `pine`", "did you mean `gpu`?"),
         (
             SITE,
             {"nodes": 9},
             "9 nodes were asked for and partition `gpu` gives 8",
-            "ask for at most 8",
+            "ask for at most 8; --partition short allows it",
         ),
         (
             SITE,
             {"time": 2 * 24 * HOUR},
-            "a time limit of 2-00:00:00 is over what partition `gpu` allows",
-            "at most 1-00:00:00; `cpu` would allow it",
+            "2-00:00:00 were asked for and partition `gpu` allows 1-00:00:00",
+            "--time 1d; or a chain, if it saves checkpoints: --time 1d --chain 2",
         ),
         (
             SITE,
             {"time": 8 * 24 * HOUR},
-            "a time limit of 8-00:00:00 is over what cluster `fir` allows",
-            "at most 7-00:00:00",
+            "8-00:00:00 were asked for and cluster `pine` allows 7-00:00:00",
+            "--time 7d; or a chain, if it saves checkpoints: --time 7d --chain 2",
         ),
         (
             SITE,
@@ -287,7 +287,7 @@ SITE = Cluster(
         (
             SITE,
             {"gpus": 4, "cpus": 16},
-            "64 CPUs per node were asked for and cluster `fir` has 48",
+            "64 CPUs per node were asked for and cluster `pine` has 48",
             "`cpus` counts per GPU, or per rank without GPUs",
         ),
     ],
@@ -296,6 +296,111 @@ def test_what_cannot_be_is_refused_with_a_way_out(cluster: Cluster, request_: di
     with pytest.raises(UsageError) as caught:
         allocate(Resources(**request_), cluster)
     assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+BATCH = Cluster(
+    "satori",
+    contact="help@site",
+    docs="https://site/docs",
+    partitions={
+        "batch": Partition(time=12 * HOUR, cpus=40, mem=256 * GIB, jobs=1),
+        "wide": Partition(time=24 * HOUR, nodes=2, total_gpus=8),
+        "debug": Partition(time=HOUR),
+    },
+    default_partition="batch",
+)
+ASK = "\nask help@site, or see https://site/docs"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message", "hint"),
+    [
+        (
+            {"time": 24 * HOUR},
+            "1-00:00:00 were asked for and partition `batch` allows 12:00:00",
+            "--time 12h; --partition wide allows it; or a chain, if it saves checkpoints: --time 12h --chain 2",
+        ),
+        (
+            {"time": 30 * HOUR},
+            "1-06:00:00 were asked for and partition `batch` allows 12:00:00",
+            "--time 12h; or a chain, if it saves checkpoints: --time 12h --chain 3",
+        ),
+        (
+            {"nodes": 3, "partition": "wide"},
+            "3 nodes were asked for and partition `wide` gives 2",
+            "ask for at most 2; --partition batch or --partition debug allow it",
+        ),
+        (
+            {"nodes": 2, "gpus": 8, "partition": "wide", "time": 18 * HOUR},
+            "16 GPUs were asked for in all and partition `wide` gives 8 to a job",
+            "ask for at most 8",
+        ),
+        (
+            {"gpus": 4, "cpus": 12},
+            "48 CPUs per node were asked for and a node of partition `batch` has 40",
+            "`cpus` counts per GPU, or per rank without GPUs; --partition wide or --partition debug allow it",
+        ),
+        (
+            {"mem_per_node": 300 * GIB},
+            "300G of memory per node were asked for and a node of partition `batch` has 256G",
+            "`mem` counts per GPU, or per rank without GPUs; --partition wide or --partition debug allow it",
+        ),
+    ],
+)
+def test_limits_are_refused_with_the_partitions_that_allow_it_and_whom_to_ask(
+    request_: dict[str, Any], message: str, hint: str
+):
+    with pytest.raises(UsageError) as caught:
+        allocate(Resources(**request_), BATCH)
+    assert (caught.value.message, caught.value.hint) == (message, hint + ASK)
+
+
+def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
+    cluster = Cluster("fir", needs_account=True, accounts=("def-*", "rrg-*"), contact="help@site")
+    with pytest.raises(UsageError) as caught:
+        allocate(Resources(), cluster)
+    assert (caught.value.message, caught.value.hint) == (
+        "jobs on cluster `fir` must name an account",
+        (
+            "--account NAME, which looks like `def-*` or `rrg-*`; or `account` in `[clusters.fir.resources]`, "
+            "once for all\nask help@site"
+        ),
+    )
+    assert allocate(Resources(account="def-ada"), cluster).account == "def-ada"
+
+
+@pytest.mark.parametrize(
+    ("partition", "elements", "parallel", "expected"),
+    [
+        (None, 10, None, ("partition `batch` runs 1 of your jobs at a time: the 10 elements take turns",)),
+        (None, 10, 1, ()),
+        (None, 1, None, ()),
+        ("wide", 10, None, ()),
+        ("elsewhere", 10, None, ()),
+    ],
+)
+def test_elements_that_cannot_run_side_by_side_are_said_to_take_turns(
+    partition: str | None, elements: int, parallel: int | None, expected: tuple[str, ...]
+):
+    asked = Allocation(1, 1, 1, 2, None, HOUR, partition=partition)
+    assert notes(asked, BATCH, elements, parallel) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "cpus", "memory"),
+    [
+        ({"gpus": 2, "gpu_type": "v100"}, 12, 128 * GIB),
+        ({"gpus": 2}, 12, 128 * GIB),
+        ({"gpus": 2, "gpu_type": "a100"}, 4, 20 * GIB),
+        ({"gpus": 2, "cpus": 1, "mem": GIB}, 2, 2 * GIB),
+        ({"ranks": 2}, 4, 20 * GIB),
+        ({"gpus": 1, "exclusive": True}, 6, ALL),
+    ],
+)
+def test_a_rule_of_thumb_fills_in_what_goes_with_a_gpu(request_: dict[str, Any], cpus: int, memory: int):
+    ibex = Cluster("ibex", gpus_per_node=8, gpus={"v100": Gpu(cpus=6, mem=64 * GIB)})
+    asked = allocate(Resources(**request_), ibex)
+    assert (asked.cpus, asked.memory_mb) == (cpus, memory)
 
 
 @pytest.mark.parametrize("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])

@@ -6,14 +6,18 @@ import pytest
 
 from serried import clusters
 from serried.clusters import Sign, recognise
-from serried.config import schema
+from serried.config import layers, schema
+
+CLUSTER = schema.ROOT.tables["clusters"].tables[schema.EVERY]
 
 SIGNS = [
     Sign("cedar", hostname=("*cedar*",)),
     Sign("fir", environ={"CC_CLUSTER": "fir"}),
     Sign("both", hostname=("login*",), environ={"SITE": "x*"}),
     Sign("quiet"),
-    Sign("local"),
+    Sign("local", scheduler="local"),
+    Sign("moved-pbs", hostname=("*moved*",), scheduler="pbs"),
+    Sign("moved", hostname=("*moved*",)),
 ]
 
 
@@ -51,8 +55,47 @@ def test_every_shipped_profile_is_valid(name: str):
     assert list(schema.check({"clusters": {name: table}}))
 
 
-@pytest.mark.parametrize("name", sorted(clusters.shipped().keys() - {"local", "slurm", "pbs"}))
-def test_every_sites_profile_says_where_its_facts_come_from(name: str):
-    first_lines = clusters.shipped()[name].read_text(encoding="utf-8").partition("\nscheduler")[0]
-    assert "/" in first_lines
-    assert all(line.startswith("#") for line in first_lines.splitlines())
+@pytest.mark.parametrize(("scheduler", "name"), [("slurm", "moved"), ("pbs", "moved-pbs"), (None, "local")])
+def test_two_profiles_of_one_site_are_told_apart_by_the_scheduler_that_is_here(scheduler: str | None, name: str):
+    assert recognise(SIGNS, "login1.moved.example", {}, scheduler) == name
+
+
+def places(name: str) -> list[tuple[str, ...]]:
+    """Where a shipped profile says something, and it is no source itself."""
+    table = tomllib.loads(clusters.shipped()[name].read_text(encoding="utf-8"))
+    return [keys for keys, _ in schema.check(table, CLUSTER) if keys[0] not in {"sources", "scheduler"}]
+
+
+@pytest.mark.parametrize("name", sorted(clusters.shipped().keys() - {"local"}))
+def test_every_value_of_a_shipped_profile_has_its_source_and_every_source_its_value(name: str):
+    sources = schema_sources(name)
+    unsourced = [keys for keys in places(name) if not any(keys[: len(place)] == place for place in sources)]
+    idle = [place for place in sources if not any(keys[: len(place)] == place for keys in places(name))]
+    assert (unsourced, idle) == ([], [])
+
+
+def schema_sources(name: str) -> list[tuple[str, ...]]:
+    table = tomllib.loads(clusters.shipped()[name].read_text(encoding="utf-8"))
+    return [keys[1:] for keys, _ in schema.check(table, CLUSTER) if keys[0] == "sources"]
+
+
+@pytest.mark.parametrize(
+    ("hostname", "environ", "scheduler", "name"),
+    [
+        ("cedar5.cedar.computecanada.ca", {}, "slurm", "cedar"),
+        ("login1", {"CC_CLUSTER": "fir"}, "slurm", "fir"),
+        ("login1", {"CC_CLUSTER": "narval"}, "slurm", "narval"),
+        ("login1", {"CC_CLUSTER": "graham"}, "slurm", "graham"),
+        ("login1", {"CC_CLUSTER": "nibi"}, "slurm", "nibi"),
+        ("login01.sockeye.arc.ubc.ca", {}, "slurm", "sockeye"),
+        ("login01.sockeye.arc.ubc.ca", {}, "pbs", "sockeye-pbs"),
+        ("satori-login-001.mit.edu", {}, "slurm", "satori"),
+        ("login509-02-r.ibex.kaust.edu.sa", {}, "slurm", "ibex"),
+        ("borg.cs.ubc.ca", {}, "slurm", "plai"),
+        ("firefly", {}, "slurm", "slurm"),
+    ],
+)
+def test_the_shipped_profiles_are_recognised_where_they_belong(
+    hostname: str, environ: dict[str, str], scheduler: str, name: str
+):
+    assert recognise(layers.signs([]), hostname, environ, scheduler) == name

@@ -78,7 +78,7 @@ qos = "long"
 
 
 def test_an_experiment_inherits_and_overrides_scalars_lists_and_names_of_tables(folder: Path):
-    found = resolve(folder, LAYERS, resources__time="2h")
+    found = resolve(folder, f"{LAYERS}\n[clusters.local]\nignores = []", resources__time="2h")
     resources = found.experiment.resources
     assert (resources.nodes, resources.constraint, resources.time, resources.cpus, resources.qos) == (
         3,
@@ -132,6 +132,7 @@ def test_sources_override_each_other_in_the_order_that_is_promised(folder: Path,
 def test_a_profile_beats_what_the_scheduler_was_told(folder: Path, monkeypatch: pytest.MonkeyPatch):
     fake_slurm(folder, monkeypatch)
     monkeypatch.setenv("SBATCH_PARTITION", "mine")
+    monkeypatch.setenv("USER", "ada")
     found = resolve(folder, command=BARE, cluster="plai")
     assert (found.experiment.resources.partition, str(found.origins["resources.partition"])) == (
         "plai",

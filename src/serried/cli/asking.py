@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,7 +95,14 @@ def show_plan(prepared: Prepared) -> None:
     lines = plan_lines(prepared.plan, prepared.survey, prepared.revision)
     for label, text in lines:
         console.say(f"{console.style(pad(label, 9), 'quiet')}  {printable(text)}")
-    for text in prepared.warnings:
+    say_about(prepared.notes, prepared.warnings)
+
+
+def say_about(notes: Iterable[str], warnings: Iterable[str]) -> None:
+    """What is worth a word, and what the user may not expect, as talk."""
+    for text in notes:
+        console.note(text)
+    for text in warnings:
         console.warning(text)
 
 
@@ -112,6 +119,7 @@ def dry_run(prepared: Prepared, *, as_json: bool) -> None:
                 "script": prepared.script,
                 "snapshot": list(prepared.survey.files) if prepared.survey else None,
                 "warnings": list(prepared.warnings),
+                "notes": list(prepared.notes),
             }
         )
         return

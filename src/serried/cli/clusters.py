@@ -56,7 +56,9 @@ def show(name: str | None, *, as_json: bool) -> None:
     if as_json:
         console.out_json({"schema": SCHEMA, "cluster": _value(cluster)})
         return
-    rows = [[key, text, _origin(resolved, f"cluster.{key}", key)] for key, text in _texts(cluster).items()]
+    about = _texts(cluster)
+    about.pop("notes", None)
+    rows = [[key, text, _origin(resolved, f"cluster.{key}", key)] for key, text in about.items()]
     for table, place, prefix in (
         (resolved.experiment.resources, "resources", ""),
         (cluster.match, "match", "cluster."),
@@ -71,6 +73,8 @@ def show(name: str | None, *, as_json: bool) -> None:
         console.out(line)
     _say_tables("PARTITION", cluster.partitions, definitions.Partition)
     _say_tables("GPU", cluster.gpus, definitions.Gpu)
+    for line in ["", *cluster.notes] if cluster.notes else []:
+        console.out(line)
     for warning in resolved.warnings:
         console.warning(warning)
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import options
+from serried.cli import asking, options
 from serried.config import definitions, schema
 from serried.config.definitions import Key
 from serried.contract import SCHEMA
@@ -19,6 +19,8 @@ from serried.ui import console
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _REDACTED = "(not shown)"
+_ABOUT = {"title", "docs", "contact", "login", "notes", "accounts", "ignores", "sources"}
+"""What a profile tells people about a cluster: `serried clusters show` is for that."""
 
 Row = dict[str, Any]
 
@@ -51,12 +53,13 @@ def show(
     resolved = config.resolve(experiment, bare, options.overrides(values, settings), cluster, here, os.environ)
     rows = list(_rows(resolved))
     if as_json:
-        console.out_json({"schema": SCHEMA, "settings": rows, "warnings": list(resolved.warnings)})
+        console.out_json(
+            {"schema": SCHEMA, "settings": rows, "warnings": list(resolved.warnings), "notes": list(resolved.notes)}
+        )
         return
     for line in console.table(["KEY", "VALUE", "ORIGIN"], [(row["key"], row["text"], row["origin"]) for row in rows]):
         console.out(line)
-    for warning in resolved.warnings:
-        console.warning(warning)
+    asking.say_about(resolved.notes, resolved.warnings)
 
 
 def _rows(resolved: config.Resolved) -> Iterator[Row]:
@@ -71,13 +74,13 @@ def _rows(resolved: config.Resolved) -> Iterator[Row]:
     for place, table in tables:
         held = definitions.values_of(table)
         for name, key in definitions.keys(type(table)).items():
+            if place == "cluster" and name in _ABOUT:
+                continue
             yield from _row((place, name) if place else (name,), key, held[name], resolved.origins)
 
 
 def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, config.Origin]) -> Iterator[Row]:
     """A row for a key, one for each name of a table; none for what is not set and has no default."""
-    if place == ("cluster", "sources"):
-        return  # they are about the profile: `serried clusters show`
     if key.kind.names:
         for name, item in value.items():
             # A variable may be a secret; a setting is in the plan and never one.

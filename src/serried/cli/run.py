@@ -57,8 +57,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         return
     if prepared.plan.smoke:
         console.say(smoke_text(prepared.plan))
-    for text in prepared.warnings:
-        console.warning(text)
+    asking.say_about(prepared.notes, prepared.warnings)
     outcome = run_here(
         prepared,
         gpu_ids=gpus,

@@ -24,11 +24,13 @@ class Sign:
     """Patterns, any of which must match."""
     environ: Mapping[str, str] | None = None
     """Variables, all of which must match their pattern."""
+    scheduler: str = SLURM
+    """Who runs the jobs there. A site that moves from PBS to Slurm has a profile for each."""
 
 
 def shipped() -> dict[str, Path]:
     """Each shipped profile's file, by the cluster's name."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
 def recognise(signs: Sequence[Sign], hostname: str, environ: Mapping[str, str], scheduler: str | None) -> str:
@@ -39,12 +41,12 @@ def recognise(signs: Sequence[Sign], hostname: str, environ: Mapping[str, str], 
     """
     if scheduler is None:
         return LOCAL
-    for sign in signs:
+    here = [sign for sign in signs if sign.scheduler == scheduler]
+    for sign in here:
         if holds(sign, hostname, environ):
             return sign.cluster
-    names = {sign.cluster for sign in signs} - {LOCAL}
     inside = environ.get("SLURM_CLUSTER_NAME", "")
-    return inside if inside in names else scheduler
+    return inside if inside in {sign.cluster for sign in here} else scheduler
 
 
 def holds(sign: Sign, hostname: str, environ: Mapping[str, str]) -> bool:

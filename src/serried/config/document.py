@@ -30,14 +30,22 @@ class Document:
     tables: dict[str, Any]
     above: Keys = ()
     """Where in the file `tables` is: ("tool", "serried") in pyproject.toml."""
+    within: Keys = ()
+    """What the file does not say but stands for: a profile of its own is `tables` at ("clusters", NAME)."""
 
     def inner(self, above: Keys, tables: dict[str, Any]) -> Document:
         return Document(self.path, self.text, tables, above)
 
+    def outer(self, within: Keys) -> Document:
+        tables = self.tables
+        for name in reversed(within):
+            tables = {name: tables}
+        return Document(self.path, self.text, tables, self.above, within)
+
     def line(self, key: Keys) -> int | None:
         """The line (from 1) of a key, or of the nearest table around it; None when it is nowhere."""
         places = self._places
-        key = self.above + key
+        key = self.above + key[len(self.within) :]
         while key and key not in places:
             key = key[:-1]
         return places.get(key)

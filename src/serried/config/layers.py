@@ -24,7 +24,7 @@ def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str
     """What users and site say, the weakest first."""
     return [
         *(sources.from_document("site", found) for found in reversed(files.site)),
-        *([sources.from_document("user", files.user)] if files.user else []),
+        *(sources.from_document("user", found) for found in reversed(files.user)),
         *([sources.from_document("project", files.project)] if files.project else []),
         sources.from_environ(environ),
         sources.from_overrides(overrides),
@@ -35,16 +35,16 @@ def recognise(layers: list[Layer], environ: Mapping[str, str]) -> tuple[str, tup
     """The name of the cluster that we are on, and what to say about it."""
     found = machine.scheduler(environ)
     if found:
-        return clusters.recognise(_signs(layers), os.uname().nodename, environ, found), ()
+        return clusters.recognise(signs(layers), os.uname().nodename, environ, found), ()
     if shutil.which("sbatch", path=environ.get("PATH", os.defpath)):
         return clusters.LOCAL, ("Slurm's commands are here but no cluster is configured: this machine runs it itself",)
     return clusters.LOCAL, ()
 
 
-def _signs(layers: list[Layer]) -> list[Sign]:
+def signs(layers: list[Layer]) -> list[Sign]:
     """How each cluster is recognised: the users' and the site's clusters before the shipped ones."""
     shipped = clusters.shipped()
-    every = [*(_shipped(name) for name in reversed(shipped)), *layers]
+    every = [*(_shipped(name, name) for name in reversed(shipped)), *layers]
     names = dict.fromkeys([*sources.names(layers, "clusters"), *shipped])
     return [_sign(name, every) for name in names]
 
@@ -53,19 +53,22 @@ def _sign(name: str, layers: list[Layer]) -> Sign:
     """A cluster's signs from all layers, the strongest's last."""
     hostname: tuple[str, ...] = ()
     environ: dict[str, str] = {}
+    scheduler = clusters.SLURM
     for layer in layers:
         for place, setting in layer.settings.items():
             if place[:4] == ("clusters", name, "match", "hostname"):
                 hostname = setting.value
             elif place[:4] == ("clusters", name, "match", "environ"):
                 environ[place[4]] = setting.value
-    return Sign(name, hostname, environ)
+            elif place == ("clusters", name, "scheduler"):
+                scheduler = setting.value
+    return Sign(name, hostname, environ, scheduler)
 
 
-def _shipped(name: str) -> Layer:
-    found = document.read(clusters.shipped()[name])
-    whole = document.Document(found.path, found.text, {"clusters": {name: found.tables}})
-    return sources.from_document("profile", whole, f"profile `{name}`")
+def _shipped(profile: str, name: str) -> Layer:
+    """What a profile that comes with Serried says of the cluster `name`."""
+    found = document.read(clusters.shipped()[profile]).outer(("clusters", name))
+    return sources.from_document("profile", found, f"profile `{profile}`")
 
 
 def cluster_names(layers: list[Layer]) -> list[str]:
@@ -75,11 +78,15 @@ def cluster_names(layers: list[Layer]) -> list[str]:
 def with_cluster(layers: list[Layer], name: str, environ: Mapping[str, str], *, look: bool = True) -> list[Layer]:
     """All layers for a cluster: its profile, the scheduler's variables and what is found come below the given ones.
 
-    `look` is whether to go and find: on this machine, or by asking Slurm.
+    A cluster begins with the profile that is called as its scheduler. `look` is whether to go and find: on this
+    machine, or by asking Slurm.
     """
-    profile = [_shipped(name)] if name in clusters.shipped() else []
-    scheduler = stack([*profile, *layers], None, name).get(("clusters", name, "scheduler"))
-    if scheduler and scheduler.value == "local":
+    profile = [_shipped(name, name)] if name in clusters.shipped() else []
+    said = stack([*profile, *layers], None, name).get(("clusters", name, "scheduler"))
+    scheduler = said.value if said else clusters.SLURM
+    if name != scheduler:
+        profile = [_shipped(scheduler, name), *profile]
+    if scheduler == clusters.LOCAL:
         found = machine.local(environ) if look else {}
         return [_found(name, found, "this machine"), *profile, *layers]
     variables = sources.from_scheduler_environ(environ)

@@ -11,6 +11,7 @@ from typing import Any
 from serried.config import layers, sources, words
 from serried.config.build import Builder
 from serried.config.definitions import Cluster, Experiment, Project
+from serried.config.fitting import fit
 from serried.config.sources import Files, Layer, Origin, Setting
 from serried.errors import ConfigError, UsageError, did_you_mean
 
@@ -23,6 +24,9 @@ class Resolved:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where each value comes from, by dotted key; what is not here is Serried's default."""
     warnings: tuple[str, ...] = ()
+    """What is not as the user may think."""
+    notes: tuple[str, ...] = ()
+    """What is as it should be, and worth a word."""
 
 
 def resolve(  # noqa: PLR0917 - each is a different type of thing
@@ -53,14 +57,16 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     where, warnings = _cluster(cluster, chosen, given, environ)
     settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
-    experiment = builder.experiment(chosen, command, files.directory, here)
+    asked = builder.experiment(chosen, command, files.directory, here)
     place = builder.cluster()
+    experiment, notes, origins = fit(asked, place, builder.origins)
     return Resolved(
         project=builder.project(files),
         experiment=experiment,
         cluster=place,
-        origins=builder.origins,
+        origins=builder.origins | origins,
         warnings=(*warnings, *builder.warnings, *_literal_variables(experiment), *_unknown_gpus(experiment, place)),
+        notes=notes,
     )
 
 

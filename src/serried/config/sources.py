@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from serried.config.document import Document, Keys
 from serried.errors import UsageError
 
 FILE = "serried.toml"
+PROFILES = "clusters"
+"""The folder of profiles beside a `config.toml`."""
 _TABLES = ("project", "resources", "environment", "limit", "launch")
 """Tables that `SERRIED_TABLE_KEY` variables reach."""
 _SCHEDULER_VARIABLES = ("account", "partition", "qos", "reservation")
@@ -60,16 +63,15 @@ class Files:
     project: Document | None = None
     directory: Path = field(default_factory=Path)
     """The project's folder: the file's, else the one we are in."""
-    user: Document | None = None
+    user: tuple[Document, ...] = ()
     site: tuple[Document, ...] = ()
 
 
 def find(directory: Path, environ: Mapping[str, str]) -> Files:
     project = _project(directory)
-    user = _optional(_user_folder(environ) / "serried" / "config.toml")
-    site = [_optional(folder / "config.toml") for folder in _site_folders(environ)]
+    site = [found for folder in _site_folders(environ) for found in _in_folder(folder)]
     home = Path(project[1]) if project else directory
-    return Files(project[0] if project else None, home, user, tuple(found for found in site if found))
+    return Files(project[0] if project else None, home, tuple(_in_folder(user_folder(environ))), tuple(site))
 
 
 def _project(directory: Path) -> tuple[Document, Path] | None:
@@ -100,8 +102,9 @@ def shown(path: Path, directory: Path) -> str:
     return relative if relative.count("..") <= 2 else str(path)
 
 
-def _user_folder(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home()) / ".config")
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """Where a user's own settings are."""
+    return Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home()) / ".config") / "serried"
 
 
 def _site_folders(environ: Mapping[str, str]) -> list[Path]:
@@ -109,8 +112,19 @@ def _site_folders(environ: Mapping[str, str]) -> list[Path]:
     return [*(Path(folder) / "serried" for folder in folders if folder.startswith("/")), Path("/etc/serried")]
 
 
-def _optional(path: Path) -> Document | None:
-    return document.read(path) if os.path.lexists(path) else None
+def _in_folder(folder: Path) -> list[Document]:
+    """`config.toml`, then the profiles in `clusters/`, each of the cluster that its file is named after."""
+    path = folder / "config.toml"
+    found = [document.read(path)] if os.path.lexists(path) else []
+    with contextlib.suppress(OSError):
+        profiles = sorted((folder / PROFILES).iterdir())
+        found += [profile(path) for path in profiles if path.suffix == ".toml" and not path.name.startswith(".")]
+    return found
+
+
+def profile(path: Path) -> Document:
+    """A profile in a file of its own: the table that would be `[clusters.NAME]` elsewhere."""
+    return document.read(path).outer(("clusters", path.stem))
 
 
 def from_document(source: str, found: Document, where: str | None = None) -> Layer:

@@ -95,6 +95,8 @@ def _site(cluster: config.Cluster) -> Site:
         local_disk=cluster.local_disk,
         hides_gpus=bool(cluster.hides_gpus),
         launcher=cluster.launcher,
+        contact=cluster.contact,
+        docs=cluster.docs,
         private=cluster.private,
     )
 

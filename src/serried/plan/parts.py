@@ -140,5 +140,9 @@ class Site:
     """The scheduler in whose job it runs, where `serried run` was typed in one; `scheduler` is this machine's then."""
     launcher: str = ""
     """What starts an agent on each node of a PBS job, where not `pbsdsh`: a name of ours or words of bash."""
+    contact: str | None = None
+    """Whom to ask about the cluster."""
+    docs: str | None = None
+    """Where its documentation is."""
     private: str = ""
     """Where a job's environment goes in files that only its user can read, on schedulers that show it; absolute."""

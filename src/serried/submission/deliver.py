@@ -16,11 +16,12 @@ from serried import schedulers, snapshot
 from serried.contract.files import MODES
 from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
-from serried.errors import SerriedError, SubmissionUncertain
+from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.records.documents import Submission
 from serried.records.moments import iso
 from serried.records.record import Record, records_directory
+from serried.resources import whom_to_ask
 from serried.snapshot import Archive
 from serried.submission import directory
 from serried.submission.prepare import Prepared
@@ -45,8 +46,10 @@ def deliver(prepared: Prepared) -> Record:
         _note_uncertain(record, submission, error.message)
         error.hint = FIND_OUT.format(run=record.id)
         raise
-    except SerriedError:
+    except SerriedError as error:
         directory.remove(record, plan)
+        if isinstance(error, SubmissionRefused):
+            error.hint = error.hint or whom_to_ask(plan.site.contact, plan.site.docs)
         raise
     except BaseException as error:
         # Interrupted while the scheduler was asked: it may have heard us.

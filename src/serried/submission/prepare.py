@@ -47,6 +47,7 @@ class Prepared:
     each: tuple[tuple[str, ...], ...] = ()
     """One command for each element of the array, where they differ."""
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def prepare(
@@ -71,7 +72,7 @@ def prepare(
         plan = _with_snapshot(plan, surveyed, environment)
     warnings = (*resolved.warnings, *(surveyed.warnings if surveyed else ()))
     made = _prepared(plan, environment, each, warnings)
-    return dataclasses.replace(made, survey=surveyed, revision=snapshot.read_revision(project))
+    return dataclasses.replace(made, notes=resolved.notes, survey=surveyed, revision=snapshot.read_revision(project))
 
 
 def prepare_recorded(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried import arrays, config
+from serried import arrays, config, resources
 from serried.contract import names
 from serried.errors import UsageError
 from serried.plan import Array, Plan
@@ -59,6 +59,9 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str]) -> Dec
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
+    elements = len(array.indices) if array else 1
+    notes = resources.notes(plan.allocation, resolved.cluster, elements, array.parallel if array else None)
+    resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *notes))
     if request.smoke:
         plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
     if request.resume is not None:

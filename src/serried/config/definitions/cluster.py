@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.config import values
-from serried.config.definitions.experiment import Resources
+from serried.config.definitions.experiment import Limit, Resources
 from serried.config.definitions.key import key, keys
 from serried.config.values import BadValue, Kind
 from serried.errors import did_you_mean
@@ -20,6 +20,11 @@ def resource_keys(value: Any) -> tuple[str, ...]:
         if name not in keys(Resources):
             raise BadValue(f"must be keys of `resources`, not `{name}`", did_you_mean(name, keys(Resources)))
     return names
+
+
+def continuing(value: Any) -> tuple[str, ...]:
+    """Values of `limit.continue`."""
+    return tuple(keys(Limit)["continue"].kind.parse(word) for word in values.texts(value))
 
 
 @dataclass(frozen=True)
@@ -82,10 +87,11 @@ class Cluster:
         "What the cluster has no notion of. It is left out of what is asked there, with a note.",
         value=(),
     )
-    requeue: bool | None = key(
-        values.BOOLEAN,
-        "Whether a job may requeue itself. Where not, `limit.continue` is the cluster's own, with a note.",
-        default="true",
+    continues: tuple[str, ...] = key(
+        Kind("list of `requeue`, `successor` and `prequeued`", continuing, many=True, show=values.TEXTS.show),
+        "How runs may go on there: what `limit.continue` may be. The first is the default.",
+        default="all three",
+        value=(),
     )
     kill_wait: int = key(values.DURATION, "From the scheduler's TERM to its KILL.", default="30s", value=30)
     hides_gpus: bool | None = key(

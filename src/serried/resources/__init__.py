@@ -1,0 +1,8 @@
+"""What an experiment asks for, on a cluster -> what the scheduler is asked for. Pure; the only place that counts."""
+
+from __future__ import annotations
+
+from serried.resources.allocation import Allocation, allocate, left_out
+from serried.resources.limits import clock, notes, whom_to_ask
+
+__all__ = ["Allocation", "allocate", "clock", "left_out", "notes", "whom_to_ask"]
