@@ -33,6 +33,7 @@ ORDER = (
     "inherit",
     "schedulers",
     "script",
+    "environments",
     "plan",
     "resources",
     "arrays",

@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from serried.agent import binding, command, notice, system
+from serried.agent import binding, command, notice, program, system
 from serried.agent.diagnose import read_tail
 from serried.agent.memory import OutOfMemory
 from serried.agent.work import Work
@@ -65,10 +65,10 @@ class Ranks:
         path = self.work.place.attempt(self.work.number).rank_log(place.node, number)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
         null = os.open(os.devnull, os.O_RDONLY)
-        changes = command.environment(self.work, place, os.environ)
+        what = program.of(self.work, place)
         child = system.spawn(
-            [system.encode(word) for word in command.argv(self.work, place)],
-            system.environment_bytes(changes, command.hidden(self.work)),
+            what.argv,
+            what.environment,
             system.encode(str(self.work.workdir)),
             (null, log, log),
             cpus=cpus,

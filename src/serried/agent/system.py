@@ -144,6 +144,15 @@ def environment_bytes(changes: Mapping[str, str], without: Sequence[str] = ()) -
     return environment
 
 
+def environment_text() -> Dict[str, str]:
+    """This process's environment as `encode` takes it, whatever the locale is."""
+    return {_decode(name): _decode(value) for name, value in os.environb.items()}
+
+
+def _decode(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
 def encode(text: str) -> bytes:
     """What came through JSON as it was before: bytes that are no UTF-8 included."""
     return text.encode("utf-8", "surrogateescape")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from serried.config.catalogue import Catalogue, catalogue
 from serried.config.definitions import (
     Cluster,
+    Container,
     Environment,
     Experiment,
     Gpu,
@@ -20,6 +21,7 @@ from serried.config.sources import Origin
 __all__ = [
     "Catalogue",
     "Cluster",
+    "Container",
     "Environment",
     "Experiment",
     "Gpu",

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serried.config import definitions, env_file, environment_kinds, roots, schema, words
+from serried.config import container_kinds, definitions, env_file, environment_kinds, roots, schema, words
 from serried.config.definitions import (
     Cluster,
+    Container,
     Environment,
     Experiment,
     Gpu,
@@ -23,6 +24,7 @@ from serried.config.definitions import (
 from serried.config.document import Keys
 from serried.config.sources import Files, Origin, Setting
 from serried.config.values import BadValue
+from serried.contract import binds
 from serried.errors import ConfigError, UsageError
 
 Made = TypeVar("Made")
@@ -74,6 +76,7 @@ class Builder:
             environment=self._environment(project),
             limit=self._table(Limit, ("limit",)),
             launch=self._table(Launch, ("launch",)),
+            container=self._container(project),
         )
 
     def _table(self, table: type[Made], place: Keys) -> Made:
@@ -151,6 +154,25 @@ class Builder:
             return roots.expand(text, self._environ)
         except BadValue as error:
             raise self._wrong(place, f"`{schema.dotted(place)}` {error}") from None
+
+    def _container(self, project: Path) -> Container:
+        """Its paths are absolute afterwards."""
+        given = self._values(definitions.keys(Container), ("container",))
+        for name in ("image", "requirements"):
+            if (said := given.get(name)) and not container_kinds.is_reference(said, given.get("runtime")):
+                given[name] = self._path(("container", name), said, project)
+        if given.get("runtime", "")[:1] in {"~", "$"}:
+            given["runtime"] = self._path(("container", "runtime"), given["runtime"], project)
+        given["binds"] = tuple(self._bind(text) for text in given.get("binds", ()))
+        return Container(**given)
+
+    def _bind(self, text: str) -> str:
+        place = ("container", "binds")
+        parts = [self._path(place, part, Path()) if part[:1] in {"~", "$"} else part for part in binds.split(text)]
+        try:
+            return binds.spell(binds.make(parts))
+        except ValueError as error:
+            raise self._wrong(place, f"`container.binds`: `{text}` {error}") from None
 
     def _root(self, given: Mapping[str, Any]) -> str:
         scheduler = given.get("scheduler", Cluster.scheduler)

@@ -49,6 +49,14 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ),
     ("[experiments.NAME.launch]", definitions.Launch, "What starts its ranks."),
     (
+        "[experiments.NAME.container]",
+        definitions.Container,
+        (
+            "The container that ranks run in: see [containers](containers.md). `[clusters.NAME.container]` holds the "
+            "same keys, as defaults for all that runs there."
+        ),
+    ),
+    (
         "[clusters.NAME]",
         definitions.Cluster,
         "A cluster: a new one, or changes to one that Serried knows (`serried clusters`).",

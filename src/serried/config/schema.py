@@ -35,6 +35,7 @@ _PARTS = {
     "environment": Table(definitions.keys(definitions.Environment)),
     "limit": Table(definitions.keys(definitions.Limit)),
     "launch": Table(definitions.keys(definitions.Launch)),
+    "container": Table(definitions.keys(definitions.Container)),
 }
 _EXPERIMENT = definitions.keys(definitions.Experiment)
 _OVERLAY = {name: key for name, key in _EXPERIMENT.items() if name != "cluster"}

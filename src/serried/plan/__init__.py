@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from serried.plan.decide import plan
 from serried.plan.model import Plan
-from serried.plan.parts import Array, Build, Environment, Launch, Limit, Resume, Site, Source
+from serried.plan.parts import Array, Build, Container, Environment, Launch, Limit, Resume, Site, Source
 from serried.resources import Allocation
 
-__all__ = ["Allocation", "Array", "Build", "Environment", "Launch", "Limit", "Plan", "Resume", "Site", "Source", "plan"]
+__all__ = [
+    "Allocation",
+    "Array",
+    "Build",
+    "Container",
+    "Environment",
+    "Launch",
+    "Limit",
+    "Plan",
+    "Resume",
+    "Site",
+    "Source",
+    "plan",
+]

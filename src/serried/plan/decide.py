@@ -10,7 +10,7 @@ from serried.config.environment_kinds import is_source
 from serried.errors import UsageError
 from serried.plan.launch import launch as launch_of
 from serried.plan.model import Plan
-from serried.plan.parts import Array, Build, Environment, Limit, Site, Source
+from serried.plan.parts import Array, Build, Container, Environment, Limit, Site, Source
 from serried.resources import allocate, left_out
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def plan(
         allocation=allocation,
         source=Source(project.directory, experiment.workdir, project.snapshot),
         environment=_environment(experiment.environment, cluster),
+        container=_container(experiment.container),
         limit=_limit(experiment.limit, allocation.time_seconds),
         launch=launch,
         array=array,
@@ -82,6 +83,19 @@ def _environment(asked: config.Environment, cluster: config.Cluster) -> Environm
 
 def _build(kind: str, source: str | bool, asked: config.Environment, cluster: config.Cluster) -> Build:
     return Build(kind, source if isinstance(source, str) else "", asked.python, asked.torch, cluster.build)
+
+
+def _container(asked: config.Container) -> Container | None:
+    if not asked.image:
+        return None
+    return Container(
+        image=asked.image,
+        runtime=asked.runtime or "",
+        binds=asked.binds,
+        contained=asked.contained,
+        local=asked.local,
+        requirements=asked.requirements or "",
+    )
 
 
 def _site(cluster: config.Cluster) -> Site:

@@ -11,7 +11,7 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.contract.layout import run_directory
-from serried.plan.parts import Array, Environment, Launch, Limit, Resume, Site, Source
+from serried.plan.parts import Array, Container, Environment, Launch, Limit, Resume, Site, Source
 from serried.resources import Allocation
 
 
@@ -37,6 +37,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     """What the training is told, by dotted name; `serried.train.config` and `{config.NAME}` have it."""
     environment: Environment = field(default_factory=Environment)
+    container: Container | None = None
     limit: Limit = field(default_factory=Limit)
     launch: Launch = field(default_factory=Launch)
     array: Array | None = None

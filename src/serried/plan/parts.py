@@ -49,6 +49,25 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Container:
+    """What ranks run in; the agents stay outside, but for pyxis."""
+
+    image: str
+    """A file or a folder, absolute; what it is made from, until that is settled; or what pyxis is told."""
+    runtime: str = ""
+    """The program, or `pyxis`; empty until it is looked for."""
+    binds: tuple[str, ...] = ()
+    """As contract.binds reads them: absolute."""
+    contained: bool = False
+    local: bool | None = None
+    """Whether each node copies the image to its own disk first; None until that is settled."""
+    requirements: str = ""
+    """A file of what is installed on top of the image, absolute; empty for none."""
+    made_from: str = ""
+    """What Serried made the image from."""
+
+
+@dataclass(frozen=True)
 class Limit:
     lead_seconds: int = 60
     """How long before the time limit ranks are told."""

@@ -16,6 +16,7 @@ from serried import config, inherit, schedulers, script, shell, snapshot
 from serried.config.env_file import read_env_file
 from serried.contract import settings
 from serried.contract.links import Commands, token_of
+from serried.environments import containers
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.records.record import Record
@@ -66,6 +67,7 @@ def prepare(
     project = Path(plan.source.directory)
     _check_workdir(plan, project)
     _check_settings(plan, each)
+    plan = containers.settle(plan, environ)
     environment = _environment(plan, environ)
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
@@ -87,6 +89,7 @@ def prepare_recorded(
             f"the code of run `{code.id}` is not there any more: `{plan.source.archive}`",
             hint="`--new-code` takes the project as it is now; commit and diff of then are in the record",
         )
+    containers.check(plan)
     return dataclasses.replace(_prepared(plan, _environment(plan, environ), each, warnings), code_of=code)
 
 
@@ -169,7 +172,7 @@ def _survey(plan: Plan, resolved: config.Resolved, project: Path) -> Survey | No
 
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
     workdir = surveyed.project / plan.source.workdir
-    prefixes = inherit.package_prefixes(plan.command, environment, workdir)
+    prefixes = [] if plan.container else inherit.package_prefixes(plan.command, environment, workdir)
     sites = [site for prefix in prefixes for site in site_folders(prefix)]
     redirected = snapshot.redirect(surveyed, sites)
     source = dataclasses.replace(plan.source, links=surveyed.links, python_path=redirected)

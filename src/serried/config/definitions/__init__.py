@@ -7,12 +7,14 @@ configuration's page are all made from these tables.
 from __future__ import annotations
 
 from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
+from serried.config.definitions.container import Container
 from serried.config.definitions.environment import Environment
 from serried.config.definitions.experiment import Experiment, Launch, Limit, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
 
 __all__ = [
     "Cluster",
+    "Container",
     "Environment",
     "Experiment",
     "Gpu",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.config import values
+from serried.config.definitions.container import Container
 from serried.config.definitions.environment import Environment
 from serried.config.definitions.key import key
 from serried.config.values import Kind
@@ -107,6 +108,7 @@ class Experiment:
     environment: Environment = field(default_factory=Environment)
     limit: Limit = Limit()
     launch: Launch = Launch()
+    container: Container = field(default_factory=Container)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,43 @@
+"""What an experiment may say of the container that its ranks run in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serried.config import container_kinds, values
+from serried.config.definitions.key import key
+
+
+@dataclass(frozen=True)
+class Container:
+    image: str = key(
+        container_kinds.IMAGE,
+        "A file (`.sif`, `.sqfs`) or folder; or what `serried image build` makes one from: a definition "
+        "(`.def`), or `docker://…`. From the project's folder. May name variables.",
+        default="no container",
+        value="",
+    )
+    requirements: str | None = key(
+        values.TEXT, "A file of requirements that `serried image build` installs on top of `image`."
+    )
+    runtime: str | None = key(
+        container_kinds.RUNTIME,
+        "What runs it.",
+        default="the first of them that is found here",
+    )
+    binds: tuple[str, ...] = key(
+        container_kinds.BINDS,
+        "What else of the host it sees; `/data` alone is `/data:/data`. May name variables.",
+        value=(),
+    )
+    contained: bool = key(
+        values.BOOLEAN,
+        "Show it no more of the host than it needs: a home and `/tmp` of its own, and no variables but the job's.",
+        default="false",
+        value=False,
+    )
+    local: bool | None = key(
+        values.BOOLEAN,
+        "Copy the image to each node's own disk first, once.",
+        default="where the cluster has a `local_disk` and the image is a file",
+    )

@@ -1,0 +1,40 @@
+r"""What a container sees of the host: `/data`, `/host/data:/data`, `/host/data:/data:ro`; `\:` is a colon itself."""
+
+from __future__ import annotations
+
+import re
+from typing import List, NamedTuple, Sequence
+
+READ_ONLY = "ro"
+MODES = (READ_ONLY, "rw")
+
+
+class Bind(NamedTuple):
+    source: str
+    destination: str
+    is_read_only: bool = False
+
+
+def split(text: str) -> List[str]:
+    return [part.replace("\\:", ":") for part in re.split(r"(?<!\\):", text)]
+
+
+def make(parts: Sequence[str]) -> Bind:
+    """Of what `split` gives. Raises ValueError, whose words complete "`/a:b:c:d` …"."""
+    mode = parts[-1] if len(parts) > 1 and parts[-1] in MODES else ""
+    paths = parts[:-1] if mode else parts
+    if len(paths) > 2:
+        raise ValueError("has too many colons: write `/source:/destination:ro`, and `\\:` for a colon in a name")
+    if not all(path.startswith("/") for path in paths):
+        raise ValueError("must be `/folder`, or `/source:/destination`, with `:ro` behind it or not")
+    return Bind(paths[0], paths[-1], mode == READ_ONLY)
+
+
+def parse(text: str) -> Bind:
+    return make(split(text))
+
+
+def spell(bind: Bind) -> str:
+    """What `parse` reads."""
+    places = dict.fromkeys((bind.source, bind.destination))
+    return ":".join([*(place.replace(":", "\\:") for place in places), *([READ_ONLY] if bind.is_read_only else [])])

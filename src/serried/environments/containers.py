@@ -1,0 +1,128 @@
+"""The container of a plan: which image, and what runs it, looked for before anything is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried.config.container_kinds import CHARLIECLOUD, PYXIS, RUNTIMES
+from serried.contract import binds
+from serried.environments import images
+from serried.errors import UsageError
+from serried.plan import Container, Plan
+
+SEARCHED = tuple(name for name in RUNTIMES if name != PYXIS)
+INSTALL = "https://apptainer.org, or on Debian `apt-get install charliecloud-runtime`"
+
+
+def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """`plan` with its image and its runtime found. Raises UsageError where it cannot run."""
+    container = plan.container
+    if container is None:
+        return plan
+    if plan.environment.venv or plan.environment.conda or plan.environment.build:
+        raise UsageError(
+            "ranks run in a container, and `environment` asks for a virtual or conda environment of the host",
+            hint='`container.requirements` installs packages into an image; `container.image = "off"` runs in none',
+        )
+    container = dataclasses.replace(container, runtime=container.runtime or _runtime(plan, environ))
+    if container.runtime == PYXIS:
+        return dataclasses.replace(plan, container=_for_pyxis(container, plan))
+    container = _with_image(container, plan)
+    _check(container, plan)
+    return dataclasses.replace(plan, container=dataclasses.replace(container, local=_is_local(container, plan)))
+
+
+def check(plan: Plan) -> None:
+    """Whether the image of a plan that was settled before is still there. Raises UsageError."""
+    container = plan.container
+    if container and container.runtime != PYXIS and not Path(container.image).exists():
+        raise UsageError(f"the image `{container.image}` is not there any more")
+
+
+def dialect(container: Container) -> str:
+    """How its runtime is told what to do."""
+    return RUNTIMES[Path(container.runtime).name]
+
+
+def _runtime(plan: Plan, environ: Mapping[str, str]) -> str:
+    """The first that is here. Modules may bring one that only jobs see: then the best known is taken to be it."""
+    path = environ.get("PATH", os.defpath)
+    here = next((name for name in SEARCHED if shutil.which(name, path=path)), None)
+    if here:
+        return here
+    if plan.environment.modules or plan.environment.setup:
+        return SEARCHED[0]
+    names = ", ".join(f"`{name}`" for name in SEARCHED)
+    raise UsageError(
+        f"nothing here runs containers: {names} are not on PATH",
+        hint="if compute nodes have one, name it: `container.runtime`, or the module that brings it: "
+        f"`environment.modules`; else {INSTALL}",
+    )
+
+
+def _with_image(container: Container, plan: Plan) -> Container:
+    """What is to be made first must have been: that takes minutes, and compute nodes may see no registry."""
+    recipe = images.recipe(container)
+    if recipe is None:
+        if Path(container.image).exists():
+            return container
+        raise UsageError(
+            f"the image `{container.image}` is not there",
+            hint="a relative `container.image` begins at the project's folder",
+        )
+    built = images.place(plan, recipe)
+    if not built.exists():
+        raise UsageError(
+            f"no image has been built from {recipe.source} yet, or it has changed since",
+            hint=f"`serried image build {plan.experiment}`, then submit again",
+        )
+    return dataclasses.replace(container, image=str(built), made_from=recipe.source)
+
+
+def _check(container: Container, plan: Plan) -> None:
+    suffix = Path(container.image).suffix
+    if dialect(container) == CHARLIECLOUD and suffix == ".sif":
+        raise UsageError(
+            f"`{container.runtime}` cannot run `{container.image}`, which is Apptainer's kind of image",
+            hint='give it a folder or a `.sqfs` (`ch-convert`), or `container.runtime = "apptainer"`',
+        )
+    if dialect(container) == CHARLIECLOUD:
+        _check_mounts(container, [plan.source.directory, plan.directory])
+
+
+def _check_mounts(container: Container, ours: list[str]) -> None:
+    mounts = [binds.parse(text) for text in container.binds]
+    for path in [*ours, *(path for bind in mounts for path in (bind.source, bind.destination))]:
+        if ":" in path:
+            raise UsageError(f"`{container.runtime}` cannot mount a path with a `:` in it: `{path}`")
+    for bind in mounts:
+        if bind.is_read_only:
+            raise UsageError(f"`{container.runtime}` cannot mount `{bind.source}` read-only", hint="leave out `:ro`")
+
+
+def _is_local(container: Container, plan: Plan) -> bool:
+    """A file is copied where there is a disk to copy it to."""
+    can = bool(plan.site.local_disk) and Path(container.image).is_file()
+    if container.local and not can:
+        reason = (
+            f"`{container.image}` is a folder" if plan.site.local_disk else f"`{plan.site.name}` has no `local_disk`"
+        )
+        raise UsageError(
+            f"`container.local` wants the image copied to each node's own disk, and {reason}",
+            hint="leave it out: then images are copied where they can be",
+        )
+    return can and container.local is not False
+
+
+def _for_pyxis(container: Container, plan: Plan) -> Container:
+    if plan.site.scheduler != "slurm":
+        raise UsageError(
+            "`pyxis` is a part of Slurm, and this cluster has none", hint='`container.runtime = "apptainer"`'
+        )
+    if container.contained or container.local or container.requirements:
+        raise UsageError("`pyxis` knows no `contained`, `local` or `requirements`")
+    return dataclasses.replace(container, local=False)
