@@ -3,58 +3,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 
 import pytest
 
-from building import CREATED, RunOnDisk, a_failure, an_ending
-from fake_scheduler import FakeScheduler
+from building import CREATED, a_failure, an_ending
 from serried.records import index
 from serried.records.record import Record, records_directory
-from serried.records.status import element_of, statuses
+from serried.records.status import statuses
 from serried.schedulers.interface import Job
-
-NOW = CREATED + 3600
-
-
-@pytest.fixture
-def make(tmp_path):
-    return lambda *arguments, **options: RunOnDisk(tmp_path / "scratch", *arguments, **options)
-
-
-@pytest.fixture
-def slurm():
-    return FakeScheduler()
-
-
-def stand(slurm, *runs, now=NOW):
-    return statuses([Record.load(run.plan.run) for run in runs], slurm, now=now)
-
-
-def the(slurm, run, now=NOW):
-    return stand(slurm, run, now=now)[0]
-
-
-class Opens:
-    """Counts opens and listings of files below one folder."""
-
-    def __init__(self):
-        self.folder, self.opened, self.listed = None, [], []
-        sys.addaudithook(self._hook)
-
-    def _hook(self, event, arguments):
-        if self.folder is None or event not in ("open", "os.listdir", "os.scandir"):
-            return
-        path = os.fspath(arguments[0]) if isinstance(arguments[0], str | os.PathLike) else ""
-        if str(path).startswith(self.folder):
-            (self.opened if event == "open" else self.listed).append(str(path))
-
-    def __call__(self, folder):
-        self.folder, self.opened, self.listed = str(folder), [], []
-        return self
-
-
-OPENS = Opens()
+from standing import NOW, OPENS, stand, the
 
 
 def test_a_finished_run_is_known_from_files_and_the_scheduler_is_not_asked(make, slurm):
@@ -254,59 +211,6 @@ def test_a_later_submission_that_was_refused_does_not_hide_the_one_that_runs(mak
     assert the(slurm, run).state == "RUNNING"
 
 
-def in_jobs(slurm, **states):
-    for job, state in states.items():
-        slurm.tell(Job(job.removeprefix("job"), None, state))
-
-
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        ({"job123": "RUNNING", "job124": "PENDING"}, ("RUNNING", "123")),
-        ({"job123": "FAILED", "job124": "PENDING"}, ("PENDING", "124")),
-        ({"job123": "NODE_FAIL", "job124": "RUNNING"}, ("RUNNING", "124")),
-        ({"job124": "PENDING"}, ("PENDING", "124")),
-        ({"job123": "CANCELLED", "job124": "PENDING"}, ("CANCELLED", "123")),
-        ({"job123": "FAILED", "job124": "CANCELLED"}, ("CANCELLED", "124")),
-    ],
-)
-def test_a_run_stands_as_the_first_of_its_jobs_that_has_not_ended_and_one_question_tells(make, slurm, states, expected):
-    run = make().link(2, "124").ending("REQUEUED", cause="limit", final=False)
-    in_jobs(slurm, **states)
-
-    status = the(slurm, run)
-
-    assert ((status.state, status.job), len(slurm.polls)) == (expected, 1)
-
-
-def test_a_job_that_was_left_behind_is_not_asked_about_again(make, slurm):
-    run = make().link(2, "124").link(3, "125").ending("REQUEUED", cause="limit", final=False)
-    in_jobs(slurm, job123="FAILED", job124="RUNNING", job125="PENDING")
-    the(slurm, run)
-
-    the(slurm, run)
-
-    assert slurm.polls == [("123", "124", "125"), ("124", "125")]
-
-
-def test_an_attempt_that_was_interrupted_and_waits_for_the_next_is_pending(make, slurm):
-    run = make().link(2, "124").ending("REQUEUED", cause="node-lost", final=False)
-    in_jobs(slurm, job123="NODE_FAIL", job124="PENDING")
-    assert the(slurm, run).verdict.message == "waits for attempt 2"
-
-
-def test_each_element_stands_as_its_own_jobs_do(make, slurm):
-    run = make(indices=range(3)).link(2, "130", element=1)
-    run.ending("REQUEUED", element=1, cause="limit", final=False)
-    for job in (Job("123", 0, "RUNNING"), Job("123", 1, "FAILED"), Job("130", 1, "PENDING"), Job("123", 2, "PENDING")):
-        slurm.tell(job)
-
-    status = the(slurm, run)
-
-    assert status.to_json()["elements"] == {"RUNNING": "0", "PENDING": "1-2"}
-    assert (status.jobs[1].id, len(slurm.polls)) == ("130", 1)
-
-
 def test_records_that_cannot_be_read_are_shown_as_such_beside_the_others(make, slurm):
     torn, newer, good = make("abcdef"), make("bbcdef"), make("cbcdef").ending()
     torn.record.directory.plan.write_text('{"schema": 1, "na')
@@ -349,104 +253,3 @@ def test_a_read_only_record_still_tells(make, slurm, monkeypatch):
 
     monkeypatch.setattr("serried.records.record.write_json", full)
     assert the(slurm, run).state == "COMPLETED"
-
-
-class TestArrays:
-    def test_elements_are_judged_one_by_one_and_the_array_by_all(self, make, slurm):
-        run = make(indices=range(5)).ending(element=0).ending("FAILED", element=1, exit_code=3)
-        run.attempt(element=2)
-        slurm.tell(Job("123", 2, "RUNNING", nodes=("n4",)))
-        slurm.tell(Job("123", 3, "PENDING", reason="JobArrayTaskLimit"))
-        slurm.tell(Job("123", 4, "PENDING", reason="JobArrayTaskLimit"))
-
-        status = the(slurm, run)
-
-        assert status.state == "RUNNING"
-        assert status.to_json()["elements"] == {"COMPLETED": "0", "FAILED": "1", "RUNNING": "2", "PENDING": "3-4"}
-        assert element_of(status, 1).verdict.exit_code == 3
-        assert element_of(status, 2).node_names == ("n4",)
-        assert element_of(status, 3).reason == "JobArrayTaskLimit"
-
-    def test_the_end_is_failed_if_any_failed_and_names_the_first(self, make, slurm):
-        run = make(indices=[0, 1, 2]).ending(element=0)
-        run.ending("FAILED", element=2, exit_code=7).ending("CANCELLED", element=1, cause="user")
-
-        status = the(slurm, run)
-
-        assert (status.state, status.verdict.exit_code) == ("FAILED", 7)
-        assert status.verdict.message == "2 of 3 elements did not complete; the first is 2"
-        assert slurm.polls == []
-        assert Record.load("k3f9q2").end["elements"] == {"COMPLETED": "0", "CANCELLED": "1", "FAILED": "2"}
-
-    def test_an_ended_array_answers_for_its_elements_after_a_purge(self, make, slurm):
-        run = make(indices=[0, 1]).ending(element=0).ending("FAILED", element=1)
-        the(slurm, run)
-        run.record.directory.where.write_text("/purged\n")
-        again = the(slurm, run)
-        assert [element_of(again, index).state for index in (0, 1)] == ["COMPLETED", "FAILED"]
-
-    def test_elements_waiting_behind_finished_ones_keep_the_array_running(self, make, slurm):
-        run = make(indices=[0, 1]).ending(element=0)
-        slurm.tell(Job("123", 1, "PENDING"))
-        assert the(slurm, run).state == "RUNNING"
-
-    def test_an_array_of_which_nothing_began_is_pending(self, make, slurm):
-        run = make(indices=[0, 1])
-        for index_ in (0, 1):
-            slurm.tell(Job("123", index_, "PENDING"))
-        assert the(slurm, run).state == "PENDING"
-
-    def test_an_element_that_vanished_is_lost_on_its_own_clock(self, make, slurm):
-        run = make(indices=[0, 1])
-        slurm.tell(Job("123", 0, "RUNNING"))
-        assert the(slurm, run).elements[1].state == "UNKNOWN"
-        late = the(slurm, run, NOW + 91)
-        assert (late.state, late.elements[1].state, late.elements[0].state) == ("RUNNING", "LOST", "RUNNING")
-
-    def test_elements_that_the_queue_may_have_forgotten_are_asked_about_by_themselves(self, make, slurm):
-        run = make(indices=range(100))
-        run.attempt(element=7)
-        for index_ in range(1, 100):
-            slurm.tell(Job("123", index_, "PENDING"))
-        the(slurm, run)
-        the(slurm, run, NOW + 10)
-        assert slurm.polls == [("123", "123_7"), ("123", "123_0", "123_7")]
-        assert slurm.since == CREATED + 1
-
-    def test_a_big_array_reads_each_finished_element_once_in_its_life(self, make, slurm):
-        run = make(indices=range(1000))
-        for index_ in range(100):
-            run.ending(element=index_)
-        for index_ in range(100, 1000):
-            slurm.tell(Job("123", index_, "PENDING"))
-        opens = OPENS(run.where.path)
-        the(slurm, run)
-        first = len(opens.opened), len(opens.listed)
-        OPENS(run.where.path)
-
-        status = the(slurm, run)
-
-        OPENS.folder = None
-        assert first == (100, 2)
-        assert (len(opens.opened), len(opens.listed)) == (0, 2)
-        assert status.to_json()["elements"] == {"COMPLETED": "0-99", "PENDING": "100-999"}
-
-
-def test_another_clusters_job_of_the_same_id_says_nothing_of_a_run(make, slurm):
-    """Two clusters that share a home, or one lab after another, give out the same ids."""
-    run, array = make(), make("m4d8wz", indices=(4, 6))
-    slurm.tell(Job("123", None, "FAILED", name="somebodys-work"))
-
-    found = stand(slurm, run, array)
-
-    assert [(one.state, one.has_ended, one.is_elsewhere) for one in found] == [("UNKNOWN", False, True)] * 2
-    assert found[0].to_json()["message"] == (
-        "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
-    )
-
-
-def test_a_job_by_a_name_of_the_run_is_its_own(make, slurm):
-    run = make()
-    slurm.tell(Job("123", None, "PENDING", name=f"train-{run.plan.run}-1"))
-
-    assert (the(slurm, run).state, the(slurm, run).is_elsewhere) == ("PENDING", False)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from serried.schedulers.interface import Job
+from standing import stand, the
+
+
+def in_jobs(slurm, **states):
+    for job, state in states.items():
+        slurm.tell(Job(job.removeprefix("job"), None, state))
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({"job123": "RUNNING", "job124": "PENDING"}, ("RUNNING", "123")),
+        ({"job123": "FAILED", "job124": "PENDING"}, ("PENDING", "124")),
+        ({"job123": "NODE_FAIL", "job124": "RUNNING"}, ("RUNNING", "124")),
+        ({"job124": "PENDING"}, ("PENDING", "124")),
+        ({"job123": "CANCELLED", "job124": "PENDING"}, ("CANCELLED", "123")),
+        ({"job123": "FAILED", "job124": "CANCELLED"}, ("CANCELLED", "124")),
+    ],
+)
+def test_a_run_stands_as_the_first_of_its_jobs_that_has_not_ended_and_one_question_tells(make, slurm, states, expected):
+    run = make().link(2, "124").ending("REQUEUED", cause="limit", final=False)
+    in_jobs(slurm, **states)
+
+    status = the(slurm, run)
+
+    assert ((status.state, status.job), len(slurm.polls)) == (expected, 1)
+
+
+def test_a_job_that_was_left_behind_is_not_asked_about_again(make, slurm):
+    run = make().link(2, "124").link(3, "125").ending("REQUEUED", cause="limit", final=False)
+    in_jobs(slurm, job123="FAILED", job124="RUNNING", job125="PENDING")
+    the(slurm, run)
+
+    the(slurm, run)
+
+    assert slurm.polls == [("123", "124", "125"), ("124", "125")]
+
+
+def test_an_attempt_that_was_interrupted_and_waits_for_the_next_is_pending(make, slurm):
+    run = make().link(2, "124").ending("REQUEUED", cause="node-lost", final=False)
+    in_jobs(slurm, job123="NODE_FAIL", job124="PENDING")
+    assert the(slurm, run).verdict.message == "waits for attempt 2"
+
+
+def test_another_clusters_job_of_the_same_id_says_nothing_of_a_run(make, slurm):
+    """Two clusters that share a home, or one lab after another, give out the same ids."""
+    run, array = make(), make("m4d8wz", indices=(4, 6))
+    slurm.tell(Job("123", None, "FAILED", name="somebodys-work"))
+
+    found = stand(slurm, run, array)
+
+    assert [(one.state, one.has_ended, one.is_elsewhere) for one in found] == [("UNKNOWN", False, True)] * 2
+    assert found[0].to_json()["message"] == (
+        "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
+    )
+
+
+def test_a_job_by_a_name_of_the_run_is_its_own(make, slurm):
+    run = make()
+    slurm.tell(Job("123", None, "PENDING", name=f"train-{run.plan.run}-1"))
+
+    assert (the(slurm, run).state, the(slurm, run).is_elsewhere) == ("PENDING", False)
