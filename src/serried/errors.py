@@ -8,6 +8,7 @@
     │   └── SubmissionRefused    2  the scheduler read the request and said no
     ├── SchedulerUnreachable     3  the scheduler did not answer: nothing was delivered
     ├── SubmissionUncertain      3  it may have been delivered; the next command finds out
+    ├── EnvironmentFailed        1  an environment cannot be built, or does not pass its check
     └── RunFailed                1  a run ended otherwise than well
 
 A few more stay in the rooms that raise them: `shell.TimedOut` (3), `records.documents.RecordUnreadable` (1).
@@ -71,6 +72,10 @@ class SchedulerUnreachable(SerriedError):  # noqa: N818 - reads as what happened
 
 class SubmissionUncertain(SerriedError):  # noqa: N818 - reads as what happened
     exit_code = 3
+
+
+class EnvironmentFailed(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 1
 
 
 class RunFailed(SerriedError):  # noqa: N818 - reads as what happened

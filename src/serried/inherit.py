@@ -57,6 +57,8 @@ def job_environment(
             )
         environment[name] = value
     environment["PATH"] = _path(wanted, shell, environment.get("PATH"))
+    if wanted.venv or wanted.conda:
+        return _activated(environment, wanted)
     prefix = active_prefix(shell)
     if prefix and "CONDA_PREFIX" not in environment:
         environment["VIRTUAL_ENV"] = str(prefix)
@@ -110,11 +112,22 @@ def _path(wanted: Environment, shell: Mapping[str, str], path: str | None) -> st
     if path is None:
         schedulers = [str(Path(found).parent) for name in SCHEDULER_PROGRAMS if (found := shutil.which(name))]
         path = os.pathsep.join(dict.fromkeys((*SYSTEM_PATH, *schedulers)))
-    prefix = active_prefix(shell)
+    chosen = wanted.venv or wanted.conda
+    prefix = Path(chosen) if chosen else active_prefix(shell)
     if prefix is None or "PATH" in wanted.env:
         return path
     programs = str(prefix / "bin")
-    return path if programs in path.split(os.pathsep) else programs + os.pathsep + path
+    if not chosen and programs in path.split(os.pathsep):
+        return path
+    return os.pathsep.join([programs, *(part for part in path.split(os.pathsep) if part != programs)])
+
+
+def _activated(environment: dict[str, str], wanted: Environment) -> dict[str, str]:
+    """With the chosen environment instead of the one that is active in the shell. job.sh does it once more."""
+    left = {name: value for name, value in environment.items() if name not in (*ACTIVE, "PYTHONHOME")}
+    if wanted.venv:
+        return {**left, "VIRTUAL_ENV": wanted.venv}
+    return {**left, "CONDA_PREFIX": str(wanted.conda), "CONDA_DEFAULT_ENV": Path(str(wanted.conda)).name}
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

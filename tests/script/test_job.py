@@ -13,6 +13,7 @@ import pytest
 
 from building import a_plan
 from serried import script
+from serried.plan import Environment
 from serried.script import package
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -23,6 +24,10 @@ def inside(plan, scheduler):
     return dataclasses.replace(plan, site=dataclasses.replace(plan.site, inside=scheduler))
 
 
+def with_environment(**said):
+    return dataclasses.replace(a_plan(root="/scratch/ada"), environment=Environment(**said))
+
+
 PLANS = {
     "slurm": a_plan(root="/scratch/ada"),
     "slurm-array": a_plan(root="/scratch/ada", indices=range(3), gpus=2),
@@ -31,6 +36,8 @@ PLANS = {
     "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
     "inside-slurm": inside(a_plan(root="/scratch/ada", scheduler="local"), "slurm"),
     "inside-pbs": inside(a_plan(root="/scratch/ada", scheduler="local"), "pbs"),
+    "modules": with_environment(modules=("gcc/11", "cuda toolkit"), module_purge=True, venv="/home/ada/it's mine"),
+    "conda": with_environment(conda="/home/ada/conda/envs/a $(id)", setup="module load tiny\nulimit -l unlimited"),
     "hostile": a_plan(root="/tmp/a b'$(id)`id`\"%j", scheduler="local", nodes=1),
 }
 
@@ -44,7 +51,12 @@ def test_job_sh_is_a_function_of_the_plan(name):
     assert text == (GOLDEN / f"{name}.sh").read_text()
 
 
-@pytest.mark.parametrize("name", PLANS)
+def test_setup_sh_is_a_function_of_the_plan():
+    assert script.render_setup(PLANS["conda"]) == (GOLDEN / "setup.sh").read_text()
+    assert script.render_setup(PLANS["modules"]) is None
+
+
+@pytest.mark.parametrize("name", [*PLANS, "setup"])
 def test_job_sh_is_short_and_has_nothing_that_shellcheck_minds(name):
     path = GOLDEN / f"{name}.sh"
     checker = shutil.which("shellcheck")

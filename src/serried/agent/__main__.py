@@ -14,12 +14,14 @@ def main(arguments: List[str]) -> int:
         from serried.agent import head as chosen  # type: ignore[no-redef]
     elif role == "finish":
         from serried.agent import finish as chosen  # type: ignore[no-redef]
+    elif role == "unable":
+        from serried.agent import unable as chosen  # type: ignore[no-redef]
     elif role == "sweep":
         from serried.agent import sweep as chosen  # type: ignore[no-redef]
     elif role == "link":
         from serried.agent import chain as chosen  # type: ignore[no-redef]
     else:
-        print(f"serried agent: no role `{role}`; there are head, node, finish, link and sweep", file=sys.stderr)
+        print(f"serried agent: no role `{role}`; there are head, node, unable, finish, link and sweep", file=sys.stderr)
         return 2
     return chosen.main(rest)
 

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 Message = Dict[str, Any]
 
-LONGEST_GREETING = 1024
+LONGEST_GREETING = 3072
 """No stranger makes us keep more than this."""
 
 

@@ -108,7 +108,9 @@ class Head:
 
     def _welcome(self, member: Member) -> None:
         self.note("connected", node=member.index, host=member.host)
-        if len(self._members) == self.work.nodes:
+        if member.problem:
+            self._fail_launch(f"{member.host}: {member.problem}")
+        elif len(self._members) == self.work.nodes:
             self._go()
 
     def _go(self) -> None:
@@ -193,10 +195,9 @@ class Head:
         self._check_superseded()
         if not len(self._members) and self._argv and not self._is_over:
             self._launcher.end_if_deaf()
-        now = time.monotonic()
         self._members.tell("beat")
         for member in self._members:
-            if not member.is_done and now - member.heard > SILENT_NODE_SECONDS:
+            if not member.is_done and time.monotonic() - member.heard > SILENT_NODE_SECONDS:
                 self._lose(member, f"silent for {SILENT_NODE_SECONDS:.0f} s")
 
     def _check_silence(self) -> None:

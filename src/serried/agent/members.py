@@ -18,9 +18,11 @@ GREETING_SECONDS = 10.0
 class Member:
     """A node agent that has proven itself."""
 
-    def __init__(self, index: int, host: str, channel: Channel) -> None:
+    def __init__(self, index: int, host: str, channel: Channel, problem: str) -> None:
         self.index = index
         self.host = host
+        self.problem = problem
+        """What keeps ranks from starting there; empty for none."""
         self.channel = channel
         self.heard = time.monotonic()
         self.quiet = 0.0
@@ -141,7 +143,7 @@ class Members:
             self._dismiss(channel.connection)
             return
         host = self._hosts[index] if index < len(self._hosts) else str(greeting["host"])
-        member = self._members[index] = Member(index, host, channel)
+        member = self._members[index] = Member(index, host, channel, str(greeting.get("problem", "")))
         self._watch(member)
         self._on.join(member)
 

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, List, Optional
 
-from serried.agent import handover, private, rendezvous, sweep, system
+from serried.agent import handover, private, rendezvous, setup, sweep, system
 from serried.agent.channel import Channel, Message, ProtocolError
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Ranks, has_failed
@@ -270,12 +270,13 @@ def main(arguments: List[str]) -> int:
     variables = options.get("--node-variable", "").split(",")
     index = int(next(filter(None, map(os.environ.get, variables)), 0))
     if "--environment" in options:
-        handover.take(options["--environment"])
+        handover.take(options.pop("--environment"))
     element = os.environ.get(names.ELEMENT)
     work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
+    problem = setup.enter(work, [word for option in options.items() for word in option])
     make_umask(work)
     key = bytes.fromhex(os.environ.pop(names.KEY))
-    greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0]}
+    greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0], "problem": problem}
     try:
         channel, master = rendezvous.join(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
     except OSError as error:

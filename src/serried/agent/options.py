@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-FLAGS = ("job", "element", "hosts", "node-variable", "environment", "end", "final")
+FLAGS = ("job", "element", "hosts", "node-variable", "environment", "end", "final", "problem")
 
 
 class Options:
@@ -20,6 +20,8 @@ class Options:
         """When the scheduler ends the job, seconds since the epoch; 0 where it does not say."""
         self.final = ""
         """What job.sh knows about the end: `cancel`, or `limit` where it could not be run again."""
+        self.problem = ""
+        """What keeps the ranks from starting."""
 
 
 def parse(arguments: List[str]) -> Options:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from serried import script
 from serried.cli import options, selecting
 from serried.contract import SCHEMA
 from serried.errors import UsageError
@@ -117,6 +118,7 @@ def dry_run(prepared: Prepared, *, as_json: bool) -> None:
                 "argv": list(prepared.handover.argv),
                 "environment": names,
                 "script": prepared.script,
+                "setup": script.render_setup(prepared.plan),
                 "snapshot": list(prepared.survey.files) if prepared.survey else None,
                 "warnings": list(prepared.warnings),
                 "notes": list(prepared.notes),
@@ -127,3 +129,5 @@ def dry_run(prepared: Prepared, *, as_json: bool) -> None:
     console.out(f"# the command\n{shlex.join(prepared.handover.argv)}\n")
     console.out(f"# variables that the job inherits\n{' '.join(names)}\n")
     console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")
+    if setup := script.render_setup(prepared.plan):
+        console.out(f"# {prepared.plan.directory}/setup.sh\n{setup}")

@@ -2,6 +2,7 @@
 
 <root>/<project>/<experiment>/<run-id>/          the run directory: bulk, where compute nodes can write
   plan.json  job.sh  agent.pyz  library.zip      written at submit
+  setup.sh                                       the same, where the experiment has lines of `setup`
   commands.json                                  the same, for arrays with --each only
   scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"
@@ -89,6 +90,7 @@ class RunDirectory(ElementDirectory):
         super().__init__(path)
         self.plan = path / "plan.json"
         self.job_script = path / "job.sh"
+        self.setup = path / "setup.sh"
         self.agent = path / "agent.pyz"
         self.library = path / "library.zip"
         self.commands = path / "commands.json"

@@ -12,6 +12,7 @@ HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
 MARK = "SERRIED_MARK"  # run/element/attempt: how leftovers are known in /proc
 RESUME = "SERRIED_RESUME"  # what `{resume}` is in this attempt
+SETUP = "SERRIED_SETUP"  # how setup.sh ended, for the agent that goes on after it
 NODE = "SERRIED_NODE"  # the node's index: several nodes of a lab share one /proc
 
 # What else the local scheduler gives to job.sh.
@@ -32,7 +33,7 @@ STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks shoul
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not save, for the agent to tell
 
 JOB_VARIABLES = frozenset(
-    {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, RESUME, JOB, RESTARTS, LOCAL_JOB}
+    {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, CONFIG, SMOKE, DEADLINE, REHEARSAL, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""

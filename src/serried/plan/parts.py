@@ -44,8 +44,8 @@ class Environment:
     module_purge: bool = False
     setup: str = ""
     """Lines of bash that each node's agent runs before it starts ranks."""
-    check: str = ""
-    """Python that ran in it before the run was submitted."""
+    check: str | None = None
+    """Python that has to run in it before the run is submitted; None only makes it active, "" does not try it."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""What goes into a run directory for the compute nodes: job.sh, as text made from the plan, agent.pyz, library.zip."""
+"""What goes into a run directory for the compute nodes: job.sh and setup.sh from the plan, agent.pyz, library.zip."""
 
 from __future__ import annotations
 
+from serried.script.environment import render_setup
 from serried.script.job import render
 from serried.script.launcher import launcher
 from serried.script.package import write_agent, write_library
 
-__all__ = ["launcher", "render", "write_agent", "write_library"]
+__all__ = ["launcher", "render", "render_setup", "write_agent", "write_library"]

@@ -8,6 +8,7 @@ from string import Template
 
 from serried.contract.files import MODES
 from serried.plan import Plan
+from serried.script.environment import activate
 from serried.script.fragments import FRAGMENTS, INSIDE
 from serried.script.launcher import launcher
 
@@ -39,7 +40,7 @@ head=''
 final=''
 trap 'final=cancel; [[ -n $$head ]] && kill -TERM "$$head" 2>/dev/null' TERM
 trap '[[ -n $$head ]] && kill -USR1 "$$head" 2>/dev/null' USR1
-
+$environment
 "$${agent[@]}" head "$${who[@]}"$head_options -- $launcher&
 head=$$!
 [[ -n $$final ]] && kill -TERM "$$head"
@@ -84,6 +85,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         job=fragment.job,
         element=f" --element {fragment.element}" if plan.array else "",
         functions=fragment.functions,
+        environment=activate(plan),
         again=fragment.again,
         head_options=f" {fragment.head_options}" if fragment.head_options else "",
         launcher=f"{start} " if start else "",

@@ -20,7 +20,7 @@ from serried.snapshot.size import refuse_if_large
 CACHES = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", "*.egg-info", ".eggs", ".cache"),
     *(".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox"),
-    *(".ipynb_checkpoints", ".coverage", ".DS_Store"),
+    *(".serried", ".ipynb_checkpoints", ".coverage", ".DS_Store"),
 )
 """Neither taken nor linked: they can be made again, and two jobs that share them disturb each other."""
 

@@ -28,6 +28,8 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     where.claims.mkdir(mode=modes.directory)
     write_json(where.plan, plan.to_json(), modes.file)
     write_text(where.job_script, prepared.script, modes.file)
+    if setup := script.render_setup(plan):
+        write_text(where.setup, setup, modes.file)
     if prepared.each:
         write_json(where.commands, [list(command) for command in prepared.each], modes.file)
     if prepared.commands:

@@ -16,7 +16,8 @@ from serried import config, inherit, schedulers, script, shell, snapshot
 from serried.config.env_file import read_env_file
 from serried.contract import settings
 from serried.contract.links import Commands, token_of
-from serried.environments import containers
+from serried.environments import containers, trial
+from serried.environments.choice import choose
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.records.record import Record
@@ -62,13 +63,15 @@ def prepare(
     `environ` is the submitting shell's environment.
 
     Raises UsageError for whatever cannot be: a missing working directory, program or secret, a project that is too
-    large, an editable install that cannot be redirected.
+    large, an editable install that cannot be redirected; EnvironmentFailed where the environment fails its check.
     """
     project = Path(plan.source.directory)
     _check_workdir(plan, project)
     _check_settings(plan, each)
+    plan = dataclasses.replace(plan, environment=choose(plan.environment, environ))
     plan = containers.settle(plan, environ)
     environment = _environment(plan, environ)
+    trial.check(plan.environment, environment, project / plan.source.workdir)
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
@@ -90,6 +93,7 @@ def prepare_recorded(
             hint="`--new-code` takes the project as it is now; commit and diff of then are in the record",
         )
     containers.check(plan)
+    choose(plan.environment, environ)
     return dataclasses.replace(_prepared(plan, _environment(plan, environ), each, warnings), code_of=code)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from serried.contract.names import PREQUEUED, REQUEUE, SUCCESSOR
 from serried.contract.settings import spelled
-from serried.plan import Allocation, Plan
+from serried.plan import Allocation, Environment, Plan
 from serried.snapshot import Revision, Survey
 from serried.snapshot.size import spell
 from serried.ui.text import duration, memory
@@ -27,6 +27,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("costs", _cost(plan)),
         ("code", _code(plan, survey, revision)),
     ]
+    if environment := environment_text(plan.environment):
+        lines.append(("python", environment))
     if plan.config:
         lines.insert(1, ("config", settings_text(plan.config)))
     if plan.smoke:
@@ -44,6 +46,17 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     if plan.defaults:
         lines.append(("", "* a default"))
     return lines
+
+
+def environment_text(environment: Environment) -> str:
+    """What the ranks find, where it is not what is active here."""
+    prefix = environment.venv or environment.conda
+    parts = [prefix] if prefix else []
+    if environment.modules:
+        parts.append(f"modules {' '.join(environment.modules)}")
+    if environment.setup:
+        parts.append("after the lines of `setup`")
+    return ", ".join(parts)
 
 
 def settings_text(config: Mapping[str, Any]) -> str:

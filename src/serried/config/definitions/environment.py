@@ -37,8 +37,11 @@ class Environment:
         "Lines of bash that run on each node before its ranks start, which get what they export and limit.",
         value="",
     )
-    check: str = key(
-        kinds.LINES, "Python that has to run in the environment here before anything is submitted.", value=""
+    check: str | None = key(
+        kinds.LINES,
+        "Python that has to run in the environment here before anything is submitted: `import torch`. `false` does "
+        "not try it at all.",
+        default="that it can be made active",
     )
     env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged name by name.", value={})
     secrets: tuple[str, ...] = key(

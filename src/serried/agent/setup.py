@@ -1,0 +1,27 @@
+"""The user's lines of `setup`: the agent of a node goes through setup.sh, and on in its shell, once."""
+
+from __future__ import annotations
+
+import os
+from typing import Sequence
+
+from serried.agent.launch import agent_command
+from serried.agent.work import Work
+from serried.contract import names
+
+DONE = "ok"
+LONGEST = 400
+
+
+def enter(work: Work, arguments: Sequence[str]) -> str:
+    """Go through setup.sh and come back here with `arguments`; after that, what went wrong, if anything did.
+
+    Only so can a limit that it sets hold for the ranks. The environment is taken before: what setup.sh makes of it
+    must not be undone, so `arguments` do not name the file again. Raises OSError.
+    """
+    if not work.plan["environment"].get("setup"):
+        return ""
+    said = os.environ.pop(names.SETUP, None)
+    if said is None:
+        os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *agent_command("node", *arguments)])  # noqa: S606
+    return "" if said == DONE else f"`setup` failed: {said[:LONGEST]}"

@@ -1,0 +1,59 @@
+"""Which environment a run has: the one that is asked for, found, or the one that is active."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried import shell
+from serried.environments import conda
+from serried.errors import UsageError
+from serried.plan import Environment
+
+
+def choose(environment: Environment, environ: Mapping[str, str]) -> Environment:
+    """`environment` with what it names found; `environ` is the submitting shell's.
+
+    Raises UsageError for what is not there, or cannot be made active.
+    """
+    _check_syntax(environment)
+    if environment.venv:
+        _check_venv(environment.venv)
+    elif environment.conda:
+        environment = dataclasses.replace(environment, conda=str(conda.find(environment.conda, environ)))
+    elif environment.modules and not environment.build:
+        environment = _active(environment, environ)
+    for prefix in filter(None, (environment.venv, environment.conda)):
+        if os.pathsep in prefix:
+            raise UsageError(f"no environment can be active in `{prefix}`: PATH cannot name a folder with a `:`")
+        if not (Path(prefix) / "bin" / "python").exists():
+            raise UsageError(
+                f"there is no Python in `{prefix}/bin`", hint="what it was made from may have gone: make it again"
+            )
+    return environment
+
+
+def _active(environment: Environment, environ: Mapping[str, str]) -> Environment:
+    """The one that is active now: modules may bring a Python too, which must not be found before."""
+    if environ.get("VIRTUAL_ENV"):
+        return dataclasses.replace(environment, venv=environ["VIRTUAL_ENV"])
+    return dataclasses.replace(environment, conda=environ.get("CONDA_PREFIX") or None)
+
+
+def _check_venv(prefix: str) -> None:
+    if (Path(prefix) / "pyvenv.cfg").exists():
+        return
+    if not Path(prefix).exists():
+        raise UsageError(
+            f"there is no virtual environment `{prefix}`",
+            hint="`venv = true` has Serried build one from your requirements, and keep it up to date",
+        )
+    raise UsageError(f"`{prefix}` is no virtual environment: it has no `pyvenv.cfg`")
+
+
+def _check_syntax(environment: Environment) -> None:
+    done = shell.run(["/bin/bash", "-n"], input=environment.setup) if environment.setup else None
+    if done and (done.status or done.stderr):
+        raise UsageError("`environment.setup` is not what bash understands", details=done.stderr.strip())

@@ -1,0 +1,61 @@
+"""Something run in an environment, here and now: `check` before a run is submitted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried import shell
+from serried.environments import activation
+from serried.errors import EnvironmentFailed
+from serried.plan import Environment
+
+PREAMBLE = """\
+said=$(mktemp)
+unable() {
+  echo "$1:" >&2
+  tail -n 9 "$said" >&2
+  exit 70
+}
+"""
+SECONDS = 600
+"""`import torch` may take minutes where a file system is slow, and not more."""
+LAST_LINES = 12
+
+
+def in_environment(environment: Environment, words: str) -> list[str]:
+    """The argv that runs `words` of bash where `environment` is active; `setup` included, as on a node."""
+    lines = activation.lines(environment)
+    setup = environment.setup and f"{activation.finder(environment.setup)}set -e\n{environment.setup}\nset +e\n"
+    return ["/bin/bash", "-c", f'{PREAMBLE}{lines}rm -f "$said"\n{setup}{words}']
+
+
+def check(environment: Environment, variables: Mapping[str, str], workdir: Path) -> None:
+    """Make it active and run what `check` says with the job's `variables`.
+
+    Raises EnvironmentFailed with its last lines.
+    """
+    code = environment.check
+    if code == "" or (code is None and not activation.lines(environment)):
+        return
+    tried = environment if code else dataclasses.replace(environment, setup="")
+    argv = [*in_environment(tried, 'exec python -c "$1"'), "bash", code or ""]
+    done = shell.run(argv, env=variables, cwd=workdir, timeout=SECONDS)
+    if done.status == 0:
+        return
+    what = f"the check `{code.replace(chr(10), '; ')}`" if code else "Python"
+    said = (done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]
+    raise EnvironmentFailed(
+        f"{what} failed in {where(environment)}, status {done.status}",
+        details="\n".join(said),
+        hint="nothing was submitted; `--set environment.check=false` leaves the check out",
+    )
+
+
+def where(environment: Environment) -> str:
+    """The environment in words."""
+    prefix = environment.venv or environment.conda
+    if prefix:
+        return f"`{prefix}`"
+    return f"the modules {' '.join(environment.modules)}" if environment.modules else "the active environment"
