@@ -13,8 +13,10 @@ from serried.errors import UsageError
 from serried.plan import Environment
 
 
-def choose(environment: Environment, environ: Mapping[str, str]) -> Environment:
+def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool = False) -> Environment:
     """`environment` with what it names found; `environ` is the submitting shell's.
+
+    `inside` is whether ranks run in a container: then what is active here is not theirs.
 
     Raises UsageError for what is not there, or cannot be made active.
     """
@@ -23,7 +25,7 @@ def choose(environment: Environment, environ: Mapping[str, str]) -> Environment:
         _check_venv(environment.venv)
     elif environment.conda:
         environment = dataclasses.replace(environment, conda=str(conda.find(environment.conda, environ)))
-    elif environment.modules and not environment.build:
+    elif environment.modules and not environment.build and not inside:
         environment = _active(environment, environ)
     for prefix in filter(None, (environment.venv, environment.conda)):
         if os.pathsep in prefix:
