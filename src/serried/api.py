@@ -40,6 +40,7 @@ def submit(
     settings: Mapping[str, Any] | None = None,
     resume: str | os.PathLike[str] | Run | None = None,
     smoke: bool = False,
+    after: Run | str | Iterable[Run | str] | None = None,
     directory: str | os.PathLike[str] = ".",
 ) -> Run:
     """Send a command, or an experiment of `serried.toml`, to a cluster; return at once.
@@ -64,6 +65,8 @@ def submit(
         settings: anything else, by dotted key: `{"limit.grace": "60s"}`.
         resume: a run, or what `find` would know it by, or a path: begin from its newest whole checkpoint.
         smoke: a smoke test: with `serried.train` a few steps, saved and loaded, and out.
+        after: a run, or several, that it comes after: a `Run` or what `find` would know it by, `"k3f9q2:any"` however
+            it ends, `"k3f9q2:notok"` only if it does not complete; None is what the experiment's `after` says.
         directory: the project's folder, or one within.
 
     Raises:
@@ -101,9 +104,10 @@ def submit(
         parallel=parallel,
         resume=None if resume is None else resume.id if isinstance(resume, Run) else os.fspath(resume),
         smoke=smoke,
+        after=None if after is None else [str(one.id if isinstance(one, Run) else one) for one in _several(after)],
     )
     decided = decide(request, Path(directory), os.environ)
-    return Run(deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each)))
+    return Run(deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each, decided.jobs)))
 
 
 def runs() -> list[Run]:
@@ -260,6 +264,10 @@ class Run:
     def _status(self) -> RunStatus:
         find_out(self._selection.record)
         return waiting.statuses_of([self._selection])[0]
+
+
+def _several(after: Run | str | Iterable[Run | str]) -> Iterable[Run | str]:
+    return [after] if isinstance(after, Run | str) else after
 
 
 def _words(command: str | Sequence[str]) -> Sequence[str]:

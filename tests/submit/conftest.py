@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serried import schedulers
+from serried.contract import names
 from serried.contract.links import JOB, TOKEN, Commands
 from serried.plan import Plan
-from serried.schedulers.interface import Submission
+from serried.schedulers.interface import Job, Submission
 from serried.submission.prepare import Prepared, prepare
 from serried.submission.request import Request, decide
 
@@ -51,6 +52,9 @@ class ToldScheduler:
         if self.raises is not None:
             raise self.raises
         return self.jobs[handover.argv[-1]]
+
+    def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
+        return {(job, None): Job(job, None, names.PENDING) for job in ids}
 
     def find(self, token: str, since: float | None = None) -> str | None:  # noqa: ARG002
         if self.find_raises is not None:

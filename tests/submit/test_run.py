@@ -178,14 +178,17 @@ def test_a_cluster_is_no_place_for_run():
     assert "runs here, not on `fir`" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("python", "train.py"), ("python", "train.py", "--lr", "3")])
-def test_a_command_without_its_dashes_is_shown_with_them(words):
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("python", "train.py"), "there is no experiment `python`"),
+        (("python", "train.py", "--lr", "3"), "`python` is followed by `train.py`, and an experiment is one word"),
+    ],
+)
+def test_a_command_without_its_dashes_is_shown_with_them(words, error):
     done = cli("submit", *words)
     assert done.returncode == 2
-    assert done.stderr == (
-        "error: `python` is followed by `train.py`, and an experiment is one word\n\n"
-        f"hint: a command goes after `--`: serried submit -- {' '.join(words)}\n"
-    )
+    assert done.stderr == (f"error: {error}\n\nhint: a command goes after `--`: serried submit -- {' '.join(words)}\n")
 
 
 def test_examples_in_help_keep_their_lines():

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent import system
 from serried.agent.launch import agent_command
@@ -53,6 +53,18 @@ def main(arguments: List[str]) -> int:
     work = Work.load(run_directory(), options.element, 0)
     make_umask(work)
     token = links.token_of(str(work.plan["run"]), work.element, links.number_of(options.token) + 1)
+    before = links.job_of(options.job, work.element)
+    message = submit(work, token, before, lambda: _is_over(work, before))
+    if message:
+        print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
+    return 0
+
+
+def submit(work: Work, token: str, after: str, why_not: Callable[[], Optional[str]], **more: Any) -> Optional[str]:
+    """Submit job `token`, to come after any end of `after`, unless somebody has; why it was not, if it was not.
+
+    `after` may be several jobs with `:` between; `more` is kept in the link's file.
+    """
     files.make_directory(work.run.links, work.directory_mode)
     intent = {
         "schema": SCHEMA,
@@ -65,28 +77,36 @@ def main(arguments: List[str]) -> int:
         "by_host": os.uname().nodename,
         "job": None,
         "message": None,
+        **more,
     }
     mine = files.text_of(intent)
     if files.claim(work.run.link(token), mine) != mine:
-        return 0
-    job, message = _submit(work, token, links.job_of(options.job, work.element))
-    if job is None:
-        print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
+        return None
+    job, message = _submit(work, token, after, why_not)
     found = {"state": "failed" if job is None else "submitted", "job": job, "message": message}
     files.write_json(work.run.link(token), {**intent, **found}, work.file_mode)
     if _owner(work, token) == names.WITHDRAWN:  # meanwhile, by who could not know the job's id
         _cancel(work, token)
-    return 0
+    return message if job is None else None
 
 
-def _submit(work: Work, token: str, after: str) -> Tuple[Optional[str], Optional[str]]:
+def _is_over(work: Work, job: str) -> Optional[str]:
+    word = how_it_stands(work, job, AWAY_SECONDS)
+    if word is None or word in ENDING:
+        return "the job before it was ending" if word else "the scheduler does not answer"
+    return None
+
+
+def _submit(
+    work: Work, token: str, after: str, why_not: Callable[[], Optional[str]]
+) -> Tuple[Optional[str], Optional[str]]:
     """The new job's id, or why there is none. Submits once at most: no answer is not asked again."""
     commands = links.read(work.run.link_commands)
     if commands is None:
         return None, f"{work.run.link_commands} is missing"
-    word = how_it_stands(work, after, AWAY_SECONDS)
-    if word is None or word in ENDING:
-        return None, "the job before it was ending" if word else "the scheduler does not answer"
+    obstacle = why_not()
+    if obstacle:
+        return None, obstacle
     if _owner(work, token) == names.WITHDRAWN:
         return None, "it was withdrawn"
     argv = links.fill(commands.submit, token=token, job=after, element=work.element)

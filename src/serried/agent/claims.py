@@ -30,6 +30,7 @@ def begin(work: Work, token: str, job: str) -> Work:
         what = "was withdrawn" if owner == names.WITHDRAWN else f"belongs to job {owner}"
         raise Refused(f"submission {token} {what}")
     _check_unfinished(work, job)
+    _check_others(work, token)
     _check_turn(work, token)
     files.make_directory(work.place.attempts, work.directory_mode)
     found = saved.position(work.place.checkpoints)._asdict() if work.restarts else None
@@ -94,6 +95,25 @@ def _check_allowed(work: Work, job: str) -> None:
     raise Refused(f"it has ended already: {result['message']}")
 
 
+def _check_others(work: Work, token: str) -> None:
+    """A run that comes after others looks before its first attempt how they ended."""
+    if work.plan.get("after") and _last(work) is None:
+        from serried.agent import turn
+
+        refusal = turn.refusal(work, token)
+        if refusal:
+            raise Refused(refusal)
+
+
+def _is_first(work: Work, token: str) -> bool:
+    """Whether the job of `token` may make the first attempt."""
+    if links.number_of(token) == 1:
+        return True
+    from serried.agent import turn
+
+    return turn.was_moved(work, token)
+
+
 def _check_turn(work: Work, token: str) -> None:
     """A further job goes on where the one before it ended, if that ended so that it may.
 
@@ -101,7 +121,7 @@ def _check_turn(work: Work, token: str) -> None:
     """
     before = _last(work)
     claim = continuing.claim_of(before) if before else {}
-    if claim.get("token") == token or (before is None and links.number_of(token) == 1):
+    if claim.get("token") == token or (before is None and _is_first(work, token)):
         return
     if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
         raise Refused("the job that it comes after never began")

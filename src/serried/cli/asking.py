@@ -43,14 +43,13 @@ class TakesCommand(click.Command):
                 hint=f"a command goes after `--`: serried {ctx.info_name} -- {shlex.join(given)}",
             ) from None
 
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return ["[OPTIONS]", "[EXPERIMENT | -- COMMAND...]"]
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[OPTIONS]", f"[{'EXPERIMENT...' if ctx.info_name == 'submit' else 'EXPERIMENT'} | -- COMMAND...]"]
 
 
 def flags(function: Function) -> Function:
-    """The flags of both verbs."""
+    """The flags of both verbs; what they run stands before them."""
     decorators = [
-        click.argument("experiment", required=False),
         options.resources,
         options.common,
         click.option("--array", metavar="INDICES", help="Many elements of it: 0-999, 0-10:2 or 1,3,5."),
@@ -91,12 +90,30 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     )
 
 
-def show_plan(prepared: Prepared) -> None:
+OF_ONE = {"array": "--array", "each": "--each", "name": "--name", "parallel": "--parallel", "resume": "--resume"}
+
+
+def check_several(values: Mapping[str, Any]) -> None:
+    """Raises UsageError for what several experiments cannot be asked at once."""
+    if _COMMAND in click.get_current_context().meta:
+        raise UsageError("a command after `--` is one run, and several experiments are named before it")
+    for key, flag in OF_ONE.items():
+        if values.get(key) is not None:
+            raise UsageError(
+                f"`{flag}` is for one run, and several experiments are named", hint="submit that by itself"
+            )
+
+
+def show_plan(prepared: Prepared, *, several: bool = False) -> None:
     """The plan in a few lines, and what the user may not expect, as talk."""
+    if several:
+        console.say(console.style(f"{printable(prepared.plan.experiment)}, run {prepared.plan.run}", "head"))
     lines = plan_lines(prepared.plan, prepared.survey, prepared.revision)
     for label, text in lines:
         console.say(f"{console.style(pad(label, 9), 'quiet')}  {printable(text)}")
     say_about(prepared.notes, prepared.warnings)
+    if several:
+        console.say()
 
 
 def say_about(notes: Iterable[str], warnings: Iterable[str]) -> None:
@@ -107,25 +124,33 @@ def say_about(notes: Iterable[str], warnings: Iterable[str]) -> None:
         console.warning(text)
 
 
-def dry_run(prepared: Prepared, *, as_json: bool) -> None:
+def dry_run(*prepared: Prepared, as_json: bool) -> None:
     """The plan, and exactly what the scheduler would be given, as data. Of the environment only names."""
+    if as_json and len(prepared) == 1:
+        console.out_json({"schema": SCHEMA, **_document(prepared[0])})
+    elif as_json:
+        console.out_json({"schema": SCHEMA, "submissions": [_document(one) for one in prepared]})
+    else:
+        for one in prepared:
+            show_plan(one, several=len(prepared) > 1)
+            _print(one)
+
+
+def _document(prepared: Prepared) -> dict[str, Any]:
+    return {
+        "plan": prepared.plan.to_json(),
+        "argv": list(prepared.handover.argv),
+        "environment": sorted(prepared.environment),
+        "script": prepared.script,
+        "setup": script.render_setup(prepared.plan),
+        "snapshot": list(prepared.survey.files) if prepared.survey else None,
+        "warnings": list(prepared.warnings),
+        "notes": list(prepared.notes),
+    }
+
+
+def _print(prepared: Prepared) -> None:
     names = sorted(prepared.environment)
-    if as_json:
-        console.out_json(
-            {
-                "schema": SCHEMA,
-                "plan": prepared.plan.to_json(),
-                "argv": list(prepared.handover.argv),
-                "environment": names,
-                "script": prepared.script,
-                "setup": script.render_setup(prepared.plan),
-                "snapshot": list(prepared.survey.files) if prepared.survey else None,
-                "warnings": list(prepared.warnings),
-                "notes": list(prepared.notes),
-            }
-        )
-        return
-    show_plan(prepared)
     console.out(f"# the command\n{shlex.join(prepared.handover.argv)}\n")
     console.out(f"# variables that the job inherits\n{' '.join(names)}\n")
     console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")

@@ -26,6 +26,7 @@ from serried.ui.text import duration, printable
 
 
 @click.command(cls=asking.TakesCommand)
+@click.argument("experiment", required=False)
 @asking.flags
 @click.option("--gpu-ids", metavar="IDS", help="Which GPUs: 0,2. Without it, idle ones.")
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str | None, **values: Any) -> None:

@@ -22,7 +22,7 @@ from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
-from serried.ui.plan_lines import goes_on, settings_text
+from serried.ui.plan_lines import comes_after, goes_on, settings_text
 from serried.ui.text import duration, local_time, memory, printable
 
 _LABEL = 11
@@ -105,6 +105,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("config", _config_text(_config(selection, plan))))
     facts.append(("smoke test", tried_out(selection.record, selection.element) if summary.smoke else ""))
     facts.append(("rerun of", summary.rerun_of or ""))
+    facts.append(("after", comes_after(plan) if plan else ""))
     facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
     facts.append(("size", _size(plan, status)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))

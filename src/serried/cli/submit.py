@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from serried.cli import asking
+from serried.cli import asking, selecting
+from serried.errors import SerriedError, UsageError
+from serried.records.record import Record
 from serried.submission.deliver import deliver
-from serried.submission.prepare import Prepared, prepare
-from serried.submission.request import decide
+from serried.submission.graph import decide_all
+from serried.submission.prepare import Prepared, behind, prepare
+from serried.submission.request import Decided, Request, decide
 from serried.ui import console
 
 
 @click.command(cls=asking.TakesCommand)
+@click.argument("experiments", nargs=-1)
 @asking.flags
+@click.option("--chain", type=click.IntRange(1), metavar="N", help="N attempts at most, each from where the last came.")
+@click.option(
+    "--after",
+    metavar="RUN[:any|:notok]",
+    multiple=True,
+    shell_complete=selecting.complete_runs,
+    help="Once RUN has completed; with `:any` however it ends, with `:notok` only if it does not complete.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever the warnings.")
-def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **values: Any) -> None:
+def command(
+    *,
+    experiments: tuple[str, ...],
+    cluster: str | None,
+    dry_run: bool,
+    as_json: bool,
+    yes: bool,
+    chain: int | None,
+    after: tuple[str, ...],
+    **values: Any,
+) -> None:
     r"""Send an experiment, or any command, to the cluster.
 
     \b
@@ -26,43 +51,106 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, yes: bool, **v
     serried submit train --nodes 4 --set seed=3     one of several, with changes
     serried submit train --set config.lr=0.1        a setting of the training
     serried submit train --resume last --time 12h   on from another run
+    serried submit train --after last               once the newest run is done
+    serried submit train --chain 7                  in seven jobs at most, in turn
+    serried submit prepare train evaluate           several, as their `after` says
     serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
     serried submit --each commands.txt --parallel 8 one for each line
 
     The code is frozen: edits after this do not reach the job. What the job inherits, and what
     happens when this command is interrupted, is in the pages on snapshots and on how a job starts.
     """
-    decided = decide(asking.request(values, cluster), Path.cwd(), os.environ)
-    prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each)
-    send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+    asked = asking.request({**values, "experiment": next(iter(experiments), None)}, cluster)
+    asked = dataclasses.replace(asked, after=after or None)
+    if chain is not None:
+        asked = asked.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
+    if len(experiments) > 1:
+        asking.check_several(values)
+        decided = _decide_all(asked, experiments)
+    else:
+        decided = [decide(asked, Path.cwd(), os.environ)]
+    prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs) for one in decided]
+    send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
 
 
-def send(prepared: Prepared, *, dry_run: bool, as_json: bool, yes: bool) -> None:
-    """Show what is prepared, and hand it over; or, with `dry_run`, show it to the last byte."""
+def _decide_all(asked: Request, experiments: Sequence[str]) -> list[Decided]:
+    try:
+        return decide_all(asked, experiments, Path.cwd(), os.environ)
+    except UsageError as error:
+        if error.message == f"there is no experiment `{experiments[0]}`":
+            error.hint = f"a command goes after `--`: serried submit -- {shlex.join(experiments)}"
+        raise
+
+
+def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
+    """Show what is prepared, and hand it over; or, with `dry_run`, show it to the last byte.
+
+    Where one of several is not taken, those before it are there, and stay.
+    """
     if dry_run:
-        asking.dry_run(prepared, as_json=as_json)
+        asking.dry_run(*prepared, as_json=as_json)
         return
-    asking.show_plan(prepared)
-    if prepared.warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
+    for one in prepared:
+        asking.show_plan(one, several=len(prepared) > 1)
+    has_warnings = any(one.warnings for one in prepared)
+    if has_warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
         raise click.Abort
-    record = deliver(prepared)
-    first, *further = record.submissions
-    job = first.job
-    for link in further:
-        if link.state != "submitted":
-            console.warning(f"only {link.number - 2} further jobs are queued: {link.message}")
+    records: list[Record] = []
+    try:
+        for one in prepared:
+            records.append(deliver(behind(one, {record.id: _jobs(record) for record in records})))
+    except SerriedError as error:
+        if records:
+            _say(records, prepared, as_json=as_json)
+            there = " ".join(record.id for record in records)
+            error.message = f"`{prepared[len(records)].plan.name}` was not submitted: {error.message}"
+            error.hint = f"{error.hint or 'those before it are there'}; `serried stop {there}` takes back what is there"
+        raise
+    _say(records, prepared, as_json=as_json)
+
+
+def _jobs(record: Record) -> list[str]:
+    return [str(submission.job) for submission in record.submissions if submission.state == "submitted"]
+
+
+def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool) -> None:
+    """What was submitted, as data and as talk."""
+    for record in records:
+        for link in record.submissions[1:]:
+            if link.state != "submitted":
+                console.warning(f"only {link.number - 2} further jobs are queued: {link.message}")
     if as_json:
         from serried.cli import answers
         from serried.contract import names
         from serried.records.run_status import RunStatus
         from serried.records.verdict import Verdict
 
-        status = RunStatus(record, record.summary, Verdict(names.PENDING), job=job)
-        console.out_json(answers.runs_json([status.to_json()]))
+        runs = [
+            RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
+            for record in records
+        ]
+        console.out_json(answers.runs_json([status.to_json() for status in runs]))
         return
-    console.say()
-    more = ", ".join(str(link.job) for link in further if link.job)
-    console.say(f"submitted {record.id} as job {job} of {prepared.plan.site.name}" + (f", then {more}" if more else ""))
+    if len(prepared) == 1:
+        console.say()
+    for record, one in zip(records, prepared, strict=False):
+        first, *further = record.submissions
+        more = ", ".join(str(link.job) for link in further if link.job)
+        name = f" ({one.plan.name})" if len(prepared) > 1 else ""
+        console.say(
+            f"submitted {record.id}{name} as job {first.job} of {one.plan.site.name}"
+            + (f", then {more}" if more else "")
+        )
+    if len(prepared) == 1:
+        _suggest(records[0], prepared[0])
+    elif len(records) == len(prepared):
+        there = " ".join(record.id for record in records)
+        console.next_steps([("serried ps", "how they go"), (f"serried wait {there}", "until all have ended")])
+    for record in records:
+        console.out(record.id)
+
+
+def _suggest(record: Record, prepared: Prepared) -> None:
     array = prepared.plan.array
     one = record.id if array is None else f"{record.id}/{array.indices[0]}"
     console.next_steps(
@@ -72,4 +160,3 @@ def send(prepared: Prepared, *, dry_run: bool, as_json: bool, yes: bool) -> None
             (f"serried show {record.id}", "plan, timeline, and where its files are"),
         ]
     )
-    console.out(record.id)

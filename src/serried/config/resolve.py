@@ -27,6 +27,8 @@ class Resolved:
     """What is not as the user may think."""
     notes: tuple[str, ...] = ()
     """What is as it should be, and worth a word."""
+    experiments: tuple[str, ...] = ()
+    """All that the files know."""
 
 
 def resolve(  # noqa: PLR0917 - each is a different type of thing
@@ -67,6 +69,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         origins=builder.origins | origins,
         warnings=(*warnings, *builder.warnings, *_literal_variables(experiment), *_unknown_gpus(experiment, place)),
         notes=notes,
+        experiments=tuple(sources.names(given, "experiments")),
     )
 
 

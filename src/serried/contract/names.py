@@ -88,6 +88,14 @@ REQUEUE = "requeue"  # the same job runs again
 SUCCESSOR = "successor"  # a further job, submitted by the one before it as it begins
 PREQUEUED = "prequeued"  # further jobs, all submitted with the first
 
+# How a run has to end for another to begin after it.
+AFTER_OK = "ok"  # completed
+AFTER_ANY = "any"
+AFTER_NOTOK = "notok"  # in any other way
+AFTER_CONDITIONS = (AFTER_OK, AFTER_ANY, AFTER_NOTOK)
+NEVER_BEGAN = "after"
+"""The cause of a run that never began, because another one did not end as it should have."""
+
 WITHDRAWN = "withdrawn"
 """The owner that a tombstone names: no job may run under this token any more."""
 

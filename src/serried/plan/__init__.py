@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from serried.plan.decide import plan
 from serried.plan.model import Plan
-from serried.plan.parts import Array, Build, Container, Environment, Launch, Limit, Resume, Site, Source
+from serried.plan.parts import After, Array, Build, Container, Environment, Launch, Limit, Resume, Site, Source
 from serried.resources import Allocation
 
 __all__ = [
+    "After",
     "Allocation",
     "Array",
     "Build",

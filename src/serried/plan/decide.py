@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from serried.config.environment_kinds import is_source
 from serried.errors import UsageError
+from serried.plan.chain import Chain, chain
 from serried.plan.launch import launch as launch_of
 from serried.plan.model import Plan
 from serried.plan.parts import Array, Build, Container, Environment, Limit, Site, Source
@@ -28,7 +30,9 @@ def plan(
     Raises UsageError where the request cannot be met on this cluster.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
-    launch, allocation = launch_of(experiment, cluster, allocate(experiment.resources, cluster))
+    links = chain(experiment, cluster)
+    asked = dataclasses.replace(experiment.resources, time=links.link_seconds) if links else experiment.resources
+    launch, allocation = launch_of(experiment, cluster, allocate(asked, cluster))
     return Plan(
         run=run_id,
         name=name or experiment.name,
@@ -45,7 +49,7 @@ def plan(
         source=Source(project.directory, experiment.workdir, project.snapshot),
         environment=_environment(experiment.environment, cluster),
         container=_container(experiment.container),
-        limit=_limit(experiment.limit, allocation.time_seconds),
+        limit=_limit(experiment.limit, allocation.time_seconds, links),
         launch=launch,
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
@@ -115,16 +119,20 @@ def _site(cluster: config.Cluster) -> Site:
     )
 
 
-def _limit(asked: config.Limit, time_seconds: int | None) -> Limit:
-    """The lead is at most a quarter of the time limit: a longer one would warn at birth."""
+def _limit(asked: config.Limit, time_seconds: int | None, links: Chain | None) -> Limit:
+    """The lead is at most a quarter of the time limit: a longer one would warn at birth.
+
+    `restarts` are further attempts beyond those that a chain needs anyway.
+    """
     lead = asked.lead if time_seconds is None else min(asked.lead, time_seconds // 4)
     return Limit(
         lead_seconds=lead,
         grace_seconds=asked.grace,
         silence_seconds=asked.silence,
-        restarts=asked.restarts,
+        restarts=asked.restarts + (links.links - 1 if links else 0),
         form=asked.continue_,
         notify=asked.notify,
+        total_seconds=asked.total_time,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.contract.layout import run_directory
-from serried.plan.parts import Array, Container, Environment, Launch, Limit, Resume, Site, Source
+from serried.plan.parts import After, Array, Container, Environment, Launch, Limit, Resume, Site, Source
 from serried.resources import Allocation
 
 
@@ -42,6 +42,8 @@ class Plan:
     launch: Launch = field(default_factory=Launch)
     array: Array | None = None
     resume: Resume | None = None
+    after: tuple[After, ...] = ()
+    """Runs that must have ended, each as it says, before this one begins."""
     smoke: int = 0
     """A smoke test: after how many steps a training saves, loads and leaves; 0 is none."""
     rerun_of: str | None = None
@@ -100,5 +102,6 @@ def _build(kind: Any, value: Any) -> Any:
         known = {f.name: _build(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value}
         return typing.cast("Any", kind)(**known)
     if typing.get_origin(kind) is tuple:
-        return tuple(value)
+        inner = typing.get_args(kind)[0]
+        return tuple(_build(inner, item) if dataclasses.is_dataclass(inner) else item for item in value)
     return value

@@ -81,6 +81,8 @@ class Limit:
     """How the next one comes about: `requeue`, `successor` or `prequeued`."""
     notify: str | None = None
     """A signal that goes to ranks with the request to save and leave, `USR1` say; None sends nothing."""
+    total_seconds: int | None = None
+    """How much time was asked for in all, which `restarts` follows from; None where nobody said."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,27 @@ class Array:
     """How many elements may run at once; None leaves it to the scheduler."""
     each: bool = False
     """True: element I runs line I of commands.json; False: all run the plan's command."""
+
+
+@dataclass(frozen=True)
+class After:
+    """A run, or an element of one, that this one comes after."""
+
+    run: str
+    name: str
+    directory: str
+    """Its run directory, absolute."""
+    condition: str = names.AFTER_OK
+    """How it has to end: `ok`, `any` or `notok`."""
+    element: int | None = None
+    job: str | None = None
+    """Its first job; None where it had ended as it should before this one was submitted."""
+
+    def __str__(self) -> str:
+        """`k3f9q2`, `k3f9q2/17:any`."""
+        element = "" if self.element is None else f"/{self.element}"
+        condition = "" if self.condition == names.AFTER_OK else f":{self.condition}"
+        return f"{self.run}{element}{condition}"
 
 
 @dataclass(frozen=True)

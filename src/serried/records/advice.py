@@ -147,6 +147,13 @@ ADVICE: Mapping[str, Advice] = {
         "it was cancelled by Ctrl-C, by scancel or by an administrator",
         ("ask the site if it was not you",),
     ),
+    "after": Advice(
+        "it was to begin after another run, and that did not end as it should have; nothing of it ever ran",
+        (
+            "see what became of the other: serried ps",
+            "submit both again, or this one with `--after RUN:any`, or by itself: --set 'after=[]'",
+        ),
+    ),
     "preempt": Advice(
         "a job of higher priority took its nodes",
         ("submit it again", "let it go on by itself: set `limit.restarts`, and save when asked to"),

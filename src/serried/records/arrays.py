@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from serried.contract import names
 from serried.records import seen
+from serried.records.documents import Summary
 from serried.records.evidence import Evidence
 from serried.records.seen import Seen
 from serried.records.verdict import ABSENT, UNREACHABLE, Known, Verdict, judge
@@ -90,6 +91,11 @@ def _oldest(verdicts: Mapping[int, Verdict]) -> float | None:
     return min((verdict.stale for verdict in verdicts.values() if verdict.stale is not None), default=None)
 
 
+def waits_for_others(summary: Summary, reason: str) -> bool:
+    """Whether it waits because of the runs that it comes after; each scheduler writes that word in its own way."""
+    return bool(summary.after) and reason.casefold().startswith("dependency")
+
+
 def counts(verdicts: Mapping[int, Verdict]) -> dict[str, int]:
     """How many elements are in each state."""
     numbers: dict[str, int] = {}
@@ -106,10 +112,15 @@ def ranges_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, str]:
     return {state: compress(indices) for state, indices in by_state.items()}
 
 
-def in_context(verdict: Verdict, evidence: Evidence) -> Verdict:
-    """Say what the table cannot know: that a job is between attempts, or that the run directory is gone."""
+def in_context(verdict: Verdict, evidence: Evidence, reason: str = "") -> Verdict:
+    """Say what the table cannot know: that it comes after others, is between attempts, or has no run directory.
+
+    `reason` is the scheduler's for letting it wait.
+    """
     if verdict.message and not verdict.missing:
         return verdict
+    if verdict.state == names.PENDING and not evidence.attempt and waits_for_others(evidence.summary, reason):
+        return dataclasses.replace(verdict, message=f"comes after {', '.join(evidence.summary.after)}")
     if verdict.state == names.PENDING and evidence.attempt:
         return dataclasses.replace(verdict, message=f"waits for attempt {evidence.attempt + 1}")
     if verdict.state == names.RUNNING and evidence.attempt is None:

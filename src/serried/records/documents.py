@@ -11,7 +11,7 @@ from serried.contract import SCHEMA
 from serried.contract.layout import run_directory
 from serried.contract.links import number_of
 from serried.errors import SerriedError
-from serried.plan import Plan
+from serried.plan import After, Plan
 
 Document = TypeVar("Document", "Summary", "Submission")
 
@@ -49,6 +49,8 @@ class Summary:
     """The run, or the element, whose plan it has too."""
     smoke: bool = False
     """A smoke test."""
+    after: tuple[str, ...] = ()
+    """What it comes after: `k3f9q2`, `k3f9q2/17:any`."""
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -75,13 +77,19 @@ class Summary:
                 resumed_from=(resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
                 rerun_of=plan.get("rerun_of"),
                 smoke=bool(plan.get("smoke")),
+                after=tuple(map(_after, plan.get("after") or ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json makes no sense ({error!r})") from error
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Summary:
-        return _built(cls, value, "its exit.json")
+        return _built(cls, {**value, "after": tuple(value.get("after", ()))}, "its exit.json")
+
+
+def _after(value: Mapping[str, Any]) -> str:
+    fields = {field.name: value[field.name] for field in dataclasses.fields(After) if field.name in value}
+    return str(After(**fields))
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,8 @@ class Submission:
     message: str | None = None
     by_host: str = ""
     """Where `by_pid` means something."""
+    moved: bool = False
+    """Its first attempt is here: the job before it was too early for a run that comes after others."""
     missed: float | None = None
     """When the scheduler was first asked and did not know of it; seconds since the epoch."""
     schema: int = SCHEMA

@@ -9,13 +9,15 @@ from typing import Any
 from serried.contract import names
 from serried.contract.files import read_journal, read_json
 from serried.errors import SerriedError
+from serried.plan import After
 from serried.records import arrays
 from serried.records.advice import advice_for
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
 from serried.records.logs import last_lines
+from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
-from serried.records.status import SchedulerFor, element_of, registered
+from serried.records.status import SchedulerFor, element_of, registered, statuses
 
 _TAIL = 20
 
@@ -53,7 +55,9 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
         explained = _ended(element_of(status, first))
         return Explanation(**{**vars(explained), "others": arrays.ranges_by_state(status.elements)})
     if status.state == names.PENDING:
-        return Explanation(status, meaning=_why_it_waits(status, scheduler_for))
+        waits_for_others = status.summary is not None and arrays.waits_for_others(status.summary, status.reason)
+        explanation = _behind_others if waits_for_others and not status.attempt else _waiting
+        return explanation(status, scheduler_for)
     if status.state == names.COMPLETED:
         return Explanation(status, meaning="every rank exited with status 0")
     if status.state == names.RUNNING and status.elements is not None and status.reason:
@@ -61,6 +65,36 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
     if status.state == names.RUNNING and status.verdict.stale is None:
         return Explanation(status, meaning=status.verdict.message or "it runs; nothing is known to be wrong")
     return _ended(status)
+
+
+def _waiting(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
+    return Explanation(status, meaning=_why_it_waits(status, scheduler_for))
+
+
+def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
+    """It comes after other runs; where all of these have ended, what holds it is the scheduler alone."""
+    after = [one for one in status.record.plan.after if one.job is not None]
+    records = [Record(records_directory() / one.run) for one in after]
+    known = [record.directory.path.is_dir() for record in records]
+    found = iter(statuses([record for record, is_known in zip(records, known, strict=True) if is_known], scheduler_for))
+    others = [next(found) if is_known else None for is_known in known]
+    told = [_stands(one, other) for one, other in zip(after, others, strict=True)]
+    have_ended = all(other is not None and other.has_ended for other in others)
+    steps = (
+        "wait a minute: the scheduler lets it go, and it looks itself how they have ended",
+        "PBS never does after a job that was deleted before it began: stop this one, and submit it again",
+    )
+    return Explanation(status, meaning="it comes after " + "; ".join(told), steps=steps if have_ended else ())
+
+
+def _stands(after: After, other: RunStatus | None) -> str:
+    if other is not None and after.element is not None and other.elements is not None:
+        other = element_of(other, after.element)
+    how = "of which there is no record here" if other is None else f"which is {other.state}"
+    if other is not None and other.has_ended:
+        how = f"which has ended {other.state}"
+    element = "" if after.element is None else f"/{after.element}"
+    return f"{after.name} ({after.run}{element}), {how}"
 
 
 def _why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None) -> str:

@@ -85,6 +85,7 @@ class RunStatus:
             "node_names": list(self.node_names),
             "resumed_from": summary and summary.resumed_from,
             "rerun_of": summary and summary.rerun_of,
+            "after": list(summary.after) if summary else [],
             "smoke": summary and summary.smoke,
             "directory": summary and str(self.record.where.path),
             "elements": None if self.elements is None else arrays.ranges_by_state(self.elements),

@@ -115,7 +115,7 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     return RunStatus(
         evidence.record,
         evidence.summary,
-        arrays.in_context(verdict, evidence),
+        arrays.in_context(verdict, evidence, live.reason),
         job=live.id or None,
         attempt=evidence.attempt,
         started=evidence.claimed,

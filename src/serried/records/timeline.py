@@ -89,6 +89,8 @@ def _submitted(record: Record, element: int | None) -> Iterator[Event]:
 def _as_job(submission: Submission) -> str:
     if submission.number == 1:
         return f"submitted to {submission.cluster} as job {submission.job}"
+    if submission.moved:
+        return f"too early: queued again as job {submission.job}, behind what it comes after"
     return f"job {submission.job} was submitted, to go on after it"
 
 

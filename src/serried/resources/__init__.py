@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.resources.allocation import Allocation, allocate, left_out
+from serried.resources.allocation import Allocation, allocate, left_out, longest
 from serried.resources.limits import clock, notes, whom_to_ask
 
-__all__ = ["Allocation", "allocate", "clock", "left_out", "notes", "whom_to_ask"]
+__all__ = ["Allocation", "allocate", "clock", "left_out", "longest", "notes", "whom_to_ask"]

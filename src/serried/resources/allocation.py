@@ -149,5 +149,13 @@ def _time(request: Resources, cluster: Cluster, partition: Partition | None) -> 
     """An hour by default on a cluster, or what the partition allows where that is less."""
     if request.time is not None or cluster.scheduler == "local":
         return request.time
-    longest = [limit for limit in (cluster.max_time, partition.time if partition else None) if limit]
-    return min([TIME_SECONDS, *longest])
+    return min([TIME_SECONDS, *_limits(cluster, partition)])
+
+
+def longest(request: Resources, cluster: Cluster) -> int | None:
+    """The longest time that a job may have where it is to queue; None where that is not known."""
+    return min(_limits(cluster, limits.partition_of(request.partition, cluster)), default=None)
+
+
+def _limits(cluster: Cluster, partition: Partition | None) -> list[int]:
+    return [limit for limit in (cluster.max_time, partition.time if partition else None) if limit]

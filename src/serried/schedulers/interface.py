@@ -61,8 +61,8 @@ class Scheduler(Protocol):
     ) -> Submission:
         """The command that submits `plan`'s job.sh under `token`. Pure.
 
-        `after` is a job (`123`) or element (`123_4`) that must have ended before, however it did; `element` makes it
-        a job for that one element of the array.
+        `after` is a job (`123`) or element (`123_4`) that must have ended before, however it did, or several with `:`
+        between; `element` makes it a job for that one element of the array.
         """
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:

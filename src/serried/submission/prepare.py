@@ -50,6 +50,8 @@ class Prepared:
     """One command for each element of the array, where they differ."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    """What the scheduler is to start it after, whatever becomes of them."""
 
 
 def prepare(
@@ -57,10 +59,11 @@ def prepare(
     resolved: config.Resolved,
     environ: Mapping[str, str],
     each: Sequence[Sequence[str]] = (),
+    jobs: tuple[str, ...] = (),
 ) -> Prepared:
     """Check and collect what `deliver` hands over.
 
-    `environ` is the submitting shell's environment.
+    `environ` is the submitting shell's environment, `jobs` are those that it comes after.
 
     Raises UsageError for whatever cannot be: a missing working directory, program or secret, a project that is too
     large, an editable install that cannot be redirected; EnvironmentFailed where the environment fails its check.
@@ -76,7 +79,7 @@ def prepare(
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
     warnings = (*resolved.warnings, *(surveyed.warnings if surveyed else ()))
-    made = _prepared(plan, environment, each, warnings)
+    made = _prepared(plan, environment, each, warnings, jobs)
     return dataclasses.replace(made, notes=resolved.notes, survey=surveyed, revision=snapshot.read_revision(project))
 
 
@@ -98,11 +101,16 @@ def prepare_recorded(
 
 
 def _prepared(
-    plan: Plan, environment: Mapping[str, str], each: Sequence[Sequence[str]], warnings: tuple[str, ...]
+    plan: Plan,
+    environment: Mapping[str, str],
+    each: Sequence[Sequence[str]],
+    warnings: tuple[str, ...],
+    jobs: tuple[str, ...] = (),
 ) -> Prepared:
     token = token_of(plan.run, None, 1)
     scheduler = schedulers.get(plan.site.scheduler)
-    handover = scheduler.submission(plan, token, environment)
+    unknown = [f"JOB-OF-{after.run}" for after in plan.after if after.job == ""]
+    handover = scheduler.submission(plan, token, environment, after=":".join([*jobs, *unknown]))
     program = handover.argv[0]
     if "/" not in program and shell.which(program) is None:
         raise shell.missing_program(program)
@@ -111,10 +119,28 @@ def _prepared(
         token=token,
         environment=environment,
         handover=handover,
-        commands=scheduler.commands(plan, environment) if plan.has_links else None,
+        commands=scheduler.commands(plan, environment) if plan.has_links or plan.after else None,
         script=_script(plan, handover),
         each=tuple(tuple(command) for command in each),
         warnings=(*warnings, *_unreachable_library(plan)),
+        jobs=jobs,
+    )
+
+
+def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepared:
+    """The same once the runs that it comes after are `submitted`: by run, their jobs, the first one first."""
+    known = [after for after in prepared.plan.after if after.job == ""]
+    if not known:
+        return prepared
+    afters = tuple(
+        dataclasses.replace(after, job=submitted[after.run][0]) if after in known else after
+        for after in prepared.plan.after
+    )
+    plan = dataclasses.replace(prepared.plan, after=afters)
+    jobs = (*prepared.jobs, *(submitted[after.run][-1] for after in known))
+    made = _prepared(plan, prepared.environment, prepared.each, (), jobs)
+    return dataclasses.replace(
+        prepared, plan=plan, jobs=jobs, handover=made.handover, commands=made.commands, script=made.script
     )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from serried import arrays, config, resources
 from serried.contract import names
-from serried.errors import UsageError
+from serried.errors import UsageError, did_you_mean
 from serried.plan import Array, Plan
 from serried.plan import plan as make_plan
 from serried.records.moments import iso
 from serried.records.record import new_id
+from serried.submission import following
 from serried.submission.resume import resume_from
 
 
@@ -37,6 +38,8 @@ class Request:
     """A run, `last` or a path, whose newest whole checkpoint it begins from."""
     smoke: bool = False
     """A few steps, saved and loaded, and out."""
+    after: Sequence[str] | None = ()
+    """Runs that it comes after: `k3f9q2`, `last:any`; None leaves that to the file, which names experiments."""
 
     def with_setting(self, key: str, *, value: Any) -> Request:
         return dataclasses.replace(self, overrides={**self.overrides, key: value})
@@ -47,10 +50,17 @@ class Decided:
     plan: Plan
     resolved: config.Resolved
     each: tuple[tuple[str, ...], ...]
+    jobs: tuple[str, ...] = ()
+    """What its scheduler is to start it after."""
+    together: Mapping[str, str] = field(default_factory=dict)
+    """Experiments submitted with it that it comes after, and how they are to end."""
 
 
-def decide(request: Request, directory: Path, environ: Mapping[str, str]) -> Decided:
-    """The plan of a request made in `directory`. Reads configuration, writes nothing. Raises UsageError."""
+def decide(request: Request, directory: Path, environ: Mapping[str, str], *, among: Sequence[str] = ()) -> Decided:
+    """The plan of a request made in `directory`. Reads configuration, writes nothing. Raises UsageError.
+
+    `among` are experiments that are submitted with it.
+    """
     if request.command is not None and not any(request.command):
         raise UsageError("there is no command after `--`", hint="for example `-- python train.py`")
     each = arrays.read_each(directory / request.each) if request.each else ()
@@ -68,7 +78,39 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str]) -> Dec
         found = resume_from(request.resume, array, directory)
         plan = dataclasses.replace(plan, resume=found.resume)
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *found.warnings))
-    return Decided(plan, resolved, each)
+    return _behind(Decided(plan, resolved, each), request, among)
+
+
+def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided:
+    """With what it comes after: those of the file that are submitted `among` it, and runs that are there."""
+    in_file = {following.split(text)[0]: text for text in decided.resolved.experiment.after}
+    _check_experiments(in_file, decided.resolved)
+    together = {name: following.split(text)[1] for name, text in in_file.items() if name in among}
+    if request.after is not None:
+        # What the command line names is for those that would begin at once.
+        found = [following.run(text, decided.plan) for text in request.after if not together]
+    else:
+        rest = [text for name, text in in_file.items() if name not in among]
+        found = [following.experiment(text, decided.plan) for text in rest]
+    plan = dataclasses.replace(decided.plan, after=tuple(one.after for one in found))
+    warnings = (*decided.resolved.warnings, *(note for one in found for note in one.notes))
+    return Decided(
+        plan,
+        dataclasses.replace(decided.resolved, warnings=warnings),
+        decided.each,
+        tuple(dict.fromkeys(job for one in found for job in one.jobs)),
+        together,
+    )
+
+
+def _check_experiments(named: Iterable[str], resolved: config.Resolved) -> None:
+    for name in named:
+        if name not in resolved.experiments:
+            known = ", ".join(f"`{one}`" for one in resolved.experiments)
+            raise UsageError(
+                f"`{resolved.experiment.name}` comes after `{name}`, and there is no such experiment",
+                hint=did_you_mean(name, resolved.experiments) or f"there are {known}",
+            )
 
 
 def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array | None, tuple[tuple[str, ...], ...]]:

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from serried.contract.names import PREQUEUED, REQUEUE, SUCCESSOR
+from serried.contract.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
 from serried.contract.settings import spelled
-from serried.plan import Allocation, Environment, Plan
+from serried.plan import After, Allocation, Environment, Plan
 from serried.snapshot import Revision, Survey
 from serried.snapshot.size import spell
 from serried.ui.text import duration, memory
@@ -20,32 +20,24 @@ FILES_PER_ATTEMPT = 4
 def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
     """Labels and texts. A `*` follows what nobody asked for."""
     lines = [
+        ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", plan.command[0] if plan.shell else shlex.join(plan.command)),
+        ("array", _array(plan)),
+        ("resumes", str(plan.resume or "")),
+        ("after", comes_after(plan)),
+        ("config", settings_text(plan.config)),
         ("cluster", _cluster(plan)),
         ("each node", _node(plan.allocation, plan.defaults)),
         ("ranks", _ranks(plan)),
         ("costs", _cost(plan)),
         ("code", _code(plan, survey, revision)),
+        ("python", environment_text(plan.environment)),
+        ("goes on", goes_on(plan)),
+        ("linked", ", ".join(plan.source.links)),
+        ("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))),
+        ("", "* a default" if plan.defaults else ""),
     ]
-    if environment := environment_text(plan.environment):
-        lines.append(("python", environment))
-    if plan.config:
-        lines.insert(1, ("config", settings_text(plan.config)))
-    if plan.smoke:
-        lines.insert(0, ("smoke", smoke_text(plan)))
-    if plan.limit.restarts:
-        lines.append(("goes on", goes_on(plan)))
-    if plan.resume:
-        lines.insert(1, ("resumes", str(plan.resume)))
-    if plan.array:
-        lines.insert(1, ("array", _array(plan)))
-    if plan.source.links:
-        lines.append(("linked", ", ".join(plan.source.links)))
-    if plan.environment.secrets or plan.environment.env_file:
-        lines.append(("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))))
-    if plan.defaults:
-        lines.append(("", "* a default"))
-    return lines
+    return [(label, text) for label, text in lines if text]
 
 
 def environment_text(environment: Environment) -> str:
@@ -71,6 +63,24 @@ def smoke_text(plan: Plan) -> str:
     )
 
 
+CONDITIONS = {
+    AFTER_OK: "once it has completed",
+    AFTER_ANY: "once it has ended",
+    AFTER_NOTOK: "if it does not complete",
+}
+
+
+def comes_after(plan: Plan) -> str:
+    """`prepare (k3f9q2), once it has completed`; empty where it comes after nothing."""
+    return "; ".join(_comes_after(after) for after in plan.after)
+
+
+def _comes_after(after: After) -> str:
+    element = "" if after.element is None else f"/{after.element}"
+    when = "which has ended" if after.job is None else CONDITIONS[after.condition]
+    return f"{after.name} ({after.run}{element}), {when}"
+
+
 FORMS = {
     REQUEUE: "the job requeues itself",
     SUCCESSOR: "each in a job that the one before it submits as it begins",
@@ -82,7 +92,13 @@ def goes_on(plan: Plan) -> str:
     """Whether and how further attempts come about; empty where there may be none."""
     if not plan.limit.restarts:
         return ""
-    return f"in up to {_count(plan.limit.restarts, 'further attempt')}: {FORMS[plan.limit.form]}"
+    total, link = plan.limit.total_seconds, plan.allocation.time_seconds
+    if total is None or link is None:
+        return f"in up to {_count(plan.limit.restarts, 'further attempt')}: {FORMS[plan.limit.form]}"
+    links = -(-total // link)
+    spare = plan.limit.restarts + 1 - links
+    more = f" and {spare} to spare" if spare else ""
+    return f"{_count(links, 'link')} of {duration(link)} for {duration(total)} in all{more}: {FORMS[plan.limit.form]}"
 
 
 def _cluster(plan: Plan) -> str:
@@ -124,8 +140,9 @@ def _cost(plan: Plan) -> str:
     star = "*" if "resources.time" in plan.defaults else ""
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
     useful = duration(limit - plan.limit.lead_seconds)
+    each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return (
-        f"at most {duration(limit)}{star} ({useful} until the warning), {hours:.3g} {unit}-hours; "
+        f"at most {duration(limit)}{star} ({useful} until the warning), {hours:.3g} {unit}-hours{each}; "
         f"{elements * files} files per attempt"
     )
 

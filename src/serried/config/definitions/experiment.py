@@ -50,6 +50,11 @@ class Limit:
     grace: int = key(values.DURATION, "From TERM to KILL.", default="30s", value=30)
     silence: int | None = key(values.DURATION_OR_OFF, "Fail when no rank prints for so long.", default="off")
     restarts: int = key(values.COUNT_OR_NONE, "How many further attempts there may be.", default="0", value=0)
+    total_time: int | None = key(
+        values.DURATION_OR_OFF,
+        "How much time it needs in all: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
+        default="off",
+    )
     continue_: str = key(
         Kind("`requeue`, `successor` or `prequeued`", values.choice("requeue", "successor", "prequeued")),
         "How the next attempt comes about: see [continuing](continuing.md).",
@@ -96,6 +101,11 @@ class Experiment:
     )
     workdir: str = key(
         values.TEXT, "Where ranks start, from the project's folder.", default="the project's folder", value="."
+    )
+    after: tuple[str, ...] = key(
+        values.TEXTS,
+        "Experiments whose runs it comes after: `prepare`, or `prepare:any`. See [chains](chains.md#after-other-runs).",
+        value=(),
     )
     cluster: str | None = key(values.TEXT, "Where `serried submit` sends it.", default="the cluster recognised")
     config: Mapping[str, Any] = key(

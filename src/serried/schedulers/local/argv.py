@@ -33,7 +33,7 @@ class Request:
     parallel: int | None = None
     requeue: bool = False
     after: str = ""
-    """A job, or `123_4`, that must have ended before."""
+    """Jobs (`123`, or `123_4`) that must have ended before, with `:` between."""
     umask: int = -1
     """For job.sh; -1 is its supervisor's."""
 

@@ -29,7 +29,7 @@ START_TIMEOUT_SECONDS = 60.0
 REASONS = {
     "Priority": "other jobs are ahead of it in this machine's queue",
     "Resources": "it is next in line; the slots it asks for are in use",
-    "Dependency": "it goes on where another job of its run ends, and that has not ended yet",
+    "Dependency": "it waits for another job to end",
     "JobArrayTaskLimit": "as many elements run as `--parallel` allows",
     "NonZeroExitCode": "its script ended with a non-zero exit code",
     state.SUPERVISOR_GONE: "the process that looked after it is gone: it was killed, or the machine restarted",

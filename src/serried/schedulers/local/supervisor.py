@@ -90,16 +90,19 @@ class Supervisor:
             running += 1
 
     def _may_queue(self) -> bool:
-        """Whether the job that this one comes after has ended, or is forgotten."""
+        """Whether the jobs that this one comes after have ended, or are forgotten."""
         if self._waits_for:
-            number, _, element = self._waits_for.partition("_")
-            before = JobFolder(self._root / "jobs" / number).jobs()
-            if any(job.state not in names.ENDED for job in before if element in ("", str(job.element))):
+            if any(map(self._is_open, self._waits_for.split(":"))):
                 return False
             self._waits_for = ""
             for task in self.tasks:
                 task.queued = time.time()
         return True
+
+    def _is_open(self, job: str) -> bool:
+        number, _, element = job.partition("_")
+        before = JobFolder(self._root / "jobs" / number).jobs()
+        return any(one.state not in names.ENDED for one in before if element in ("", str(one.element)))
 
     def _start(self, task: Task, seize: Sequence[str]) -> bool:
         """Whether its turn had come."""

@@ -1,0 +1,187 @@
+"""Whether a run that comes after others may begin: by how they ended, as Serried says it, not as the scheduler does.
+
+The scheduler only starts its job after theirs. A run that goes on in further jobs has not ended with its first: then
+this one queues once more, behind the newest of them, rather than wait on nodes that it cannot use yet.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from serried.agent import afterwards, chain, handover
+from serried.agent.work import Work
+from serried.contract import SCHEMA, files, links, names
+from serried.contract.layout import RunDirectory
+
+MISSING_SECONDS = 90.0
+"""How long the end of a run whose job is over may take to appear: shared file systems hide new files."""
+BETWEEN_SECONDS = 2.0
+MOST_JOBS = 20
+"""Behind how many jobs of an array one queues at once; after these it looks again."""
+MOST_MOVES = 200
+WORDLESS = ("", "COMPLETED")
+"""Words for a job that is over which say nothing of how it went: only its exit.json does."""
+TELLING = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+OVER = frozenset((*WORDLESS, *TELLING, "REVOKED", "TIMEOUT"))
+"""The scheduler's words for a job that is no more; after the others there is something to wait for."""
+AMBIGUOUS = (names.STOP_CANCEL, *sorted(afterwards.INTERRUPTED))
+"""Causes after which the scheduler may have started the same job again."""
+
+
+class Others(NamedTuple):
+    """How the runs, or elements, of one entry of `after` stand."""
+
+    ended: List[str]
+    """States of those that have ended."""
+    jobs: List[str]
+    """Where the others go on."""
+
+
+def refusal(work: Work, token: str) -> Optional[str]:
+    """Why the job of `token` is not to begin, if it is not: it has queued again, or never may."""
+    if was_moved(work, _following(work, token)):
+        return "it has queued again"
+    open_jobs: List[str] = []
+    for after in work.plan.get("after") or []:
+        if after["job"] is None:
+            continue
+        others = _look(work, after)
+        problem = _never(after, others)
+        if problem:
+            _end(work, token, problem)
+            return problem
+        open_jobs += others.jobs
+    return _move(work, token, open_jobs) if open_jobs else None
+
+
+def was_moved(work: Work, token: str) -> bool:
+    """Whether the job of `token` is there because it was too early for the one before it."""
+    return bool((files.read_json(work.run.link(token)) or {}).get("moved"))
+
+
+def _look(work: Work, after: Dict[str, Any]) -> Others:
+    """Look until it is known of each whether it has ended."""
+    run = RunDirectory(Path(after["directory"]))
+    ended: List[str] = []
+    jobs: List[str] = []
+    for element in _elements(run, after):
+        if len(jobs) == MOST_JOBS:
+            break
+        state, job = _stand(work, run, after, element)
+        if state is not None:
+            ended.append(state)
+        elif job not in jobs:
+            jobs.append(job)
+    return Others(ended, jobs)
+
+
+def _elements(run: RunDirectory, after: Dict[str, Any]) -> List[Optional[int]]:
+    array = (files.read_json(run.plan) or {}).get("array")
+    if after["element"] is not None or not array:
+        return [after["element"]]
+    return list(array["indices"])
+
+
+def _stand(work: Work, run: RunDirectory, after: Dict[str, Any], element: Optional[int]) -> Tuple[Optional[str], str]:
+    """The state in which it has ended, or the job in which it goes on."""
+    deadline = time.monotonic() + MISSING_SECONDS
+    while True:
+        end = files.read_json(run.element(element).exit) or {}
+        if end and end.get("cause") not in AMBIGUOUS:
+            return str(end.get("state")), ""
+        job = links.job_of(_newest(run, str(after["job"]), element), element)
+        word = chain.how_it_stands(work, job, chain.AWAY_SECONDS)
+        if word is None or (word not in OVER and word != "COMPLETING"):
+            return None, job
+        if word in OVER and (end or word not in WORDLESS):
+            return str(end.get("state") or word), ""
+        if word in OVER and _never_began(run, str(after["run"]), element):
+            return names.CANCELLED, ""
+        if time.monotonic() > deadline:
+            return str(end.get("state") or names.LOST), ""
+        time.sleep(BETWEEN_SECONDS)
+
+
+def _never_began(run: RunDirectory, name: str, element: Optional[int]) -> bool:
+    """Whether it was stopped before its first attempt: nobody writes an end then, but its claim is taken."""
+    try:
+        owner = run.claim(links.token_of(name, None, 1)).read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return owner == names.WITHDRAWN and not run.element(element).attempts.exists()
+
+
+def _newest(run: RunDirectory, first: str, element: Optional[int]) -> str:
+    """The last job that it has or may have."""
+    numbered = [(1, first), *_links(run, None)]
+    numbered += _links(run, element) if element is not None else []
+    return max(numbered)[1]
+
+
+def _links(run: RunDirectory, element: Optional[int]) -> Iterator[Tuple[int, str]]:
+    try:
+        found = os.listdir(run.links)  # noqa: PTH208 - names are enough
+    except OSError:
+        return
+    for name in found:
+        token = name[: -len(".json")]
+        if name.endswith(".json") and links.element_of(token) == element:
+            link = files.read_json(run.link(token)) or {}
+            if link.get("state") == "submitted" and link.get("job"):
+                yield links.number_of(token), str(link["job"])
+
+
+def _never(after: Dict[str, Any], others: Others) -> Optional[str]:
+    """Why it never may begin after these, if so."""
+    failed = [state for state in others.ended if state != names.COMPLETED]
+    which = after["run"] if after["element"] is None else f"{after['run']}/{after['element']}"
+    if after["condition"] == names.AFTER_OK and failed:
+        return f"run {which} ended {failed[0]}, and this one was to come after its success"
+    if after["condition"] == names.AFTER_NOTOK and not failed and not others.jobs:
+        return f"run {which} has completed, and this one was to come after its failure"
+    return None
+
+
+def _move(work: Work, token: str, jobs: List[str]) -> str:
+    """Queue again behind `jobs`; what to say of it. Where that cannot be, the run has ended."""
+    following = _following(work, token)
+    behind = ", ".join(jobs)
+    problem: Optional[str] = "further jobs of it are queued already"
+    if work.form != names.PREQUEUED and links.number_of(following) <= MOST_MOVES:
+        problem = chain.submit(work, following, ":".join(jobs), lambda: None, moved=True)
+    if problem is None:
+        return f"what it comes after goes on in job {behind}, and so it has queued again"
+    message = f"what it comes after goes on in job {behind}, and it could not queue again: {problem}"
+    _end(work, token, message)
+    return message
+
+
+def _following(work: Work, token: str) -> str:
+    return links.token_of(str(work.plan["run"]), work.element, links.number_of(token) + 1)
+
+
+def _end(work: Work, token: str, message: str) -> None:
+    """It never began, and nothing of it is to begin any more."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    document = {
+        "schema": SCHEMA,
+        "run": work.plan["run"],
+        "element": work.element,
+        "attempt": None,
+        "job": None,
+        "state": names.CANCELLED,
+        "exit_code": names.EXIT_CODES[names.CANCELLED],
+        "cause": names.NEVER_BEGAN,
+        "message": message,
+        "first_failure": None,
+        "ended": moment,
+        "nodes": [os.uname().nodename],
+    }
+    files.make_directory(work.place.path, work.directory_mode)
+    files.write_json(work.place.exit, document, work.file_mode)
+    handover.forget(work)
+    if work.form != names.REQUEUE:
+        chain.withdraw(work, token)

@@ -1,0 +1,66 @@
+"""Several experiments in one go: each is decided before any is submitted, and those that others come after go first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from serried.errors import UsageError
+from serried.plan import After
+from serried.submission import following
+from serried.submission.request import Decided, Request, decide
+
+
+def decide_all(
+    request: Request, experiments: Sequence[str], directory: Path, environ: Mapping[str, str]
+) -> list[Decided]:
+    """Plans of `experiments`, in an order in which they can be submitted. Writes nothing.
+
+    `request.after` holds for those that come after none of the others. Raises UsageError.
+    """
+    twice = next((name for name in experiments if experiments.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"`{twice}` is named twice", hint="submit it again by itself")
+    among = tuple(experiments)
+    each = {
+        name: decide(dataclasses.replace(request, experiment=name), directory, environ, among=among) for name in among
+    }
+    ordered = order({name: tuple(one.together) for name, one in each.items()})
+    return [_after_others(each[name], each) for name in ordered]
+
+
+def order(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names, each behind those that it comes after, else as they were given. Raises UsageError for a circle."""
+    ordered: list[str] = []
+    while len(ordered) < len(after):
+        left = [name for name in after if name not in ordered]
+        free = next((name for name in left if set(after[name]) <= set(ordered)), None)
+        if free is None:
+            circle = _circle(after, left)
+            raise UsageError(
+                f"these come after each other in a circle: {' → '.join(f'`{name}`' for name in circle)}",
+                hint="one of them has to come first: look at `after` in the file",
+            )
+        ordered.append(free)
+    return ordered
+
+
+def _circle(after: Mapping[str, Sequence[str]], left: Sequence[str]) -> list[str]:
+    """From any of those that are left one comes to a circle by going back."""
+    path = [left[0]]
+    while True:
+        before = next(name for name in after[path[-1]] if name in left)
+        if before in path:
+            return [before, *reversed(path[path.index(before) :])]
+        path.append(before)
+
+
+def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
+    afters = list(decided.plan.after)
+    for name, condition in decided.together.items():
+        other = each[name].plan
+        following.check_pair(other, decided.plan)
+        # Its job is known once it is submitted.
+        afters.append(After(other.run, other.name, other.directory, condition, None, ""))
+    return dataclasses.replace(decided, plan=dataclasses.replace(decided.plan, after=tuple(afters)))

@@ -1,0 +1,133 @@
+"""Runs that come after others, on this machine and on a real Slurm: what counts is how Serried says they ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from place import Place
+from serried.contract.files import Journal, read_json
+
+FILE = """
+[defaults]
+cluster = "{cluster}"
+[defaults.resources]
+ranks = 1
+time = "10m"
+[experiments.long]
+command = ["{python}", "long.py"]
+[experiments.long.limit]
+restarts = 2
+continue = "successor"
+[experiments.use]
+command = "echo used"
+after = "long"
+[experiments.tidy]
+command = "echo tidied"
+after = ["long:notok"]
+[experiments.slow]
+command = "sleep 100"
+[experiments.echo]
+command = "echo here"
+"""
+
+LONG = """\
+import os, time
+from pathlib import Path
+checkpoint = Path(os.environ["SERRIED_CHECKPOINT_DIR"], "made")
+if checkpoint.exists():
+    raise SystemExit(0)
+while not Path(os.environ["SERRIED_STOP_FILE"]).exists():
+    time.sleep(0.05)
+checkpoint.touch()
+raise SystemExit(85)
+"""
+"""Two attempts: the first saves when it is asked to, the second has finished."""
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    (place.project / "long.py").write_text(LONG)
+    (place.project / "serried.toml").write_text(FILE.format(cluster=place.cluster, python=sys.executable))
+    return Place(place.cluster, place.project, {**place.environ, "SERRIED_LOCAL_SLOTS": "16"})
+
+
+def submitted(place: Place, *words: str) -> dict[str, str]:
+    done = place.serried("submit", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return {run["experiment"]: run["id"] for run in json.loads(done.stdout)["runs"]}
+
+
+def has_begun(folder: Path) -> bool:
+    return (folder / "attempts" / "1" / "node-0" / "rank-0.log").exists()
+
+
+def said(folder: Path) -> str:
+    return (folder / "attempts" / "1" / "node-0" / "rank-0.log").read_text()
+
+
+def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wait_until):
+    """A run that goes on in a further job, one that is stopped, and all that waits for them."""
+    runs = submitted(place, "tidy", "use", "long")
+    slow = submitted(place, "slow", "--array", "3,5")["slow"]
+    after_slow = submitted(place, "echo", "--after", slow)["echo"]
+    after_all = submitted(place, "echo", "--after", f"{slow}/5:any", "--after", f"{after_slow}:notok")["echo"]
+    folders = {run: place.directory(run) for run in (*runs.values(), slow, after_slow, after_all)}
+    wait_until(lambda: has_begun(folders[runs["long"]]), 90)
+    wait_until(lambda: has_begun(folders[slow] / "elements" / "5"), 90)
+
+    why = place.why(runs["use"])
+    control = folders[runs["long"]] / "attempts" / "1" / "control.jsonl"
+    Journal(control).append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
+    assert place.serried("stop", "-y", slow).returncode == 0
+    ends = {name: place.wait(run, "--timeout", "120s")[1] for name, run in {**runs, "after all": after_all}.items()}
+
+    assert why["message"] == f"comes after {runs['long']}"
+    assert why["meaning"] == f"it comes after long ({runs['long']}), which is RUNNING"
+    assert {name: end["state"] for name, end in ends.items()} == {
+        "long": "COMPLETED",
+        "use": "COMPLETED",
+        "tidy": "CANCELLED",
+        "after all": "COMPLETED",
+    }, ends
+    assert (ends["long"]["attempt"], ends["use"]["attempt"]) == (2, 1)
+    assert (said(folders[runs["use"]]), said(folders[after_all])) == ("used\n", "here\n")
+    for run, other, to_be in ((runs["tidy"], runs["long"], "has completed"), (after_slow, slow, "ended CANCELLED")):
+        end = place.show(run)
+        success = "failure" if to_be == "has completed" else "success"
+        assert end["message"] == f"run {other} {to_be}, and this one was to come after its {success}"
+        assert (end["cause"], end["exit_code"], end["attempts"]) == ("after", 143, [])
+    # Both of those after `long` were too early once, and queued again behind its second job.
+    for name in ("use", "tidy"):
+        link = read_json(folders[runs[name]] / "links" / f"{runs[name]}-2.json") or {}
+        assert (link["state"], link["moved"]) == ("submitted", True)
+    events = [event["event"] for event in place.show(runs["use"])["timeline"]]
+    assert any(event.startswith("too early: queued again as job ") for event in events)
+
+    # What has ended as it should is not waited for; what has not is refused.
+    again = submitted(place, "use")["use"]
+    late = place.serried("submit", "echo", "--after", after_slow)
+    assert place.wait(again, "--timeout", "60s")[1]["state"] == "COMPLETED"
+    assert (late.returncode, late.stdout) == (2, "")
+    assert f"run `{after_slow}` (echo) has ended CANCELLED" in late.stderr
+
+
+@pytest.mark.slurm
+def test_where_one_of_several_is_refused_those_before_it_are_there(slurm):
+    (slurm.project / "long.py").write_text(LONG)
+    text = FILE.format(cluster="slurm", python=sys.executable)
+    text += 'after = "use"\n[experiments.echo.resources]\nconstraint = "nosuch"\n'
+    (slurm.project / "serried.toml").write_text(text)
+
+    done = slurm.serried("submit", "slow", "long", "use", "echo")
+
+    there = done.stdout.split()
+    assert (done.returncode, len(there)) == (2, 3), done.stderr
+    assert "error: `echo` was not submitted: Slurm refused the job" in done.stderr
+    assert f"`serried stop {' '.join(there)}` takes back what is there" in done.stderr
+    assert slurm.serried("stop", "-y", *there).returncode == 0
+    ends = [slurm.wait(run, "--timeout", "60s")[1] for run in there]
+    assert [end["state"] for end in ends] == ["CANCELLED"] * 3

@@ -1,0 +1,121 @@
+"""Runs that come after others: in which order they are submitted, and what is refused before anything is."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from serried.errors import SerriedError, UsageError
+from serried.submission.deliver import deliver
+from serried.submission.following import holds, split
+from serried.submission.graph import decide_all, order
+from serried.submission.request import Request
+
+
+@pytest.mark.parametrize(
+    ("after", "ordered"),
+    [
+        ({"a": (), "b": ()}, ["a", "b"]),
+        ({"evaluate": ("train",), "train": ("prepare",), "prepare": ()}, ["prepare", "train", "evaluate"]),
+        ({"d": ("b", "c"), "c": ("a",), "b": ("a",), "a": ()}, ["a", "c", "b", "d"]),
+    ],
+)
+def test_each_is_submitted_behind_those_that_it_comes_after(after, ordered):
+    assert order(after) == ordered
+
+
+@pytest.mark.parametrize(
+    ("after", "circle"),
+    [
+        ({"a": ("a",)}, "`a` → `a`"),
+        ({"a": ("b",), "b": ("a",)}, "`a` → `b` → `a`"),
+        ({"x": (), "c": ("a",), "a": ("b",), "b": ("a", "x")}, "`a` → `b` → `a`"),
+    ],
+)
+def test_a_circle_is_refused_and_shown(after, circle):
+    with pytest.raises(UsageError) as caught:
+        order(after)
+    assert caught.value.message == f"these come after each other in a circle: {circle}"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("k3f9q2", ("k3f9q2", "ok")),
+        ("k3f9q2/17:any", ("k3f9q2/17", "any")),
+        ("last:notok", ("last", "notok")),
+        ("my run: third", ("my run: third", "ok")),
+        ("lr:0.1:ok", ("lr:0.1", "ok")),
+    ],
+)
+def test_a_word_behind_the_last_colon_is_how_it_is_to_end(text, parts):
+    assert split(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", " ", ":any"])
+def test_nothing_is_no_run_to_come_after(text):
+    with pytest.raises(UsageError, match="names no run to come after"):
+        split(text)
+
+
+def test_only_completed_is_ok():
+    ends = ("COMPLETED", "FAILED", "CANCELLED", "LOST")
+    held = {condition: [state for state in ends if holds(condition, state)] for condition in ("ok", "any", "notok")}
+    assert held == {"ok": ["COMPLETED"], "any": [*ends], "notok": ["FAILED", "CANCELLED", "LOST"]}
+
+
+FILE = """
+[experiments.prepare]
+command = "true"
+[experiments.train]
+command = "true"
+after = ["prepare"]
+[experiments.typo]
+command = "true"
+after = "prepar"
+"""
+
+
+UNSAID = None
+
+
+@pytest.mark.parametrize(
+    ("names", "after", "error", "hint"),
+    [
+        (
+            ["train"],
+            UNSAID,
+            "`train` comes after `prepare`, which has not run yet",
+            "`serried submit prepare train` submits both",
+        ),
+        (["typo"], UNSAID, "`typo` comes after `prepar`, and there is no such experiment", "did you mean `prepare`?"),
+        (["prepare", "prepare"], UNSAID, "`prepare` is named twice", "submit it again by itself"),
+        (["nope", "train"], UNSAID, "there is no experiment `nope`", "there are `prepare`, `train`, `typo`"),
+        (
+            ["prepare", "train"],
+            ["gone"],
+            "there is no run `gone`, nor any other yet",
+            "serried submit -- python train.py",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_submitted(project, names, after, error, hint):
+    (project / "serried.toml").write_text(FILE)
+    with pytest.raises(SerriedError) as caught:
+        decide_all(Request(cluster="local", after=after), names, project, os.environ)
+    assert (caught.value.message, caught.value.hint) == (error, hint)
+
+
+def test_what_is_named_after_is_for_those_that_would_begin_at_once(project, ask, scheduler):
+    (project / "serried.toml").write_text(FILE)
+    before = deliver(ask(name="before"))
+
+    first, second = decide_all(
+        Request(cluster="local", after=["before:any"]), ["train", "prepare"], project, os.environ
+    )
+
+    assert [str(one) for one in first.plan.after] == [f"{before.id}:any"]
+    assert first.jobs == ("1",)
+    assert [str(one) for one in second.plan.after] == [first.plan.run]
+    assert scheduler.asked
