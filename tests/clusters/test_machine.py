@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.clusters import machine
+from serried.clusters import machine, slurm
 
 
 def silent(_argv: list[str], _seconds: float, _environ: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ long|7-00:00:00|gpu:v100:4(S:0-1),gpu:a100_1g.5gb:7(S:0)
 long|7-00:00:00|gpu:h100:8,shard:80
 forever|infinite|gpu:2
 """
-    assert machine.partitions(listed) == {
+    assert slurm.partitions(listed) == {
         "partitions": {
             "debug": {"gpus": 0, "time": "30:00"},
             "long": {"gpus": 11, "time": "7-00:00:00"},
@@ -76,14 +76,15 @@ forever|infinite|gpu:2
 
 @pytest.mark.parametrize("listed", ["", "\n", "slurm_load_partitions: Unable to contact slurm controller"])
 def test_what_is_no_list_of_partitions_says_nothing(listed: str):
-    assert machine.partitions(listed) == {}
+    assert slurm.partitions(listed) == {}
 
 
 @pytest.mark.usefixtures("in_lab")
 def test_a_real_slurm_answers():
     assert machine.slurm(os.environ) == {
-        "partitions": {"lab": {"gpus": 4}},
+        "partitions": {"lab": {"gpus": 4, "cpus": 16, "mem": "65536M"}},
         "gpus_per_node": 4,
+        "cpus_per_node": 16,
         "gpu_types": [],
         "default_partition": "lab",
     }

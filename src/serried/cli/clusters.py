@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,8 @@ from typing import Any
 import click
 
 from serried import config
-from serried.config import definitions
+from serried.clusters import learning
+from serried.config import checking, definitions
 from serried.contract import SCHEMA
 from serried.ui import console
 
@@ -18,11 +22,13 @@ from serried.ui import console
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    r"""List the clusters known here, or show one.
+    r"""List the clusters known here, show one, check it, or learn a new one.
 
     \b
     serried clusters
     serried clusters show cedar
+    serried clusters check
+    serried clusters learn oak --save
     """
     if context.invoked_subcommand is None:
         context.invoke(list_clusters, as_json=False)
@@ -79,6 +85,52 @@ def show(name: str | None, *, as_json: bool) -> None:
         console.warning(warning)
 
 
+@command.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON value.")
+def check(name: str | None, *, as_json: bool) -> None:
+    """Ask the scheduler whether what is known of a cluster is still so.
+
+    Exits with 1 where NAME's profile, or that of the cluster this is, says something else than Slurm or PBS.
+    """
+    checked = checking.check(name, Path.cwd(), os.environ)
+    if as_json:
+        console.out_json({"schema": SCHEMA, **dataclasses.asdict(checked)})
+    else:
+        heads = ["KEY", "PROFILE", "CLUSTER", "SAID BY"]
+        rows = [[found.key, found.profile, found.cluster, found.origin] for found in checked.differences]
+        for line in console.table(heads, rows) if rows else ():
+            console.out(line)
+        found = len(checked.differences)
+        differ = "they agree" if not found else f"{found} difference{'' if found == 1 else 's'}"
+        console.say(f"{checked.name}: {checked.compared} values of the profile that its scheduler speaks of: {differ}")
+    if checked.differences:
+        sys.exit(1)
+
+
+@command.command()
+@click.argument("name", required=False)
+@click.option("--save", is_flag=True, help="Write it where your profiles are, instead of printing it.")
+@click.option("--force", is_flag=True, help="Let --save replace a profile that is there.")
+def learn(name: str | None, *, save: bool, force: bool) -> None:
+    r"""Write a profile from what the scheduler here says: partitions, limits, GPUs.
+
+    \b
+    serried clusters learn                 look at it
+    serried clusters learn oak --save      use it, as `oak`
+    """
+    scheduler = checking.here(os.environ)
+    learnt = checking.learn(scheduler, os.environ)
+    when = time.strftime("%Y-%m-%d", time.gmtime())
+    text = learning.profile(scheduler, learnt, os.uname().nodename, when)
+    if not save:
+        console.out(text.rstrip())
+        return
+    path = checking.save(learnt.name if name is None else name, text, os.environ, force=force)
+    console.say(f"written to {path}: look it over, then `serried clusters show {name or learnt.name}`")
+    console.out(str(path))
+
+
 def _texts(table: object) -> dict[str, str]:
     """What is set of a table, as one would write it."""
     held = definitions.values_of(table)
@@ -112,6 +164,4 @@ def _say_tables(head: str, tables: Mapping[str, object], kind: type) -> None:
 
 
 def _value(cluster: config.Cluster) -> dict[str, Any]:
-    import dataclasses
-
     return dataclasses.asdict(cluster)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from serried.clusters import pbs as pbs_says
+from serried.clusters import slurm as slurm_says
 from serried.contract import files
 from serried.contract.layout import state_directory
 from serried.contract.slug import slug
@@ -26,7 +28,7 @@ GPUS = "SERRIED_LOCAL_GPUS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 PROC = Path("/proc/driver/nvidia/gpus")
-_SINFO_SECONDS = 4.0
+_ASKING_SECONDS = 4.0
 KEPT_SECONDS = 300.0
 _SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
@@ -118,19 +120,27 @@ def cpus(environ: Mapping[str, str]) -> int:
 
 def slurm(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     """What Slurm says of its partitions, as a profile's table; empty when it does not answer."""
-    if shutil.which("sinfo", path=environ.get("PATH", os.defpath)) is None:
+    return slurm_says.partitions(_kept(slurm_says.SINFO, environ, command))
+
+
+def pbs(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
+    """What PBS says of its queues and nodes, as a profile's table; empty when it does not answer."""
+    queues = _kept(pbs_says.QUEUES, environ, command)
+    if not queues:
         return {}
-    return partitions(_listed(environ, command))
+    server, nodes = (_kept(argv, environ, command) for argv in (pbs_says.SERVER, pbs_says.NODES))
+    return pbs_says.described(queues, server, nodes)
 
 
-def _listed(environ: Mapping[str, str], command: Command) -> str:
-    """What `sinfo` says, or has said within minutes: the controller has more to do than to tell each submission."""
-    kept = _keeping_place(environ)
+def _kept(argv: tuple[str, ...], environ: Mapping[str, str], command: Command) -> str:
+    """What a command says, or has said within minutes: the scheduler has more to do than to tell each submission."""
+    if shutil.which(argv[0], path=environ.get("PATH", os.defpath)) is None:
+        return ""
+    kept = _keeping_place(argv, environ)
     with contextlib.suppress(OSError):
         if 0 <= time.time() - kept.stat().st_mtime < KEPT_SECONDS:
             return kept.read_text(encoding="utf-8")
-    clean = {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
-    listed = command(["sinfo", "--all", "--noheader", "--format=%P|%l|%G"], _SINFO_SECONDS, clean) or ""
+    listed = command([*argv], _ASKING_SECONDS, without_formats(environ)) or ""
     if listed:
         with contextlib.suppress(OSError):
             files.make_directory(kept.parent)
@@ -138,40 +148,17 @@ def _listed(environ: Mapping[str, str], command: Command) -> str:
     return listed
 
 
-def _keeping_place(environ: Mapping[str, str]) -> Path:
-    """One file for each Slurm and each host that asks it. A slurm.conf that was written anew is another Slurm."""
+def without_formats(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the user's own ideas of what `sinfo` is to print."""
+    return {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
+
+
+def _keeping_place(argv: tuple[str, ...], environ: Mapping[str, str]) -> Path:
+    """One file for each question, scheduler and host that asks. A slurm.conf that was written anew is another Slurm."""
     configured = environ.get("SLURM_CONF", "")
     changed = 0
     with contextlib.suppress(OSError):
         changed = Path(configured).stat().st_mtime_ns if configured else 0
-    identity = (os.uname().nodename, environ.get("PATH", ""), configured, environ.get("SLURM_CLUSTERS", ""), changed)
-    return state_directory(environ) / "cache" / slug(f"sinfo {identity}")
-
-
-def partitions(listed: str) -> dict[str, Any]:
-    """The profile's table from `sinfo --all --format=%P|%l|%G`: one line for each kind of node in each partition."""
-    found: dict[str, dict[str, Any]] = {}
-    types: list[str] = []
-    default = None
-    for line in listed.splitlines():
-        name, limit, gres = (*line.split("|"), "", "")[:3]
-        if not limit:
-            continue
-        default = name.rstrip("*") if name.endswith("*") else default
-        partition = found.setdefault(name.rstrip("*"), {"gpus": 0})
-        if limit not in {"infinite", "n/a"}:
-            partition["time"] = limit
-        counted = _gres(gres)
-        partition["gpus"] = max(partition["gpus"], sum(count for _, count in counted))
-        types += [kind for kind, _ in counted if kind]
-    if not found:
-        return {}
-    most = max(partition["gpus"] for partition in found.values())
-    profile = {"partitions": found, "gpus_per_node": most, "gpu_types": sorted(set(types))}
-    return profile | ({"default_partition": default} if default else {})
-
-
-def _gres(text: str) -> list[tuple[str, int]]:
-    """Type and count of each kind of GPU in `gpu:v100:4(S:0-1),gpu:2,shard:8`."""
-    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z_][\w.-]*|\d+[A-Za-z_][\w.-]*))?:(\d+)", text)
-    return [(kind, int(count)) for kind, count in found]
+    chosen = (environ.get(name, "") for name in ("PATH", "SLURM_CLUSTERS", "PBS_SERVER", "PBS_CONF_FILE"))
+    identity = (os.uname().nodename, configured, changed, argv, *chosen)
+    return state_directory(environ) / "cache" / slug(f"{argv[0]} {identity}")

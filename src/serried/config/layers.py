@@ -91,8 +91,9 @@ def with_cluster(layers: list[Layer], name: str, environ: Mapping[str, str], *, 
         return [_found(name, found, "this machine"), *profile, *layers]
     variables = sources.from_scheduler_environ(environ)
     known = any(place[:3] == ("clusters", name, "partitions") for layer in layers for place in layer.settings)
-    found = machine.slurm(environ) if look and not known else {}
-    return [_found(name, found, "`sinfo`"), variables, *profile, *layers]
+    ask, where = (machine.pbs, "`qstat -Q` and `pbsnodes`") if scheduler == "pbs" else (machine.slurm, "`sinfo`")
+    found = ask(environ) if look and not known else {}
+    return [_found(name, found, where), variables, *profile, *layers]
 
 
 def _found(name: str, table: Mapping[str, Any], where: str) -> Layer:

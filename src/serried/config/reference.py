@@ -70,8 +70,8 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "[clusters.NAME.partitions.PARTITION]",
         definitions.Partition,
         (
-            "What is known of a partition (a queue), so that an impossible request is refused at once. What is not "
-            "described is asked of the scheduler, at most every five minutes."
+            "What is known of a partition (a queue), so that an impossible request is refused at once. Where "
+            "users and site describe none, the scheduler is asked, at most every five minutes."
         ),
     ),
     ("[clusters.NAME.gpus.TYPE]", definitions.Gpu, "A rule of thumb for jobs that ask for GPUs of this type."),

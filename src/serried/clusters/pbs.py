@@ -1,0 +1,114 @@
+"""What PBS says of itself, as a profile's table. Pure: text in, table out.
+
+Asked for as text: the JSON of some versions is none as soon as one value is odd.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+QUEUES = ("qstat", "-Q", "-f")
+SERVER = ("qstat", "-B", "-f")
+NODES = ("pbsnodes", "-a")
+
+Attributes = dict[str, list[str]]
+"""An attribute may have several lines: `max_run`."""
+
+_KIBIBYTES = {"b": 1 / 1024, "kb": 1, "mb": 1024, "gb": 1024**2, "tb": 1024**3}
+
+
+def described(queues: str, server: str, nodes: str) -> dict[str, Any]:
+    """The profile's table from what `QUEUES`, `SERVER` and `NODES` printed."""
+    hosts = dict(_blocks(nodes, r"(\S+)"))
+    table: dict[str, Any] = {}
+    found = {name: _queue(name, queue, hosts) for name, queue in _blocks(queues, r"Queue: (\S+)") if _runs(queue)}
+    if all(found.values()):  # a queue of which nothing is known would seem not to be there
+        table["partitions"] = found
+    if hosts:
+        table["gpus_per_node"] = max(_amount(host, "ngpus") for host in hosts.values())
+        table["cpus_per_node"] = max(_amount(host, "ncpus") for host in hosts.values())
+    for _, attributes in _blocks(server, r"Server: (\S+)"):
+        if default := _first(attributes, "default_queue"):
+            table["default_partition"] = default
+    return {key: value for key, value in table.items() if value or key == "gpus_per_node"}
+
+
+def server_name(server: str) -> str | None:
+    return next((name for name, _ in _blocks(server, r"Server: (\S+)")), None)
+
+
+def _runs(queue: Attributes) -> bool:
+    """A routing queue is a door to others, whose limits count."""
+    return _first(queue, "queue_type") == "Execution" and _first(queue, "enabled") == "True"
+
+
+def _queue(name: str, queue: Attributes, hosts: dict[str, Attributes]) -> dict[str, Any]:
+    """Its limits. What a job may have in all is no limit for a node."""
+    own = _hosts_of(name, hosts)
+    found: dict[str, Any] = {}
+    if own:
+        found["gpus"] = max(_amount(host, "ngpus") for host in own)
+        found["cpus"] = max(_amount(host, "ncpus") for host in own)
+        found["mem"] = f"{max(_memory(host) for host in own)}M"
+    if time := _first(queue, "resources_max.walltime"):
+        found["time"] = time
+    for key, resource in (("nodes", "nodect"), ("total_gpus", "ngpus")):
+        most = _first(queue, f"resources_max.{resource}")
+        if most.isdecimal():
+            found[key] = int(most)
+    jobs = _jobs(queue)
+    return {**found, **({"jobs": jobs} if jobs else {})}
+
+
+def _hosts_of(queue: str, hosts: dict[str, Attributes]) -> list[Attributes]:
+    """The nodes that belong to the queue; where none does, those that belong to none."""
+    tied = {name: _queues(host) for name, host in hosts.items()}
+    own = [host for name, host in hosts.items() if queue in tied[name]]
+    return own or [host for name, host in hosts.items() if not tied[name]]
+
+
+def _queues(host: Attributes) -> set[str]:
+    """The queues that a node is tied to, in the old way or the new one."""
+    told = [_first(host, "queue"), *_first(host, "resources_available.Qlist").split(",")]
+    return {name.strip() for name in told if name.strip()}
+
+
+def _jobs(queue: Attributes) -> int | None:
+    """How many jobs of one user run: `max_run = [u:PBS_GENERIC=2]`, or the older `max_user_run = 2`."""
+    generic = [found[1] for line in queue.get("max_run", []) if (found := re.search(r"u:PBS_GENERIC=(\d+)", line))]
+    older = _first(queue, "max_user_run")
+    told = [*generic, *([older] if older.isdecimal() else [])]
+    return min(map(int, told)) if told else None
+
+
+def _amount(host: Attributes, resource: str) -> int:
+    text = _first(host, f"resources_available.{resource}")
+    return int(text) if text.isdecimal() else 0
+
+
+def _memory(host: Attributes) -> int:
+    """MiB, rounded down."""
+    found = re.fullmatch(r"(\d+)([kmgt]?b)", _first(host, "resources_available.mem"))
+    return int(int(found[1]) * _KIBIBYTES[found[2]] / 1024) if found else 0
+
+
+def _first(attributes: Attributes, name: str) -> str:
+    return attributes.get(name, [""])[0]
+
+
+def _blocks(text: str, head: str) -> Iterator[tuple[str, Attributes]]:
+    """(name, attributes) of each thing listed: attributes are indented, and a tab comes before what wraps."""
+    name, attributes = "", Attributes()
+    for line in text.replace("\n\t", "").splitlines():
+        if found := re.fullmatch(head, line):
+            if name:
+                yield name, attributes
+            name, attributes = found[1], Attributes()
+        elif name and line.startswith("    "):
+            key, equals, value = line.strip().partition(" = ")
+            if equals:
+                attributes.setdefault(key, []).append(value)
+    if name:
+        yield name, attributes

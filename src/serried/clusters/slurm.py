@@ -1,0 +1,127 @@
+"""What Slurm says of itself, as a profile's table. Pure: text in, table out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+SINFO = ("sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%G|%c|%m|%s")
+"""A line for each kind of node in each partition: name, time limit, GPUs, CPUs, memory in MiB, least and most nodes."""
+PARTITIONS = ("scontrol", "show", "partition", "--oneliner")
+CONFIG = ("scontrol", "show", "config")
+QOS = ("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,MaxWall,MaxJobsPU")
+ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc", "format=Account,User")
+"""Followed by `user=NAME`."""
+
+_NO_LIMIT = {"infinite", "n/a", "", "UNLIMITED", "NONE"}
+
+
+def partitions(listed: str) -> dict[str, Any]:
+    """The profile's table from what `SINFO` printed; later columns may be missing."""
+    found: dict[str, dict[str, Any]] = {}
+    types: set[str] = set()
+    default = None
+    for line in listed.splitlines():
+        name, limit, gres, cpus, memory, nodes = (*line.split("|"), *[""] * 6)[:6]
+        if not limit:
+            continue
+        default = name.rstrip("*") if name.endswith("*") else default
+        partition = found.setdefault(name.rstrip("*"), {"gpus": 0})
+        if limit not in _NO_LIMIT:
+            partition["time"] = limit
+        most = nodes.rpartition("-")[2]
+        if most.isdecimal() and int(most):
+            partition["nodes"] = int(most)
+        counted = _gres(gres)
+        _raise(partition, "gpus", sum(count for _, count in counted))
+        _raise(partition, "cpus", _number(cpus))
+        _raise(partition, "mem", _number(memory))
+        types |= {kind for kind, _ in counted if kind}
+    if not found:
+        return {}
+    for partition in found.values():
+        if "mem" in partition:
+            partition["mem"] = f"{partition['mem']}M"
+    most_cpus = max(partition.get("cpus", 0) for partition in found.values())
+    return {
+        "partitions": found,
+        "gpus_per_node": max(partition["gpus"] for partition in found.values()),
+        "gpu_types": sorted(types),
+        **({"cpus_per_node": most_cpus} if most_cpus else {}),
+        **({"default_partition": default} if default else {}),
+    }
+
+
+def _raise(partition: dict[str, Any], key: str, amount: int) -> None:
+    if amount > partition.get(key, 0):
+        partition[key] = amount
+
+
+def _number(text: str) -> int:
+    """`64` of `64` and `64+`."""
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else 0
+
+
+def _gres(text: str) -> list[tuple[str, int]]:
+    """Type and count of each kind of GPU in `gpu:v100:4(S:0-1),gpu:2,shard:8`."""
+    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z_][\w.-]*|\d+[A-Za-z_][\w.-]*))?:(\d+)", text)
+    return [(kind, int(count)) for kind, count in found]
+
+
+def configured(config: str) -> dict[str, Any]:
+    """The profile's table from what `CONFIG` printed."""
+    wait = re.match(r"\d+", _setting(config, "KillWait"))
+    return {"kill_wait": f"{wait[0]}s"} if wait else {}
+
+
+def cluster_name(config: str) -> str | None:
+    return _setting(config, "ClusterName") or None
+
+
+def _setting(config: str, name: str) -> str:
+    found = re.search(rf"^{name}\s*= *(.*)$", config, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def with_qos(table: Mapping[str, Any], shown: str, qos: str) -> dict[str, Any]:
+    """The table, its partitions narrowed by the QoS that each has: what `PARTITIONS` and `QOS` printed."""
+    known = {name: (wall, jobs) for name, wall, jobs in _rows(qos, 3)}
+    narrowed = {name: dict(partition) for name, partition in table.get("partitions", {}).items()}
+    for partition in _shown(shown):
+        own = narrowed.get(partition.get("PartitionName", ""))
+        wall, jobs = known.get(partition.get("QoS", ""), ("", ""))
+        if own is None:
+            continue
+        if wall and (own.get("time") is None or _seconds(wall) < _seconds(own["time"])):
+            own["time"] = wall
+        if jobs.isdecimal():
+            own["jobs"] = int(jobs)
+    return {**table, "partitions": narrowed}
+
+
+def accounts(listed: str) -> list[str]:
+    """The accounts in what `ACCOUNTS` printed."""
+    return sorted({account for account, _ in _rows(listed, 2) if account})
+
+
+def _rows(text: str, columns: int) -> Iterator[tuple[str, ...]]:
+    for line in text.splitlines():
+        cells = tuple(line.split("|"))
+        if len(cells) == columns:
+            yield cells
+
+
+def _shown(text: str) -> Iterator[dict[str, str]]:
+    for line in text.splitlines():
+        yield dict(re.findall(r"(\w+)=(\S*)", line))
+
+
+def _seconds(clock: str) -> int:
+    """Of `1-00:00:00`, `12:00:00` or `30:00`."""
+    days, _, rest = clock.rpartition("-")
+    seconds = 0
+    for part in rest.split(":"):
+        seconds = seconds * 60 + _number(part)
+    return _number(days) * 86400 + seconds

@@ -1,0 +1,114 @@
+"""`serried clusters learn` and `check` beside a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from serried.cli import clusters
+from serried.errors import SerriedError, UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(clusters.command, words, catch_exceptions=False)
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("in_lab")
+def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told(folder: Path):
+    printed = run("learn")
+    table = tomllib.loads(printed.stdout)
+    assert (table["partitions"]["lab"], table["default_partition"], table["gpus_per_node"]) == (
+        {"gpus": 4, "cpus": 16, "mem": "65536M"},
+        "lab",
+        4,
+    )
+    saved = run("learn", "oak", "--save")
+    path = folder / "config" / "serried" / "clusters" / "oak.toml"
+    assert (saved.stdout, path.read_text()) == (f"{path}\n", printed.stdout)
+    assert (run("check", "oak").exit_code, run("check", "oak").stdout) == (0, "")
+    assert json.loads(run("list", "--json").stdout)["clusters"][0] == {
+        "name": "oak",
+        "scheduler": "slurm",
+        "origin": str(path),
+        "here": True,
+    }
+
+    path.write_text(printed.stdout.replace("cpus = 16", "cpus = 32") + "\n[partitions.gone]\ntime = '1h'\n")
+    lines = path.read_text().splitlines()
+    checked = run("check", "--json")
+    value = json.loads(checked.stdout)
+    assert (checked.exit_code, value["name"], value["differences"]) == (
+        1,
+        "oak",
+        [
+            {
+                "key": "partitions.lab.cpus",
+                "profile": "32",
+                "origin": f"{path}:{lines.index('cpus = 32') + 1}",
+                "cluster": "16",
+            },
+            {
+                "key": "partitions.gone",
+                "profile": "described",
+                "origin": f"{path}:{len(lines)}",
+                "cluster": "not there",
+            },
+        ],
+    )
+    with pytest.raises(UsageError, match="there is a profile already"):
+        run("learn", "oak", "--save")
+    assert run("learn", "oak", "--save", "--force").exit_code == 0
+    assert run("check").exit_code == 0
+    with pytest.raises(UsageError, match="`sockeye-pbs` runs its jobs with `pbs`, and here is `slurm`"):
+        run("check", "sockeye-pbs")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["learn"], "there is neither Slurm nor PBS here"),
+        (["check"], "there is neither Slurm nor PBS here"),
+    ],
+)
+def test_without_a_scheduler_there_is_nobody_to_ask(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], message: str
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        run(*words)
+    assert caught.value.message == message
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_scheduler_that_is_away_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sbatch", "sinfo"):
+        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}/bin")
+    with pytest.raises(SerriedError) as caught:
+        run("check", "cedar")
+    assert (caught.value.exit_code, caught.value.message) == (3, "`sinfo` does not answer")
+
+
+@pytest.mark.parametrize("name", ["../up", "-rf", "", "a b", "a\nb", "$(id)"])
+@pytest.mark.usefixtures("in_lab")
+def test_a_profile_is_not_written_under_a_name_that_is_none(folder: Path, name: str):
+    with pytest.raises(UsageError, match="cannot be the name of a cluster"):
+        run("learn", "--save", "--", name)
+    assert not (folder / "config").exists()

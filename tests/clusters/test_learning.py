@@ -1,0 +1,154 @@
+"""What schedulers say of themselves, as profiles."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from serried.clusters import learning, pbs, slurm
+from serried.config import schema
+
+OPENPBS = Path(__file__).parent / "pbs"
+"""What OpenPBS 23.06.06 printed: two hosts, a queue with limits, a routing queue that is switched off."""
+
+
+def said(name: str) -> str:
+    return (OPENPBS / name).read_text(encoding="utf-8")
+
+
+def test_partitions_have_the_most_that_any_of_their_nodes_has():
+    listed = """\
+gpu*|1-00:00:00|gpu:v100:4|40|192000|1-8
+gpu*|1-00:00:00|gpu:v100:8|48+|384000+|1-8
+cpu|infinite|(null)|64|250000|1-infinite
+empty|10:00|(null)|0|0|0
+"""
+    assert slurm.partitions(listed) == {
+        "partitions": {
+            "gpu": {"gpus": 8, "time": "1-00:00:00", "nodes": 8, "cpus": 48, "mem": "384000M"},
+            "cpu": {"gpus": 0, "cpus": 64, "mem": "250000M"},
+            "empty": {"gpus": 0, "time": "10:00"},
+        },
+        "gpus_per_node": 8,
+        "gpu_types": ["v100"],
+        "cpus_per_node": 64,
+        "default_partition": "gpu",
+    }
+
+
+SHOWN = """\
+PartitionName=gpu AllowQos=ALL Default=YES QoS=part_gpu MaxTime=1-00:00:00 State=UP
+PartitionName=cpu AllowQos=ALL Default=NO QoS=N/A MaxTime=UNLIMITED State=UP
+"""
+
+
+@pytest.mark.parametrize(
+    ("qos", "gpu"),
+    [
+        ("normal||\npart_gpu|12:00:00|2\n", {"time": "12:00:00", "jobs": 2}),
+        ("part_gpu|2-00:00:00|\n", {"time": "1-00:00:00"}),
+        ("", {"time": "1-00:00:00"}),
+        ("sacctmgr: error: You are not running a supported accounting_storage plugin\n", {"time": "1-00:00:00"}),
+    ],
+)
+def test_the_qos_of_a_partition_narrows_it(qos: str, gpu: Mapping[str, object]):
+    table = {"partitions": {"gpu": {"time": "1-00:00:00"}, "cpu": {}}}
+    assert slurm.with_qos(table, SHOWN, qos) == {"partitions": {"gpu": gpu, "cpu": {}}}
+
+
+def test_queues_and_nodes_of_a_real_openpbs_are_read():
+    assert pbs.described(said("qstat-Q-f.txt"), said("qstat-B-f.txt"), said("pbsnodes-a.txt")) == {
+        "partitions": {
+            "workq": {"gpus": 2, "cpus": 4, "mem": "24152M"},
+            "short": {
+                "gpus": 2,
+                "cpus": 4,
+                "mem": "24152M",
+                "time": "12:00:00",
+                "nodes": 2,
+                "total_gpus": 4,
+                "jobs": 1,
+            },
+        },
+        "gpus_per_node": 2,
+        "cpus_per_node": 4,
+        "default_partition": "workq",
+    }
+
+
+def test_nodes_that_belong_to_a_queue_are_its_own():
+    tied = said("pbsnodes-a.txt").replace("     pcpus = 2", "     pcpus = 2\n     queue = short", 1)
+    tied = tied.replace("resources_available.ngpus = 2", "resources_available.ngpus = 8", 1)
+    found = pbs.described(said("qstat-Q-f.txt"), "", tied)["partitions"]
+    assert {name: queue["gpus"] for name, queue in found.items()} == {"short": 8, "workq": 2}
+    listed = tied.replace("     queue = short", "     resources_available.Qlist = short,long")
+    assert pbs.described(said("qstat-Q-f.txt"), "", listed)["partitions"] == found
+
+
+@pytest.mark.parametrize("nodes", ["", "pbsnodes: Server has no node list\n"])
+def test_queues_of_which_something_stays_unknown_are_none_to_refuse_others_by(nodes: str):
+    assert pbs.described(said("qstat-Q-f.txt"), said("qstat-B-f.txt"), nodes) == {"default_partition": "workq"}
+
+
+def test_a_pbs_is_learnt_as_a_profile_that_can_be_read():
+    answers = {pbs.QUEUES: "qstat-Q-f.txt", pbs.SERVER: "qstat-B-f.txt", pbs.NODES: "pbsnodes-a.txt"}
+    learnt = learning.ask("pbs", {}, "ada", lambda argv, *_: said(answers[tuple(argv)]))
+    assert learnt is not None
+    text = learning.profile("pbs", learnt, "login3.oak.example", "2026-11-21")
+    assert learnt.name == "pbshead"
+    assert (
+        text
+        == """\
+# Learnt on login3.oak.example by `serried clusters learn`, 2026-11-21.
+# Look it over, and fill in what only people know.
+scheduler = "pbs"
+# title = ""
+# docs = "https://"
+# contact = ""
+# root = "$SCRATCH/serried"
+# local_disk = "$TMPDIR"
+gpus_per_node = 2
+cpus_per_node = 4
+default_partition = "workq"
+
+# How it is recognised: look whether other clusters have hosts of such names.
+[match]
+hostname = ["login*.oak.example"]
+
+[partitions.workq]
+gpus = 2
+cpus = 4
+mem = "24152M"
+
+[partitions.short]
+gpus = 2
+cpus = 4
+mem = "24152M"
+time = "12:00:00"
+nodes = 2
+total_gpus = 4
+jobs = 1
+
+[sources]
+partitions = "`qstat -Q -f` and `pbsnodes -a`"
+gpus_per_node = "`pbsnodes -a`"
+cpus_per_node = "`pbsnodes -a`"
+default_partition = "`qstat -B -f`"
+match = "the name of this host, login3.oak.example"
+"""
+    )
+    assert list(schema.check({"clusters": {"oak": tomllib.loads(text)}}))
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_a_scheduler_that_does_not_answer_teaches_nothing(scheduler: str):
+    assert learning.ask(scheduler, {}, "ada", lambda *_: None) is None
+
+
+def test_odd_names_survive_the_way_into_a_profile():
+    learnt = learning.Learnt("x", {"partitions": {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}}, {"partitions": "me"})
+    read = tomllib.loads(learning.profile("slurm", learnt, "h", "today"))
+    assert read["partitions"] == {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}
