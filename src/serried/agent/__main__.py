@@ -20,8 +20,13 @@ def main(arguments: List[str]) -> int:
         from serried.agent import sweep as chosen  # type: ignore[no-redef]
     elif role == "link":
         from serried.agent import chain as chosen  # type: ignore[no-redef]
+    elif role == "image":
+        from serried.agent import imagecopy as chosen  # type: ignore[no-redef]
     else:
-        print(f"serried agent: no role `{role}`; there are head, node, unable, finish, link and sweep", file=sys.stderr)
+        print(
+            f"serried agent: no role `{role}`; there are head, node, unable, finish, image, link and sweep",
+            file=sys.stderr,
+        )
         return 2
     return chosen.main(rest)
 

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, List, Optional
 
-from serried.agent import handover, private, rendezvous, setup, sweep, system
+from serried.agent import handover, imagecopy, private, rendezvous, setup, sweep, system
 from serried.agent.channel import Channel, Message, ProtocolError
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Ranks, has_failed
@@ -41,6 +41,7 @@ class Node:
         files.make_directory(attempt.node(index), work.directory_mode)
         self._journal = files.Journal(attempt.node_events(index), work.file_mode)
         self._private = private.make(work.mark, index)
+        self._image = imagecopy.Copy(self.loop, work, self._private, self._note)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
         self._held: List[Exit] = []
@@ -64,6 +65,7 @@ class Node:
         try:
             self.loop.run()
         finally:
+            self._image.release()
             import shutil  # see private.remove
 
             shutil.rmtree(self._private, ignore_errors=True)
@@ -87,7 +89,7 @@ class Node:
 
     def _heed(self, message: Message) -> None:
         if message["do"] == "go":
-            self._go(message)
+            self._image.then(lambda: self._go(message))
         elif message["do"] == "stop" and message["hard"]:
             self._stop(message["reason"], message["grace"])
         elif message["do"] == "stop":
@@ -96,6 +98,8 @@ class Node:
             self._leave()
 
     def _go(self, message: Message) -> None:
+        if self._is_stopping:
+            return
         place = {
             "master": self._master,
             "port": message["port"],

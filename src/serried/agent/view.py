@@ -69,7 +69,7 @@ def through(image: Path, own: Path, mounts: Sequence[Bind]) -> Tuple[str, List[B
     if not own.exists():
         aside = own.with_name(f"{own.name}-{os.getpid()}")
         make_point(f"{aside}{WHOLE}", str(image))
-        _look_through(image, aside, "", [*(bind.destination for bind in missing), *GIVEN])
+        _look_through(image, aside, "", [*(bind.destination for bind in mounts), *GIVEN])
         for bind in missing:
             make_point(f"{aside}{bind.destination}", bind.source)
         with contextlib.suppress(OSError):  # another rank of this node was quicker

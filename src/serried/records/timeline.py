@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from serried.contract.files import read_journal, read_json
@@ -121,6 +122,7 @@ def _journals(attempt: Attempt, nodes: int) -> Iterator[Event]:
     hosts = {entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == "connected"}
     for node in range(nodes):
         journal = read_journal(attempt.directory.node_events(node))
+        yield from _entries(journal, number, partial(_image_text, hosts.get(node, f"node {node}")))
         yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
 
@@ -145,6 +147,16 @@ def _head_text(entry: Mapping[str, Any]) -> str | None:
     if event == "node-lost":
         return f"node {entry.get('node')} ({entry.get('host')}) was lost"
     return None
+
+
+def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
+    if entry.get("event") != "image":
+        return None
+    if entry.get("problem"):
+        return f"{host} runs the shared image, without a copy on its own disk: {entry['problem']}"
+    if not entry.get("bytes"):
+        return f"{host} has a copy of the image on its own disk already"
+    return f"{host} copied the image to its own disk in {entry.get('seconds')} s"
 
 
 def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
