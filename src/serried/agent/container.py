@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent import view
 from serried.agent.work import Work
-from serried.contract.binds import Bind
+from serried.contract.binds import Bind, for_apptainer
 
 Words = List[str]
 
@@ -98,7 +98,7 @@ class Container:
         """Mounts that it makes by itself are few and differ between sites: all that is needed is said."""
         mounts: Words = []
         for bind in self.binds:
-            mounts += _apptainer_mount(bind)
+            mounts += for_apptainer(bind)
         return [
             found(self._program),
             "--quiet",
@@ -182,16 +182,6 @@ def _takes(told: Sequence[str]) -> str:
         'exec "$@"',
     ]
     return "\n".join(lines)
-
-
-def _apptainer_mount(bind: Bind) -> Words:
-    """`--bind` is known to all versions, `--mount` can name any path."""
-    if not any(character in bind.source + bind.destination for character in ',:"\\\n'):
-        same = bind.source == bind.destination and not bind.is_read_only
-        mode = ":ro" if bind.is_read_only else ""
-        return ["--bind", bind.source if same else f"{bind.source}:{bind.destination}{mode}"]
-    fields = ["type=bind", f"src={bind.source}", f"dst={bind.destination}", *(["ro"] if bind.is_read_only else [])]
-    return ["--mount", ",".join('"' + field.replace('"', '""') + '"' for field in fields)]
 
 
 def _gpu_option() -> str:

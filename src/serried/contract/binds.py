@@ -38,3 +38,13 @@ def spell(bind: Bind) -> str:
     """What `parse` reads."""
     places = dict.fromkeys((bind.source, bind.destination))
     return ":".join([*(place.replace(":", "\\:") for place in places), *([READ_ONLY] if bind.is_read_only else [])])
+
+
+def for_apptainer(bind: Bind) -> List[str]:
+    """`--bind` is known to all its versions; `--mount` can name any path."""
+    if not any(character in bind.source + bind.destination for character in ',:"\\\n'):
+        same = bind.source == bind.destination and not bind.is_read_only
+        mode = f":{READ_ONLY}" if bind.is_read_only else ""
+        return ["--bind", bind.source if same else f"{bind.source}:{bind.destination}{mode}"]
+    fields = ["type=bind", f"src={bind.source}", f"dst={bind.destination}", *(["ro"] if bind.is_read_only else [])]
+    return ["--mount", ",".join('"' + field.replace('"', '""') + '"' for field in fields)]

@@ -48,6 +48,17 @@ def dialect(container: Container) -> str:
     return RUNTIMES[Path(container.runtime).name]
 
 
+def entering(plan: Plan) -> list[str] | None:
+    """The words that enter its container here, for a trial; None where there is none."""
+    container = plan.container
+    if container is None:
+        return None
+    if dialect(container) == CHARLIECLOUD:
+        return [container.runtime, container.image, "--"]
+    mounts = [word for text in container.binds for word in binds.for_apptainer(binds.parse(text))]
+    return [container.runtime, "--quiet", "exec", "--no-home", *mounts, container.image]
+
+
 def _runtime(plan: Plan, environ: Mapping[str, str]) -> str:
     """The first that is here. Modules may bring one that only jobs see: then the best known is taken to be it."""
     path = environ.get("PATH", os.defpath)
@@ -125,4 +136,6 @@ def _for_pyxis(container: Container, plan: Plan) -> Container:
         )
     if container.contained or container.local or container.requirements:
         raise UsageError("`pyxis` knows no `contained`, `local` or `requirements`")
+    if plan.environment.check:
+        raise UsageError("`environment.check` cannot be tried here: only jobs enter a container of pyxis")
     return dataclasses.replace(container, local=False)

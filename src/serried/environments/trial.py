@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serried import shell
@@ -31,8 +31,10 @@ def in_environment(environment: Environment, words: str) -> list[str]:
     return ["/bin/bash", "-c", f'{PREAMBLE}{lines}rm -f "$said"\n{setup}{words}']
 
 
-def check(environment: Environment, variables: Mapping[str, str], workdir: Path) -> None:
-    """Make it active and run what `check` says with the job's `variables`.
+def check(
+    environment: Environment, variables: Mapping[str, str], workdir: Path, container: Sequence[str] | None = None
+) -> None:
+    """Make it active and run what `check` says with the job's `variables`; after the words that enter a `container`.
 
     Raises EnvironmentFailed with its last lines.
     """
@@ -40,17 +42,23 @@ def check(environment: Environment, variables: Mapping[str, str], workdir: Path)
     if code == "" or (code is None and not activation.lines(environment)):
         return
     tried = environment if code else dataclasses.replace(environment, setup="")
-    argv = [*in_environment(tried, 'exec python -c "$1"'), "bash", code or ""]
+    argv = [*in_environment(tried, 'exec "$@"'), "bash", *_program(code or "", container)]
     done = shell.run(argv, env=variables, cwd=workdir, timeout=SECONDS)
     if done.status == 0:
         return
     what = f"the check `{code.replace(chr(10), '; ')}`" if code else "Python"
     said = (done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]
     raise EnvironmentFailed(
-        f"{what} failed in {where(environment)}, status {done.status}",
+        f"{what} failed in {where(environment) if container is None else 'the container'}, status {done.status}",
         details="\n".join(said),
         hint="nothing was submitted; `--set environment.check=false` leaves the check out",
     )
+
+
+def _program(code: str, container: Sequence[str] | None) -> list[str]:
+    if container is None:
+        return ["python", "-c", code]
+    return [*container, "python3", "-c", code] if code else ["true"]
 
 
 def where(environment: Environment) -> str:

@@ -74,7 +74,7 @@ def prepare(
     plan = containers.settle(plan, environ)
     plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=plan.container is not None))
     environment = _environment(plan, environ)
-    trial.check(plan.environment, environment, project / plan.source.workdir)
+    trial.check(plan.environment, environment, project / plan.source.workdir, containers.entering(plan))
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
