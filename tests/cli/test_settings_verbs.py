@@ -170,6 +170,7 @@ def test_each_resource_has_its_flag():
     assert flags == {options.flag(key) for key in definitions.keys(definitions.Resources)} | {
         "--cluster",
         "--launch",
+        "--queue",
         "--name",
         "--set",
     }

@@ -124,3 +124,15 @@ def test_pyproject_serves_where_there_is_no_file_of_ours(folder: Path):
 def test_a_broken_pyproject_that_does_not_mention_us_is_left_alone(folder: Path):
     (folder / "pyproject.toml").write_text("[project\n")
     assert resolve(folder, command=BARE).project.file is None
+
+
+def test_a_queue_is_a_partition_by_its_other_name(folder: Path):
+    text = "[defaults.resources]\nqueue = 'gpu'"
+    assert resolve(folder, text, command=BARE, cluster="pbs").experiment.resources.partition == "gpu"
+    assert resolve(folder, text, command=BARE, cluster="pbs", resources__partition="long").origins[
+        "resources.partition"
+    ].source == ("command line")
+    assert refusal(folder, f"{text}\npartition = 'gpu'", command=BARE) == (
+        "serried.toml:2: `defaults.resources.queue` and `partition` say the same thing",
+        "keep one of them",
+    )

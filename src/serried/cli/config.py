@@ -19,7 +19,7 @@ from serried.ui import console
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _REDACTED = "(not shown)"
-_ABOUT = {"title", "docs", "contact", "login", "notes", "accounts", "ignores", "sources"}
+_ABOUT = {"title", "docs", "contact", "login", "notes", "accounts", "modules", "ignores", "sources"}
 """What a profile tells people about a cluster: `serried clusters show` is for that."""
 
 Row = dict[str, Any]

@@ -34,7 +34,8 @@ def _option(name: str, key: Key) -> Callable[[Function], Function]:
     if key.kind is BOOLEAN:
         return click.option(f"{flag(name)}/--no-{name}", name, default=None, help=key.help)
     default = f"  [default: {key.default.replace('`', '')}]" if key.default else ""
-    return click.option(flag(name), name, metavar=key.kind.metavar, multiple=key.kind.many, help=key.help + default)
+    names = [flag(name), *([flag(key.alias)] if key.alias else [])]
+    return click.option(*names, name, metavar=key.kind.metavar, multiple=key.kind.many, help=key.help + default)
 
 
 def common(function: Function) -> Function:

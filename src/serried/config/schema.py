@@ -23,6 +23,12 @@ class Table:
     keys: Mapping[str, Key] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
 
+    def key_named(self, name: str) -> str | None:
+        """The key that `name` is, or is another name for."""
+        if name in self.keys:
+            return name
+        return next((key for key, definition in self.keys.items() if definition.alias == name), None)
+
     def table(self, name: str) -> Table | None:
         return self.tables.get(name) or self.tables.get(EVERY)
 
@@ -81,8 +87,10 @@ def check(table: Mapping[str, Any], schema: Table = ROOT, where: Keys = ()) -> I
     """Every value in `table`, parsed, with its place. Raises WrongKey at the first that is wrong."""
     for name, value in table.items():
         place = (*where, name)
-        if name in schema.keys:
-            yield from _value(schema.keys[name], value, place)
+        if (key := schema.key_named(name)) is not None:
+            if key != name and key in table:
+                raise WrongKey(place, f"`{dotted(place)}` and `{key}` say the same thing", "keep one of them")
+            yield from _value(schema.keys[key], value, (*where, key))
         elif (inner := schema.table(name)) is not None:
             if not isinstance(value, Mapping):
                 raise WrongKey(place, f"`{dotted(place)}` is a table, not a value", f"write `[{dotted(place)}]`")

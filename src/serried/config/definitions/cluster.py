@@ -80,6 +80,9 @@ class Cluster:
         default="`gres`",
         value="gres",
     )
+    modules: tuple[str, ...] = key(
+        values.TEXTS, "What people load there. It is for people: `environment.modules` is what a job loads.", value=()
+    )
     needs_account: bool | None = key(values.BOOLEAN, "Whether a job must name the account that pays.", default="false")
     accounts: tuple[str, ...] = key(values.TEXTS, "What accounts look like there: `def-*`.", value=())
     ignores: tuple[str, ...] = key(

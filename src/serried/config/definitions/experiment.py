@@ -27,7 +27,12 @@ class Resources:
     mem_per_cpu: int | None = key(values.MEMORY_PART, "Memory per CPU, instead of `mem`.")
     time: int | None = key(values.DURATION, "Time limit.", default="1h; none on `local`")
     account: str | None = key(values.TEXT, "Account that pays.", default="`SBATCH_ACCOUNT`, else the cluster's choice")
-    partition: str | None = key(values.TEXT, "Partition.", default="`SBATCH_PARTITION`, else the cluster's choice")
+    partition: str | None = key(
+        values.TEXT,
+        "Partition. `queue` says the same.",
+        default="`SBATCH_PARTITION`, else the cluster's choice",
+        alias="queue",
+    )
     qos: str | None = key(values.TEXT, "Quality of service.", default="`SBATCH_QOS`, else the cluster's choice")
     reservation: str | None = key(values.TEXT, "Reservation.", default="`SBATCH_RESERVATION`, else none")
     constraint: tuple[str, ...] = key(values.TEXTS, "Features that nodes must have, all of them.", value=())

@@ -16,11 +16,13 @@ class Key:
     help: str
     default: str | None = None
     """What holds when nobody sets it, in words for the reader."""
+    alias: str | None = None
+    """Another name for it."""
 
 
-def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None) -> Any:
+def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None, alias: str | None = None) -> Any:
     """A dataclass field that can be set in a file: `text` is its help, `value` what it is when nobody sets it."""
-    definition = Key(kind, text, default)
+    definition = Key(kind, text, default, alias)
     if isinstance(value, dict):
         return field(default_factory=dict, metadata={"key": definition})
     return field(default=value, metadata={"key": definition})
