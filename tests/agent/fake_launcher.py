@@ -14,7 +14,7 @@ KILL_WAIT = 5
 
 
 def main(nodes: int, command: list[str]) -> int:
-    tasks = [subprocess.Popen(command, env={**os.environ, "FAKE_NODE": str(node)}) for node in range(nodes)]
+    tasks = [subprocess.Popen(command, env={**os.environ, **own(node)}) for node in range(nodes)]
     told = 0.0
     while any(task.poll() is None for task in tasks):
         if not told and any(task.poll() for task in tasks):
@@ -26,6 +26,10 @@ def main(nodes: int, command: list[str]) -> int:
                 task.kill()
         time.sleep(0.02)
     return max(128 - task.returncode if task.returncode < 0 else task.returncode for task in tasks)
+
+
+def own(node: int) -> dict[str, str]:
+    return {"FAKE_NODE": str(node), "SLURMD_NODENAME": f"fake{node + 1}"}
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from typing import List
 def main(arguments: List[str]) -> int:
     role, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if role == "node":
-        from serried.agent import node as chosen
+        from serried.agent import joining as chosen
     elif role == "head":
-        from serried.agent import head as chosen  # type: ignore[no-redef]
+        from serried.agent import beginning as chosen  # type: ignore[no-redef]
+    elif role == "rank":
+        from serried.agent import rank as chosen  # type: ignore[no-redef]
     elif role == "finish":
         from serried.agent import finish as chosen  # type: ignore[no-redef]
     elif role == "unable":
@@ -24,7 +26,7 @@ def main(arguments: List[str]) -> int:
         from serried.agent import imagecopy as chosen  # type: ignore[no-redef]
     else:
         print(
-            f"serried agent: no role `{role}`; there are head, node, unable, finish, image, link and sweep",
+            f"serried agent: no role `{role}`; there are head, node, rank, unable, finish, image, link and sweep",
             file=sys.stderr,
         )
         return 2

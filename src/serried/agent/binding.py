@@ -22,6 +22,11 @@ def available() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
+def count(share: Sequence[int], ranks: int) -> int:
+    """How many CPUs a rank with this share may use, its part where it is not bound."""
+    return len(share) or max(1, available() // ranks)
+
+
 def split(cpus: Sequence[int], ranks: int) -> List[List[int]]:
     """Cut `cpus` into `ranks` even pieces; no binding where there are fewer CPUs than ranks."""
     if len(cpus) < ranks:

@@ -84,6 +84,12 @@ def hidden(work: Work) -> Tuple[str, ...]:
     return (*NOT_FOR_RANKS, *IDENTITY, *(OF_THE_STEP if work.launcher == "single" else ()))
 
 
+def visible(work: Work, environment: Mapping[str, str]) -> Dict[str, str]:
+    """What of `environment` whatever starts or is a rank inherits."""
+    without = hidden(work)
+    return {name: value for name, value in environment.items() if name not in without}
+
+
 def fill(word: str, values: Mapping[str, str]) -> str:
     """Replace `{name}` by its value and `{{name}}` by `{name}`; every other brace stays."""
 
@@ -200,4 +206,5 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
 def _python_path(work: Work, inherited: str) -> str:
     """The library first: what ranks import of Serried is what the run was submitted with."""
     folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan["source"]["python_path"])]
-    return os.pathsep.join([*folders, *([inherited] if inherited else [])])
+    others = [path for path in inherited.split(os.pathsep) if path not in folders] if inherited else []
+    return os.pathsep.join([*folders, *others])

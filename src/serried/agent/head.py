@@ -12,17 +12,18 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional
 
-from serried.agent import chain, claims, deadline, handover, rendezvous, system
+from serried.agent import claims, deadline, handover, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
 from serried.agent.evidence import AS_ASKED
 from serried.agent.launch import Launcher, agent_command, agent_environment, sweep_nodes
+from serried.agent.launching import Failure, Launching
 from serried.agent.loop import Loop
 from serried.agent.members import Member, Members, Reactions
-from serried.agent.options import Options, parse
+from serried.agent.options import Options
 from serried.agent.requests import Requests, outweighs
 from serried.agent.verdict import LAUNCHER_ENDED
-from serried.agent.work import Work, make_umask, run_directory
+from serried.agent.work import Work
 from serried.contract import files, hostlist, names
 
 CONTROL_SECONDS = 2.0
@@ -52,6 +53,7 @@ class Head:
         self._port = rendezvous.hold_port()
         reactions = Reactions(self._welcome, self._heed, self._lose)
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
+        self._launching = Launching(self.loop, work, self._members, self._fail_starter)
         self._argv = launcher
         self._handover = handover.Handover(options.environment, work)
         role = agent_command("node", *handover.words(options.node_variable, self._handover.path))
@@ -121,7 +123,9 @@ class Head:
         self._handover.remove()
         self.note("go")
         end = self._deadline.at if self._deadline else 0
-        self._members.tell("go", port=self._port.getsockname()[1], deadline=end)
+        hosts = [member.host for member in self._members]
+        self._members.tell("go", port=self._port.getsockname()[1], deadline=end, hosts=hosts)
+        self._launching.begin()
 
     def _heed(self, member: Member, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}
@@ -142,6 +146,10 @@ class Head:
             member.is_done = True
             self.note("node-ended", node=member.index, host=member.host, **facts)
             self._check_over()
+        else:
+            if event == "starter-ended":
+                self.note(event, node=member.index, host=member.host, **facts)
+            self._launching.heed(member, message)
 
     def _judge_failure(self, member: Member, exit_: Dict[str, Any]) -> None:
         """Any failure ends the others, but a rank that has left as it was asked to has not failed."""
@@ -168,6 +176,7 @@ class Head:
         self.note("stopping", reason=reason, because=because)
         self._stop_reason = self._stop_reason or reason
         self._members.tell("stop", reason=reason, hard=True, grace=grace)
+        self._launching.stop()
         if self._is_going:
             self.loop.after(grace + OBEY_SECONDS, lambda: self._give_up("it did not stop"))
         else:
@@ -249,6 +258,11 @@ class Head:
             missing = ", ".join(self._members.missing())
             self._fail_launch(f"no agent answered from {missing} within {CONNECT_SECONDS:.0f} s")
 
+    def _fail_starter(self, failure: Failure) -> None:
+        """What starts the ranks has failed, and no rank."""
+        self.note("starter-failed" if self._launching.came else "launch-failed", **failure._asdict())
+        self._stop("launcher", failure.message, self.work.grace)
+
     def _fail_launch(self, message: str) -> None:
         if not self._stop_reason:
             self.note("launch-failed", message=message)
@@ -262,6 +276,7 @@ class Head:
         """Once every node is done: let the agents go, and the launcher after them."""
         if not self._members.are_done():
             return
+        self._launching.judge()
         if not self._is_over:
             self._is_over = True
             self._members.close_door()
@@ -280,21 +295,3 @@ class Head:
             self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
         except OSError as error:
             print(f"serried: cannot write the journal: {error}", file=sys.stderr)
-
-
-def main(arguments: List[str]) -> int:
-    """`head TOKEN --job ID …` as job.sh says it, `-- LAUNCHER…`."""
-    cut = arguments.index("--")
-    options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
-    try:
-        work = Work.load(run_directory(), options.element, 0)
-        make_umask(work)
-        work = claims.begin(work, options.token, options.job)
-    except claims.Refused as refusal:
-        print(f"serried: nothing to do: {refusal}", file=sys.stderr)
-        return names.EXIT_REFUSED
-    except (OSError, ValueError) as error:
-        print(f"serried: cannot begin: {error}", file=sys.stderr)
-        return 1
-    chain.start(work, options.token, options.job)
-    return Head(work, options, launcher).run()

@@ -8,21 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
-import sys
 import time
 from typing import Any, List, Optional
 
-from serried.agent import handover, imagecopy, private, rendezvous, setup, sweep, system
+from serried.agent import imagecopy, private, starters, sweep, system
 from serried.agent.channel import Channel, Message, ProtocolError
 from serried.agent.loop import Loop, Timer
-from serried.agent.ranks import Exit, Ranks, has_failed
-from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import addresses, files, names
+from serried.agent.ranks import Exit, Forked, Ranks, has_failed
+from serried.agent.work import Work
+from serried.contract import files, names
 
-BEAT_SECONDS = 5.0
 SILENT_HEAD_SECONDS = 60.0
-JOIN_SECONDS = 60.0
 ABORT_SECONDS = 0.5
 """For a rank that did not heed TERM to write down where it was, before its KILL."""
 TOGETHER_SECONDS = 1.0
@@ -30,9 +26,10 @@ TOGETHER_SECONDS = 1.0
 
 
 class Node:
-    def __init__(self, work: Work, index: int, channel: Channel, master: str) -> None:
+    def __init__(self, work: Work, index: int, key: bytes, channel: Channel, master: str) -> None:
         self.work = work
         self.loop = Loop()
+        self._key = key
         self._index = index
         self._channel: Optional[Channel] = channel
         self._heard = time.monotonic()
@@ -59,7 +56,7 @@ class Node:
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGUSR1, lambda: None)
         self.loop.on_signal(signal.SIGCHLD, self._reap)
-        self.loop.every(_beat_seconds(self.work), self._beat)
+        self.loop.every(self.work.beat_seconds, self._beat)
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
         try:
@@ -96,6 +93,9 @@ class Node:
             self._ask_to_save(message["reason"])
         elif message["do"] == "bye":
             self._leave()
+        elif self._ranks:
+            self._ranks.heed(message)
+            self._check_end()
 
     def _go(self, message: Message) -> None:
         if self._is_stopping:
@@ -106,10 +106,19 @@ class Node:
             "deadline": message["deadline"],
             "stop_file": str(self._private / "stop"),
         }
-        self._ranks = Ranks(self.work, self._index, place)
-        for rank in self._ranks.running:
-            self._note("started", rank=rank.number, local_rank=rank.local, pid=rank.child.pid)
-        self._tell("started")
+        kind = starters.of(self.work)
+        if kind is None:
+            self._ranks = Forked(self.work, self._index, place)
+            for rank in self._ranks.running:
+                self._note("started", rank=rank.number, local_rank=rank.local, pid=rank.pid)
+            self._tell("started")
+        else:
+            from serried.agent import launched, meeting
+
+            post = launched.Post(self.loop, self._tell, self._note, self._reap)
+            self._ranks = ranks = launched.Launched(self.work, self._index, place, kind, post)
+            address = self._channel.connection.getsockname()[0] if self._channel else self._master
+            ranks.begin(meeting.word(self._key, self._private), message["hosts"], address, self._private)
         self._reap()
 
     def _lose_head(self) -> None:
@@ -119,6 +128,8 @@ class Node:
             self._channel.close()
             self._channel = None
         self._stop("lost", self.work.grace)
+        if self._ranks:
+            self._ranks.lose_head()
         if self._is_done:
             self._leave()
 
@@ -149,20 +160,22 @@ class Node:
         self._stop(names.STOP_CANCEL, self.work.hurried_grace)
 
     def _reap(self) -> None:
+        children = system.reap()
         if self._ranks is None:
-            system.reap()
             return
-        for exit_ in self._ranks.reap():
-            if exit_["signal"] == signal.SIGTERM and not exit_["ended_by_us"]:
+        for exit_ in self._ranks.reap(children):
+            if (exit_["signal"] == signal.SIGTERM or exit_.get("vanished")) and not exit_["ended_by_us"]:
                 self._held.append(exit_)
                 self.loop.after(TOGETHER_SECONDS, self._release)
             else:
                 self._report(exit_)
+        self._ranks.say_farewell()
         self._check_end()
 
     def _release(self) -> None:
         held, self._held = self._held, []
         for exit_ in held:
+            exit_["ended_by_us"] |= bool(self._ranks and self._ranks.was_taken_along(exit_))
             self._report(exit_)
         self._check_end()
 
@@ -215,7 +228,7 @@ class Node:
 
     def _check_end(self) -> None:
         """Finish once every rank has ended; let what they left end by itself first, if all went well."""
-        if self._is_done or (self._ranks and (self._ranks.running or self._held)):
+        if self._is_done or (self._ranks and (not self._ranks.are_over or self._held)):
             return
         if self._ranks is None:
             if self._is_stopping:
@@ -260,31 +273,3 @@ class Node:
         if self._channel:
             self._channel.send({"event": event, **facts})
             self.loop.watch(self._channel.connection, self._receive, writable=bool(self._channel.backlog))
-
-
-def _beat_seconds(work: Work) -> float:
-    """Often enough to notice a short silence."""
-    silence = work.plan["limit"]["silence_seconds"]
-    return BEAT_SECONDS if silence is None else min(BEAT_SECONDS, max(0.5, silence / 4))
-
-
-def main(arguments: List[str]) -> int:
-    """`node [--node-variable NAME] [--environment FILE]`: the environment says the rest."""
-    options = dict(zip(arguments[::2], arguments[1::2]))  # noqa: B905 - `strict` is 3.10's
-    variables = options.get("--node-variable", "").split(",")
-    index = int(next(filter(None, map(os.environ.get, variables)), 0))
-    if "--environment" in options:
-        handover.take(options.pop("--environment"))
-    element = os.environ.get(names.ELEMENT)
-    work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
-    problem = setup.enter(work, [word for option in options.items() for word in option])
-    make_umask(work)
-    key = bytes.fromhex(os.environ.pop(names.KEY))
-    greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0], "problem": problem}
-    try:
-        channel, master = rendezvous.join(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
-    except OSError as error:
-        print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
-        return 1
-    Node(work, index, channel, master if work.nodes > 1 else addresses.LOOPBACK).run()
-    return 0

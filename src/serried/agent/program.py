@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from serried.agent import command, container, system
 from serried.agent.work import Work
@@ -15,20 +14,23 @@ class Program(NamedTuple):
     environment: Dict[bytes, bytes]
 
 
-def of(work: Work, place: command.Place) -> Program:
-    """The environment is this process's, changed."""
+def of(work: Work, place: command.Place, handed: Optional[Mapping[str, str]] = None) -> Program:
+    """The environment is what a launcher has `handed` to the rank, else this process's; changed.
+
+    What the launcher has set to tell the rank who it is and where to meet stays.
+    """
     inside = container.of(work, Path(place.stop_file).parent)
     words = command.argv(work, place)
-    if inside is None:
-        changes = command.environment(work, place, os.environ)
-        return Program(_bytes(words), system.environment_bytes(changes, command.hidden(work)))
-    inherited = inside.inherited(system.environment_text())
-    environment = {**inherited, **command.environment(work, place, inherited)}
-    for name in command.hidden(work):
-        environment.pop(name, None)
-    words, environment = inside.enter(words, environment)
-    return Program(_bytes(words), {system.encode(name): system.encode(value) for name, value in environment.items()})
-
-
-def _bytes(words: List[str]) -> List[bytes]:
-    return [system.encode(word) for word in words]
+    inherited = command.visible(work, system.environment_text()) if handed is None else dict(handed)
+    inherited = inside.inherited(inherited) if inside else inherited
+    changes = command.environment(work, place, inherited)
+    if handed is not None:
+        stays = set(command.IDENTITY) & set(inherited) - set(work.plan["environment"]["env"])
+        changes = {name: value for name, value in changes.items() if name not in stays}
+    environment = {**inherited, **changes}
+    if inside is not None:
+        words, environment = inside.enter(words, environment)
+    return Program(
+        [system.encode(word) for word in words],
+        {system.encode(name): system.encode(value) for name, value in environment.items()},
+    )

@@ -7,9 +7,11 @@ import errno
 import os
 import signal
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from serried.agent import binding, command, notice, program, system
+from serried.agent.channel import Message
 from serried.agent.diagnose import read_tail
 from serried.agent.memory import OutOfMemory
 from serried.agent.work import Work
@@ -27,56 +29,59 @@ def has_failed(exit_: Exit) -> bool:
 
 
 class Rank:
-    def __init__(self, number: int, local: int, child: system.Child, log: int) -> None:
+    def __init__(self, number: int, local: int, pid: int, log: int) -> None:
         self.number = number
         self.local = local
-        self.child = child
+        self.pid = pid
         self.log = log
         self.is_stopping = False
         """We have sent it something that ends most programs."""
 
 
 class Ranks:
-    """Starts every rank of `node` at once; `reap` tells which have ended."""
+    """The ranks of one node, whoever started them."""
 
-    def __init__(self, work: Work, node: int, place: Dict[str, Any]) -> None:
+    def __init__(self, work: Work, node: int) -> None:
         self.work = work
         self.node = node
         self.exits: List[Exit] = []
         self._began = time.monotonic()
-        self._memory = OutOfMemory()
         self._running: Dict[int, Rank] = {}
         self.leaders: List[int] = []
         """Every rank's process, and the group that it leads."""
         self._sizes = 0
         self._newest_output = self._began
         self._notice = 0
-        shares = binding.shares(work.ranks)
-        for local, cpus in enumerate(shares):
-            alone = max(1, binding.available() // work.ranks)
-            here = command.Place(node, node * work.ranks + local, local, place["master"], place["port"],
-                                 len(cpus) or alone, place["deadline"], place["stop_file"])  # fmt: skip
-            rank = self._start(here, cpus)
-            self._running[rank.child.pid] = rank
-        self.leaders += self._running
+        self.have_been_asked = False
+        """To save and leave."""
 
-    def _start(self, place: command.Place, cpus: List[int]) -> Rank:
-        number = place.node * self.work.ranks + place.local_rank
-        path = self.work.place.attempt(self.work.number).rank_log(place.node, number)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
-        null = os.open(os.devnull, os.O_RDONLY)
-        what = program.of(self.work, place)
-        child = system.spawn(
-            what.argv,
-            what.environment,
-            system.encode(str(self.work.workdir)),
-            (null, log, log),
-            cpus=cpus,
-            parent_death=signal.SIGKILL,
-            own_group=True,
-        )
-        os.close(null)
-        return Rank(number, place.local_rank, child, log)
+    def log_of(self, number: int) -> Path:
+        return self.work.place.attempt(self.work.number).rank_log(self.node, number)
+
+    def open_log(self, number: int) -> int:
+        return os.open(self.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
+
+    def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - for those who have children
+        """The ranks that have ended since the last call; `children` of the agent have ended with these statuses."""
+        return []
+
+    @property
+    def are_over(self) -> bool:
+        """Whether none runs, and none will come."""
+        return not self._running
+
+    def was_taken_along(self, exit_: Exit) -> bool:  # noqa: ARG002 - the four below are for ranks that a launcher starts
+        """Whether it was killed because its launcher ended."""
+        return False
+
+    def say_farewell(self) -> None:
+        """Tell of a launcher's end, after what its ranks had to say."""
+
+    def heed(self, message: Message) -> None:
+        """What the head says about launchers."""
+
+    def lose_head(self) -> None:
+        """Nobody will say any more when to let the launcher go."""
 
     @property
     def running(self) -> List[Rank]:
@@ -89,13 +94,7 @@ class Ranks:
             self._sizes, self._newest_output = sizes, time.monotonic()
         return time.monotonic() - self._newest_output
 
-    def reap(self) -> List[Exit]:
-        """The ranks that have ended since the last call. Adopted children are reaped on the way."""
-        ended = [self._record(self._running.pop(pid), status) for pid, status in system.reap() if pid in self._running]
-        self.exits += ended
-        return ended
-
-    def _record(self, rank: Rank, status: int) -> Exit:
+    def record(self, rank: Rank, status: int, problem: Optional[Tuple[str, int]], *, is_oom: bool) -> Exit:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = 128 + number if number is not None else os.WEXITSTATUS(status)
         record: Exit = {
@@ -106,24 +105,24 @@ class Ranks:
             "seconds": round(time.monotonic() - self._began, 3),
             "ended_by_us": rank.is_stopping or bool(self._notice and code == 128 + self._notice),
         }
-        problem = rank.child.problem()
         if problem:
             record.update(_explain(problem, self.work))
             os.write(rank.log, f"serried: {record['message']}\n".encode())
-        if number == signal.SIGKILL and not rank.is_stopping and self._memory.has_struck():
+        if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
         os.close(rank.log)
         return record
 
     def tail(self, exit_: Exit) -> List[str]:
-        return read_tail(self.work.place.attempt(self.work.number).rank_log(self.node, exit_["rank"]))
+        return read_tail(self.log_of(exit_["rank"]))
 
     def tell(self, name: Optional[str]) -> None:
-        """Send the signal that the user chose as the notice; a rank that dies of it was ended by us."""
+        """They have been asked to save: send the notice that the user chose. A rank that dies of it was ended by us."""
+        self.have_been_asked = True
         if name:
             self._notice = int(getattr(signal, f"SIG{name}"))
             for rank in self.running:
-                notice.give(rank.child.pid, self._notice)
+                notice.give(rank.pid, self._notice)
 
     def terminate(self) -> None:
         """TERM, to each rank and its process group: a shell that dies of it must not leave its program running."""
@@ -133,10 +132,10 @@ class Ranks:
         """ABRT, to the ranks themselves: Python then writes where each of its threads is, and ends."""
         for rank in self.running:
             rank.is_stopping = True
-            system.forbid_core(rank.child.pid)
+            system.forbid_core(rank.pid)
             with contextlib.suppress(OSError):
                 os.write(rank.log, b"serried: ending this rank by ABRT; if it is Python, where it was follows\n")
-                os.kill(rank.child.pid, signal.SIGABRT)
+                os.kill(rank.pid, signal.SIGABRT)
 
     def kill(self) -> None:
         self._end_groups(signal.SIGKILL)
@@ -145,7 +144,48 @@ class Ranks:
         for rank in self.running:
             rank.is_stopping = True
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(rank.child.pid, number)
+                os.killpg(rank.pid, number)
+
+
+class Forked(Ranks):
+    """Started by the agent itself, all at once."""
+
+    def __init__(self, work: Work, node: int, place: Dict[str, Any]) -> None:
+        super().__init__(work, node)
+        self._memory = OutOfMemory()
+        self._children: Dict[int, system.Child] = {}
+        for local, cpus in enumerate(binding.shares(work.ranks)):
+            number = node * work.ranks + local
+            count = binding.count(cpus, work.ranks)
+            here = command.Place(node=node, rank=number, local_rank=local, cpus=count, **place)
+            rank = self._start(here, cpus)
+            self._running[rank.pid] = rank
+        self.leaders += self._running
+
+    def _start(self, place: command.Place, cpus: List[int]) -> Rank:
+        log = self.open_log(place.rank)
+        null = os.open(os.devnull, os.O_RDONLY)
+        what = program.of(self.work, place)
+        child = system.spawn(
+            what.argv,
+            what.environment,
+            system.encode(str(self.work.workdir)),
+            (null, log, log),
+            cpus=cpus,
+            parent_death=signal.SIGKILL,
+            own_group=True,
+        )
+        os.close(null)
+        self._children[child.pid] = child
+        return Rank(place.rank, place.local_rank, child.pid, log)
+
+    def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
+        ended = [self._end(self._running.pop(pid), status) for pid, status in children if pid in self._running]
+        self.exits += ended
+        return ended
+
+    def _end(self, rank: Rank, status: int) -> Exit:
+        return self.record(rank, status, self._children.pop(rank.pid).problem(), is_oom=self._memory.has_struck())
 
 
 def _explain(problem: Tuple[str, int], work: Work) -> Dict[str, Any]:

@@ -146,10 +146,10 @@ def environment_bytes(changes: Mapping[str, str], without: Sequence[str] = ()) -
 
 def environment_text() -> Dict[str, str]:
     """This process's environment as `encode` takes it, whatever the locale is."""
-    return {_decode(name): _decode(value) for name, value in os.environb.items()}
+    return {decode(name): decode(value) for name, value in os.environb.items()}
 
 
-def _decode(value: bytes) -> str:
+def decode(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 

@@ -43,6 +43,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
         (evidence.has("superseded"), lambda: _of_another(evidence)),
         (reason == "lost", lambda: _of_loss(evidence)),
         (reason == "silence", lambda: _of_silence(evidence)),
+        (reason == "launcher", lambda: _of_launcher(evidence)),
         (reason in SAVING, lambda: _of_saving(evidence, str(reason))),
         (True, lambda: _of_peace(evidence)),
     )
@@ -151,6 +152,12 @@ def _of_silence(evidence: Evidence) -> Verdict:
     ranks = evidence.all("stopping")[0]["because"]
     few = "rank" if "," not in ranks else "ranks"
     return Verdict(names.FAILED, 1, "silence", f"no output from any rank for too long; {few} {ranks} still ran")
+
+
+def _of_launcher(evidence: Evidence) -> Verdict:
+    """What starts the ranks ended before them, or did not start them as it should."""
+    failure = evidence.all("starter-failed")[0]
+    return Verdict(names.FAILED, failure["status"], "launcher", failure["message"])
 
 
 def _of_saving(evidence: Evidence, reason: str) -> Verdict:

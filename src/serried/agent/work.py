@@ -9,6 +9,8 @@ from typing import Any, Dict, List, Optional
 from serried.contract import SCHEMA, checkpoints, files, names
 from serried.contract.layout import ElementDirectory, RunDirectory
 
+BEAT_SECONDS = 5.0
+
 
 class Work:
     def __init__(self, run: RunDirectory, plan: Dict[str, Any], element: Optional[int], number: int) -> None:
@@ -61,6 +63,12 @@ class Work:
         """The same when the scheduler has sent TERM already and its KILL will follow."""
         patience = float(self.plan["site"]["kill_wait_seconds"])
         return min(self.grace, max(patience - 5, patience / 2))
+
+    @property
+    def beat_seconds(self) -> float:
+        """How often a node says that it is there: often enough to notice a short silence of its ranks."""
+        silence = self.plan["limit"]["silence_seconds"]
+        return BEAT_SECONDS if silence is None else min(BEAT_SECONDS, max(0.5, silence / 4))
 
     @property
     def modes(self) -> files.Modes:

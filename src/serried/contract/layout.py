@@ -16,6 +16,7 @@
     events.jsonl                                 the head agent's
     node-N/events.jsonl                          node N's agent's
     node-N/rank-R.log                            stdout and stderr of rank R
+    node-N/launcher.log                          what the launcher said that started the ranks (torchrun, srun …)
     node-N/metrics-R.jsonl                       what rank R has logged, a line for each step
     node-N/rehearsal-R.jsonl                     in a rehearsal: what rank R was, in digests
     exit.json                                    how this attempt ended; written last, by rename
@@ -66,6 +67,9 @@ class AttemptDirectory:
 
     def rank_log(self, node: int, rank: int) -> Path:
         return self.node(node) / f"rank-{rank}.log"
+
+    def launcher_log(self, node: int) -> Path:
+        return self.node(node) / "launcher.log"
 
     def metrics(self, node: int, rank: int) -> Path:
         return self.node(node) / f"metrics-{rank}.jsonl"

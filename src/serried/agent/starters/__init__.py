@@ -92,10 +92,10 @@ def python_of(words: Sequence[str]) -> Optional[str]:
     return words[0] if name.startswith("python") and not name[len("python") :].strip(".0123456789") else None
 
 
-def without(environment: Dict[bytes, bytes], names: Sequence[str]) -> Dict[bytes, bytes]:
+def without(environment: Mapping[str, str], names: Sequence[str]) -> Dict[str, str]:
     """`environment` less `names`."""
-    beginnings = tuple(name[:-1].encode() for name in names if name.endswith("*"))
-    exact = {name.encode() for name in names}
+    beginnings = tuple(name[:-1] for name in names if name.endswith("*"))
+    exact = set(names)
     return {
         name: value
         for name, value in environment.items()

@@ -71,7 +71,7 @@ class Limit:
     )
 
 
-LAUNCHERS = ("agent", "single")
+LAUNCHERS = ("agent", "single", "torchrun", "srun")
 
 
 @dataclass(frozen=True)

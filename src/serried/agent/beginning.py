@@ -1,0 +1,30 @@
+"""The role `head`: the attempt is claimed, a further job submitted where the plan says so, and the head takes over."""
+
+from __future__ import annotations
+
+import sys
+from typing import List
+
+from serried.agent import chain, claims
+from serried.agent.head import Head
+from serried.agent.options import parse
+from serried.agent.work import Work, make_umask, run_directory
+from serried.contract import names
+
+
+def main(arguments: List[str]) -> int:
+    """`head TOKEN --job ID …` as job.sh says it, `-- LAUNCHER…`."""
+    cut = arguments.index("--")
+    options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
+    try:
+        work = Work.load(run_directory(), options.element, 0)
+        make_umask(work)
+        work = claims.begin(work, options.token, options.job)
+    except claims.Refused as refusal:
+        print(f"serried: nothing to do: {refusal}", file=sys.stderr)
+        return names.EXIT_REFUSED
+    except (OSError, ValueError) as error:
+        print(f"serried: cannot begin: {error}", file=sys.stderr)
+        return 1
+    chain.start(work, options.token, options.job)
+    return Head(work, options, launcher).run()

@@ -1,0 +1,68 @@
+"""Who a rank is that a launcher has started, from its environment, and which environment its program gets."""
+
+from __future__ import annotations
+
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence
+
+from serried.agent import command, starters, system
+from serried.agent.work import Work
+from serried.contract import names
+from serried.contract.sources import Source
+
+OF_LAUNCHERS = (
+    "OMPI_", "OPAL_", "ORTE_", "PRTE_", "PMIX_", "PMI_", "PALS_", "MPI_", "MPICH_", "HYDRA_", "HYDI_", "I_MPI_", "MV2_",
+    "MPISPAWN_", "HOROVOD_", "SLURM_", "FLUX_", "JSM_", "TORCHELASTIC_",
+)  # fmt: skip
+"""How the variables begin that launchers set for a rank."""
+
+
+class Identity(NamedTuple):
+    rank: int
+    world_size: Optional[int]
+    local_rank: Optional[int]
+    """None where the launcher does not say."""
+    incarnation: int
+    """How often it was started before in this attempt."""
+
+
+def read(sources: Sequence[Source], environ: Mapping[str, str]) -> Optional[Identity]:
+    """By the first source that is all there; None where none is."""
+    for source in sources:
+        rank = _number(source.rank, environ)
+        if rank is not None and all(environ.get(name) for name in source.markers):
+            return Identity(
+                rank,
+                _number(source.world_size, environ),
+                _number(source.local_rank, environ),
+                _number(("TORCHELASTIC_RESTART_COUNT",), environ) or 0,
+            )
+    return None
+
+
+def _number(variables: Sequence[str], environ: Mapping[str, str]) -> Optional[int]:
+    said = next((environ[name] for name in variables if environ.get(name)), "")
+    return int(said) if said.isdigit() else None
+
+
+def of_starter(work: Work, place: command.Place, start: starters.Start) -> Dict[bytes, bytes]:
+    """The launcher's environment: a rank's, but for what tells one rank, or one node, from another."""
+    inherited = command.visible(work, system.environment_text())
+    told = command.environment(work, place, inherited)
+    own = {name: value for name, value in told.items() if name not in (*command.IDENTITY, names.NODE)}
+    environment = {**starters.without({**inherited, **own}, start.without), **start.environment}
+    return {system.encode(name): system.encode(value) for name, value in environment.items()}
+
+
+def handed(work: Work, environ: Mapping[str, str]) -> Dict[str, str]:
+    """What a rank has from its launcher, from the `environ` that it came with.
+
+    Where a launcher passes nothing on, over ssh say, that is the agent's environment, and what the launcher has set.
+    """
+    if environ.get(names.MARK) == work.mark:
+        return dict(environ)
+    of_launcher = {name: value for name, value in environ.items() if _is_a_launchers(name)}
+    return {**command.visible(work, system.environment_text()), **of_launcher}
+
+
+def _is_a_launchers(name: str) -> bool:
+    return name.startswith(OF_LAUNCHERS) or name in command.IDENTITY

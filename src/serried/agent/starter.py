@@ -1,0 +1,69 @@
+"""The process of a launcher that starts ranks: what it prints goes into `launcher.log` beside their logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Dict, List, Optional
+
+from serried.agent import system
+from serried.agent.diagnose import read_tail
+from serried.agent.starters import Start
+from serried.agent.work import Work
+
+LAST_LINES = 5
+
+
+class Starter:
+    def __init__(self, work: Work, node: int, start: Start, environment: Dict[bytes, bytes]) -> None:
+        self.name = os.path.basename(start.argv[0])  # noqa: PTH119 - a bare string
+        if self.name.startswith("python") and start.argv[1:2] == ["-m"]:
+            self.name = work.launcher
+        self._log = work.place.attempt(work.number).launcher_log(node)
+        self.status: Optional[int] = None
+        """Its exit status, negative for a signal; None while it runs."""
+        self.problem: Optional[str] = None
+        """Why it never began."""
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, work.file_mode)
+        null = os.open(os.devnull, os.O_RDONLY)
+        self._child = system.spawn(
+            [system.encode(word) for word in start.argv],
+            environment,
+            system.encode(str(work.workdir)),
+            (null, log, log),
+            parent_death=signal.SIGKILL,
+            own_group=True,
+        )
+        os.close(null)
+        os.close(log)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.status is None
+
+    def end(self, status: int) -> None:
+        """It has, with this wait status."""
+        self.status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        problem = self._child.problem()
+        if problem:
+            self.problem = os.strerror(problem[1]).lower()
+
+    def last_lines(self) -> List[str]:
+        return read_tail(self._log, LAST_LINES)
+
+    def terminate(self) -> None:
+        """TERM to itself: it ends what it has started, and would be ended with it by a signal to its group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL, all_of_it=True)
+
+    def _signal(self, number: signal.Signals, *, all_of_it: bool = False) -> None:
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                (os.killpg if all_of_it else os.kill)(self.pid, number)

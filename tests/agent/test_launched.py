@@ -1,0 +1,128 @@
+"""Ranks that launchers start: real job.sh, real agents, real torchrun, small programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from serried.plan import Launch
+
+PYTHON = sys.executable
+BESIDE = f"{Path(PYTHON).parent}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def torchrun(start):
+    def begin(command, max_restarts=0, **options):
+        return start(command, launch=Launch("torchrun", max_restarts), environment={"PATH": BESIDE}, **options)
+
+    return begin
+
+
+def test_torchrun_tells_its_ranks_who_they_are_and_its_own_words_have_a_log(torchrun, marked_processes):
+    run = torchrun("echo $RANK $LOCAL_RANK $WORLD_SIZE $TORCHELASTIC_RUN_ID $PYTHONPATH")
+
+    assert run.wait() == 0, run.log
+    library = run.directory.library
+    told = f"2 {run.plan.run}-1 {library}"
+    assert [run.output(rank).splitlines()[0][: len(told) + 4] for rank in (0, 1)] == [f"0 0 {told}", f"1 1 {told}"]
+    assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
+    assert run.place.attempt(1).launcher_log(0).exists()
+    assert marked_processes(run.mark) == []
+
+
+FAILING = "echo ready $RANK; test $RANK = 1 || sleep 100; "
+ENDINGS = [
+    ("exit 3", 3, ("FAILED", 3, "exit", "exited with status 3")),
+    ("kill -KILL $$", 137, ("FAILED", 137, "signal", "was killed by signal 9")),
+    ("kill -TERM $$", 143, ("FAILED", 143, "signal", "was killed by signal 15")),
+    ("nosuchprogram", 127, ("FAILED", 127, "command-not-found", "exited with status 127")),
+    (
+        "exec " + PYTHON + " -c 'import nosuch'",
+        1,
+        ("FAILED", 1, "import-error", "exited with status 1: an import failed"),
+    ),
+    ("kill -KILL $PPID; sleep 100", 137, ("FAILED", 137, "signal", "was killed by signal 9")),
+]
+
+
+@pytest.mark.parametrize(("line", "status", "ending"), ENDINGS)
+def test_a_failing_rank_is_named_as_under_agents(torchrun, marked_processes, line, status, ending):
+    run = torchrun(FAILING + line)
+
+    assert run.wait() == status, run.log
+    host = run.exit["nodes"][0]
+    assert run.ending == (*ending[:3], f"rank 1 on {host} {ending[3]}")
+    failure = run.exit["first_failure"]
+    assert (failure["rank"], failure["tail"][0]) == (1, "ready 1")
+    assert marked_processes(run.mark) == []
+
+
+def test_ranks_that_are_asked_to_save_have_time_for_it_and_leave_one_by_one(torchrun, warn):
+    """Torchrun alone would end rank 1 as soon as rank 0 had left with 85."""
+    run = torchrun(
+        "echo ready; until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; "
+        "test $RANK = 1 && sleep 2 && echo saved; exit 85"
+    )
+    warn(run)
+    run.wait()
+    assert run.output(1).splitlines()[-1] == "saved"
+    assert [exit_["exit_code"] for event in run.events("node-ended") for exit_ in event["exits"]] == [85, 85]
+
+
+def test_torchrun_that_starts_failed_ranks_again_has_not_failed(torchrun):
+    first = "mkdir $SERRIED_RESULTS_DIR/$RANK 2>/dev/null && { test $RANK = 1 && exit 7; sleep 100; }"
+    run = torchrun(
+        f"echo run $TORCHELASTIC_RESTART_COUNT; mkdir -p $SERRIED_RESULTS_DIR; {first}; exit 0", max_restarts=2
+    )
+
+    assert run.wait() == 0, run.log
+    assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
+    assert run.output(1).splitlines() == ["run 0", "serried: torchrun starts this rank again (restart 1)", "run 1"]
+
+
+def test_torchrun_that_gives_up_leaves_the_failure_of_the_last_ranks(torchrun):
+    run = torchrun("test $RANK = 1 || sleep 100; exit $((7 + TORCHELASTIC_RESTART_COUNT))", max_restarts=1)
+
+    assert run.wait() == 8, run.log
+    assert run.ending[:3] == ("FAILED", 8, "exit")
+
+
+def test_a_launcher_that_is_not_there_is_named(start):
+    run = start("true", launch=Launch("torchrun"), environment={"PATH": "/usr/bin:/bin"})
+    assert run.wait() == 70
+    told = f"`torchrun` on {run.exit['nodes'][0]} cannot be started: no such file or directory"
+    assert run.ending == ("LAUNCH_FAILED", 70, "launch", told)
+
+
+def test_a_launcher_that_is_killed_is_named_and_its_ranks_are_ended(torchrun, wait_until, marked_processes):
+    run = torchrun("echo ready; sleep 100")
+    wait_until(lambda: len(run.events("started")) == 1 and run.output(1))
+    os.kill(run.pid_of("--no-python"), signal.SIGKILL)
+
+    assert run.wait() == 137, run.log
+    assert run.ending[:3] == ("FAILED", 137, "launcher")
+    assert marked_processes(run.mark) == []
+
+
+def test_a_run_under_a_launcher_can_be_cancelled(torchrun, wait_until, marked_processes):
+    run = torchrun("echo ready; sleep 100")
+    wait_until(lambda: run.events("started"))
+    run.process.terminate()
+
+    assert run.wait() == 143
+    assert run.ending[:2] == ("CANCELLED", 143)
+    assert marked_processes(run.mark) == []
+
+
+def test_a_launcher_that_is_told_to_end_from_outside_has_failed(torchrun, wait_until):
+    run = torchrun("echo ready; sleep 100")
+    wait_until(lambda: len(run.events("started")) == 1 and run.output(1))
+    os.kill(run.pid_of("--no-python"), signal.SIGTERM)
+
+    assert run.wait() == 1, run.log
+    assert run.ending[:3] == ("FAILED", 1, "launcher")
