@@ -24,11 +24,11 @@ def main(arguments: List[str]) -> int:
         from serried.agent import chain as chosen  # type: ignore[no-redef]
     elif role == "image":
         from serried.agent import imagecopy as chosen  # type: ignore[no-redef]
+    elif role == "tell":
+        from serried.agent import hooks as chosen  # type: ignore[no-redef]
     else:
-        print(
-            f"serried agent: no role `{role}`; there are head, node, rank, unable, finish, image, link and sweep",
-            file=sys.stderr,
-        )
+        known = "head, node, rank, unable, finish, image, link, tell and sweep"
+        print(f"serried agent: no role `{role}`; there are {known}", file=sys.stderr)
         return 2
     return chosen.main(rest)
 

@@ -11,7 +11,19 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from serried.agent import afterwards, chain, claims, continuing, diagnose, handover, requests, saved, sweep, verdict
+from serried.agent import (
+    afterwards,
+    chain,
+    claims,
+    continuing,
+    diagnose,
+    handover,
+    hooks,
+    requests,
+    saved,
+    sweep,
+    verdict,
+)
 from serried.agent.evidence import Event, Evidence, Exit, first_failure
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
@@ -55,9 +67,9 @@ def _end(work: Work) -> Dict[str, Any]:
     return result
 
 
-def conclude(work: Work) -> None:
+def conclude(work: Work, *, lingers: bool = False) -> None:
     """The head's own way, when job.sh is no more: write what is known now."""
-    publish(work, reconsider(work, assess(work), ""))
+    publish(work, reconsider(work, assess(work), ""), lingers=lingers)
 
 
 def assess(work: Work) -> Dict[str, Any]:
@@ -120,10 +132,11 @@ def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: 
     return afterwards.go_on(result, hindrance)
 
 
-def publish(work: Work, result: Dict[str, Any], heir: str = "") -> Dict[str, Any]:
+def publish(work: Work, result: Dict[str, Any], heir: str = "", *, lingers: bool = True) -> Dict[str, Any]:
     """Write it; return it. The last attempt's end is the run's or the element's, unless it goes on.
 
-    `heir` is the token of the job that does this, where it is not the attempt's own.
+    `heir` is the token of the job that does this, where it is not the attempt's own. Who has time `lingers` until
+    people are told.
     """
     attempt = work.place.attempt(work.number)
     files.write_json(attempt.exit, result, work.file_mode)
@@ -132,6 +145,7 @@ def publish(work: Work, result: Dict[str, Any], heir: str = "") -> Dict[str, Any
         handover.forget(work)
         if work.form != names.REQUEUE:
             chain.withdraw(work, heir or str(continuing.claim_of(work).get("token", "")))
+        hooks.tell_end(work, result, lingers=lingers)
     return result
 
 

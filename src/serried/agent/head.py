@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional
 
-from serried.agent import claims, deadline, handover, rendezvous, system
+from serried.agent import claims, deadline, handover, hooks, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
 from serried.agent.evidence import AS_ASKED
@@ -43,11 +43,8 @@ class Head:
         self._journal = files.Journal(self._attempt.events, work.file_mode)
         self._parent = os.getppid()
         self._stop_reason: Optional[str] = None
-        self._may_save = False
-        self._is_going = False
-        self._is_over = False
-        self._is_orphaned = False
-        self._is_superseded = False
+        self._may_save = self._is_going = self._is_over = False
+        self._is_orphaned = self._is_superseded = False
         self._requests = Requests(self._attempt.control)
         self._deadline = deadline.of(work, options.end)
         self._port = rendezvous.hold_port()
@@ -126,6 +123,7 @@ class Head:
         hosts = [member.host for member in self._members]
         self._members.tell("go", port=self._port.getsockname()[1], deadline=end, hosts=hosts)
         self._launching.begin()
+        hooks.tell(self.work, names.EVENT_START)
 
     def _heed(self, member: Member, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}
@@ -215,6 +213,8 @@ class Head:
             silent = self._members.silent_ranks(float(patience))
             if silent:
                 self._stop("silence", ", ".join(map(str, silent)), self.work.grace)
+            elif self._members.silent_ranks(float(patience) / 2):
+                hooks.tell(self.work, names.EVENT_STALL)
 
     def _check_parent(self) -> None:
         """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy."""

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from serried.agent import afterwards, chain, handover
+from serried.agent import afterwards, chain, handover, hooks
 from serried.agent.work import Work
 from serried.contract import SCHEMA, files, links, names
 from serried.contract.layout import RunDirectory
@@ -185,3 +185,4 @@ def _end(work: Work, token: str, message: str) -> None:
     handover.forget(work)
     if work.form != names.REQUEUE:
         chain.withdraw(work, token)
+    hooks.tell_end(work, document, lingers=True)

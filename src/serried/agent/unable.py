@@ -29,7 +29,7 @@ def main(arguments: List[str]) -> int:
             ("ended", {}),
         ):
             journal.append({"t": round(time.time(), 3), "event": event, **facts})
-        finish.conclude(work)
+        finish.conclude(work, lingers=True)
     except claims.Refused as refusal:
         print(f"serried: nothing to do: {refusal}", file=sys.stderr)
         return 0

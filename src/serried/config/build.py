@@ -17,6 +17,7 @@ from serried.config.definitions import (
     Launch,
     Limit,
     Match,
+    Notify,
     Partition,
     Project,
     Resources,
@@ -75,6 +76,7 @@ class Builder:
             resources=self._table(Resources, ("resources",)),
             environment=self._environment(project),
             limit=self._table(Limit, ("limit",)),
+            notify=self._notify(),
             launch=self._table(Launch, ("launch",)),
             container=self._container(project),
         )
@@ -145,6 +147,15 @@ class Builder:
             if isinstance(said := given.get(name), str) and (name == "venv" or environment_kinds.is_path(said)):
                 given[name] = self._path(("environment", name), said, project)
         return Environment(**given)
+
+    def _notify(self) -> Notify:
+        given = self._values(definitions.keys(Notify), ("notify",))
+        if isinstance(text := given.get("command"), str):
+            try:
+                given["command"] = words.split(text)
+            except ValueError as error:
+                raise self._wrong(("notify", "command"), f"`notify.command` {error}") from None
+        return Notify(**given)
 
     def _path(self, place: Keys, text: str, project: Path) -> str:
         """Absolute, from the project's folder, its variables filled in."""

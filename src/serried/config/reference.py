@@ -47,6 +47,11 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         definitions.Limit,
         "How it ends, and goes on. `[clusters.NAME.limit]` holds the same keys, as defaults for all that runs there.",
     ),
+    (
+        "[experiments.NAME.notify]",
+        definitions.Notify,
+        "Whom to tell of its beginning and its end: see [notices](notify.md).",
+    ),
     ("[experiments.NAME.launch]", definitions.Launch, "What starts its ranks."),
     (
         "[experiments.NAME.container]",

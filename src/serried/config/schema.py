@@ -40,6 +40,7 @@ _PARTS = {
     "resources": Table(definitions.keys(definitions.Resources)),
     "environment": Table(definitions.keys(definitions.Environment)),
     "limit": Table(definitions.keys(definitions.Limit)),
+    "notify": Table(definitions.keys(definitions.Notify)),
     "launch": Table(definitions.keys(definitions.Launch)),
     "container": Table(definitions.keys(definitions.Container)),
 }

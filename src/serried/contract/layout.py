@@ -8,6 +8,7 @@
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"
   link-commands.json                             how a job submits the next one (runs that go on in further jobs)
   links/TOKEN.json                               each further job: what submissions/1.json is to the first
+  notices/EVENT, notices.log                     which notices were sent (runs with `notify`), and what came of it
   source/                                        the unpacked snapshot, made by the first attempt
   exit.json                                      how the run ended; absent while it goes on
   attempts/K/                                    K = 1, 2, …
@@ -103,6 +104,8 @@ class RunDirectory(ElementDirectory):
         self.link_commands = path / "link-commands.json"
         self.links = path / "links"
         self.elements = path / "elements"
+        self.notices = path / "notices"
+        self.notices_log = path / "notices.log"
 
     def claim(self, token: str) -> Path:
         return self.claims / token

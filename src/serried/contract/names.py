@@ -96,6 +96,13 @@ AFTER_CONDITIONS = (AFTER_OK, AFTER_ANY, AFTER_NOTOK)
 NEVER_BEGAN = "after"
 """The cause of a run that never began, because another one did not end as it should have."""
 
+# What people are told of.
+EVENT_START = "start"
+EVENT_FINISH = "finish"
+EVENT_FAIL = "fail"
+EVENT_STALL = "stall"
+EVENTS = (EVENT_START, EVENT_FINISH, EVENT_FAIL, EVENT_STALL)
+
 WITHDRAWN = "withdrawn"
 """The owner that a tombstone names: no job may run under this token any more."""
 

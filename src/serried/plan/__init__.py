@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serried.plan.decide import plan
 from serried.plan.model import Plan
-from serried.plan.parts import After, Array, Build, Container, Environment, Launch, Limit, Resume, Site, Source
+from serried.plan.parts import After, Array, Build, Container, Environment, Launch, Limit, Notify, Resume, Site, Source
 from serried.resources import Allocation
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Environment",
     "Launch",
     "Limit",
+    "Notify",
     "Plan",
     "Resume",
     "Site",

@@ -12,7 +12,7 @@ from serried.errors import UsageError
 from serried.plan.chain import Chain, chain
 from serried.plan.launch import launch as launch_of
 from serried.plan.model import Plan
-from serried.plan.parts import Array, Build, Container, Environment, Limit, Site, Source
+from serried.plan.parts import Array, Build, Container, Environment, Limit, Notify, Site, Source
 from serried.resources import allocate, left_out
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ def plan(
         site=_site(cluster),
         allocation=allocation,
         source=Source(project.directory, experiment.workdir, project.snapshot),
-        environment=_environment(experiment.environment, cluster),
+        environment=_environment(_with_webhook(experiment), cluster),
         container=_container(experiment.container),
         limit=_limit(experiment.limit, allocation.time_seconds, links),
         launch=launch,
+        notify=_notify(experiment.notify),
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,
@@ -65,6 +66,14 @@ def _config(told: Mapping[str, Any]) -> Mapping[str, Any]:
             hint="put the long values into a file of the project and name that",
         )
     return dict(told)
+
+
+def _with_webhook(experiment: config.Experiment) -> config.Environment:
+    """The address of a webhook is a secret: who knows it can write there."""
+    asked, webhook = experiment.environment, experiment.notify.webhook
+    if webhook is None or webhook in (*asked.secrets, *asked.env_file_names):
+        return asked
+    return dataclasses.replace(asked, secrets=(*asked.secrets, webhook))
 
 
 def _environment(asked: config.Environment, cluster: config.Cluster) -> Environment:
@@ -100,6 +109,12 @@ def _container(asked: config.Container) -> Container | None:
         local=asked.local,
         requirements=asked.requirements or "",
     )
+
+
+def _notify(asked: config.Notify) -> Notify | None:
+    if not (asked.command or asked.webhook):
+        return None
+    return Notify(asked.command, asked.webhook, asked.on)
 
 
 def _site(cluster: config.Cluster) -> Site:

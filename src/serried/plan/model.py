@@ -11,7 +11,7 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.contract.layout import run_directory
-from serried.plan.parts import After, Array, Container, Environment, Launch, Limit, Resume, Site, Source
+from serried.plan.parts import After, Array, Container, Environment, Launch, Limit, Notify, Resume, Site, Source
 from serried.resources import Allocation
 
 
@@ -40,6 +40,7 @@ class Plan:
     container: Container | None = None
     limit: Limit = field(default_factory=Limit)
     launch: Launch = field(default_factory=Launch)
+    notify: Notify | None = None
     array: Array | None = None
     resume: Resume | None = None
     after: tuple[After, ...] = ()

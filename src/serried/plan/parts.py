@@ -124,6 +124,17 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Notify:
+    """Whom to tell of what becomes of the run."""
+
+    command: tuple[str, ...] = ()
+    webhook: str | None = None
+    """The variable that holds its address, a secret."""
+    on: tuple[str, ...] = ()
+    """`start`, `finish`, `fail`, `stall`."""
+
+
+@dataclass(frozen=True)
 class After:
     """A run, or an element of one, that this one comes after."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
 from serried.config.definitions.container import Container
 from serried.config.definitions.environment import Environment
-from serried.config.definitions.experiment import Experiment, Launch, Limit, Project, Resources
+from serried.config.definitions.experiment import Experiment, Launch, Limit, Notify, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Launch",
     "Limit",
     "Match",
+    "Notify",
     "Partition",
     "Project",
     "Resources",

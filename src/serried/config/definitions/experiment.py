@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serried.config import values
+from serried.config import notify_kinds, values
 from serried.config.definitions.container import Container
 from serried.config.definitions.environment import Environment
 from serried.config.definitions.key import key
@@ -92,6 +92,20 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Notify:
+    command: tuple[str, ...] = key(
+        values.COMMAND, "What to run, without a shell: a list of words, or text split as one would.", value=()
+    )
+    webhook: str | None = key(notify_kinds.VARIABLE, "The variable that holds the address to post to: a secret.")
+    on: tuple[str, ...] = key(
+        notify_kinds.EVENTS,
+        "When: `start`, `finish`, `fail`, `stall`.",
+        default="`finish` and `fail`",
+        value=("finish", "fail"),
+    )
+
+
+@dataclass(frozen=True)
 class Experiment:
     name: str
     command: tuple[str, ...] = key(
@@ -122,6 +136,7 @@ class Experiment:
     resources: Resources = Resources()
     environment: Environment = field(default_factory=Environment)
     limit: Limit = Limit()
+    notify: Notify = Notify()
     launch: Launch = Launch()
     container: Container = field(default_factory=Container)
 
