@@ -403,6 +403,12 @@ def test_a_rule_of_thumb_fills_in_what_goes_with_a_gpu(request_: dict[str, Any],
     assert (asked.cpus, asked.memory_mb) == (cpus, memory)
 
 
+def test_what_nobody_asked_for_is_never_more_than_a_node_has():
+    small = replace(SLURM, partitions={"p": Partition(cpus=6, mem=32 * GIB)}, default_partition="p")
+    asked = allocate(Resources(gpus=4), small)
+    assert (asked.cpus, asked.memory_mb) == (6, 32 * GIB)
+
+
 @pytest.mark.parametrize("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])
 def test_what_only_slurm_can_judge_is_left_to_it(request_: dict[str, Any]):
     assert allocate(Resources(**request_), SITE)

@@ -65,13 +65,13 @@ def allocate(request: Resources, cluster: Cluster) -> Allocation:
     ranks = request.ranks or gpus or 1
     units = gpus or ranks
     rule = _rule(request, cluster) if gpus else None
-    cpus = _cpus(request, cluster, rule, units)
+    cpus = _cpus(request, cluster, partition, rule, units)
     allocation = Allocation(
         nodes=nodes,
         ranks=ranks,
         gpus=gpus,
         cpus=cpus,
-        memory_mb=_memory(request, cluster, rule, units, cpus),
+        memory_mb=_memory(request, cluster, partition, rule, units, cpus=cpus),
         time_seconds=_time(request, cluster, partition),
         gpu_type=request.gpu_type if gpus else None,
         account=request.account,
@@ -119,18 +119,18 @@ def _rule(request: Resources, cluster: Cluster) -> Gpu | None:
     return cluster.gpus.get(request.gpu_type or "")
 
 
-def _cpus(request: Resources, cluster: Cluster, rule: Gpu | None, units: int) -> int:
-    """Ranks at home may share CPUs when nobody said how many each has."""
+def _cpus(request: Resources, cluster: Cluster, partition: Partition | None, rule: Gpu | None, units: int) -> int:
+    """Where nobody said how many each has, no more than a node has: ranks at home may share them."""
     if request.cpus is not None:
         return request.cpus * units
-    if rule and rule.cpus is not None:
-        return rule.cpus * units
-    if cluster.scheduler == "local" and cluster.cpus_per_node:
-        return min(CPUS * units, cluster.cpus_per_node)
-    return CPUS * units
+    usual = rule.cpus if rule and rule.cpus is not None else CPUS
+    known = (partition.cpus if partition else None) or cluster.cpus_per_node
+    return min(usual * units, known) if known else usual * units
 
 
-def _memory(request: Resources, cluster: Cluster, rule: Gpu | None, units: int, cpus: int) -> int | None:
+def _memory(
+    request: Resources, cluster: Cluster, partition: Partition | None, rule: Gpu | None, units: int, *, cpus: int
+) -> int | None:
     """MiB per node; 0 is all. A whole node comes with its memory."""
     if request.mem is not None:
         return request.mem * units
@@ -142,7 +142,8 @@ def _memory(request: Resources, cluster: Cluster, rule: Gpu | None, units: int, 
         return None
     if request.exclusive:
         return ALL
-    return (rule.mem if rule and rule.mem is not None else MEMORY_MB) * units
+    usual = (rule.mem if rule and rule.mem is not None else MEMORY_MB) * units
+    return min(usual, partition.mem) if partition and partition.mem else usual
 
 
 def _time(request: Resources, cluster: Cluster, partition: Partition | None) -> int | None:
