@@ -37,6 +37,7 @@ ORDER = (
     "plan",
     "resources",
     "arrays",
+    "importing",
     "config",
     "clusters",
     "templates",

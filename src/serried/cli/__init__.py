@@ -13,6 +13,7 @@ from serried.errors import SerriedError
 
 VERBS = {
     "init": "Write a serried.toml that fits this folder, or a whole project.",
+    "import": "Write the serried.toml that does what a job script does.",
     "run": "Run here, now, in the foreground.",
     "submit": "Send it to the cluster.",
     "rerun": "Run a run's plan again, from where it had come to.",

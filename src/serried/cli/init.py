@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from serried import templates
 from serried.clusters import LOCAL, SLURM, machine
 from serried.config import sources
 from serried.config.catalogue import catalogue
+from serried.config.writing import key, quoted
 from serried.contract import SCHEMA
 from serried.contract.slug import slug
 from serried.errors import UsageError
@@ -200,7 +200,7 @@ def _is_program(path: Path) -> bool:
 def render(project: str, script: str | None, cluster: str, *, python: str = "python", gpus: int = 0) -> str:
     """The file's text, at most 20 lines. `gpus` are those of this machine, where `cluster` is this machine."""
     name = slug(Path(script).stem) if script else "train"
-    table = f"experiments.{json.dumps(name) if '.' in name else name}"
+    table = f"experiments.{key(name)}"
     if cluster != LOCAL:
         resources = 'gpus = 1       # on each node; for CPUs alone: ranks = 4\ntime = "1h"'
     elif gpus:
@@ -210,10 +210,10 @@ def render(project: str, script: str | None, cluster: str, *, python: str = "pyt
     return f"""\
 # What runs, and where. `serried config show` explains each setting.
 [project]
-name = {_quoted(project)}
+name = {quoted(project)}
 
 [{table}]
-command = [{_quoted(python)}, {_quoted(script or "train.py")}]
+command = [{quoted(python)}, {quoted(script or "train.py")}]
 
 [{table}.resources]
 nodes = 1
@@ -223,11 +223,6 @@ nodes = 1
 # [{table}.on.{SLURM if cluster == LOCAL else cluster}.resources]
 # nodes = 2
 """
-
-
-def _quoted(text: str) -> str:
-    """`text` as a TOML string; JSON's differ from them in DEL alone."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _readable(name: str) -> str:

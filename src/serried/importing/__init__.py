@@ -1,0 +1,9 @@
+"""A job script for sbatch or qsub -> the settings that do the same, and what became of each of its lines. Pure."""
+
+from __future__ import annotations
+
+from serried.importing.assemble import MOST_BYTES, read
+from serried.importing.told import LEFT, NEEDLESS, TAKEN, Experiment, Imported, Line
+from serried.importing.writing import submits, text
+
+__all__ = ["LEFT", "MOST_BYTES", "NEEDLESS", "TAKEN", "Experiment", "Imported", "Line", "read", "submits", "text"]

@@ -1,0 +1,270 @@
+"""Directives, environment and launches of a script -> experiments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from serried.config import words
+from serried.errors import UsageError
+from serried.importing import body, counts, known, writing
+from serried.importing.body import Body, Found
+from serried.importing.counts import Counted, Started
+from serried.importing.directives import header
+from serried.importing.environment import Environment
+from serried.importing.expand import Variables, as_shell, literal, static
+from serried.importing.told import LEFT, NEEDLESS, TAKEN, Experiment, Header, Imported, Line, is_secret, line
+
+MOST_BYTES = 256 * 1024
+_STRONG = re.compile(r"(?:python|pypy)[\d.]*|Rscript|julia|wandb")
+_OUTSIDE = re.compile(r"(^|[/=])\.\.(/|$)")
+
+
+def read(content: bytes, file: str, name: str | None = None) -> Imported:
+    """What the script `file` with this content says. Experiments are called by `name`, else by the job's or the file's.
+
+    Raises UsageError for what is no job script, or starts nothing.
+    """
+    text = _text(content, file)
+    head = header(text)
+    secrets = [variable for variable in head.env if is_secret(variable)]
+    env = {variable: value for variable, value in head.env.items() if variable not in secrets}
+    called = (name or head.name or "").strip() or PurePath(file).name.rpartition(".")[0] or "job"
+    found = body.read(text, Environment(_variables(head, called), env=env, secrets=secrets))
+    chosen = _chosen(found)
+    if not chosen:
+        raise UsageError(
+            f"no line of `{file}` starts a program",
+            hint="`serried init` writes a serried.toml for the script that is here",
+        )
+    lines = [*head.lines, *found.made.lines]
+    experiments = []
+    for each, group in zip(_names(called, len(chosen)), chosen, strict=True):
+        experiments.append(Experiment(each, dict(_accepted(each, _settings(group, head, found), lines))))
+        lines += _launched(each, group, head, found)
+    if len(chosen) > 1:
+        why = "the script ran them one after the other in one job: here each is submitted by itself"
+        lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
+    lines += [*_assignments(found.made, experiments), *_unsaid(head)]
+    return Imported(tuple(experiments), tuple(sorted(lines, key=lambda each: each.number)), head.array, head.parallel)
+
+
+def _text(content: bytes, file: str) -> str:
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"`{file}` is no job script: it has more than {MOST_BYTES // 1024} KiB")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"`{file}` is no job script: it is not UTF-8 text") from None
+    if "\0" in text:
+        raise UsageError(f"`{file}` is no job script: it holds NUL characters")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    first = text.split("\n", 1)[0]
+    if first.startswith("#!") and not re.search(r"\b(ba|z|k|da)?sh\b", first):
+        raise UsageError(
+            f"`{file}` is read by `{first[2:].strip()}`, and only scripts of bash and its kin can be imported",
+            hint=f"give it as the command: serried submit -- ./{PurePath(file).name}",
+        )
+    return text
+
+
+def _variables(head: Header, name: str) -> Variables:
+    """What is known before the first line: what the scheduler tells a job, in Serried's words."""
+    asked = head.asked
+    nodes, gpus, tasks = counts.nodes_of(asked), counts.gpus_of(asked), counts.tasks_of(asked)
+    told = {
+        **dict.fromkeys(["SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"], "{element}"),
+        **dict.fromkeys(["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "PBS_JOBID", "PBS_ARRAY_ID"], "{run}"),
+        **dict.fromkeys(["SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PWD"], "."),
+        **dict.fromkeys(["SLURM_JOB_NAME", "PBS_JOBNAME"], name),
+        **dict.fromkeys(["SLURM_NNODES", "SLURM_JOB_NUM_NODES", "PBS_NUM_NODES"], str(nodes)),
+        **dict.fromkeys(["SLURM_NTASKS", "SLURM_NPROCS", "PBS_NP"], str(nodes * tasks)),
+        **dict.fromkeys(["SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "PBS_NUM_PPN"], str(tasks)),
+    }
+    if gpus:
+        told |= dict.fromkeys(["SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"], str(gpus))
+        told["SLURM_GPUS"] = str(gpus * nodes)
+    if asked.cpus_per_task:
+        told["SLURM_CPUS_PER_TASK"] = str(asked.cpus_per_task)
+    variables = Variables()
+    for variable, value in told.items():
+        variables.set(variable, [literal(value)])
+    return variables
+
+
+def _chosen(found: Body) -> list[list[Found]]:
+    """The launches that become experiments; several plain programs in a row are one, as they are one process."""
+    outside = [each for each in found.launches if not each.statement.is_block] or found.launches
+    chosen = [each for each in outside if each.launch.by or _STRONG.fullmatch(each.launch.name)] or outside
+    for each in found.launches:
+        if each not in chosen:
+            why = "it runs beside the training or before it: make it an experiment of its own, or do it by hand"
+            found.made.say(each.command, LEFT, why)
+    together = [each.launch.by or each.statement.is_block or each.statement.in_background for each in chosen]
+    return [chosen] if len(chosen) > 1 and not any(together) else [[each] for each in chosen]
+
+
+def _names(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name}-{number}" for number in range(1, count + 1)]
+
+
+def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
+    first, made = group[0], found.made
+    ours = {*known.SAID_BY_SERRIED, "CUDA_VISIBLE_DEVICES"}
+    given = {name: text for name, value in first.launch.env.items() if (text := static(value)) is not None}
+    env = {**made.env, **{name: text for name, text in given.items() if name not in ours}}
+    secrets = list(dict.fromkeys([*made.secrets, *filter(is_secret, env)]))
+    started = _started(first)
+    counted = counts.count(head.asked, started)
+    rest = {
+        "environment.setup": "\n".join(made.setup),
+        "environment.env": {name: value for name, value in env.items() if name not in secrets},
+        "environment.secrets": secrets,
+    }
+    settings = {
+        **_command(group, made),
+        "workdir": first.workdir,
+        **_resources(counted, head.settings),
+        **first.launch.settings,
+        "container.binds": [bind for bind in _binds(first) if not re.search(known.LOCAL_DISK, bind)],
+        "container.image": _image(str(first.launch.settings.get("container.image", "")), made),
+        **_kind(first, started, counted),
+        **made.settings,
+        **rest,
+        **{key: value for key, value in head.settings.items() if not key.startswith("resources.")},
+    }
+    return {key: value for key, value in settings.items() if value not in ("", [], {}, None)}
+
+
+def _binds(each: Found) -> list[str]:
+    said = each.launch.settings.get("container.binds")
+    return said if isinstance(said, list) else []
+
+
+def _image(said: str, made: Environment) -> str:
+    """Where an image lies that the script copied to the node's own disk: Serried does that by itself."""
+    name = said.rsplit("/", 1)[-1]
+    return made.copied.get(name, name) if re.search(known.LOCAL_DISK, said) else said
+
+
+def _accepted(name: str, settings: Mapping[str, Any], lines: list[Line]) -> Iterator[tuple[str, Any]]:
+    """What serried.toml can say; the rest is said to be left."""
+    kind = settings.get("launch.kind")
+    unknown = writing.refused(name, "launch.kind", kind) if kind else None
+    for key, value in settings.items():
+        reason = unknown if key.startswith("launch.") and unknown else writing.refused(name, key, value)
+        if reason is None:
+            yield key, value
+        elif key == "command":
+            raise UsageError(reason)
+        else:
+            lines.append(line(0, f"{key} = {value}", LEFT, reason))
+
+
+def _started(first: Found) -> Started:
+    """How many processes the launchers start together: the innermost says how many, an outer one on how many nodes."""
+    launch = first.launch
+    if not launch.started:
+        visible = static(launch.env.get("CUDA_VISIBLE_DEVICES", ()))
+        return Started(one=True, gpus=len(visible.split(",")) if visible else None)
+    outer, inner = launch.started[0], launch.started[-1]
+    return inner if outer is inner else Started(inner.ranks, inner.total, outer.nodes or inner.nodes)
+
+
+def _kind(first: Found, started: Started, counted: Counted) -> dict[str, Any]:
+    """What starts the ranks, where it is not the agents. Slurm's tasks have variables that a program may read."""
+    if started.one:
+        return {"launch.kind": "single"} if counted.gpus > 1 else {}
+    if first.launch.by != ["srun"] or counted.nodes * counted.ranks == 1:
+        return {}
+    return {"launch.kind": "srun", "launch.options": first.launch.options}
+
+
+def _resources(counted: Counted, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """In the order of the configuration's page."""
+    made: dict[str, Any] = {"resources.nodes": counted.nodes}
+    if counted.gpus:
+        made["resources.gpus"] = counted.gpus
+        made["resources.gpu_type"] = asked.get("resources.gpu_type")
+    if counted.ranks != counted.gpus:
+        made["resources.ranks"] = counted.ranks
+    made["resources.cpus"] = counted.cpus
+    memory = [key for key in ("resources.mem_per_node", "resources.mem_per_cpu", "resources.mem") if key in asked]
+    made |= {key: asked[key] for key in memory[:1]}
+    dealt_with = {*made, *memory, "resources.gpu_type"}
+    return made | {key: asked[key] for key in asked if key.startswith("resources.") and key not in dealt_with}
+
+
+def _command(group: Sequence[Found], made: Environment) -> dict[str, Any]:
+    """The command as words where they are known, else as text for bash."""
+    commands = [each.launch.words for each in group]
+    texts = [text for word in commands[0] if (text := static(word)) is not None]
+    if len(group) == 1 and len(texts) == len(commands[0]):
+        joined = " ".join(as_shell(word) for word in commands[0])
+        return {"command": joined if "\n" not in joined and words.split(joined) == tuple(texts) else texts}
+    text = " && \\\n".join(" ".join(map(as_shell, each)) for each in commands)
+    return {"command": "".join(f"{each}\n" for each in _needed(text, made)) + text, "shell": True}
+
+
+def _needed(text: str, made: Environment) -> Iterator[str]:
+    """Assignments of the script's that bash needs for `${LRS[2]}` or `${NAME%.py}` in the command."""
+    for name in dict.fromkeys(re.findall(r"\$\{[#!]?(\w+)[^\w}]", text)):
+        if name in made.assigned:
+            values = [as_shell(word) for word in made.variables.values.get(name, ())]
+            yield f"{name}=({' '.join(values)})" if len(values) > 1 else f"{name}={''.join(values)}"
+
+
+def _launched(name: str, group: list[Found], head: Header, found: Body) -> Iterator[Line]:
+    for each in group:
+        number, text = each.command.line, each.command.text
+        yield line(number, text, TAKEN, f"`command` of `{name}`")
+        for why in _doubts(each, found.made):
+            yield line(number, text, LEFT, why)
+    for why in counts.count(head.asked, _started(group[0])).notes:
+        yield line(group[0].command.line, group[0].command.text, LEFT, why)
+
+
+def _doubts(each: Found, made: Environment) -> Iterator[str]:
+    """What of a command may not be the same here."""
+    yield from each.launch.notes
+    shell = " ".join(as_shell(word) for word in each.launch.words)
+    names = {braced or plain for braced, plain in re.findall(r"\$(?:\{\{?(\w+)|([A-Za-z_]\w*))", shell)}
+    for name in sorted(names & set(made.hidden)):
+        yield f"`${name}` is set in line {made.hidden[name]}, in a block that is not taken over"
+    if re.search(r"\$(\{?\d|[@*#])", shell):
+        yield "it uses words given behind the script's name: write them into the command"
+    if any(_OUTSIDE.search(as_shell(word).strip("\"'")) for word in each.launch.words):
+        yield "it reaches out of this folder, and only the folder of serried.toml is copied: put the file further up"
+    for bind in _binds(each):
+        if re.search(known.LOCAL_DISK, bind):
+            yield f"`{bind}` is known on the node only: `container.binds` cannot name it"
+    if each.launch.options and each.launch.by != ["srun"]:
+        yield f"srun was told {', '.join(f'`{option}`' for option in each.launch.options)}, and nobody is here"
+    if each.launch.by == ["srun"]:
+        yield "each rank is a task of Slurm: for a program that reads RANK and not SLURM_PROCID, drop `launch.kind`"
+
+
+def _assignments(made: Environment, experiments: Sequence[Experiment]) -> Iterator[Line]:
+    said = _bare(" ".join(str(value) for each in experiments for value in each.settings.values()))
+    for name, (number, text) in made.assigned.items():
+        values = [_bare("".join(piece.text for piece in word)) for word in made.variables.values.get(name, ())]
+        if name in made.variables.used and all(value in said for value in values):
+            yield line(number, text, TAKEN, "filled in where it is used")
+        else:
+            yield line(number, text, NEEDLESS, "nothing that is taken over reads it")
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"['\"\\\s]", "", text)
+
+
+def _unsaid(head: Header) -> Iterator[Line]:
+    """What the scheduler's defaults decided, which are not Serried's."""
+    memory = {"resources.mem", "resources.mem_per_node", "resources.mem_per_cpu", "resources.exclusive"}
+    missing = [] if "resources.time" in head.settings else ["time"]
+    missing += [] if memory & set(head.settings) else ["memory"]
+    if missing:
+        words_of = " and ".join(missing)
+        yield line(0, "", LEFT, f"it does not ask for {words_of}: `serried submit` shows what Serried asks for then")

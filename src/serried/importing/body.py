@@ -1,0 +1,166 @@
+"""The commands of a script, in their order: each makes the environment, starts a program, or is left."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from serried.importing import known
+from serried.importing.bash import ASSIGNED, Command, Statement, statements
+from serried.importing.environment import BUILTINS, EVALUATES, Environment, assign
+from serried.importing.expand import literal, static
+from serried.importing.launch import Launch
+from serried.importing.launchers import peel
+from serried.importing.told import LEFT, NEEDLESS, TAKEN, line
+
+_DECLARES = frozenset(["export", "declare", "typeset", "local", "readonly"])
+_KEYWORDS = frozenset(["for", "select", "case", "read"])
+
+
+@dataclass(frozen=True)
+class Found:
+    """A launch, where it stands, and what held there."""
+
+    launch: Launch
+    statement: Statement
+    command: Command
+    workdir: str
+
+
+@dataclass
+class Body:
+    made: Environment
+    launches: list[Found] = field(default_factory=list)
+
+
+def read(text: str, made: Environment) -> Body:
+    """What a script starts, and what it makes of an environment."""
+    body = Body(made)
+    for statement in statements(text):
+        if statement.is_block:
+            _block(body, statement)
+        else:
+            for command in statement.commands:
+                _command(body, command, statement)
+    return body
+
+
+def _block(body: Body, statement: Statement) -> None:
+    """A condition, a loop: what it does is not told by its commands alone."""
+    for command in statement.commands:
+        names = [assigned[1] for word in command.words if (assigned := ASSIGNED.fullmatch(word))]
+        names += command.words[1:2] if command.words[0] in ("for", "select") else ()
+        names += command.words[-1:] if command.words[0] == "read" else ()
+        for name in names:
+            body.made.hide(name, statement.first)
+    programs = [command for command in statement.commands if _is_program(command)]
+    before = len(body.launches)
+    for command in programs:
+        _launch(body, command, statement)
+    is_each_node = any(found.launch.is_on_one_node for found in body.launches[before:])
+    fate, why = (TAKEN, "agents are on every node anyway") if is_each_node else _of_block(statement, programs)
+    body.made.lines.append(line(statement.first, statement.text, fate, why))
+
+
+def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
+    if not programs and all(_is_idle(command) for command in statement.commands):
+        return NEEDLESS, "it prints, or ends the job"
+    if re.search(known.LOCAL_DISK, statement.text) and not programs:
+        return LEFT, known.STAGING
+    kind = statement.text.split(None, 1)[0]
+    if kind in ("for", "while", "until", "select") and programs:
+        return LEFT, "a loop: its program is taken once; `--array` and `--each` of `serried submit` run it many times"
+    what = {"if": "a condition", "case": "a condition", "for": "a loop", "while": "a loop", "until": "a loop"}
+    return LEFT, f"{what.get(kind, 'a function or a group')}: what ranks need of it goes into `environment.setup`"
+
+
+def _command(body: Body, command: Command, statement: Statement) -> None:
+    made, name = body.made, _name(command)
+    if command.is_piped and not _is_program(command):
+        return  # what it is piped from has been told of
+    if name in BUILTINS and BUILTINS[name](made, command):
+        return
+    if name in _DECLARES or _only_assigns(command):
+        assign(made, command, is_export=name == "export" or command.words[1:2] == ("-x",))
+    elif name in known.SHELL:
+        made.say(command, NEEDLESS, known.SHELL[name])
+    elif _is_idle(command):
+        writes = re.search(r"(?<![0-9&>])>>?\s*(?!&|/dev/)", statement.text)
+        why = "it writes a file: if the program reads that, make it beforehand" if writes else "it prints, or waits"
+        made.say(command, LEFT if writes else NEEDLESS, why)
+    elif name in known.SETUP and name not in BUILTINS:
+        made.into_setup(command)
+    elif _is_program(command):
+        _launch(body, command, statement)
+    else:
+        why = known.PREPARES.get("sbatch" if "requeue" in command.words else name, known.FILES)
+        is_staging = why == known.FILES and re.search(known.LOCAL_DISK, command.text)
+        if is_staging:
+            made.copies(command)
+        made.say(command, LEFT, known.STAGING if is_staging else why)
+
+
+def _launch(body: Body, command: Command, statement: Statement) -> None:
+    words = body.made.words(command, 0)
+    launch = peel(words)
+    text = statement.text
+    if not statement.is_block and "<<" in text:
+        body.made.say(command, LEFT, "the program stands in the script: put it into a file, and run that")
+        return
+    if command.is_piped and not launch.by:  # a pipe needs its shell
+        pipe = body.made.variables.within(text[: text.find(command.text) + len(command.text)])
+        launch = Launch([(replace(literal(pipe)[0], is_shell=True),)])
+    elif not statement.is_block and re.search(r"(?<![<\d])<(?![<(&])", text):
+        launch.notes.append("ranks read from /dev/null: let the program open the file")
+    body.launches.append(Found(launch, statement, command, body.made.workdir))
+
+
+def _is_program(command: Command) -> bool:
+    """Whether it may be what the job is for."""
+    name = _name(command)
+    second = command.words[1] if len(command.words) > 1 else ""
+    if (name, second) in known.PROGRAMS or EVALUATES.fullmatch(command.text):
+        return True
+    if name in known.PREPARES or name in BUILTINS or name in known.SHELL or name in known.SETUP:
+        return False
+    if name in _KEYWORDS | _DECLARES or _only_assigns(command) or _is_idle(command):
+        return False
+    if name == "srun":
+        return _is_program(_within(command))
+    return (
+        name != ""
+        and "requeue" not in command.words
+        and not (name.startswith("python") and command.words[1:3] in (("-m", "pip"), ("-m", "venv")))
+    )
+
+
+def _within(command: Command) -> Command:
+    """What srun starts."""
+    words = peel([literal(word) for word in command.words]).words
+    return replace(command, words=tuple(static(word) or "\0" for word in words) or ("true",))
+
+
+def _only_assigns(command: Command) -> bool:
+    return all(ASSIGNED.fullmatch(word) for word in command.words)
+
+
+def _name(command: Command) -> str:
+    """The program's, behind `VARIABLE=value` and what only passes on."""
+    words = [word for word in command.words if not ASSIGNED.fullmatch(word)]
+    while len(words) > 1 and words[0] in ("exec", "time", "nohup", "command"):
+        words.pop(0)
+    return (words[0].strip("\"'").rsplit("/", 1)[-1] if words[0] != "." else ".") if words else ""
+
+
+def _is_idle(command: Command) -> bool:
+    """Whether a training has nothing of it."""
+    name, second = _name(command), command.words[1] if len(command.words) > 1 else ""
+    if "requeue" in command.words or "dmon" in command.words:
+        return False
+    if name == "srun":
+        return _is_idle(_within(command))
+    if name in ("bash", "sh") and second == "-c":
+        inner = statements(command.words[2].strip("\"'") if len(command.words) > 2 else "")
+        return all(_is_idle(each) for statement in inner for each in statement.commands)
+    asks = any(word in ("--version", "-V", "--help", "--check-build") for word in command.words[1:])
+    return name in known.PRINTS or (asks and len(command.words) < 4)

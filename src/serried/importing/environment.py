@@ -1,0 +1,213 @@
+"""What a script does to the environment of its program: modules, virtual environments, variables, folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried.importing import known
+from serried.importing.bash import ASSIGNED, Command, words_of
+from serried.importing.expand import Variables, Word, as_shell, static
+from serried.importing.told import LEFT, NEEDLESS, TAKEN, Line, is_secret, line
+
+_ACTIVATE = re.compile(r"/bin/activate(?:\.sh)?$")
+_OF_CONDA = re.compile(r"(?:^|/)(?:conda|mamba)\.sh$|/[^/]*(?:conda|mamba|forge)[^/]*/bin/activate$")
+_OF_LOGIN = re.compile(r"(?:bashrc|profile)$|/etc/profile\.d/|/(?:init|Init)/(?:ba)?sh$")
+_MODULE_VERBS = frozenset(["load", "add", "purge", "reset", "list", "avail", "spider", "swap", "use", "unload", "show"])
+_HERE = frozenset([".", "$(pwd)", "`pwd`"])
+
+
+@dataclass
+class Environment:
+    """What the commands that were read so far have made of it."""
+
+    variables: Variables
+    settings: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    assigned: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Where variables were set that are not exported."""
+    hidden: dict[str, int] = field(default_factory=dict)
+    """Variables that a block sets, so that nobody knows their values, and where it begins."""
+    workdir: str = ""
+    copied: dict[str, str] = field(default_factory=dict)
+    """Files that were copied to a node's own disk, by name."""
+
+    def say(self, command: Command, fate: str, why: str) -> None:
+        self.lines.append(line(command.line, command.text, fate, why))
+
+    def words(self, command: Command, first: int = 1) -> list[Word]:
+        """The words of a command from `first` on, as bash would have them."""
+        return [word for raw in command.words[first:] for word in self.variables.expand(raw)]
+
+    def into_setup(self, command: Command) -> None:
+        self.setup.append(self.variables.within(command.text))
+        self.say(command, TAKEN, "`environment.setup`")
+
+    def copies(self, command: Command) -> None:
+        """Keep in mind where a file lies that the script copies."""
+        for word in self.words(command):
+            path = "".join(piece.text for piece in word)
+            if not re.search(known.LOCAL_DISK, path):
+                self.copied.setdefault(path.rsplit("/", 1)[-1], at_home(path))
+
+    def hide(self, name: str, number: int) -> None:
+        self.hidden[name] = number
+        self.variables.values.pop(name, None)
+
+
+def assign(made: Environment, command: Command, *, is_export: bool) -> None:
+    """`A=b`, `export A=b`, `export A`, and arrays."""
+    for word in command.words:
+        match = ASSIGNED.fullmatch(word)
+        if match is None:
+            known_here = made.variables.values.get(word, ())
+            if is_export and word in made.assigned and known_here:
+                _export(made, word, known_here[0], command, "")
+            continue
+        name, plus, raw = match.groups()
+        if raw.startswith("(") and raw.endswith(")"):
+            values = [each for part in words_of(raw[1:-1]) for each in made.variables.expand(part)]
+        else:
+            values = [made.variables.one(raw)]
+        made.variables.set(name, [*made.variables.values.get(name, ()), *values] if plus else values)
+        made.hidden.pop(name, None)
+        if is_export:
+            _export(made, name, values[0] if values else (), command, raw)
+        else:
+            made.assigned[name] = (command.line, command.text)
+
+
+def _export(made: Environment, name: str, value: Word, command: Command, raw: str) -> None:
+    text = static(value)
+    if name in known.SAID_BY_SERRIED:
+        made.say(command, NEEDLESS, "ranks get it from Serried")
+    elif name == "OMP_NUM_THREADS" and "SLURM_CPUS" in raw:
+        made.say(command, NEEDLESS, "it is each rank's share of the CPUs")
+    elif name == "CUDA_VISIBLE_DEVICES":
+        made.say(command, LEFT, "the scheduler says which GPUs a job has")
+    elif is_secret(name):
+        made.secrets.append(name)
+        why = f"`environment.secrets` names it: have {name} in your environment, or in `env_file`, when you submit"
+        made.lines.append(line(command.line, f"export {name}=…", LEFT, why))
+    elif text is not None:
+        made.env[name] = text
+        made.say(command, TAKEN, "`environment.env`")
+    elif re.search(known.OF_THE_JOB, raw):
+        made.say(command, NEEDLESS, "ranks find each other by Serried's variables")
+    else:
+        made.setup.append(f"export {name}={as_shell(value)}")
+        made.say(command, TAKEN, "`environment.setup`")
+
+
+def _modules(made: Environment, command: Command) -> bool:
+    words = [static(word) or "" for word in made.words(command)]
+    if command.words[0] == "ml" and words and not words[0].startswith("-") and words[0] not in _MODULE_VERBS:
+        words = ["load", *words]
+    verb, *rest = words or ["list"]
+    names = [word for word in rest if not word.startswith("-")]
+    modules = made.settings.setdefault("environment.modules", [])
+    if verb in ("load", "add", "try-load") and names and all(names):
+        modules += names
+        made.say(command, TAKEN, "`environment.modules`")
+    elif verb in ("purge", "reset"):
+        made.settings["environment.module_purge"] = True
+        modules.clear()
+        made.say(command, TAKEN, "`environment.module_purge`")
+    elif verb in ("list", "avail", "spider", "show", "--version"):
+        made.say(command, NEEDLESS, "it prints")
+    elif verb in ("swap", "switch") and len(names) == 2:
+        modules[:] = [*(name for name in modules if name != names[0]), names[1]]
+        made.say(command, TAKEN, "`environment.modules`")
+    else:
+        made.into_setup(command)
+    return True
+
+
+def _source(made: Environment, command: Command) -> bool:
+    words = made.words(command)
+    shown = "".join(piece.text for piece in words[0]) if words else ""
+    if shown == "activate" or (shown.endswith("/bin/activate") and len(words) > 1):
+        _conda_environment(made, command, words[1:])
+    elif _OF_CONDA.search(shown):
+        made.say(command, NEEDLESS, "`environment.conda` finds conda without it")
+    elif _ACTIVATE.search(shown):
+        made.settings["environment.venv"] = at_home(_ACTIVATE.sub("", shown))
+        made.say(command, TAKEN, "`environment.venv`")
+    elif _OF_LOGIN.search(shown):
+        made.say(command, NEEDLESS, "the job gets the environment that you submit from")
+    else:
+        made.into_setup(command)
+    return True
+
+
+def _conda(made: Environment, command: Command) -> bool:
+    verb = command.words[1] if len(command.words) > 1 else ""
+    if verb == "run":
+        return False
+    if verb == "activate":
+        _conda_environment(made, command, made.words(command, 2))
+    elif verb in ("deactivate", "info", "list", "init", "config", "--version"):
+        made.say(command, NEEDLESS, "it changes nothing that is taken over")
+    else:
+        made.say(command, LEFT, known.PREPARES["conda"])
+    return True
+
+
+def _conda_environment(made: Environment, command: Command, words: list[Word]) -> None:
+    made.settings["environment.conda"] = at_home("".join(piece.text for piece in words[0])) if words else "base"
+    made.say(command, TAKEN, "`environment.conda`")
+
+
+def at_home(path: str) -> str:
+    return re.sub(r"^\$(HOME\b|\{HOME\})", "~", path)
+
+
+def _eval(made: Environment, command: Command) -> bool:
+    """`eval "$(conda shell.bash hook)"`; `eval "$command"` runs what a variable holds, and is a program."""
+    if re.search(r"(conda|mamba)\S* .*(hook|init|activate)", command.text):
+        made.say(command, NEEDLESS, "`environment.conda` finds conda without it")
+    elif EVALUATES.fullmatch(command.text):
+        return False
+    else:
+        made.into_setup(command)
+    return True
+
+
+EVALUATES = re.compile(r"eval\s+\"?\$\{?\w+\}?\"?")
+
+
+def _cd(made: Environment, command: Command) -> bool:
+    words = made.words(command)
+    shown = "".join(piece.text for piece in words[0]) if words else "~"
+    folder = static(words[0]) if words else None
+    folder = None if folder is None else re.sub(r"/+$|^(\./)+", "", folder) or "."
+    if shown in _HERE or folder == ".":
+        made.say(command, NEEDLESS, "ranks start in the folder of serried.toml")
+    elif folder is not None and not folder.startswith(("/", "-")) and ".." not in folder.split("/"):
+        made.workdir = f"{made.workdir}/{folder}".lstrip("/")
+        made.say(command, TAKEN, "`workdir`")
+    elif re.search(known.LOCAL_DISK, shown):
+        made.say(command, LEFT, known.STAGING)
+    else:
+        made.say(command, LEFT, "ranks start in the folder of serried.toml: put that file there, or see `workdir`")
+    return True
+
+
+BUILTINS: dict[str, Callable[[Environment, Command], bool]] = {
+    "module": _modules,
+    "ml": _modules,
+    "source": _source,
+    ".": _source,
+    "conda": _conda,
+    "mamba": _conda,
+    "micromamba": _conda,
+    "eval": _eval,
+    "cd": _cd,
+    "pushd": _cd,
+}
+"""Each answers whether it has dealt with the command."""

@@ -1,0 +1,75 @@
+"""What programs and variables mean in a job script: tables, and a sentence for each."""
+
+from __future__ import annotations
+
+PRINTS = frozenset(
+    [
+        ":", "[", "[[", "cat", "date", "df", "echo", "env", "exit", "false", "free", "getconf", "hostname", "id",
+        "lscpu", "ls", "nproc", "numactl-show", "nvcc", "nvidia-smi", "pbsnodes", "printenv", "printf", "ps", "pwd",
+        "qstat", "return", "sacct", "scontrol", "seff", "sinfo", "sleep", "squeue", "sstat", "sync", "tee", "test",
+        "top", "true", "type", "uname", "uptime", "wait", "wc", "which", "whoami",
+    ]
+)  # fmt: skip
+"""They print, wait or end: nothing that a training has of them."""
+
+SHELL = {
+    "set": "the first rank that fails ends the run, whatever the script says",
+    "shopt": "nothing of it reaches a rank",
+    "trap": "nothing of it reaches a rank: `limit.notify` tells a program by a signal",
+    "wait": "the run is over when its ranks are",
+    "exit": "the exit status is that of the first rank that failed",
+    "deactivate": "the environment ends with the job",
+    "unalias": "nothing of it reaches a rank",
+}
+"""Builtins that have nothing to do here."""
+
+SETUP = frozenset(["ulimit", "umask", "unset", "eval", "alias", "newgrp", "renice"])
+"""Builtins that change what is started after them."""
+
+STAGING = (
+    "data is not copied to a node's own disk: let the program read it where it is, or copy it in `environment.setup`"
+)
+FILES = "no part of the training: do it by hand, in the program, or in `environment.setup` on every node"
+
+PREPARES = {
+    **dict.fromkeys(["cp", "rsync", "scp", "tar", "unzip", "gunzip", "gzip", "mv", "ln", "sbcast", "dd"], FILES),
+    **dict.fromkeys(["wget", "curl", "git", "aws", "gsutil", "rclone", "huggingface-cli", "hf"], FILES),
+    **dict.fromkeys(["touch", "chmod", "chgrp", "rm", "rmdir", "find", "sed", "awk", "grep", "sort", "xargs"], FILES),
+    "mkdir": "`{results}` and `{checkpoints}` are there for every run; make other folders in the program",
+    "pip": 'install it once: `environment.venv = "requirements.txt"` builds a virtual environment',
+    "pip3": 'install it once: `environment.venv = "requirements.txt"` builds a virtual environment',
+    "virtualenv": 'install it once: `environment.venv = "requirements.txt"` builds a virtual environment',
+    "conda": '`environment.conda = "environment.yml"` builds a prefix',
+    "mamba": '`environment.conda = "environment.yml"` builds a prefix',
+    "wandb": "log in once on the login node, or name WANDB_API_KEY in `environment.secrets`",
+    "ssh": "nothing is started over ssh",
+    "sbatch": "a run goes on by `limit.restarts` and `limit.continue`, and never submits twice",
+    "qsub": "a run goes on by `limit.restarts` and `limit.continue`, and never submits twice",
+    "salloc": "an allocation within a job has no counterpart",
+    "scancel": "`serried stop` ends a run",
+    "tensorboard": "start it on the login node: what a run writes is in its folder, `serried show`",
+    "jupyter": "nothing is started beside the training",
+    "nvidia-smi": "nothing is started beside the training",
+    "kill": "what the script started beside the training is not started",
+    "pkill": "what the script started beside the training is not started",
+}
+"""What is done before or beside the training, and what to do instead."""
+
+PROGRAMS = frozenset([("wandb", "agent"), ("conda", "run"), ("mamba", "run"), ("micromamba", "run")])
+"""Which of these are what a job is for."""
+
+SAID_BY_SERRIED = frozenset(
+    [
+        "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE",
+        "SRUN_CPUS_PER_TASK", "RDZV_ID", "RDZV_ENDPOINT", "RDZV_HOST", "RDZV_PORT", "NNODES", "NPROC_PER_NODE",
+        "GPUS_PER_NODE", "SLURM_EXPORT_ENV",
+    ]
+)  # fmt: skip
+"""Variables that ranks get from Serried, or that a launcher's options were made of."""
+
+OF_THE_JOB = (
+    r"scontrol|NODELIST|NODEFILE|hostname|SLURM_(?:JOB_ID|JOBID|PROCID|LOCALID|NODEID)|/dev/(?:tcp|urandom)|shuf|RANDOM"
+)
+"""What a script makes addresses and ports from."""
+
+LOCAL_DISK = r"SLURM_TMPDIR|\bTMPDIR|PBS_JOBDIR|LOCAL_SCRATCH|/scratch-ssd|\$TMP\b"

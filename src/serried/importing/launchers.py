@@ -1,0 +1,211 @@
+"""A command of a script -> the program that each rank runs, and what has started it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from serried.importing import wrappers
+from serried.importing.counts import Started
+from serried.importing.expand import Word, literal
+from serried.importing.launch import NUL, Launch, exported, long_options, number
+from serried.importing.options import Option, options
+
+_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+_TORCH_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
+_TORCH_FLAGS = {"standalone", "no-python", "module", "run-path", "use-env", "virtual-local-rank", "m"}
+_TORCH_SHORT = {"r": "redirects", "t": "tee"}
+_CONTAINERS = {"singularity", "apptainer"}
+_MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun"}
+_MPI_TWO = {"-x": 1, "-genv": 2, "-env": 2, "-mca": 2, "--mca": 2, "-pmca": 2, "--prtemca": 2}
+"""How many words follow options that take other than one; `_MPI_FLAGS` take none."""
+_MPI_FLAGS = {
+    "--oversubscribe", "-oversubscribe", "--allow-run-as-root", "-allow-run-as-root", "--tag-output", "-tag-output",
+    "--report-bindings", "-report-bindings", "-l", "-v", "--verbose", "-q", "--quiet", "--nooversubscribe", "-genvall",
+    "-envall", "--bind-to-none", "--display-map", "--display-allocation", "--use-hwthread-cpus", "-bynode", "-byslot",
+}  # fmt: skip
+_NP = {"-np", "--np", "-n", "--n", "-c"}
+_PER_NODE = {"-ppn", "--ppn", "-npernode", "--npernode", "-perhost", "--map-by-ppr", "-N"}
+
+
+def peel(words: list[Word]) -> Launch:
+    """Take off what starts the program, from outside to inside."""
+    launch = Launch(list(words))
+    while reader := _reader(launch):
+        before = len(launch.words)
+        reader(launch)
+        if len(launch.words) >= before:
+            break
+    return launch
+
+
+def _reader(launch: Launch) -> Callable[[Launch], None] | None:
+    name, texts = launch.name, launch.texts()
+    if re.match(r"[A-Za-z_]\w*=", texts[0] if texts else ""):
+        return wrappers.assignment
+    if _PYTHON.fullmatch(name):
+        module = next((at for at, text in enumerate(texts[1:], 1) if not text.startswith("-") or text == "-m"), 0)
+        is_torch = module and texts[module] == "-m" and texts[module + 1 : module + 2]
+        return _torchrun if is_torch and is_torch[0] in _TORCH_MODULES else None
+    if name in _CONTAINERS:
+        return wrappers.container if texts[1:2] == ["exec"] else None
+    if name == "accelerate":
+        return _accelerate if texts[1:2] == ["launch"] else None
+    if name == "conda":
+        return wrappers.conda if texts[1:2] == ["run"] else None
+    return _MPI_READERS.get(name) if name in _MPI else _READERS.get(name)
+
+
+_OF_SRUN = frozenset(
+    [
+        "nodes", "ntasks", "ntasks-per-node", "nodelist", "export", "multi-prog", "cpus-per-task", "gres", "gpus",
+        "gpus-per-node", "gpus-per-task", "cpu-bind", "gpu-bind", "kill-on-bad-exit", "label", "output", "error",
+        "unbuffered", "overlap", "exact", "exclusive", "job-name", "mem", "mem-per-cpu", "mem-per-gpu", "time", "wait",
+        "quiet", "verbose", "account", "partition", "ntasks-per-gpu", "jobid", "input", "no-kill", "accel-bind",
+        "chdir",
+    ]
+)  # fmt: skip
+"""What is counted, or is so here anyway."""
+
+
+def _srun(launch: Launch) -> None:
+    given: dict[str, str] = {}
+    rest = 0
+    for item in options(launch.texts()[1:], is_srun=True):
+        if not isinstance(item, Option):
+            rest = len(item)
+            break
+        given[item.name] = item.value
+        if item.name not in _OF_SRUN:
+            launch.options.append(f"--{item.name}={item.value}" if item.value else f"--{item.name}")
+    if ":" in launch.texts()[-rest:] or "multi-prog" in given:
+        launch.notes.append("srun starts several programs at once: only the first is taken")
+    launch.by.append("srun")
+    launch.is_on_one_node = NUL in given.get("nodelist", "")
+    counted = {} if launch.is_on_one_node else given
+    ranks, total, nodes = (
+        launch.number(f"--{name}", counted.get(name)) for name in ("ntasks-per-node", "ntasks", "nodes")
+    )
+    launch.started.append(Started(ranks, total, nodes))
+    for part in given.get("export", "").split(","):
+        name, equals, value = part.partition("=")
+        if equals:
+            launch.env[name] = literal(value)
+    launch.drop(len(launch.words) - rest)
+
+
+def _torchrun(launch: Launch) -> None:
+    texts = launch.texts()
+    python = launch.words[0] if _PYTHON.fullmatch(launch.name) else literal("python")
+    is_old = "torch.distributed.launch" in texts[:4]
+    position = texts.index("-m") + 2 if _PYTHON.fullmatch(launch.name) else 1
+    given, position = long_options(texts, position, _TORCH_FLAGS, _TORCH_SHORT)
+    launch.drop(position)
+    launch.by.append("torchrun")
+    per_node = given.get("nproc-per-node", "1")
+    total_nodes = given.get("nnodes", "1").rpartition(":")[2]
+    if ":" in given.get("nnodes", ""):
+        launch.notes.append(f"torchrun took {given['nnodes']} nodes, as many as came: here all must come")
+    ranks, nodes = launch.number("--nproc-per-node", per_node), launch.number("--nnodes", total_nodes)
+    launch.started.append(Started(ranks, nodes=nodes, per_gpu=True))
+    if (restarts := number(given.get("max-restarts"))) and restarts > 0:
+        launch.settings |= {"launch.kind": "torchrun", "launch.max_restarts": restarts}
+    if is_old and "use-env" not in given:
+        launch.words.append(literal("--local_rank={local_rank}"))
+        launch.notes.append("torch.distributed.launch tells a program `--local_rank`; newer ones `--local-rank`")
+    if "module" in given or "m" in given:
+        launch.words[:0] = [python, literal("-m")]
+    elif "no-python" not in given:
+        launch.words.insert(0, python)
+
+
+def _mpirun(launch: Launch) -> None:
+    texts = launch.texts()
+    position, total, per_node = 1, None, None
+    while position < len(texts) and texts[position].startswith("-"):
+        name = texts[position]
+        follow = 0 if name in _MPI_FLAGS else _MPI_TWO.get(name, 1)
+        value = texts[position + 1] if position + 1 < len(texts) else ""
+        if name in _NP:
+            total = launch.number(name, value)
+        elif name in _PER_NODE:
+            per_node = launch.number(name, value)
+        elif name in ("-map-by", "--map-by") and (match := re.match(r"ppr:(\d+):node", value)):
+            per_node = int(match[1])
+        elif name in ("-x", "-genv", "-env"):
+            exported(launch, value, launch.words[position + 2 : position + 3] if follow == 2 else [])
+        position += 1 + follow
+    launch.drop(position)
+    launch.by.append("mpirun")
+    launch.started.append(Started(ranks=per_node, total=total))
+    launch.settings["launch.kind"] = "mpirun"
+
+
+def _horovodrun(launch: Launch) -> None:
+    texts = launch.texts()
+    flags = {
+        "gloo",
+        "mpi",
+        "verbose",
+        "disable-cache",
+        "check-build",
+        "network-interfaces-all",
+        "no-hierarchical-allreduce",
+    }
+    given, position = long_options(texts, 1, flags, {"np": "num-proc", "H": "hosts"})
+    launch.drop(position)
+    launch.by.append("horovodrun")
+    launch.started.append(Started(total=launch.number("-np", given.get("num-proc"))))
+    launch.settings["launch.kind"] = "horovod"
+
+
+def _accelerate(launch: Launch) -> None:
+    flags = {
+        "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "mps", "tpu", "use-xpu", "debug", "quiet", "module", "m",
+        "no-python", "same-network", "use-megatron-lm", "ipex", "dynamo-use-dynamic", "dynamo-use-fullgraph",
+    }  # fmt: skip
+    given, position = long_options(launch.texts(), 2, flags, {})
+    launch.drop(position)
+    launch.by.append("accelerate")
+    launch.started.append(Started(total=launch.number("--num_processes", given.get("num-processes")), per_gpu=True))
+    if precision := given.get("mixed-precision"):
+        launch.env["ACCELERATE_MIXED_PRECISION"] = literal(precision)
+    lost = sorted(set(given) & {"config-file", "use-deepspeed", "use-fsdp", "use-megatron-lm", "dynamo-backend"})
+    if lost:
+        launch.notes.append(
+            f"`accelerate launch` was told {', '.join(f'`--{name}`' for name in lost)}: tell the `Accelerator` itself"
+        )
+    if "module" in given or "m" in given:
+        launch.words[:0] = [literal("python"), literal("-m")]
+    elif "no-python" not in given:
+        launch.words.insert(0, literal("python"))
+
+
+def _deepspeed(launch: Launch) -> None:
+    flags = {"no-local-rank", "no-python", "no-ssh", "module", "force-multi", "save-pid"}
+    given, position = long_options(launch.texts(), 1, flags, {"H": "hostfile", "i": "include", "e": "exclude"})
+    launch.drop(position)
+    launch.by.append("deepspeed")
+    ranks, nodes = (launch.number(f"--{name}", given.get(name)) for name in ("num-gpus", "num-nodes"))
+    launch.started.append(Started(ranks, nodes=nodes, per_gpu=True))
+    if "module" in given:
+        launch.words[:0] = [literal("python"), literal("-m")]
+    elif "no-python" not in given:
+        launch.words.insert(0, literal("python"))
+    if "no-local-rank" not in given:
+        launch.words.append(literal("--local_rank={local_rank}"))
+
+
+_READERS: dict[str, Callable[[Launch], None]] = {
+    "exec": wrappers.nothing,
+    "time": wrappers.nothing,
+    "nohup": wrappers.nothing,
+    "command": wrappers.nothing,
+    "env": wrappers.nothing,
+    "stdbuf": wrappers.nothing,
+    "srun": _srun,
+    "torchrun": _torchrun,
+    "horovodrun": _horovodrun,
+    "deepspeed": _deepspeed,
+}
+_MPI_READERS = dict.fromkeys(_MPI, _mpirun)

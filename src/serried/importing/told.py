@@ -1,0 +1,100 @@
+"""What an import finds in a script, and what became of each of its lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TAKEN = "taken"
+NEEDLESS = "needless"
+"""Serried does it itself, or it changes nothing."""
+LEFT = "left"
+"""Not taken over: the user has to know."""
+
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_SAYS_SECRET = re.compile(
+    r"((?:\w*(?:TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH)\w*\s*[=:]|--?[\w-]*(?:token|key|secret|password)[\w-]*[= ]"
+    r"|\bwandb\s+login(?:\s+--?\S+)*)\s*)('[^']*'|\"[^\"]*\"|[^\s;&|]+)",
+    re.IGNORECASE,
+)
+_LONGEST = 100
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that the script says."""
+
+    number: int
+    """From 1; 0 is the script as a whole."""
+    text: str
+    """Without the values of secrets."""
+    fate: str
+    why: str
+    """What it has become, or why it is not taken over and what to do instead."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    settings: Mapping[str, Any]
+    """By dotted key, as they are written: `{"resources.nodes": 2}`."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    experiments: tuple[Experiment, ...]
+    lines: tuple[Line, ...]
+    array: str | None = None
+    """For `--array`, which no file can say."""
+    parallel: int | None = None
+
+    def of(self, fate: str) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if line.fate == fate)
+
+
+@dataclass
+class Asked:
+    """What a script asks its scheduler for, in the scheduler's own terms. What is None was not said."""
+
+    nodes: int | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    tasks_per_gpu: int | None = None
+    cpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    cpus_per_gpu: int | None = None
+    gpus: int | None = None
+    """In all."""
+    gpus_per_node: int | None = None
+    gpus_per_task: int | None = None
+
+
+@dataclass
+class Header:
+    """What the directives say."""
+
+    name: str | None = None
+    asked: Asked = field(default_factory=Asked)
+    settings: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    array: str | None = None
+    parallel: int | None = None
+    lines: list[Line] = field(default_factory=list)
+
+
+def line(number: int, text: str, fate: str, why: str) -> Line:
+    """A line of one line: long ones are cut, what no terminal and no comment should get is replaced."""
+    shown = _plain(_SAYS_SECRET.sub(r"\1…", text))
+    return Line(number, shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…", fate, _plain(why))
+
+
+def _plain(text: str) -> str:
+    one = " ".join(text.split())
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in one)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that its value is nobody's business."""
+    return _SECRET.search(name) is not None

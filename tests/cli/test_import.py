@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=8
+#SBATCH --array=0-3%2
+#SBATCH --output=logs/%j.out
+
+module load cuda/12.1
+source .venv/bin/activate
+export WANDB_API_KEY=0123456789
+export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
+tar -xf data.tar -C $SLURM_TMPDIR
+srun torchrun --nnodes=2 --nproc-per-node=4 --rdzv-endpoint=$MASTER_ADDR:29500 train.py --seed $SLURM_ARRAY_TASK_ID
+"""
+
+WRITTEN = """\
+# From `job.sbatch`, by `serried import`.
+# It was an array: serried submit digits --array 0-3 --parallel 2
+
+[experiments.digits]
+command = "python train.py --seed {element}"
+
+[experiments.digits.resources]
+nodes = 2
+gpus = 4
+cpus = 2
+
+[experiments.digits.environment]
+modules = ["cuda/12.1"]
+venv = ".venv"
+secrets = ["WANDB_API_KEY"]
+
+# Not taken over, or not wholly:
+# in all:
+#     it does not ask for time and memory: `serried submit` shows what Serried asks for then
+# line 9: export WANDB_API_KEY=…
+#     `environment.secrets` names it: have WANDB_API_KEY in your environment, or in `env_file`, when you submit
+# line 11: tar -xf data.tar -C $SLURM_TMPDIR
+#     data is not copied to a node's own disk: let the program read it where it is, or copy it in `environment.setup`
+"""
+
+LEFT = """\
+not taken over, or not wholly:
+        it does not ask for time and memory: `serried submit` shows what Serried
+        asks for then
+     9  export WANDB_API_KEY=…
+        `environment.secrets` names it: have WANDB_API_KEY in your environment,
+        or in `env_file`, when you submit
+    11  tar -xf data.tar -C $SLURM_TMPDIR
+        data is not copied to a node's own disk: let the program read it where
+        it is, or copy it in `environment.setup`
+
+needless here: lines 5, 10; `--json` says why
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "digits"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    (made / "job.sbatch").write_text(SCRIPT, encoding="utf-8")
+    return made
+
+
+def test_a_job_script_becomes_a_serried_toml_and_what_is_left_of_it_is_said_line_by_line(serried, folder: Path):
+    done = serried("import", "job.sbatch")
+    assert (folder / "serried.toml").read_text(encoding="utf-8") == WRITTEN
+    next_steps = """
+  serried config show digits                                 what it says, and where each value comes from
+  serried submit digits --array 0-3 --parallel 2 --dry-run   what would be submitted
+"""
+    assert (done.code, done.out, done.err) == (0, "", "wrote serried.toml with `digits`\n\n" + LEFT + next_steps)
+
+
+def test_the_page_shows_what_happens():
+    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
+    tables = WRITTEN.partition("\n\n")[2].partition("\n# Not taken")[0]
+    assert [textwrap.indent(text, "    ") in page for text in (SCRIPT, LEFT)] == [True, True]
+    assert tables in page
+
+
+def test_the_next_steps_that_it_names_are_there(serried, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    serried("import", "job.sbatch")
+    shown = serried("config", "show", "digits", "--cluster", "slurm", "--json")
+    values = {row["key"]: row["value"] for row in json.loads(shown.out)["settings"]}
+    assert values["command"] == ["python", "train.py", "--seed", "{element}"]
+    assert (values["resources.nodes"], values["resources.gpus"], values["environment.modules"]) == (2, 4, ["cuda/12.1"])
+
+
+def test_a_serried_toml_that_is_here_stays_and_can_be_added_to(serried, folder: Path):
+    (folder / "serried.toml").write_text('[experiments.old]\ncommand = "true"\n', encoding="utf-8")
+    done = serried("import", "job.sbatch", "--name", "new")
+    assert done.out == WRITTEN.replace("digits", "new")
+    said = "`serried.toml` is here already and stays as it is: `>> serried.toml` adds `new` to it\n\n"
+    assert (done.code, done.err) == (0, said + LEFT)
+    with (folder / "serried.toml").open("a", encoding="utf-8") as file:
+        file.write(done.out)
+    assert list(tomllib.loads((folder / "serried.toml").read_text("utf-8"))["experiments"]) == ["old", "new"]
+
+    again = serried("import", "job.sbatch", "--name", "new")
+    assert (again.code, again.out) == (2, "")
+    assert again.err == "error: `serried.toml` has an experiment `new` already\n\nhint: choose another by --name\n"
+
+
+def test_a_dry_run_writes_nothing(serried, folder: Path):
+    done = serried("import", "job.sbatch", "--dry-run")
+    assert (done.code, done.out, done.err) == (0, WRITTEN, "\n" + LEFT)
+    assert not (folder / "serried.toml").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_as_json_every_line_has_its_fate(serried):
+    done = serried("import", "job.sbatch", "--dry-run", "--json")
+    told = json.loads(done.out)
+    assert (done.err, told["schema"], told["written"], told["toml"]) == ("", 1, False, WRITTEN)
+    assert (told["array"], told["parallel"]) == ("0-3", 2)
+    assert [each["name"] for each in told["experiments"]] == ["digits"]
+    fates = {(each["number"], each["fate"]) for each in told["lines"]}
+    assert fates == {
+        (0, "left"), (2, "taken"), (3, "taken"), (4, "taken"), (5, "needless"), (7, "taken"), (8, "taken"),
+        (9, "left"), (10, "needless"), (11, "left"), (12, "taken"),
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_script_may_come_from_a_pipe(serried, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"#SBATCH -t 5\npython a.py\n")))
+    done = serried("import", "-", "--dry-run")
+    assert done.out.startswith("# From `-`, by `serried import`.\n\n[experiments.job]\n")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no.sh", "`no.sh` cannot be read: no such file or directory"),
+        (".", "`.` cannot be read: is a directory"),
+        ("a\0b", "a file's name cannot contain a NUL character"),
+    ],
+)
+def test_what_cannot_be_read_is_said(serried, name: str, message: str):
+    done = serried("import", name)
+    assert (done.code, done.err) == (2, f"error: {message}\n")

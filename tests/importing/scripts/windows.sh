@@ -1,0 +1,5 @@
+﻿#!/bin/bash
+#SBATCH --time=10
+#SBATCH --mem=1G
+python a.py \
+  --x 1

@@ -1,0 +1,106 @@
+"""Text that is no good job script: an error that says so, or a file that loads. Nothing else, ever."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from job_scripts import SCRIPTS
+from serried import importing
+from serried.config import schema
+from serried.errors import UsageError
+
+PIECES = [
+    "#SBATCH ", "#PBS ", "-l ", "--array=", "-J ", "--gres=gpu:", "--mem=", "=", ":", ",", "1", "0", "99999999999",
+    "-", "%", "srun ", "torchrun ", "mpirun -np ", "python ", "horovodrun ", "singularity exec ",
+    "accelerate launch ", "-m ", "torch.distributed.launch ", "conda activate ", "module ", "source ", "export ",
+    "eval ", "cd ", "A=", "A+=(", ")", "$A", '"$A"', "${A[@]}", "${A[", "$((A + 1))", "$(", "`", "'", '"', "\\",
+    "\\\n", "\n", "\r\n", "\t", " ", ";", "&", "&&", "|", "<", ">", "<<END\n", "END\n", "(", "{", "}", "if ", "then ",
+    "fi", "for x in ", "do ", "done", "case ", "in ", "esac", "f() ", "function ", "{element}", "{{run}}", "é", "☃",
+    "\u0000", "\u0007", "\u007f", "\ufeff", "#", "!", "*", "~", "[", "]", "'''", '"""', "wandb agent ", "bash -c ",
+    "exec ", "env ", "-- ", "--", "=x ", "$1", "$@", "SLURM_NTASKS", "$SLURM_NTASKS",
+]  # fmt: skip
+
+
+def import_or_refuse(content: bytes) -> None:
+    """What can be read loads; what cannot is refused with a sentence."""
+    try:
+        imported = importing.read(content, "job.sh")
+    except UsageError:
+        return
+    written = tomllib.loads(importing.text(imported, "job\n.sh"))
+    assert {place[1] for place, _ in schema.check(written)} == {each.name for each in imported.experiments}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_text_is_imported_or_refused(seed: int):
+    draw = random.Random(seed)
+    for _ in range(40):
+        text = "".join(draw.choices(PIECES, k=draw.randrange(1, 60))) + draw.choice(["", "\npython train.py"])
+        import_or_refuse(text.encode())
+        import_or_refuse(draw.randbytes(draw.randrange(60)))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_script_that_is_cut_anywhere_is_imported_or_refused(script: Path):
+    content = script.read_bytes()
+    for end in range(0, len(content), 23):
+        import_or_refuse(content[:end])
+        import_or_refuse(content[end:])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"(" * 100_000,
+        b"$(" * 100_000,
+        b"if " * 60_000,
+        b"'" * 99_999,
+        b"a=(" * 60_000,
+        b"\\\n" * 100_000,
+        b"`" * 99_999,
+    ],
+    ids=lambda content: content[:4].decode(),
+)
+def test_what_is_nested_without_end_ends_no_process(content: bytes):
+    import_or_refuse(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no line of `job.sh` starts a program"),
+        (b"#!/bin/bash\n#SBATCH -N 2\nmodule load x\necho done\n", "no line of `job.sh` starts a program"),
+        (b"\x7fELF\x02\x01\x01\x00\xff", "`job.sh` is no job script: it is not UTF-8 text"),
+        (b"a\0b", "`job.sh` is no job script: it holds NUL characters"),
+        (b"#\n" * 200_000, "`job.sh` is no job script: it has more than 256 KiB"),
+        (b"#!/usr/bin/env python3\nprint()\n", "`job.sh` is read by `/usr/bin/env python3`, and only"),
+    ],
+)
+def test_what_is_no_job_script_is_refused_with_the_reason(content: bytes, message: str):
+    with pytest.raises(UsageError) as caught:
+        importing.read(content, "job.sh")
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export WANDB_API_KEY=canary-7\npython a.py",
+        "#SBATCH --export=ALL,API_TOKEN=canary-7\npython a.py",
+        "#PBS -v SECRET=canary-7\npython a.py",
+        "wandb login canary-7\npython a.py",
+        "huggingface-cli login --token canary-7\npython a.py",
+        "HF_TOKEN='canary-7'\npython a.py",
+        "MY_PASSWORD=canary-7 python a.py",
+        "srun --export=ALL,MY_KEY=canary-7 python a.py",
+        'if true; then\n export GITHUB_TOKEN="canary-7"\nfi\npython a.py',
+    ],
+)
+def test_the_value_of_a_secret_is_neither_written_nor_shown(text: str):
+    imported = importing.read(text.encode(), "job.sh")
+    assert "canary" not in importing.text(imported, "job.sh")
+    assert "canary" not in str(imported.lines)
