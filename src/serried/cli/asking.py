@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,6 +103,27 @@ def check_several(values: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"`{flag}` is for one run, and several experiments are named", hint="submit that by itself"
             )
+
+
+@contextlib.contextmanager
+def progress(*, dry_run: bool = False) -> Iterator[Callable[[str], None] | None]:
+    """Who is told how an environment is built, if one is: a line that moves, and one that stays for each step.
+
+    None in a dry run, which builds nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        said: set[str] = set()
+        lines: list[console.StatusLine] = []
+
+        def observe(text: str) -> None:
+            what = text.partition(":")[0]
+            if what not in said:
+                said.add(what)
+                console.note(what)
+                lines[:] = lines or [stack.enter_context(console.status_line(text))]
+            lines[0].update(text)
+
+        yield None if dry_run else observe
 
 
 def show_plan(prepared: Prepared, *, several: bool = False) -> None:

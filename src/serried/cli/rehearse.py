@@ -59,7 +59,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
     if is_here:
         asked = asked.with_setting("project.snapshot", value=False)
     if dry_run:
-        asking.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd()), as_json=as_json)
+        asking.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd(), observe=None), as_json=as_json)
         console.say(f"this, to its end; then the same, stopped {terms.stops} times at random steps and resumed")
         return
     found = _watch(asked, terms)

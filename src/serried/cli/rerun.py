@@ -6,7 +6,7 @@ import os
 
 import click
 
-from serried.cli import selecting
+from serried.cli import asking, selecting
 from serried.cli.submit import send
 from serried.submission.again import prepare_again
 
@@ -33,5 +33,6 @@ def command(
     Command, settings and resources are those of RUN. For others: serried submit … --resume RUN
     """
     selection = selecting.select(run)
-    prepared = prepare_again(selection, os.environ, fresh=fresh, new_code=new_code, name=name)
+    with asking.progress(dry_run=dry_run) as observe:
+        prepared = prepare_again(selection, os.environ, fresh=fresh, new_code=new_code, name=name, observe=observe)
     send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)

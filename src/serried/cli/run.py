@@ -52,7 +52,8 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     if gpus and "resources.gpus" not in asked.overrides:
         asked = asked.with_setting("resources.gpus", value=len(gpus))
     decided = within.decide(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
-    prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each)
+    with asking.progress(dry_run=dry_run) as observe:
+        prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each, observe=observe)
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
         return

@@ -69,7 +69,8 @@ def command(
         decided = _decide_all(asked, experiments)
     else:
         decided = [decide(asked, Path.cwd(), os.environ)]
-    prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs) for one in decided]
+    with asking.progress(dry_run=dry_run) as observe:
+        prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs, observe=observe) for one in decided]
     send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
 
 

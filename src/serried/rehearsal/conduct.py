@@ -14,6 +14,7 @@ from typing import Any
 from serried.contract import names
 from serried.contract.files import Journal
 from serried.contract.layout import ElementDirectory, RunDirectory
+from serried.environments.building import Observe
 from serried.records import metrics, stopping, waiting
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
@@ -21,6 +22,7 @@ from serried.records.record import Record
 from serried.rehearsal import traces
 from serried.rehearsal.curves import Curves
 from serried.rehearsal.traces import Trace
+from serried.submission import building
 from serried.submission.deliver import deliver
 from serried.submission.foreground import INTERRUPTED, run_here
 from serried.submission.prepare import Prepared, prepare
@@ -57,10 +59,18 @@ class Take:
         return traces.read(self.place)
 
 
-def prepare_take(request: Request, kind: str, stops: Sequence[int], steps: int, directory: Path) -> Prepared:
+def prepare_take(
+    request: Request,
+    kind: str,
+    stops: Sequence[int],
+    steps: int,
+    directory: Path,
+    *,
+    observe: Observe | None = building.silent,
+) -> Prepared:
     """All that one run needs, checked before anything is touched. It ends after `steps`; 0 is when it ends by itself.
 
-    Raises UsageError.
+    `observe` is as for `prepare`. Raises UsageError.
     """
     asked = request.with_setting("limit.restarts", value=len(stops))
     decided = decide(asked, directory, os.environ)
@@ -72,7 +82,7 @@ def prepare_take(request: Request, kind: str, stops: Sequence[int], steps: int, 
         smoke=steps,
         environment=dataclasses.replace(plan.environment, env=variables),
     )
-    return prepare(plan, decided.resolved, os.environ)
+    return prepare(plan, decided.resolved, os.environ, observe=observe)
 
 
 def choose_stops(steps: int, count: int, seed: int) -> list[int]:

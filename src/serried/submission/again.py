@@ -11,12 +11,14 @@ from pathlib import Path
 from serried import config
 from serried.contract.files import read_json
 from serried.contract.names import COMPLETED
+from serried.environments.building import Observe
 from serried.errors import UsageError
 from serried.plan import Array, Plan, Resume
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.moments import iso
 from serried.records.record import Record, new_id
+from serried.submission import building
 from serried.submission.prepare import Prepared, prepare, prepare_recorded
 from serried.submission.resume import Found, go_on
 
@@ -28,6 +30,7 @@ def prepare_again(
     fresh: bool = False,
     new_code: bool = False,
     name: str | None = None,
+    observe: Observe | None = building.silent,
 ) -> Prepared:
     """What `deliver` hands over for another run of the same plan.
 
@@ -37,6 +40,7 @@ def prepare_again(
         fresh: begin where that run began, and not from its newest whole checkpoint.
         new_code: the code as it is now, and not as that run had it.
         name: what to call the new run; None is as the other.
+        observe: as for `prepare`.
 
     Raises UsageError where the plan, the code or the commands of its elements are not there any more.
     """
@@ -70,7 +74,7 @@ def prepare_again(
     if not here.is_dir():
         raise UsageError(f"the project's folder `{here}` is not there")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, here, environ)
-    return prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each)
+    return prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each, observe=observe)
 
 
 def _beginning(old: Plan, array: Array | None) -> Resume | None:

@@ -17,6 +17,7 @@ from serried.config.env_file import read_env_file
 from serried.contract import settings
 from serried.contract.links import Commands, token_of
 from serried.environments import containers, trial
+from serried.environments.building import Observe
 from serried.environments.choice import choose
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
@@ -24,6 +25,7 @@ from serried.records.record import Record
 from serried.schedulers.interface import Submission
 from serried.snapshot import Revision, Survey
 from serried.snapshot.editable import site_folders
+from serried.submission import building
 
 NO_REVISION = Revision()
 
@@ -60,10 +62,13 @@ def prepare(
     environ: Mapping[str, str],
     each: Sequence[Sequence[str]] = (),
     jobs: tuple[str, ...] = (),
+    *,
+    observe: Observe | None = building.silent,
 ) -> Prepared:
     """Check and collect what `deliver` hands over.
 
-    `environ` is the submitting shell's environment, `jobs` are those that it comes after.
+    `environ` is the submitting shell's environment, `jobs` are those that it comes after. `observe` is told how an
+    environment is built that is not there yet; with None it is not built, and what is prepared can only be shown.
 
     Raises UsageError for whatever cannot be: a missing working directory, program or secret, a project that is too
     large, an editable install that cannot be redirected; EnvironmentFailed where the environment fails its check.
@@ -72,13 +77,17 @@ def prepare(
     _check_workdir(plan, project)
     _check_settings(plan, each)
     plan = containers.settle(plan, environ)
-    plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=plan.container is not None))
+    plan, said = building.settle(plan, resolved, environ, observe)
+    if not said:
+        inside = plan.container is not None
+        plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
     environment = _environment(plan, environ)
-    trial.check(plan.environment, environment, project / plan.source.workdir, containers.entering(plan))
+    if not said:
+        trial.check(plan.environment, environment, project / plan.source.workdir, containers.entering(plan))
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
-    warnings = (*resolved.warnings, *(surveyed.warnings if surveyed else ()))
+    warnings = (*resolved.warnings, *said, *(surveyed.warnings if surveyed else ()))
     made = _prepared(plan, environment, each, warnings, jobs)
     return dataclasses.replace(made, notes=resolved.notes, survey=surveyed, revision=snapshot.read_revision(project))
 

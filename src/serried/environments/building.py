@@ -1,0 +1,130 @@
+"""Environments built when they are missing, or what they are built from has changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from serried import shell
+from serried.environments.recipe import Recipe
+from serried.environments.store import Claim, Patience, Store
+from serried.errors import EnvironmentFailed, UsageError
+
+Observe = Callable[[str], None]
+"""Is told what happens, a line at a time."""
+
+Tick = Callable[[], None]
+"""To be called about once a second while the building goes on."""
+
+Builder = Callable[[Path, Path, Tick], None]
+"""Runs a script, its output into a log. Raises EnvironmentFailed."""
+
+LOOK_SECONDS = 0.5
+LAST_LINES = 12
+
+
+def provide(recipe: Recipe, project: Path, builder: Builder, observe: Observe) -> Path:
+    """The folder of the environment; built by `builder` first where there is none yet.
+
+    Who comes while somebody else builds it waits. Raises EnvironmentFailed with its last words.
+    """
+    store = Store(project, recipe.name)
+    patience = Patience()
+    while True:
+        found = store.finished()
+        if found:
+            return found
+        with _plain_errors(store):
+            claim = store.claim()
+            owner = store.owner()
+            if claim is None and patience.is_over(owner):
+                claim = store.succeed(owner)
+        if claim:
+            _build(recipe, claim, builder, observe)
+        else:
+            observe(f"waiting for {owner.get('host', 'another')}, which builds {recipe.name}")
+            time.sleep(LOOK_SECONDS)
+
+
+def _build(recipe: Recipe, claim: Claim, builder: Builder, observe: Observe) -> None:
+    script = claim.prefix.with_name(f"{claim.prefix.name}.sh")
+
+    def tick() -> None:
+        claim.beat()
+        observe(f"building {recipe.name} from {recipe.source.name}: {last_line(claim.log)}")
+
+    try:
+        if claim.store.finished():  # somebody was quicker
+            return
+        with _plain_errors(claim.store):
+            script.write_text(recipe.script(claim.prefix), encoding="utf-8")
+            tick()
+        builder(script, claim.log, tick)
+        if not (claim.prefix / "bin" / "python").exists():
+            raise failed(f"`{script}` ended well and has left no Python", claim.log)
+        claim.store.publish(claim, {"source": str(recipe.source), "built": int(time.time())})
+    finally:
+        claim.store.tidy(claim)
+
+
+def here(variables: Mapping[str, str]) -> Builder:
+    """Builds on this machine, with the variables that the run inherits."""
+
+    def build(script: Path, log: Path, tick: Tick) -> None:
+        child = shell.start(
+            ["/bin/bash", str(script)],
+            log=log,
+            env={**variables, "PYTHONUNBUFFERED": "1"},
+            signal_on_our_death=signal.SIGTERM,
+        )
+        try:
+            while child.poll() is None:
+                tick()
+                time.sleep(LOOK_SECONDS / 5)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGTERM)
+                child.wait()
+        if child.returncode:
+            raise failed(f"building it ended with status {child.returncode}", log)
+
+    return build
+
+
+def failed(what: str, log: Path) -> EnvironmentFailed:
+    """The error with the log's last lines."""
+    return EnvironmentFailed(
+        f"the environment was not built: {what}",
+        details="\n".join(_lines(log)[-LAST_LINES:]),
+        hint=f"all that it said is in {log}",
+    )
+
+
+def last_line(log: Path) -> str:
+    return next(reversed(_lines(log)), "")
+
+
+def _lines(log: Path) -> list[str]:
+    """Of the end of a log, those that say something."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 8192))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()]
+
+
+@contextlib.contextmanager
+def _plain_errors(store: Store) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"no environment can be built in `{store.folder}`: {(error.strerror or str(error)).lower()}",
+            hint="the project's folder has to be writable, and compute nodes have to see it",
+        ) from error

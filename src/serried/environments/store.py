@@ -1,0 +1,162 @@
+"""Where built environments are, and who builds: at most one at a time, on any number of login nodes, without locks.
+
+.serried/environments/
+  NAME.json          the environment is whole, and where it is; written last
+  NAME-XXXX/         the environment; its folder is a new one each time, because a running job may use the old one
+  NAME-XXXX.log      what building it said
+  NAME.claims/N/     who builds: the highest N, as long as `owner.json` there changes now and then
+
+A builder that died is found out by its process, or elsewhere by its silence, and the next one takes N + 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serried.contract.files import make_directory, read_json, write_json
+
+FOLDER = Path(".serried") / "environments"
+BEAT_SECONDS = 5.0
+SILENT_SECONDS = 120.0
+"""A shared file system may show a beat a minute late."""
+
+
+class Store:
+    def __init__(self, project: Path, name: str) -> None:
+        self.folder = project / FOLDER
+        self._name = name
+        self._whole = self.folder / f"{name}.json"
+        self._claims = self.folder / f"{name}.claims"
+
+    @property
+    def expected(self) -> Path:
+        """What to show of an environment that is not built yet: its folder, but for the last part of its name."""
+        return self.folder / self._name
+
+    def finished(self) -> Path | None:
+        """The environment, if it is whole."""
+        said = read_json(self._whole) or {}
+        prefix = self.folder / str(said.get("folder", ""))
+        return prefix if said and (prefix / "bin" / "python").exists() else None
+
+    def claim(self) -> Claim | None:
+        """The right to build it; None while somebody else has that. Raises OSError."""
+        make_directory(self.folder)
+        ignore = self.folder.parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+        make_directory(self._claims)
+        number = max(self._numbers(), default=0)
+        if number and _is_alive(read_json(self._claims / str(number) / "owner.json")):
+            return None
+        return self._take(number + 1)
+
+    def _take(self, number: int) -> Claim | None:
+        path = self._claims / str(number)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return None
+        claim = Claim(self, path, self.folder / f"{self._name}-{os.urandom(2).hex()}")
+        claim.beat()
+        return claim
+
+    def owner(self) -> dict[str, Any]:
+        """Who builds it, as far as that is known."""
+        number = max(self._numbers(), default=0)
+        return {"number": number, **(read_json(self._claims / str(number) / "owner.json") or {})}
+
+    def succeed(self, silent: dict[str, Any]) -> Claim | None:
+        """The right to build it after an owner of whom nothing has been heard; None where it was not to be had."""
+        return self._take(int(silent["number"]) + 1)
+
+    def publish(self, claim: Claim, facts: dict[str, Any]) -> None:
+        """Say that it is whole, unless somebody has taken over meanwhile."""
+        if self._is_current(claim):
+            write_json(self._whole, {"folder": claim.prefix.name, **facts})
+
+    def tidy(self, claim: Claim) -> None:
+        """Remove what was left half built and is not somebody's at work, and then the claims."""
+        whole = self.finished()
+        if not self._is_current(claim):
+            shutil.rmtree(claim.prefix, ignore_errors=True)
+            return
+        for path in self.folder.glob(f"{self._name}-*"):
+            if path.is_dir() and path != whole:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.stem != claim.prefix.name and path != whole:
+                path.unlink(missing_ok=True)
+        for number in sorted(self._numbers()):
+            if number <= int(claim.path.name):
+                shutil.rmtree(self._claims / str(number), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._claims.rmdir()
+
+    def _is_current(self, claim: Claim) -> bool:
+        return max(self._numbers(), default=0) == int(claim.path.name)
+
+    def _numbers(self) -> list[int]:
+        try:
+            return [int(path.name) for path in self._claims.iterdir() if path.name.isdigit()]
+        except OSError:
+            return []
+
+
+@dataclass
+class Claim:
+    """The right to build an environment in a folder of its own, for as long as it beats."""
+
+    store: Store
+    path: Path
+    prefix: Path
+    _count: int = 0
+    _next: float = field(default_factory=time.monotonic)
+
+    @property
+    def log(self) -> Path:
+        return self.prefix.with_name(f"{self.prefix.name}.log")
+
+    def beat(self) -> None:
+        """To be called often; writes now and then."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + BEAT_SECONDS
+        self._count += 1
+        owner = {"host": os.uname().nodename, "pid": os.getpid(), "started": _started(os.getpid())}
+        with contextlib.suppress(OSError):
+            write_json(self.path / "owner.json", {**owner, "beat": self._count, "log": self.log.name})
+
+
+class Patience:
+    """Watches an owner on another machine: by whether it beats, on our own clock."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] = {}
+        self._since = time.monotonic()
+
+    def is_over(self, owner: dict[str, Any]) -> bool:
+        if owner != self._last:
+            self._last, self._since = owner, time.monotonic()
+        return time.monotonic() - self._since > SILENT_SECONDS
+
+
+def _is_alive(owner: dict[str, Any] | None) -> bool:
+    """Whether the owner may be at work: an owner on this machine is seen, any other believed."""
+    if owner is None or owner.get("host") != os.uname().nodename:
+        return True
+    return bool(owner["started"]) and _started(int(owner["pid"])) == owner["started"]
+
+
+def _started(pid: int) -> str:
+    """When a process began, in the kernel's words: another one of the same number began later. Empty: no process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]

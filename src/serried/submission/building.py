@@ -1,0 +1,143 @@
+"""The environment that a plan asks Serried to build: looked up, or built, here or by a job, before it is prepared."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried import config, inherit
+from serried.config.env_file import read_env_file
+from serried.contract.names import COMPLETED
+from serried.environments import building
+from serried.environments.building import Builder, Observe, Tick
+from serried.environments.recipe import Recipe, recipe
+from serried.environments.store import Store
+from serried.plan import Plan
+from serried.plan import plan as make_plan
+from serried.records import stopping, waiting
+from serried.records.index import Selection
+from serried.records.moments import iso
+from serried.records.record import new_id
+
+CPUS = 4
+MEMORY_MB = 8 * 1024
+SECONDS = 3600
+"""What a job that builds an environment asks for, beside a GPU where the profile says so."""
+
+
+def silent(_: str) -> None:
+    """An observer that nobody looks at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    recipe: Recipe
+    store: Store
+    variables: Mapping[str, str]
+    """What the build inherits: as the run does."""
+
+    @property
+    def ready(self) -> Path | None:
+        """Where it is, if it is whole."""
+        return self.store.finished()
+
+
+def wanted(plan: Plan, environ: Mapping[str, str]) -> Wanted | None:
+    """What there is to build for a plan; None where nothing is. Raises UsageError."""
+    if plan.environment.build is None:
+        return None
+    path = plan.environment.env_file_path
+    file = read_env_file(Path(path)) if path else None
+    variables = inherit.job_environment(dataclasses.replace(plan.environment, venv=None, conda=None), environ, file)
+    project = Path(plan.source.directory)
+    made = recipe(plan.environment, project, variables)
+    return Wanted(made, Store(project, made.name), variables) if made else None
+
+
+def settle(
+    plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], observe: Observe | None
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with the environment that it asks for, built now if need be, and what to say about it.
+
+    Where `observe` is None nothing is built: the plan then says about where it would be. Raises EnvironmentFailed.
+    """
+    asked = wanted(plan, environ)
+    if asked is None:
+        return plan, ()
+    build, note = asked.recipe.build, ""
+    prefix = asked.ready
+    if prefix is None and observe is None:
+        prefix = asked.store.expected
+        note = (
+            f"the environment is built first, from {asked.recipe.source}: this dry run does not know yet what is in it"
+        )
+    elif prefix is None:
+        prefix = provide(plan, resolved, asked, environ, observe or silent)
+    if build.kind == "venv":
+        environment = dataclasses.replace(plan.environment, venv=str(prefix))
+    else:
+        environment = dataclasses.replace(plan.environment, conda=str(prefix))
+    return dataclasses.replace(plan, environment=environment), (note,) if note else ()
+
+
+def provide(plan: Plan, resolved: config.Resolved, asked: Wanted, environ: Mapping[str, str], observe: Observe) -> Path:
+    """The folder of the environment, built now if need be. Raises EnvironmentFailed."""
+    where = asked.recipe.build.where
+    builder = building.here(asked.variables) if where == "here" else _by_job(plan, resolved, environ, where)
+    return building.provide(asked.recipe, Path(plan.source.directory), builder, observe)
+
+
+def _by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str) -> Builder:
+    """Builds in a run of its own, with this one's account and partition. Ctrl-C stops it."""
+    from serried.submission.deliver import deliver
+    from serried.submission.prepare import prepare
+
+    def build(script: Path, log: Path, tick: Tick) -> None:
+        command = ("/bin/bash", "-c", 'exec /bin/bash "$0" >>"$1" 2>&1', str(script), str(log))
+        asked = _resolved(plan, resolved, where, command)
+        job = make_plan(asked, run_id=new_id(), created=iso(time.time()))
+        record = deliver(prepare(job, asked, environ))
+        selection = Selection(record, None)
+        try:
+            status = waiting.wait([selection], tick=tick)[0]
+        except BaseException:
+            left = waiting.statuses_of([selection])[0]
+            stopping.cancel(left, stopping.left(left, []), now=True)
+            raise
+        if status.state != COMPLETED:
+            said = status.verdict.message or status.state
+            raise building.failed(f"run {record.id} that built it: {said} (`serried logs {record.id}`)", log)
+
+    return build
+
+
+def _resolved(plan: Plan, resolved: config.Resolved, where: str, command: tuple[str, ...]) -> config.Resolved:
+    """What `where` asks for, paid for and queued as the run itself."""
+    of_run = plan.allocation
+    resources = config.Resources(
+        nodes=1,
+        ranks=1,
+        gpus=1 if where == "gpu-job" else 0,
+        gpu_type=of_run.gpu_type if where == "gpu-job" else None,
+        cpus=min(CPUS, resolved.cluster.cpus_per_node or CPUS),
+        mem_per_node=MEMORY_MB,
+        time=SECONDS,
+        **{name: getattr(of_run, name) for name in ("account", "partition", "qos", "reservation", "constraint")},
+    )
+    inherited = plan.environment
+    environment = config.Environment(
+        env=inherited.env,
+        secrets=inherited.secrets,
+        env_file=inherited.env_file_path,
+        env_file_names=inherited.env_file,
+        inherit=inherited.inherit,
+        check="",
+    )
+    return dataclasses.replace(
+        resolved,
+        project=dataclasses.replace(resolved.project, snapshot=False),
+        experiment=config.Experiment("environment", command, resources=resources, environment=environment),
+        warnings=(),
+    )
