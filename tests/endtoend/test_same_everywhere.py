@@ -1,0 +1,73 @@
+"""One serried.toml, unchanged, at home and on a cluster: four ranks learn the same, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from place import HAS_PBS
+
+TRAIN = """
+import torch
+from sklearn.datasets import load_digits
+import serried.train as st
+
+torch.manual_seed(0)
+images, labels = (torch.from_numpy(each) for each in load_digits(return_X_y=True))
+data = torch.utils.data.TensorDataset(images.float() / 16, labels)
+with st.session() as run:
+    model = run.wrap(torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loader = run.loader(data, batch_size=16, shuffle=True)
+    for epoch in run.epochs(1):
+        for inputs, targets in loader:
+            loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.log(loss=loss.item().hex())
+"""
+
+FILE = f"""
+[project]
+name = "digits"
+
+[experiments.train]
+command = ["{sys.executable}", "train.py"]
+
+[experiments.train.resources]
+nodes = 2
+ranks = 2
+cpus = 1
+
+[experiments.train.on.local.resources]
+nodes = 1
+ranks = 4
+
+[experiments.train.environment.env]
+OMP_NUM_THREADS = "1"
+"""
+
+
+def losses(place, run):
+    status, end = place.wait(run, "--timeout", "110s")
+    assert (status, end["state"]) == (0, "COMPLETED"), place.serried("why", run).stdout
+    lines = [path.read_text().splitlines() for path in sorted(place.directory(run).rglob("metrics-*.jsonl"))]
+    assert len(lines) == 4
+    return [[said["loss"] for said in map(json.loads, rank) if "loss" in said] for rank in lines]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [pytest.param("slurm", marks=pytest.mark.slurm), *(["pbs"] if HAS_PBS else [])])
+def test_two_nodes_of_a_cluster_learn_what_one_machine_learns(project, local, name, request):
+    (project / "train.py").write_text(TRAIN)
+    (project / "serried.toml").write_text(FILE)
+    cluster = request.getfixturevalue(name)
+
+    runs = [(place, place.submit("train")) for place in (local, cluster)]
+
+    at_home, on_the_cluster = [losses(place, run) for place, run in runs]
+    assert len(at_home[0]) == len(set(at_home[0])) == 29
+    assert on_the_cluster == at_home
