@@ -21,7 +21,7 @@ demo: .venv/demo ## train examples/digits on two ranks, here and now
 	@printf '\nto have serried in this shell: . .venv/bin/activate\n'
 
 .PHONY: test
-test: .venv/test slurm lint ## install what the tests need, a real Slurm included, and pass them
+test: .venv/test slurm containers lint ## install what the tests need, a real Slurm included, and pass them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: lint
@@ -74,6 +74,25 @@ slurm:
 	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(SLURM_PACKAGES); } \
 	    >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }; \
 	  rm "$$log"; \
+	fi
+
+# Charliecloud is in every Debian, Apptainer in the newest alone, now and then not even there: then its tests say so and skip.
+CONTAINER_PACKAGES := squashfs-tools patchelf squashfuse charliecloud-runtime
+
+.PHONY: containers
+containers:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  log=$$(mktemp); \
+	  if ! { command -v ch-run && command -v patchelf && command -v mksquashfs; } >/dev/null; then \
+	    echo "installing $(CONTAINER_PACKAGES) ..." >&2; \
+	    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(CONTAINER_PACKAGES); } \
+	      >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }; \
+	  fi; \
+	  if ! command -v apptainer >/dev/null && ! tests/tools/apptainer.sh .venv-apptainer >"$$log" 2>&1; then \
+	    mkdir -p .venv-apptainer; tail -n 1 "$$log" >.venv-apptainer/problem; \
+	    printf 'no Apptainer: ' >&2; cat .venv-apptainer/problem >&2; \
+	  fi; \
+	  rm -f "$$log"; \
 	fi
 
 # Ranks may have older Pythons and torches than Serried itself: COMPAT_TORCH=2.4.1 COMPAT_PYTHON=3.10 tries others. Not in CI: it

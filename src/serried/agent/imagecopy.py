@@ -23,6 +23,7 @@ from serried.contract import files
 
 ANSWER = "image.json"
 HOLD_TRIES, HOLD_SECONDS = 100, 0.05
+WAIT_SECONDS = 0.1
 ROOM = 1.05
 """Of the image's size, must be free."""
 
@@ -136,7 +137,7 @@ def _copy(image: Path, folder: Path) -> Dict[str, Any]:
     said = f"{image}\0{state.st_size}\0{state.st_mtime_ns}".encode("utf-8", "surrogateescape")
     path = folder / (hashlib.sha256(said).hexdigest()[:16] + image.suffix)
     _tidy(folder, path)
-    lock = _lock(path, fcntl.LOCK_EX)  # one copies, the others wait here
+    lock = _await(path)
     try:
         if path.exists():
             return {"path": str(path), "bytes": 0}
@@ -152,6 +153,20 @@ def _copy(image: Path, folder: Path) -> Dict[str, Any]:
             raise
         return {"path": str(path), "bytes": state.st_size}
     finally:
+        os.close(lock)
+
+
+def _await(path: Path) -> int:
+    """Hold the lock of a copy that is not there, or do not wait for one that is: whoever uses it holds it for hours."""
+    while True:
+        is_there = path.exists()
+        try:
+            lock = _lock(path, fcntl.LOCK_NB | (fcntl.LOCK_SH if is_there else fcntl.LOCK_EX))
+        except BlockingIOError:
+            time.sleep(WAIT_SECONDS)
+            continue
+        if path.exists() or not is_there:
+            return lock
         os.close(lock)
 
 

@@ -1,0 +1,76 @@
+"""The image on the node's own disk: copied once, shared, removed by the last."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import types
+from pathlib import Path
+
+import pytest
+
+from serried.agent import imagecopy
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Copies an image, and says what became of it."""
+    image = tmp_path / "an image.sif"
+    image.write_bytes(b"image")
+    private = tmp_path / "private"
+    private.mkdir()
+
+    def copy():
+        assert imagecopy.main([str(image), str(tmp_path / "disk" / "images"), str(private)]) == 0
+        answer = json.loads((private / "image.json").read_text())
+        answer.pop("seconds")
+        return answer
+
+    return copy
+
+
+def held(path):
+    """The lock of whoever runs it."""
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def test_the_second_finds_the_copy_and_does_not_wait_for_those_who_use_it(copied):
+    first = copied()
+    using = held(first["path"])
+
+    assert copied() == {"path": first["path"], "bytes": 0}
+    assert (first["bytes"], Path(first["path"]).read_bytes()) == (5, b"image")
+    os.close(using)
+
+
+def test_a_copy_that_nobody_holds_goes_when_the_next_comes_and_one_in_use_stays(copied, tmp_path):
+    first = copied()["path"]
+    (tmp_path / "an image.sif").write_bytes(b"a later image")
+    second = copied()["path"]
+    assert not Path(first).exists()
+    using = held(second)
+    (tmp_path / "an image.sif").write_bytes(b"the latest image")
+
+    third = copied()["path"]
+
+    kept = {str(path) for path in Path(third).parent.iterdir()}
+    assert kept == {second, f"{second}.lock", third, f"{third}.lock"}
+    os.close(using)
+
+
+def test_without_room_there_is_no_copy_and_the_reason_is_told(copied, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=5))
+
+    folder = tmp_path / "disk" / "images"
+    assert copied() == {"problem": f"no room on {folder}: 0 MiB free, 0 MiB needed"}
+    assert [path for path in folder.iterdir() if path.suffix != ".lock"] == []
+
+
+def test_a_disk_that_is_not_there_keeps_nobody_from_running(copied, tmp_path):
+    (tmp_path / "disk").write_text("a file")
+
+    assert copied() == {"problem": f"Not a directory: {tmp_path / 'disk' / 'images'}"}

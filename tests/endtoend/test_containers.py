@@ -1,0 +1,239 @@
+"""Ranks in real containers, on this machine and on a real Slurm of two nodes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import containing
+
+CANARY = 'canary-8b1f6e $(id) "it\'s"\nand a line'
+DATA = 'da,ta it\'s "é" $(id)'
+"""A folder's name that every quoting has to survive. (No `:`, which Charliecloud cannot mount.)"""
+
+RANK = """\
+import json, os, pathlib, socket, sys
+import serried
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+there = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    server = socket.create_server(("", there[1]))
+    others = [server.accept()[0] for _ in range(world - 1)]
+    total = sum(int(other.recv(9)) for other in others)
+    for other in others:
+        other.sendall(b"%d" % total)
+else:
+    import time
+    for _ in range(200):
+        try:
+            other = socket.create_connection(there)
+            break
+        except OSError:
+            time.sleep(0.05)
+    other.sendall(b"%d" % rank)
+    total = int(other.recv(9))
+home, seen = pathlib.Path(os.environ["HOME"]), []
+for command in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        seen += [str(command)] if b"canary-" in command.read_bytes() else []
+    except OSError:
+        pass
+for place in (home, pathlib.Path("/tmp")):
+    (place / f"written-{rank}").write_text("x")
+facts = {
+    "mark": pathlib.Path("/etc/serried-image").read_text(),
+    "total": total,
+    "argv": sys.argv[1:],
+    "secret": os.environ["WANDB_API_KEY"],
+    "set": os.environ["GREETING"],
+    "path": os.environ["PATH"],
+    "user_site": os.environ["PYTHONNOUSERSITE"],
+    "foreign": sorted(name for name in os.environ if name in ("VIRTUAL_ENV", "LD_PRELOAD", "OF_THE_SHELL")),
+    "told": [name for name in os.environ if "TOLD" in name],
+    "library": serried.__file__,
+    "directory": os.getcwd(),
+    "data": pathlib.Path("data/sample").read_text(),
+    "bound": pathlib.Path(sys.argv[1], "sample").read_text(),
+    "stop_file": pathlib.Path(os.environ["SERRIED_STOP_FILE"]).parent.is_dir(),
+    "home": sorted(path.name for path in home.iterdir() if path.name.startswith("written-")),
+    "on_argv": seen,
+    "node": os.environ.get("SLURMD_NODENAME"),
+    "image": os.environ.get("APPTAINER_CONTAINER"),
+}
+pathlib.Path(os.environ["SERRIED_RESULTS_DIR"], f"{rank}.json").write_text(json.dumps(facts))
+"""
+
+STOPPED = """\
+import os, pathlib, signal, sys, time
+word = pathlib.Path(os.environ["SERRIED_STOP_FILE"])
+print("up", flush=True)
+for _ in range(600):
+    if word.exists() and word.read_text():
+        sys.exit(f"heard {word.read_text()} as {os.environ['USER']}")
+    time.sleep(0.05)
+"""
+
+FAILS = """\
+import os, signal, subprocess, sys, time
+if os.environ["RANK"] == "3":
+    subprocess.Popen(["sleep", "300"], start_new_session=True)
+    print("this is the end", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="session")
+def rootfs(tmp_path_factory) -> Path:
+    return containing.skeleton(tmp_path_factory.mktemp("images") / "a root")
+
+
+@pytest.fixture(params=["apptainer", "ch-run"])
+def runtime(request) -> str:
+    containing.path_with(request.param)
+    return request.param
+
+
+@pytest.fixture
+def image(runtime, rootfs, tmp_path) -> Path:
+    if runtime == "ch-run":
+        return rootfs
+    return containing.build(rootfs, tmp_path / "it's an image.sif", containing.path_with(runtime))
+
+
+@pytest.fixture
+def made(image, runtime, tmp_path):
+    """Makes a place's project one that runs `rank.py` in the image, with hostile names wherever there are names."""
+
+    def make(place, **container):
+        data = tmp_path / DATA
+        data.mkdir()
+        (data / "sample").write_text("a sample")
+        folder = place.project / 'a project it\'s "$(id)", é'
+        folder.mkdir()
+        (folder / "data").symlink_to(data)
+        (folder / "rank.py").write_text(RANK)
+        binds = [*containing.needed(), f"{data}:/srv/{DATA}"]
+        settings = {"image": str(image), "runtime": runtime, "binds": binds, **container}
+        experiment = {"command": [sys.executable, "rank.py", f"/srv/{DATA}", "$(id) \"'"]}
+        environment = {"secrets": ["WANDB_API_KEY"], "env": {}}
+        (folder / "serried.toml").write_text(
+            containing.table("project", {"link": ["data"]})
+            + containing.table("experiments.x", experiment)
+            + containing.table("experiments.x.container", settings)
+            + containing.table("experiments.x.environment", {"secrets": environment["secrets"]})
+            + containing.table("experiments.x.environment.env", {"GREETING": "$HOME `id` \\n"})
+        )
+        path = containing.path_with(runtime)
+        extra = {"PATH": path, "WANDB_API_KEY": CANARY, "OF_THE_SHELL": "1", "VIRTUAL_ENV": sys.prefix, "USER": "ada"}
+        return type(place)(place.cluster, folder, {**place.environ, **extra})
+
+    return make
+
+
+def facts_of(place, run, ranks):
+    return [json.loads((place.directory(run) / "results" / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def expected(place, run, ranks, **more):
+    """What every rank has to find, whatever runs it."""
+    directory = place.directory(run)
+    return {
+        "mark": "inside\n",
+        "total": sum(range(ranks)),
+        "argv": [f"/srv/{DATA}", "$(id) \"'"],
+        "secret": CANARY,
+        "set": "$HOME `id` \\n",
+        "path": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "user_site": "1",
+        "told": [],
+        "library": f"{directory}/library.zip/serried/__init__.pyc",
+        "directory": str(directory / "source"),
+        "data": "a sample",
+        "bound": "a sample",
+        "stop_file": True,
+        "on_argv": [],
+        **more,
+    }
+
+
+@pytest.mark.slurm
+def test_ranks_on_two_nodes_run_in_containers_and_meet(slurm, made, runtime, tmp_path):
+    place = made(slurm)
+    disk = tmp_path / "node's own"
+    disk.mkdir()
+
+    run = place.submit("x", "--nodes", "2", "--ranks", "2", "--set", f"clusters.slurm.local_disk={disk}")
+
+    assert place.wait(run)[0] == 0, place.serried("why", run).stdout
+    facts = facts_of(place, run, 4)
+    wanted = expected(place, run, 4, foreign=["OF_THE_SHELL"])
+    assert [{name: fact[name] for name in wanted} for fact in facts] == [wanted] * 4
+    assert len({fact["node"] for fact in facts}) == 2
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "results"]
+    written = [path for path in files if b"canary-8" in path.read_bytes()]
+    assert written == []
+    if runtime == "apptainer":  # its image is a file: each node copied it once, and nothing of that is left
+        assert {Path(fact["image"]).parent.parent.parent for fact in facts} == {disk}
+        shown = place.serried("show", run).stdout
+        assert shown.count("copied the image to its own disk") + shown.count("has a copy of the image") == 2
+        assert list((disk).rglob("*.*")) == []
+
+
+def test_contained_ranks_have_a_home_and_a_tmp_of_their_own_and_only_the_job_s_variables(local, made):
+    place = made(local, contained=True)
+
+    run = place.submit("x", "--ranks", "2")
+
+    assert place.wait(run)[0] == 0, place.serried("why", run).stdout
+    wanted = expected(place, run, 2, foreign=[])
+    facts = facts_of(place, run, 2)
+    assert [{name: fact[name] for name in wanted} for fact in facts] == [wanted] * 2
+    assert {"written-0", "written-1"} >= set(facts[0]["home"]) >= {"written-0"}
+    assert list(Path(place.environ["HOME"]).glob("written-*")) == []
+    assert list(Path("/tmp").glob(f"serried-{run}*")) == []
+
+
+@pytest.mark.slurm
+def test_a_rank_that_is_killed_in_its_container_is_named_and_leaves_nothing(slurm, made, wait_until, marked_processes):
+    place = made(slurm)
+    (place.project / "rank.py").write_text(FAILS)
+
+    run = place.submit("x", "--nodes", "2", "--ranks", "2")
+
+    status, end = place.wait(run)
+    assert (status, end["state"], end["exit_code"]) == (1, "FAILED", 137), place.serried("why", run).stdout
+    failure = place.why(run)["first_failure"]
+    assert (failure["rank"], failure["node"], failure["signal"], failure["tail"]) == (3, 1, 9, ["this is the end"])
+    wait_until(lambda: marked_processes(run) == [], 10)
+
+
+def test_a_request_to_save_reaches_a_contained_rank(local, made, wait_until):
+    place = made(local, contained=True)
+    (place.project / "rank.py").write_text(STOPPED)
+    run = place.submit("x", "--ranks", "1")
+    log = place.directory(run) / "attempts/1/node-0/rank-0.log"
+    wait_until(lambda: log.exists() and "up" in log.read_text())
+
+    place.serried("stop", "-y", "--save", run)
+
+    assert place.wait(run)[1]["state"] == "CANCELLED"
+    assert "heard user as ada" in log.read_text()
+
+
+def test_a_program_or_an_image_that_is_not_there_is_named(local, made, image):
+    place = made(local)
+
+    run = place.submit("x", "--ranks", "1", "--set", 'command=["no-such-program"]')
+
+    assert place.wait(run)[1]["exit_code"] == 127
+    assert "no-such-program" in "\n".join(place.why(run)["first_failure"]["tail"])
+    shutil.move(image, place.project / "elsewhere")
+    refused = place.serried("submit", "--cluster", "local", "x", "--ranks", "1")
+    assert refused.returncode == 2
+    assert f"the image `{image}` is not there" in refused.stderr
+    shutil.move(place.project / "elsewhere", image)
