@@ -170,7 +170,7 @@ def _without_select(made: Header) -> None:
 def _attribute(made: Header, part: str) -> tuple[str, str]:
     name, _, value = part.partition("=")
     if name == "depend":
-        return LEFT, "name it at submit: a run may wait for others"
+        return LEFT, "name the run at submit: `serried submit --after RUN`"
     if name in ("umask", "block", "sandbox", "stagein", "stageout"):
         needless = {"umask": "what a run writes is private: `project.share`", "block": "`serried wait` waits"}
         return (NEEDLESS, needless[name]) if name in needless else (LEFT, "there is no counterpart")

@@ -44,7 +44,7 @@ _NEEDLESS = {
     "ignore-pbs": "of the command line alone",
 }
 _LEFT = {
-    "dependency": "name it at submit: a run may wait for others",
+    "dependency": "name the run at submit: `serried submit --after RUN`",
     "hold": "there is no counterpart: submit it when it may run",
     "ntasks-per-socket": "tasks are counted per node here",
     "nodefile": "name the nodes by `resources.extra`",
