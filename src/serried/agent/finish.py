@@ -111,7 +111,7 @@ def _tail(work: Work, evidence: Evidence, failure: Exit) -> List[str]:
     for event in evidence.head:
         if event["event"] == "rank-failed" and event["exit"]["rank"] == failure["rank"] and event["tail"]:
             return list(event["tail"])
-    return diagnose.read_tail(work.place.attempt(work.number).rank_log(failure["node"], failure["rank"]))
+    return diagnose.read_tail(work.place.attempt(work.number).log_of(failure["rank"], work.ranks))
 
 
 def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:

@@ -56,7 +56,7 @@ class Ranks:
         """To save and leave."""
 
     def log_of(self, number: int) -> Path:
-        return self.work.place.attempt(self.work.number).rank_log(self.node, number)
+        return self.work.place.attempt(self.work.number).log_of(number, self.work.ranks)
 
     def open_log(self, number: int) -> int:
         return os.open(self.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)

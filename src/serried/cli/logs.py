@@ -26,13 +26,17 @@ _ASK_SECONDS, _ASK_LONGEST_SECONDS = 5.0, 60.0
 
 @dataclass(frozen=True)
 class Choice:
-    """Which ranks of which attempt."""
+    """Which ranks of which attempt, or the launchers that start them."""
 
     rank: int | None
     node: int | None
     attempt: int | None
+    launcher: bool = False
 
     def of(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
+        if self.launcher:
+            nodes = range(selection.record.summary.nodes) if self.node is None else (self.node,)
+            return [RankLog(node, node, attempt.launcher_log(node)) for node in nodes]
         logs = rank_logs(attempt, selection.record.summary)
         if self.rank is not None and self.rank >= len(logs):
             raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {len(logs) - 1}")
@@ -49,8 +53,9 @@ class Choice:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, through all its attempts.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
+@click.option("--launcher", is_flag=True, help="What started the ranks, torchrun say, on each [node].")
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
-def command(*, run: str, follow: bool, rank: int | None, node: int | None, attempt: int | None) -> None:
+def command(*, run: str, follow: bool, rank: int | None, node: int | None, launcher: bool, attempt: int | None) -> None:
     r"""Print or follow what the ranks wrote.
 
     With several ranks each line starts with its `[rank]`. Where no rank has written anything after the
@@ -63,7 +68,7 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, attem
     """
     selection = selecting.select(run)
     _refuse_whole_arrays(selection)
-    choice = Choice(rank, node, attempt)
+    choice = Choice(rank, node, attempt, launcher)
     if follow:
         _follow(selection, choice)
     else:

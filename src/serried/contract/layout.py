@@ -66,6 +66,13 @@ class AttemptDirectory:
     def node_events(self, node: int) -> Path:
         return self.node(node) / "events.jsonl"
 
+    def log_of(self, rank: int, ranks: int) -> Path:
+        """Where `rank` writes, one of `ranks` on each node, by its number alone.
+
+        Launchers that count the nodes in an order of their own (torchrun) have it run on another node than that.
+        """
+        return self.rank_log(rank // max(ranks, 1), rank)
+
     def rank_log(self, node: int, rank: int) -> Path:
         return self.node(node) / f"rank-{rank}.log"
 

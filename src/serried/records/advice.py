@@ -158,10 +158,17 @@ ADVICE: Mapping[str, Advice] = {
         "a job of higher priority took its nodes",
         ("submit it again", "let it go on by itself: set `limit.restarts`, and save when asked to"),
     ),
+    "launcher": Advice(
+        "what starts the ranks (`launch.kind`) ended before they did, or did not start them as planned",
+        (
+            "read all that it said: serried logs {run} --launcher",
+            "leave it out, if the program does not need it: serried submit --launch agent …",
+        ),
+    ),
     "launch": Advice(
         "no rank ever started; that is not the program's fault",
         (
-            "read what the job's script said: serried logs {run}",
+            "read what the job's script said: serried logs {run}; and with `--launch`, the launcher: --launcher",
             "submit it again if a node or the network was at fault",
         ),
     ),

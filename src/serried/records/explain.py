@@ -143,11 +143,16 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
         told = failure.get("tail")
         if isinstance(told, list) and told:
             return [str(line) for line in told[-_TAIL:]], f"rank {failure.get('rank')}"
-        rank, node = failure.get("rank"), failure.get("node")
-        if isinstance(rank, int) and isinstance(node, int) and status.attempt:
-            log = status.record.where.element(status.element).attempt(status.attempt).rank_log(node, rank)
+        rank = failure.get("rank")
+        if isinstance(rank, int) and status.summary and status.attempt:
+            log = status.record.where.element(status.element).attempt(status.attempt).log_of(rank, status.summary.ranks)
             return last_lines(log, _TAIL), f"rank {rank}"
         return [], ""
+    if status.verdict.cause in ("launcher", "launch") and status.attempt and status.summary:
+        attempt = status.record.where.element(status.element).attempt(status.attempt)
+        for node in range(status.summary.nodes):
+            if said := last_lines(attempt.launcher_log(node), _TAIL):
+                return said, "the launcher"
     if status.summary is None or status.state in (names.CANCELLED, names.TIMEOUT, names.PREEMPTED):
         return [], ""
     return last_lines(status.record.where.scheduler_log(status.element), _TAIL), "the job's script"

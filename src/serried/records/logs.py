@@ -26,10 +26,7 @@ class RankLog:
 def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
     """Where each rank of an attempt writes, there or not: by opening, not by listing, a file is seen at once on NFS."""
     per_node = max(size.ranks, 1)
-    return [
-        RankLog(rank, rank // per_node, attempt.rank_log(rank // per_node, rank))
-        for rank in range(size.nodes * per_node)
-    ]
+    return [RankLog(rank, rank // per_node, attempt.log_of(rank, per_node)) for rank in range(size.nodes * per_node)]
 
 
 class Tail:

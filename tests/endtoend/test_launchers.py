@@ -1,0 +1,63 @@
+"""Every launcher on two nodes with two ranks each, on a real Slurm: the same ranks, the same ends, the same names."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+PYTHON = sys.executable
+LAUNCHERS = ("torchrun", "srun")
+"""Those that start ranks in the agents' stead. What one needs beside Serried's own requirements it skips without."""
+
+SUM = """\
+import os, sys
+import torch, torch.distributed
+torch.distributed.init_process_group("gloo")
+ranks = torch.tensor([2.0 ** int(os.environ["RANK"])])
+torch.distributed.all_reduce(ranks)
+print(os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"], int(ranks), sys.argv[1])
+torch.distributed.destroy_process_group()
+"""
+FAILS = """\
+import os, time
+print("at work", flush=True)
+if os.environ["RANK"] == "3":
+    raise SystemExit(9)
+time.sleep(60)
+"""
+HOSTILE = "a 'b' $(id) {rank} ☃"
+
+
+@pytest.fixture
+def launched(slurm):
+    def submit(kind, *command):
+        sizes = ("--nodes", "2", "--ranks", "2", "--cpus", "1", "--set", "limit.grace=3s")
+        return slurm.submit(*sizes, "--launch", kind, "--", *command)
+
+    return submit
+
+
+@pytest.mark.slurm
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", LAUNCHERS)
+def test_ranks_on_all_nodes_meet(slurm, launched, kind):
+    (slurm.project / "train.py").write_text(SUM)
+    run = launched(kind, PYTHON, "train.py", HOSTILE)
+
+    status, end = slurm.wait(run)
+    assert (status, end["state"]) == (0, "COMPLETED"), end["message"]
+    said = slurm.serried("logs", run).stdout.splitlines()
+    assert sorted(said) == [f"[{rank}] {rank} {rank % 2} 4 15 a 'b' $(id) {rank} ☃" for rank in range(4)]
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("kind", LAUNCHERS)
+def test_a_failing_rank_is_named_with_its_node_and_ends_the_others(slurm, launched, marked_processes, kind):
+    run = launched(kind, PYTHON, "-c", FAILS)
+
+    status, end = slurm.wait(run)
+    failure = slurm.why(run)["first_failure"]
+    assert (status, end["exit_code"], end["message"]) == (1, 9, f"rank 3 on {failure['host']} exited with status 9")
+    assert (failure["rank"], failure["exit_code"], failure["tail"]) == (3, 9, ["at work"])
+    assert marked_processes(f"{run}/") == []
