@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := $(CURDIR)/.venv/bin
 # Pins what is installed and also what builds it. -qq: of pip's words only the errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin
+SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules
 # Many tests wait for Slurm: three at a time keep two cores busy.
 PYTEST_ARGS ?= -n 3 --dist worksteal
 
@@ -68,6 +68,7 @@ slurm:
 	@for program in slurmctld slurmdbd munged mariadbd shellcheck mpirun; do \
 	  command -v $$program >/dev/null || missing="$$missing $$program"; \
 	done; \
+	test -e /usr/share/modules/init/bash || test -e /usr/share/lmod || missing="$$missing modules"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing $(SLURM_PACKAGES) ..." >&2; \
 	  log=$$(mktemp); \

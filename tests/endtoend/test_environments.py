@@ -1,0 +1,145 @@
+"""The environment of the ranks, on every node: real modules, a virtual environment, lines of setup; and what fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from place import Place
+
+INSTALLED = [folder for folder in ("/usr/share/modules", "/usr/share/lmod/lmod") if Path(folder, "init/bash").exists()]
+needs_modules = pytest.mark.skipif(not INSTALLED, reason="modules are missing: apt-get install environment-modules")
+"""Or lmod: Debian has either."""
+
+RANK = """
+import json, os, resource, shutil, sys
+names = ("FIRST", "SECOND", "STALE", "FROM_SETUP", "SERRIED_SETUP")
+said = {name: os.environ.get(name) for name in names}
+said["limit"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+said["prefix"], said["python"] = sys.prefix, shutil.which("python")
+print(json.dumps(said, sort_keys=True))
+"""
+
+
+def make_venv(folder: Path) -> None:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n")
+    (folder / "bin" / "python").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
+
+
+def with_modules(place: Place, folder: Path) -> Place:
+    """The same place, where `module load` finds three modules, one of them loaded already."""
+    for name in ("first", "second", "stale"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "1.0").write_text(f"#%Module1.0\nsetenv {name.upper()} yes\n")
+    environ = {**place.environ, "MODULEPATH": str(folder)}
+    load = f"source {INSTALLED[0]}/init/bash; module load stale; env -0"
+    done = subprocess.run(["/bin/bash", "-c", load], env=environ, capture_output=True, text=True, check=True)
+    loaded = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+    assert loaded["STALE"] == "yes", done.stderr
+    return Place(place.cluster, place.project, loaded)
+
+
+def nodes_of(place: Place) -> int:
+    return 1 if place.cluster == "local" else 2
+
+
+@needs_modules
+def test_every_rank_has_the_modules_the_environment_and_what_setup_does(place: Place, tmp_path: Path):
+    place = with_modules(place, tmp_path / "modules")
+    make_venv(place.project / "it's mine")
+    (place.project / "rank.py").write_text(RANK)
+    (place.project / "serried.toml").write_text(
+        f"""
+[experiments.train]
+command = "python rank.py"
+resources = {{ nodes = {nodes_of(place)}, ranks = 2, mem = "100M" }}
+[experiments.train.environment]
+venv = "it's mine"
+modules = ["first/1.0"]
+module_purge = true
+setup = '''
+ulimit -S -n 321
+module load second
+export FROM_SETUP="a 'b' $(echo c)"
+'''
+check = "import os; assert os.environ['SECOND']"
+"""
+    )
+
+    run = place.submit("train")
+
+    assert place.wait(run)[0] == 0, place.why(run)
+    prefix = str(place.project / "it's mine")
+    own = {"FIRST": "yes", "SECOND": "yes", "STALE": None, "FROM_SETUP": "a 'b' c", "SERRIED_SETUP": None}
+    expected = {**own, "limit": 321, "prefix": prefix, "python": f"{prefix}/bin/python"}
+    logs = sorted(place.directory(run).glob("attempts/1/node-*/rank-*.log"))
+    assert [json.loads(log.read_text()) for log in logs] == [expected] * 2 * nodes_of(place)
+
+
+@needs_modules
+def test_what_cannot_be_had_on_a_node_ends_the_launch_in_its_own_words(place: Place, tmp_path: Path):
+    place = with_modules(place, tmp_path / "modules")
+    (place.project / "serried.toml").write_text(
+        f"""
+[defaults]
+command = "touch trained"
+resources = {{ nodes = {nodes_of(place)}, ranks = 1, mem = "100M" }}
+environment.check = false
+[experiments.module]
+environment.modules = ["first/1.0", "no such/1.0"]
+[experiments.setup]
+environment.setup = "[[ ${{SLURM_NODEID:-1}} == 0 ]] || {{ echo no scratch here >&2; false; }}"
+"""
+    )
+    runs = {name: place.submit(name, "--set", "project.snapshot=false") for name in ("module", "setup")}
+    ends = {name: place.wait(run)[1] for name, run in runs.items()}
+
+    assert [(end["state"], end["exit_code"]) for end in ends.values()] == [("LAUNCH_FAILED", 70)] * 2
+    assert "'module load no such/1.0' failed: " in ends["module"]["message"]
+    assert "no such/1.0" in ends["module"]["message"].partition("failed: ")[2]
+    assert ends["setup"]["message"].endswith("`setup` failed: `false` ended with status 1: no scratch here")
+    assert not (place.project / "trained").exists()
+
+
+@pytest.mark.slurm
+def test_an_environment_is_built_by_a_job_where_the_profile_says_so(slurm: Place, tmp_path: Path):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "tiny_thing-1.0-py3-none-any.whl", "w") as archive:
+        for name, text in {
+            "tiny_thing.py": "",
+            "tiny_thing-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1.0\n",
+            "tiny_thing-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "tiny_thing-1.0.dist-info/RECORD": "",
+        }.items():
+            archive.writestr(name, text)
+    (slurm.project / "requirements.txt").write_text("tiny-thing\n")
+    (slurm.project / "serried.toml").write_text(
+        f"""
+[clusters.slurm]
+build = "job"
+[experiments.train]
+command = "python -c 'import tiny_thing, sys; print(sys.prefix)'"
+resources = {{ ranks = 1, mem = "100M" }}
+[experiments.train.environment]
+venv = true
+python = {json.dumps(sys.executable)}
+env = {{ PIP_NO_INDEX = "1", PIP_FIND_LINKS = {json.dumps(str(wheels))} }}
+"""
+    )
+
+    run = slurm.submit("train")
+
+    assert slurm.wait(run)[0] == 0, slurm.why(run)
+    prefix = slurm.show(run)["plan"]["environment"]["venv"]
+    assert Path(prefix).parent == slurm.project / ".serried" / "environments"
+    assert slurm.serried("logs", run).stdout.strip() == prefix
+    listed = json.loads(slurm.serried("ps", "--all", "--json").stdout)["runs"]
+    builds = [(one["state"], one["cluster"]) for one in listed if one["name"] == "environment"]
+    assert ("COMPLETED", "slurm") in builds
