@@ -126,20 +126,33 @@ def run(
     return Result(tuple(argv), process.returncode, _text(out), _text(err))
 
 
-def foreground(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
+def foreground(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    umask: int = -1,
+    tick: Callable[[], float | None] = lambda: None,
+    on_interrupt: Callable[[], None] = lambda: None,
+) -> int:
     """Run a command on our own terminal, stdin included; return its exit status, 128 + signal if one ended it.
 
-    Ctrl-C reaches the command too, and what it does about that is its affair: we wait until it has ended.
+    Ctrl-C reaches the command too, and what it does about that is its affair: we wait until it has ended. `tick` is
+    called meanwhile; it returns after how many seconds to call it again, or None.
     """
     _trace(argv)
     try:
-        process = subprocess.Popen(list(argv), env=dict(env))
+        process = subprocess.Popen(list(argv), env=dict(env), umask=umask)
     except FileNotFoundError as error:
         raise missing_program(argv[0]) from error
+    pause = tick()
     while True:
         try:
-            status = process.wait()
+            status = process.wait(pause)
+        except subprocess.TimeoutExpired:
+            pause = tick()
+            continue
         except KeyboardInterrupt:
+            on_interrupt()
             continue
         except BaseException:
             process.terminate()

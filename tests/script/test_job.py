@@ -38,13 +38,18 @@ PLANS = {
     "inside-pbs": inside(a_plan(root="/scratch/ada", scheduler="local"), "pbs"),
     "modules": with_environment(modules=("gcc/11", "cuda toolkit"), module_purge=True, venv="/home/ada/it's mine"),
     "conda": with_environment(conda="/home/ada/conda/envs/a $(id)", setup="module load tiny\nulimit -l unlimited"),
+    "shell-slurm": a_plan(root="/scratch/ada"),
+    "shell-pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
     "hostile": a_plan(root="/tmp/a b'$(id)`id`\"%j", scheduler="local", nodes=1),
 }
 
 
+RENDER = {"shell-slurm": script.render_shell, "shell-pbs": script.render_shell}
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_job_sh_is_a_function_of_the_plan(name):
-    text = script.render(
+    text = RENDER.get(name, script.render)(
         PLANS[name], python="/home/ada/.venv/bin/python", command=["sbatch", "--comment=a b", "job.sh"]
     )
 

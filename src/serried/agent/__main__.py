@@ -26,8 +26,10 @@ def main(arguments: List[str]) -> int:
         from serried.agent import imagecopy as chosen  # type: ignore[no-redef]
     elif role == "tell":
         from serried.agent import hooks as chosen  # type: ignore[no-redef]
+    elif role == "shell":
+        from serried.agent import interactive as chosen  # type: ignore[no-redef]
     else:
-        known = "head, node, rank, unable, finish, image, link, tell and sweep"
+        known = "head, node, rank, unable, finish, image, link, tell, shell and sweep"
         print(f"serried agent: no role `{role}`; there are {known}", file=sys.stderr)
         return 2
     return chosen.main(rest)

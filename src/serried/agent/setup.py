@@ -13,7 +13,7 @@ DONE = "ok"
 LONGEST = 400
 
 
-def enter(work: Work, arguments: Sequence[str]) -> str:
+def enter(work: Work, arguments: Sequence[str], role: str = "node") -> str:
     """Go through setup.sh and come back here with `arguments`; after that, what went wrong, if anything did.
 
     Only so can a limit that it sets hold for the ranks. The environment is taken before: what setup.sh makes of it
@@ -23,5 +23,5 @@ def enter(work: Work, arguments: Sequence[str]) -> str:
         return ""
     said = os.environ.pop(names.SETUP, None)
     if said is None:
-        os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *agent_command("node", *arguments)])  # noqa: S606
+        os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *agent_command(role, *arguments)])  # noqa: S606
     return "" if said == DONE else f"`setup` failed: {said[:LONGEST]}"

@@ -15,6 +15,7 @@ VERBS = {
     "init": "Write a serried.toml that fits this folder, or a whole project.",
     "import": "Write the serried.toml that does what a job script does.",
     "run": "Run here, now, in the foreground.",
+    "shell": "Open a shell on a node, or beside a run's ranks.",
     "submit": "Send it to the cluster.",
     "rerun": "Run a run's plan again, from where it had come to.",
     "rehearse": "Find out whether a training resumes exactly.",

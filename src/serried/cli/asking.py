@@ -22,7 +22,7 @@ from serried.ui.text import pad, printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_COMMAND = "serried.command"
+COMMAND = "serried.command"
 
 
 class TakesCommand(click.Command):
@@ -31,13 +31,13 @@ class TakesCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
             at = args.index("--")
-            ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+            ctx.meta[COMMAND] = tuple(args[at + 1 :])
             args = args[:at]
         given = list(args)  # click takes from the list as it reads
         try:
             return super().parse_args(ctx, args)
         except click.UsageError:
-            if _COMMAND in ctx.meta or len(given) < 2 or any(word.startswith("-") for word in given[:2]):
+            if COMMAND in ctx.meta or len(given) < 2 or any(word.startswith("-") for word in given[:2]):
                 raise
             raise UsageError(
                 f"`{given[0]}` is followed by `{given[1]}`, and an experiment is one word",
@@ -79,7 +79,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     context = click.get_current_context()
     return Request(
         experiment=values["experiment"],
-        command=context.meta.get(_COMMAND),
+        command=context.meta.get(COMMAND),
         overrides=options.overrides(values, values["settings"]) | ({"debug": True} if values.get("debug") else {}),
         cluster=cluster,
         name=values["name"],
@@ -96,7 +96,7 @@ OF_ONE = {"array": "--array", "each": "--each", "name": "--name", "parallel": "-
 
 def check_several(values: Mapping[str, Any]) -> None:
     """Raises UsageError for what several experiments cannot be asked at once."""
-    if _COMMAND in click.get_current_context().meta:
+    if COMMAND in click.get_current_context().meta:
         raise UsageError("a command after `--` is one run, and several experiments are named before it")
     for key, flag in OF_ONE.items():
         if values.get(key) is not None:

@@ -6,6 +6,7 @@
   commands.json                                  the same, for arrays with --each only
   scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"
+  shell.json                                     of `serried shell`: where it is, and how it ended
   link-commands.json                             how a job submits the next one (runs that go on in further jobs)
   links/TOKEN.json                               each further job: what submissions/1.json is to the first
   notices/EVENT, notices.log                     which notices were sent (runs with `notify`), and what came of it
@@ -108,6 +109,7 @@ class RunDirectory(ElementDirectory):
         self.commands = path / "commands.json"
         self.source = path / "source"
         self.claims = path / "claims"
+        self.shell = path / "shell.json"
         self.link_commands = path / "link-commands.json"
         self.links = path / "links"
         self.elements = path / "elements"

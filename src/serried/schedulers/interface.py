@@ -68,6 +68,19 @@ class Scheduler(Protocol):
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
         """What a job of `plan` needs to submit the next one; `environment` is what the first is submitted with."""
 
+    def interactive(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
+    ) -> Submission:
+        """The command that runs `plan`'s job.sh on the first node of an allocation, on our own terminal. Pure.
+
+        `now` is to fail at once where nothing is free, as far as the scheduler can be asked that.
+
+        Raises UsageError where it cannot be without a terminal.
+        """
+
+    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
+        """The command that runs `words` on a node of a job or element that runs, on our own terminal. Pure."""
+
     def submit(self, submission: Submission) -> str:
         """Hand it over; return the job id.
 

@@ -13,7 +13,7 @@ said=$(mktemp)
 unable() {
   local words
   words=$(grep . "$said" | head -n 3 | paste -sd ' ')
-  "${agent[@]}" unable "${who[@]}" --problem "$1${words:+: $words}"
+  "${agent[@]}" TELL --problem "$1${words:+: $words}"
   exit
 }
 """
@@ -47,10 +47,13 @@ serried_go_on ok
 """)
 
 
-def activate(plan: Plan) -> str:
-    """The part of job.sh that makes the environment active; empty where it is the inherited one."""
+def activate(plan: Plan, tell: str = 'unable "${who[@]}"') -> str:
+    """The part of job.sh that makes the environment active; empty where it is the inherited one.
+
+    `tell` is the agent's role that hears why it cannot be.
+    """
     lines = activation.lines(plan.environment)
-    return f'{ACTIVATE}{lines}rm -f "$said"\n' if lines else ""
+    return f'{ACTIVATE.replace("TELL", tell)}{lines}rm -f "$said"\n' if lines else ""
 
 
 def render_setup(plan: Plan) -> str | None:

@@ -25,7 +25,7 @@ class Fragment:
 SLURM = Fragment(
     cleanup="""
 # What the submitting shell said to sbatch or srun must not change the steps of this job.
-for name in ${!SBATCH_@} ${!SRUN_@} SLURM_EXPORT_ENV; do unset "$name"; done
+for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
 """,
     job='"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}"',
     element='"$SLURM_ARRAY_TASK_ID"',
@@ -56,10 +56,8 @@ run_again() {
 
 PBS_PROGRAMS = "PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin\n"
 
-PBS = Fragment(
-    cleanup="""
-exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
-
+PBS_ENVIRONMENT = (
+    """
 # PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
 private=$2 # job.sh TOKEN FILE
 [[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
@@ -73,7 +71,14 @@ while IFS= read -r -d '' entry; do
   esac
 done <"$private"
 """
-    + PBS_PROGRAMS,
+    + PBS_PROGRAMS
+)
+
+PBS = Fragment(
+    cleanup="""
+exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
+"""
+    + PBS_ENVIRONMENT,
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
     element='"${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}"',
     head_options='--hosts "$(awk \'!seen[$0]++\' "$PBS_NODEFILE" | paste -sd, -)" '
@@ -105,3 +110,6 @@ INSIDE: Mapping[str, Fragment] = {
     ),
 }
 """In the foreground of somebody's job: nothing is queued, but nodes and their launcher are the scheduler's."""
+
+INTERACTIVE: Mapping[str, str] = {"slurm": SLURM.cleanup, "pbs": PBS_ENVIRONMENT, "local": ""}
+"""What comes before a shell: only the cleanup."""

@@ -9,19 +9,11 @@ from string import Template
 from serried.contract.files import MODES
 from serried.plan import Plan
 from serried.script.environment import activate
-from serried.script.fragments import FRAGMENTS, INSIDE
+from serried.script.fragments import FRAGMENTS, INSIDE, INTERACTIVE
 from serried.script.launcher import launcher
 
-BODY = Template("""\
-#!/bin/bash
-# $command
-#
-# Run $run, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
-# starts one agent per node, waits for them, has them say how it ended, and does as they say.
-# shellcheck disable=SC2016 # a run directory may be called anything
-
+BEGINNING = Template("""\
 umask $umask
-token=$${1:?usage: job.sh TOKEN}
 export SERRIED_RUN_DIR=$directory
 cd -- "$$SERRIED_RUN_DIR" || exit 70
 $cleanup
@@ -33,7 +25,18 @@ if [[ -z $$python ]]; then
   exit 70
 fi
 agent=("$$python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
-who=("$$token" --job $job$element)
+""")
+
+BODY = Template("""\
+#!/bin/bash
+# $command
+#
+# Run $run, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
+# starts one agent per node, waits for them, has them say how it ended, and does as they say.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+token=$${1:?usage: job.sh TOKEN}
+${beginning}who=("$$token" --job $job$element)
 $functions
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
 head=''
@@ -64,24 +67,28 @@ esac
 """)
 
 
+SHELL = Template("""\
+#!/bin/bash
+# $command
+#
+# An interactive job, $run, written by Serried. plan.json beside this file says what it is.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+${beginning}${environment}exec "$${agent[@]}" shell
+""")
+
+
 def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
     """job.sh for `plan`, submitted by `command`. `python` runs the agent where a node has none of its own.
 
     Raises ValueError where a path or a word of `command` holds a newline: no comment could carry it.
     """
-    text = shlex.join(command) or "bash job.sh TOKEN"
-    if "\n" in text + plan.directory:
-        raise ValueError("job.sh cannot say a path with a newline")
     fragment = INSIDE[plan.site.inside] if plan.site.inside else FRAGMENTS[plan.site.scheduler]
-    candidates = [plan.site.python] if plan.site.python else ["/usr/bin/python3", "python3", python]
     start = launcher(plan)
     return BODY.substitute(
-        command=text,
+        command=_comment(plan, command),
         run=plan.run,
-        umask=f"{MODES[plan.share].umask:03o}",
-        directory=shlex.quote(plan.directory),
-        cleanup=fragment.cleanup,
-        pythons=shlex.join(dict.fromkeys(candidates)),
+        beginning=_beginning(plan, fragment.cleanup, python),
         job=fragment.job,
         element=f" --element {fragment.element}" if plan.array else "",
         functions=fragment.functions,
@@ -90,3 +97,37 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         head_options=f" {fragment.head_options}" if fragment.head_options else "",
         launcher=f"{start} " if start else "",
     )
+
+
+def render_shell(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
+    """The same for an interactive job: everything up to the agents, and then a shell. Raises ValueError."""
+    return SHELL.substitute(
+        command=_comment(plan, command),
+        run=plan.run,
+        beginning=_beginning(plan, INTERACTIVE[plan.site.scheduler], python),
+        environment=activate(plan, "shell"),
+    )
+
+
+def render_join(plan: Plan, attempt: int, element: int | None, *, python: str) -> str:
+    """Lines for `bash -c` on a node where `plan` runs, with a command as arguments or none: a shell beside it."""
+    which = f"--join {attempt}" + ("" if element is None else f" --element {element}")
+    environment = activate(plan, f"shell {which}")
+    return f'{_beginning(plan, "", python)}{environment}exec "${{agent[@]}}" shell {which} -- "$@"\n'
+
+
+def _beginning(plan: Plan, cleanup: str, python: str) -> str:
+    candidates = [plan.site.python] if plan.site.python else ["/usr/bin/python3", "python3", python]
+    return BEGINNING.substitute(
+        umask=f"{MODES[plan.share].umask:03o}",
+        directory=shlex.quote(plan.directory),
+        cleanup=cleanup,
+        pythons=shlex.join(dict.fromkeys(candidates)),
+    )
+
+
+def _comment(plan: Plan, command: Sequence[str]) -> str:
+    text = shlex.join(command) or "bash job.sh TOKEN"
+    if "\n" in text + plan.directory:
+        raise ValueError("job.sh cannot say a path with a newline")
+    return text

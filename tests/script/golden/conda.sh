@@ -5,13 +5,13 @@
 # starts one agent per node, waits for them, has them say how it ended, and does as they say.
 # shellcheck disable=SC2016 # a run directory may be called anything
 
-umask 077
 token=${1:?usage: job.sh TOKEN}
+umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
 # What the submitting shell said to sbatch or srun must not change the steps of this job.
-for name in ${!SBATCH_@} ${!SRUN_@} SLURM_EXPORT_ENV; do unset "$name"; done
+for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
 
 for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
   "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break

@@ -5,8 +5,8 @@
 # starts one agent per node, waits for them, has them say how it ended, and does as they say.
 # shellcheck disable=SC2016 # a run directory may be called anything
 
-umask 077
 token=${1:?usage: job.sh TOKEN}
+umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 

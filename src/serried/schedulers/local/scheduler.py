@@ -63,6 +63,21 @@ class Local:
             environment={VISIBLE: os.environ.get(VISIBLE)},
         )
 
+    def interactive(
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        now: bool,  # noqa: ARG002 - it never waits
+        has_terminal: bool,  # noqa: ARG002 - it has ours
+    ) -> Submission:
+        """It takes no slots: who sits in front of it is the queue."""
+        return Submission(("/bin/bash", f"{plan.directory}/job.sh", token), scrub(environment))
+
+    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - here is all there is
+        return tuple(words)
+
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
         environment |= machine.settings()

@@ -55,13 +55,7 @@ def submission(
             "PBS lets no job wait for one element of an array",
             hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',
         )
-    if not plan.site.private:
-        raise UsageError(
-            f"PBS shows a job's variables to everybody, and `{plan.site.name}` does not say where else they may go",
-            hint=f'in `[clusters.{plan.site.name}]`: private = "~/.local/state/serried/private"',
-        )
-    # One file for all jobs of the run: they get the same environment.
-    handover = Path(plan.site.private) / plan.run
+    handover = _handover(plan)
     words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
     waits = ("-W", f"depend=afterany:{after}") if after else ()
     argv = ("qsub", "-f", *_options(plan, token, element), *waits, *plan.allocation.extra, "--", *words)
@@ -79,6 +73,36 @@ def commands(plan: Plan) -> Commands:
     )
 
 
+def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_terminal: bool) -> Submission:
+    """`qsub -I`. It knows no `now`: who asked for that looks how the job stands."""
+    if not has_terminal:
+        raise UsageError(
+            "PBS gives an interactive job to a terminal alone, and this is none",
+            hint="`serried submit -- COMMAND`, then `serried wait` and `serried logs`",
+        )
+    handover = _handover(plan)
+    allocation = plan.allocation
+    argv = (
+        *("qsub", "-I"),
+        *_pair("-N", job_name(plan.name, token)),
+        *_resources(plan, tasks=allocation.ranks),
+        *_queue(allocation),
+        *allocation.extra,
+        *("--", "/bin/bash", plan.directory + "/job.sh", token, str(handover)),
+    )
+    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+
+
+def _handover(plan: Plan) -> Path:
+    """One file for all jobs of the run: they get the same environment."""
+    if not plan.site.private:
+        raise UsageError(
+            f"PBS shows a job's variables to everybody, and `{plan.site.name}` does not say where else they may go",
+            hint=f'in `[clusters.{plan.site.name}]`: private = "~/.local/state/serried/private"',
+        )
+    return Path(plan.site.private) / plan.run
+
+
 def walltime(seconds: int) -> str:
     """PBS's spelling of a limit: `2:00:00`, `100:00:00`."""
     minutes, seconds = divmod(seconds, 60)
@@ -86,9 +110,9 @@ def walltime(seconds: int) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
-def chunk(allocation: Allocation) -> str:
+def chunk(allocation: Allocation, tasks: int = 1) -> str:
     """What each node has to give: `ncpus=8:mpiprocs=1:ngpus=2:mem=20480mb`. One process is started on it: the agent."""
-    parts = [f"ncpus={allocation.cpus}", "mpiprocs=1"]
+    parts = [f"ncpus={allocation.cpus}", f"mpiprocs={tasks}"]
     if allocation.gpus:
         parts.append(f"ngpus={allocation.gpus}")
     if allocation.gpu_type:
@@ -108,11 +132,18 @@ def _options(plan: Plan, token: str, element: str) -> list[str]:
         # PBS refuses an array that it could not start again; nothing else should start again by itself.
         *_pair("-r", "y" if _is_array(plan, element) else "n"),
         *_pair("-W", f"umask={MODES[plan.share].umask:03o}"),
-        *_pair("-l", f"select={allocation.nodes}:{chunk(allocation)}"),
-        *_pair("-l", f"place={_place(plan)}"),
-        *(_pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()),
+        *_resources(plan, tasks=1),
         *_queue(allocation),
         *_array(plan, element),
+    ]
+
+
+def _resources(plan: Plan, *, tasks: int) -> list[str]:
+    allocation = plan.allocation
+    return [
+        *_pair("-l", f"select={allocation.nodes}:{chunk(allocation, tasks)}"),
+        *_pair("-l", f"place={_place(plan)}"),
+        *(_pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 
@@ -51,6 +52,21 @@ class Pbs:
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - all is in the file
         return options.commands(plan)
+
+    def interactive(
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        now: bool,  # noqa: ARG002 - `qsub` cannot be asked that
+        has_terminal: bool,
+    ) -> Submission:
+        return options.interactive(plan, token, environment, has_terminal=has_terminal)
+
+    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - the host tells
+        # PBS starts nothing in a job from outside of it.
+        return ("ssh", *(("-t",) if has_terminal else ()), host, shlex.join(words))
 
     def submit(self, submission: Submission) -> str:
         if submission.handover is None:

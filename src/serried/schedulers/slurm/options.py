@@ -74,16 +74,25 @@ def _options(plan: Plan, token: str, element: str) -> list[str]:
         f"--chdir={plan.directory}",
         f"--output={_log_pattern(plan)}",
         "--open-mode=append",
-        f"--nodes={allocation.nodes}",
-        "--ntasks-per-node=1",
-        f"--cpus-per-task={allocation.cpus}",
-        *_memory(allocation),
-        *_gpus(allocation, plan.site.gpu_option),
-        *_time(plan),
-        *_queue(allocation),
+        *resources(plan, tasks=1),
+        *_warning(plan),
+        *queue(allocation),
         "--requeue" if plan.may_requeue else "--no-requeue",
         "--export=ALL",
         *_array(plan, element),
+    ]
+
+
+def resources(plan: Plan, *, tasks: int) -> list[str]:
+    """What each node has to give, to so many tasks."""
+    allocation = plan.allocation
+    return [
+        f"--nodes={allocation.nodes}",
+        f"--ntasks-per-node={tasks}",
+        f"--cpus-per-task={allocation.cpus // tasks}",
+        *_memory(allocation),
+        *_gpus(allocation, plan.site.gpu_option),
+        *([f"--time={walltime(allocation.time_seconds)}"] if allocation.time_seconds is not None else ()),
     ]
 
 
@@ -114,16 +123,12 @@ def _gpus(allocation: Allocation, option: str) -> list[str]:
     return [f"--gres=gpu:{kind}{allocation.gpus}"]
 
 
-def _time(plan: Plan) -> list[str]:
-    limit = plan.allocation.time_seconds
-    if limit is None:
-        return []
+def _warning(plan: Plan) -> list[str]:
     lead = min(plan.lead_seconds, LONGEST_LEAD)
-    warning = [f"--signal=B:USR1@{lead}"] if lead else []
-    return [f"--time={walltime(limit)}", *warning]
+    return [f"--signal=B:USR1@{lead}"] if lead else []
 
 
-def _queue(allocation: Allocation) -> list[str]:
+def queue(allocation: Allocation) -> list[str]:
     """Where it queues, and what it says about itself; only what was asked for."""
     asked = {
         "account": allocation.account,

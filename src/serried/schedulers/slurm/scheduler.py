@@ -21,7 +21,7 @@ from serried.schedulers.cache import Cache
 from serried.schedulers.calls import Calls
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
-from serried.schedulers.slurm import options, parse, reasons
+from serried.schedulers.slurm import interactive, options, parse, reasons
 from serried.schedulers.slurm.answers import Outcome, classify
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
@@ -48,6 +48,14 @@ class Slurm:
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
         return options.commands(plan, environment)
+
+    def interactive(
+        self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
+    ) -> Submission:
+        return interactive.submission(plan, token, environment, now=now, has_terminal=has_terminal)
+
+    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
+        return interactive.join(job, host, words, has_terminal=has_terminal)
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)

@@ -1,0 +1,99 @@
+"""`serried shell`: a shell, or one command, on nodes of a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried import config
+from serried.cli import asking, options, selecting
+from serried.errors import RunNotFoundError, UsageError, did_you_mean
+from serried.records.index import Selection
+from serried.records.waiting import statuses_of
+from serried.schedulers.inside import inside
+from serried.submission import interactive
+from serried.submission.prepare import prepare
+from serried.submission.request import Request, decide
+from serried.ui import console
+from serried.ui.plan_lines import plan_lines
+from serried.ui.text import pad, printable
+
+A_SHELL = ("bash",)
+"""What stands for the command where none is needed."""
+SHOWN = ("cluster", "each node", "ranks", "costs")
+"""Lines of the plan that say what one waits for."""
+
+
+@click.command(cls=asking.TakesCommand)
+@click.argument("what", metavar="[EXPERIMENT|RUN]", required=False, shell_complete=selecting.complete_runs)
+@options.resources
+@options.common
+@click.option("--now", is_flag=True, help="Fail at once if nothing that fits is free.")
+@click.option("--node", type=int, default=0, metavar="N", help="Of a run: which node, from 0 on.")
+@click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing.")
+def command(*, what: str | None, now: bool, node: int, dry_run: bool, **values: Any) -> None:
+    r"""Open a shell on a node, with all that an experiment would have there, or beside a run's ranks.
+
+    \b
+    serried shell train                      what the experiment asks for
+    serried shell --gpus 1 --time 30m        or what you ask for
+    serried shell --now --gpus 4             only if it is free
+    serried shell train -- python check.py   one command, its exit status
+    serried shell k3f9q2                     beside a run, on its first node
+    serried shell k3f9q2 --node 1 -- top     or on the next
+
+    It waits for the nodes, and says why. Inside, the environment is the experiment's, a script that
+    you start finds itself the only rank, and `serried run` uses all nodes.
+    """
+    words = tuple(click.get_current_context().meta.get(asking.COMMAND, ()))
+    run = _run(what)
+    if run is not None:
+        status = statuses_of([run])[0]
+        if dry_run:
+            console.out(shlex.join(interactive.joining(status, node, words, os.environ)[0]))
+            return
+        sys.exit(interactive.join(status, node, words, os.environ))
+    job = inside(os.environ)
+    if job is not None:
+        raise UsageError(f"this is job {job.job} already", hint="`serried run` uses all its nodes; `exit` leaves it")
+    asked = Request(
+        experiment=what,
+        command=None if what else A_SHELL,
+        overrides=options.overrides(values, values["settings"]),
+        cluster=values["cluster"],
+        name=values["name"] or f"{what or ''}-shell".strip("-"),
+    ).with_setting("project.snapshot", value=False)
+    decided = decide(asked, Path.cwd(), os.environ)
+    limit = dataclasses.replace(decided.plan.limit, restarts=0)
+    plan = dataclasses.replace(decided.plan, command=words, shell=False, limit=limit, after=())
+    plan = plan if what else dataclasses.replace(plan, experiment="shell")
+    made = interactive.prepared(prepare(plan, decided.resolved, os.environ), now=now)
+    if dry_run:
+        asking.dry_run(made, as_json=False)
+        return
+    for label, text in plan_lines(made.plan, made.survey, made.revision):
+        if label in SHOWN:
+            console.say(f"{console.style(pad(label, 9), 'quiet')}  {printable(text)}")
+    asking.say_about(made.notes, made.warnings)
+    sys.exit(interactive.open_shell(made, now=now, say=console.note))
+
+
+def _run(what: str | None) -> Selection | None:
+    """The run that the word means; None where it is an experiment's name, or is not said.
+
+    Raises UsageError where it is neither.
+    """
+    if what is None or what in config.catalogue(Path.cwd(), os.environ).experiments:
+        return None
+    try:
+        return selecting.select(what)
+    except RunNotFoundError as error:
+        known = config.catalogue(Path.cwd(), os.environ).experiments
+        hint = did_you_mean(what, known) or f"a command goes after `--`: serried shell -- {shlex.quote(what)}"
+        raise UsageError(f"`{what}` is neither an experiment nor a run", hint=hint) from error

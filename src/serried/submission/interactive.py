@@ -1,0 +1,204 @@
+"""`serried shell`: an allocation of one's own with a shell on its first node, or a shell beside the ranks of a run.
+
+It is no run: it has no record, and its directory goes with it unless something was written into that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from serried import inherit, schedulers, script, shell
+from serried.config.env_file import read_env_file
+from serried.contract import files, names
+from serried.contract.environment import scrub
+from serried.contract.files import MODES
+from serried.contract.layout import RunDirectory
+from serried.contract.links import job_of
+from serried.errors import SerriedError, UsageError
+from serried.records.run_status import RunStatus
+from serried.schedulers.interface import Job, Scheduler
+from serried.submission import directory
+from serried.submission.prepare import Prepared
+from serried.submission.root import plain_errors, probe
+
+PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
+"""After how many seconds the scheduler is asked again, the last one from then on."""
+END_SECONDS = 8.0
+"""How long a job that has ended may take to say so."""
+
+Say = Callable[[str], None]
+
+
+def prepared(made: Prepared, *, now: bool) -> Prepared:
+    """What `open_shell` runs, in place of what would be submitted. Raises UsageError where it cannot be."""
+    plan = made.plan
+    handover = schedulers.get(plan.site.scheduler).interactive(
+        plan, made.token, made.environment, now=now, has_terminal=_has_terminal()
+    )
+    if shell.which(handover.argv[0]) is None:
+        raise shell.missing_program(handover.argv[0])
+    text = script.render_shell(plan, python=sys.executable, command=handover.argv)
+    return dataclasses.replace(made, handover=handover, commands=None, script=text)
+
+
+def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
+    """Wait for the allocation and be in it; return the exit status of what ran there. `say` hears why it waits.
+
+    Raises SerriedError where nothing ever ran, and where the job ended around it.
+    """
+    plan, where = made.plan, RunDirectory(Path(made.plan.directory))
+    root = Path(plan.site.root)
+    probe(root, 0, MODES[plan.share].directory)
+    with plain_errors(root):
+        directory.make_run_directory(made, plan)
+    watch = _Watch(schedulers.get(plan.site.scheduler), made.token, now=now, say=say)
+    handover = made.handover
+    try:
+        if handover.handover is not None:
+            with plain_errors(handover.handover.parent):
+                files.make_directory(handover.handover.parent)
+                files.write_environment(handover.handover, handover.environment)
+        status = shell.foreground(
+            handover.argv,
+            env=handover.environment,
+            umask=handover.umask,
+            tick=watch.look,
+            on_interrupt=watch.note_interrupt,
+        )
+        return _outcome(status, where, watch)
+    finally:
+        files.forget_environment(plan.site.private, plan.run)
+        _tidy(where, say)
+
+
+class _Watch:
+    """Looks after a job that waits, until it runs."""
+
+    def __init__(self, scheduler: Scheduler, token: str, *, now: bool, say: Say) -> None:
+        self.now = now
+        self.is_interrupted = False
+        self._scheduler = scheduler
+        self._token = token
+        self._say = say
+        self._pauses = iter(PAUSES)
+        self._said = ""
+        self._id: str | None = None
+
+    def note_interrupt(self) -> None:
+        self.is_interrupted = True
+
+    def look(self) -> float | None:
+        """Say why it waits, where that is new; return after how long to look again."""
+        if self._scheduler.name == "local":
+            return None
+        pause = next(self._pauses, PAUSES[-1])
+        if pause != PAUSES[0]:
+            # Whoever waits will not be helped by hearing that the scheduler does not answer.
+            with contextlib.suppress(SerriedError):
+                job = self.job()
+                if job is not None and job.state != names.PENDING:
+                    return None
+                if job is not None:
+                    self._tell(job)
+        return pause
+
+    def job(self) -> Job | None:
+        """How it stands; None where the scheduler knows of none. Raises SchedulerUnreachable."""
+        self._id = self._id or self._scheduler.find(self._token)
+        found = self._scheduler.poll([self._id]) if self._id else {}
+        return next(iter(found.values()), None)
+
+    def final_state(self) -> str:
+        """How the job ended; UNKNOWN where nobody says so within seconds."""
+        state, deadline = names.UNKNOWN, time.monotonic() + END_SECONDS
+        while state not in names.ENDED and time.monotonic() < deadline:
+            with contextlib.suppress(SerriedError):
+                job = self.job()
+                state = job.state if job else state
+            time.sleep(0.5)
+        return state
+
+    def _tell(self, job: Job) -> None:
+        if self.now:
+            # `qsub` cannot be asked to fail at once; by now PBS has looked at it.
+            self._scheduler.cancel([job.id])
+        elif job.reason != self._said:
+            self._said = job.reason
+            self._say(f"job {job.id} waits: {self._scheduler.explain(job.reason)}")
+
+
+def _outcome(status: int, where: RunDirectory, watch: _Watch) -> int:
+    """What the agent wrote counts. It wrote nothing where nothing ran, and no end where the job ended around it."""
+    said = files.read_json(where.shell)
+    if said is not None and "exit_code" in said:
+        return int(said["exit_code"])
+    if said is None and (status == 0 or watch.is_interrupted):
+        return 130 if watch.is_interrupted else 0
+    if said is None and watch.now:
+        raise SerriedError("nothing that fits is free just now", hint="without `--now` it waits until there is")
+    if said is None:
+        raise SerriedError("there was no allocation", hint="what the scheduler said is above")
+    state = watch.final_state()
+    error = SerriedError(
+        f"the job ended around the shell on {said['host']}" + (f": {state}" if state in names.ENDED else ""),
+        hint="its time limit is what `--time` says" if state == names.TIMEOUT else None,
+    )
+    error.exit_code = names.EXIT_CODES.get(state, 1)
+    raise error
+
+
+def _tidy(where: RunDirectory, say: Say) -> None:
+    """Leave nothing, but what somebody wrote where results and checkpoints go."""
+    kept = [folder for folder in (where.results, where.checkpoints) if folder.is_dir() and any(folder.iterdir())]
+    if kept:
+        say(f"what was written is in {' and '.join(map(str, kept))}")
+        return
+    shutil.rmtree(where.path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        where.path.parent.rmdir()
+        where.path.parent.parent.rmdir()
+
+
+def join(status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """A shell, or `words`, on node `node` of a run that runs; return its exit status. Raises UsageError."""
+    argv, environment = joining(status, node, words, environ)
+    return shell.foreground(argv, env=environment)
+
+
+def joining(
+    status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The command that does it, and its environment. Raises UsageError where it cannot be."""
+    plan = status.record.plan
+    if status.state != names.RUNNING or status.job is None or not status.attempt:
+        hint = "`serried shell EXPERIMENT` opens one of its own"
+        raise UsageError(f"run `{status.id}` does not run: it is {status.state}", hint=hint)
+    if plan.site.inside:
+        raise UsageError(
+            f"run `{status.id}` runs in a job that Serried did not submit",
+            hint=f"in that job: `serried run` again, or {plan.site.inside}'s own way to a node",
+        )
+    if not 0 <= node < len(status.node_names):
+        listed = ", ".join(status.node_names)
+        raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0 on: {listed}" if listed else None)
+    path = plan.environment.env_file_path
+    environment = inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+    text = script.render_join(plan, status.attempt, status.element, python=sys.executable)
+    scheduler = schedulers.get(plan.site.scheduler)
+    argv = scheduler.join(
+        job_of(status.job, status.element),
+        status.node_names[node],
+        ("/bin/bash", "-c", text, "serried", *words),
+        has_terminal=_has_terminal(),
+    )
+    return argv, scrub(environment)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,0 +1,33 @@
+#!/bin/bash
+# sbatch '--comment=a b' job.sh
+#
+# An interactive job, k3f9q2, written by Serried. plan.json beside this file says what it is.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+umask 077
+export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
+cd -- "$SERRIED_RUN_DIR" || exit 70
+
+# PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
+private=$2 # job.sh TOKEN FILE
+[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
+while IFS= read -r -d '' entry; do
+  name=${entry%%=*}
+  case $name in
+    BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
+    *[!A-Za-z0-9_]*) ;; # no name that a shell could export
+    TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
+    *) export "${entry?}" ;;
+  esac
+done <"$private"
+PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
+
+for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+done
+if [[ -z $python ]]; then
+  echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
+  exit 70
+fi
+agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+exec "${agent[@]}" shell

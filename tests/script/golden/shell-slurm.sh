@@ -1,0 +1,22 @@
+#!/bin/bash
+# sbatch '--comment=a b' job.sh
+#
+# An interactive job, k3f9q2, written by Serried. plan.json beside this file says what it is.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+umask 077
+export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
+cd -- "$SERRIED_RUN_DIR" || exit 70
+
+# What the submitting shell said to sbatch or srun must not change the steps of this job.
+for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
+
+for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+done
+if [[ -z $python ]]; then
+  echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
+  exit 70
+fi
+agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+exec "${agent[@]}" shell
