@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import List
+
+ROLES = {
+    "head": "beginning",
+    "node": "joining",
+    "rank": "rank",
+    "unable": "unable",
+    "finish": "finish",
+    "image": "imagecopy",
+    "link": "chain",
+    "tell": "hooks",
+    "shell": "interactive",
+    "sweep": "sweep",
+}
+"""And the module of each."""
 
 
 def main(arguments: List[str]) -> int:
     role, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    if role == "node":
-        from serried.agent import joining as chosen
-    elif role == "head":
-        from serried.agent import beginning as chosen  # type: ignore[no-redef]
-    elif role == "rank":
-        from serried.agent import rank as chosen  # type: ignore[no-redef]
-    elif role == "finish":
-        from serried.agent import finish as chosen  # type: ignore[no-redef]
-    elif role == "unable":
-        from serried.agent import unable as chosen  # type: ignore[no-redef]
-    elif role == "sweep":
-        from serried.agent import sweep as chosen  # type: ignore[no-redef]
-    elif role == "link":
-        from serried.agent import chain as chosen  # type: ignore[no-redef]
-    elif role == "image":
-        from serried.agent import imagecopy as chosen  # type: ignore[no-redef]
-    elif role == "tell":
-        from serried.agent import hooks as chosen  # type: ignore[no-redef]
-    elif role == "shell":
-        from serried.agent import interactive as chosen  # type: ignore[no-redef]
-    else:
-        known = "head, node, rank, unable, finish, image, link, tell, shell and sweep"
-        print(f"serried agent: no role `{role}`; there are {known}", file=sys.stderr)
+    if role not in ROLES:
+        print(f"serried agent: no role `{role}`; there are {', '.join(ROLES)}", file=sys.stderr)
         return 2
-    return chosen.main(rest)
+    status: int = importlib.import_module(f"serried.agent.{ROLES[role]}").main(rest)
+    return status
 
 
 if __name__ == "__main__":
