@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from serried.records import status as standing
 from serried.schedulers.interface import Job
 from standing import stand, the
 
@@ -58,6 +61,22 @@ def test_another_clusters_job_of_the_same_id_says_nothing_of_a_run(make, slurm):
     assert found[0].to_json()["message"] == (
         "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
     )
+
+
+def test_a_cluster_of_another_name_is_not_asked_for_a_job(make, slurm, monkeypatch):
+    """Jobs that it has forgotten would seem lost, as it never had them."""
+    run = make()
+    (submission,) = run.record.submissions
+    run.record.write_submission(dataclasses.replace(submission, site="fir"))
+    monkeypatch.setattr(standing, "_site_here", lambda _scheduler: "narval")
+
+    found = the(slurm, run)
+
+    assert (found.state, found.has_ended, found.is_elsewhere, slurm.polls) == ("UNKNOWN", False, True, [])
+    assert found.verdict.message == "it was submitted to cluster `fir`, and another scheduler answers here"
+    monkeypatch.setattr(standing, "_site_here", lambda _scheduler: "fir")
+    slurm.tell(Job("123", None, "PENDING"))
+    assert (the(slurm, run).state, the(slurm, run).is_elsewhere) == ("PENDING", False)
 
 
 def test_a_job_by_a_name_of_the_run_is_its_own(make, slurm):

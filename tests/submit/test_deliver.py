@@ -163,3 +163,18 @@ def test_the_lines_of_each_are_commands_enough_for_an_experiment_without_one(ask
     prepared = ask(command=None, experiment="lines", each=project / "commands.txt")
 
     assert prepared.each == (("echo", "one"), ("echo", "two"))
+
+
+@pytest.mark.parametrize(
+    ("site", "hint"),
+    [
+        ({"contact": "help@oak", "docs": "https://oak"}, "ask help@oak, or see https://oak"),
+        ({"docs": "https://oak"}, "see https://oak"),
+        ({}, None),
+    ],
+)
+def test_who_can_help_is_named_where_the_scheduler_refuses(ask, scheduler, site, hint):
+    scheduler.accepts, scheduler.raises = False, SubmissionRefused("Slurm refused the job", details="Invalid account")
+    with pytest.raises(SubmissionRefused) as caught:
+        deliver(ask(overrides={f"clusters.local.{key}": value for key, value in site.items()}))
+    assert (caught.value.hint, caught.value.details) == (hint, "Invalid account")

@@ -7,6 +7,7 @@ import pytest
 from serried.contract import files
 from serried.contract.names import WITHDRAWN
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
+from serried.records import status
 from serried.records.index import records
 from serried.submission.deliver import deliver
 from serried.submission.reconcile import forget, reconcile
@@ -53,6 +54,15 @@ def test_a_job_that_has_claimed_its_run_is_adopted_without_asking_anybody(killed
     files.claim(killed.where.claim(token(killed)), "18")
     assert reconcile(killed)
     assert stands(killed) == ("submitted", "18")
+
+
+def test_a_cluster_of_another_name_cannot_say_that_a_job_is_not_there(uncertain, scheduler, monkeypatch):
+    uncertain.write_submission(dataclasses.replace(uncertain.submissions[0], site="fir", missed=time.time() - 9999))
+    monkeypatch.setattr(status, "_site_here", lambda _scheduler: "narval")
+    scheduler.find_raises = AssertionError("asked")
+    assert not reconcile(uncertain)
+    assert (stands(uncertain)[0], uncertain.submissions[0].message) == ("uncertain", "it went to cluster `fir`")
+    assert not uncertain.where.claim(token(uncertain)).exists()
 
 
 def test_a_command_still_at_work_is_left_alone(killed, scheduler):

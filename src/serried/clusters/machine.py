@@ -123,6 +123,13 @@ def slurm(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     return slurm_says.partitions(_kept(slurm_says.SINFO, environ, command))
 
 
+def site(scheduler: str, environ: Mapping[str, str], command: Command = run) -> str:
+    """What the scheduler here calls itself, where its job ids do not say so: ClusterName of Slurm. Empty: unknown."""
+    if scheduler != "slurm" or not has_slurm(environ):
+        return ""
+    return slurm_says.cluster_name(_kept(slurm_says.CONFIG, environ, command)) or ""
+
+
 def pbs(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     """What PBS says of its queues and nodes, as a profile's table; empty when it does not answer."""
     queues = _kept(pbs_says.QUEUES, environ, command)

@@ -108,6 +108,8 @@ class Submission:
     message: str | None = None
     by_host: str = ""
     """Where `by_pid` means something."""
+    site: str = ""
+    """What the scheduler calls itself, where job ids alone do not say whose they are: Slurm's ClusterName."""
     moved: bool = False
     """Its first attempt is here: the job before it was too early for a run that comes after others."""
     missed: float | None = None

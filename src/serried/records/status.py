@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from serried.clusters import machine
 from serried.contract import names
 from serried.contract.files import read_json
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.records import arrays, ends, seen
 from serried.records.arrays import Answer
-from serried.records.documents import RecordUnreadable
+from serried.records.documents import RecordUnreadable, Submission
 from serried.records.evidence import Evidence, before_the_scheduler, gather
 from serried.records.moments import seconds_of
 from serried.records.record import Record
@@ -21,7 +24,7 @@ from serried.records.run_status import RunStatus
 from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Verdict, judge
 from serried.schedulers.interface import Job, Scheduler
 
-_ELSEWHERE = (
+_OF_ANOTHER_NAME = (
     "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
 )
 
@@ -35,7 +38,7 @@ def statuses(
     moment = time.time() if now is None else now
     looks = [_look(record) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
-    answers = _ask(open_, scheduler_for or registered)
+    answers = _ask([look for look in open_ if not _went_elsewhere(look)], scheduler_for or registered)
     return [look if isinstance(look, RunStatus) else _conclude(look, answers, moment) for look in looks]
 
 
@@ -83,13 +86,36 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> 
         state = RunStatus(evidence.record, evidence.summary, verdict)
         return ends.keep(state, evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
-    is_elsewhere = answer is not None and _is_of_another_cluster(evidence, answer)
+    elsewhere = _elsewhere(evidence, answer)
     stand = _array if evidence.indices else _single
-    state = stand(evidence, None if is_elsewhere else answer, now)
-    if is_elsewhere:
-        told = state.verdict if state.has_ended else dataclasses.replace(state.verdict, message=_ELSEWHERE)
+    state = stand(evidence, None if elsewhere else answer, now)
+    if elsewhere:
+        told = state.verdict if state.has_ended else dataclasses.replace(state.verdict, message=elsewhere)
         state = dataclasses.replace(state, verdict=told, is_elsewhere=True)
     return ends.keep(state, evidence, now)
+
+
+def _elsewhere(evidence: Evidence, answer: Answer) -> str:
+    """Why the scheduler that answers here cannot speak of the run; empty where it can."""
+    if _went_elsewhere(evidence) and evidence.submission:
+        return f"it was submitted to cluster `{evidence.submission.site}`, and another scheduler answers here"
+    return _OF_ANOTHER_NAME if answer is not None and _is_of_another_cluster(evidence, answer) else ""
+
+
+def _went_elsewhere(evidence: Evidence) -> bool:
+    return evidence.submission is not None and is_elsewhere(evidence.submission)
+
+
+def is_elsewhere(submission: Submission) -> bool:
+    """Whether it went to a scheduler that calls itself otherwise than the one here: ids there mean nothing here."""
+    here = _site_here(submission.scheduler) if submission.site else ""
+    return bool(here) and here != submission.site
+
+
+@functools.cache
+def _site_here(scheduler: str) -> str:
+    """Asked once, however many runs are open: a controller that is away would be waited for each time."""
+    return machine.site(scheduler, os.environ)
 
 
 def _is_of_another_cluster(evidence: Evidence, answer: Mapping[tuple[str, int | None], Job]) -> bool:

@@ -149,7 +149,7 @@ def _cancel(status: RunStatus, jobs: Sequence[str]) -> None:
         return
     if status.is_elsewhere:
         raise SchedulerUnreachable(
-            f"the scheduler that answers here has another job as {jobs[0]}; nothing was cancelled",
+            f"the scheduler that answers here is not the one that has job {jobs[0]}; nothing was cancelled",
             hint=f"run `{status.id}` was submitted to another cluster: stop it from there",
         )
     registered(status.summary.scheduler).cancel(jobs)

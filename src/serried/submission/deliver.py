@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from serried import schedulers, snapshot
+from serried.clusters import machine
 from serried.contract.files import MODES
 from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
@@ -106,6 +107,7 @@ def intent(token: str, plan: Plan) -> Submission:
         at=iso(time.time()),
         by_pid=os.getpid(),
         by_host=os.uname().nodename,
+        site=machine.site(plan.site.scheduler, os.environ),
     )
 
 

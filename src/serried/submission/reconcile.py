@@ -21,6 +21,7 @@ from serried.records.documents import OPEN, RecordUnreadable, Submission
 from serried.records.evidence import is_at_work
 from serried.records.moments import seconds_of
 from serried.records.record import Record
+from serried.records.status import is_elsewhere
 
 PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""
@@ -80,6 +81,8 @@ def _find_out(record: Record, submission: Submission, now: float) -> Submission:
     """The submission as it is known to stand at `now`."""
     since = seconds_of(submission.at)
     owner = _owner(record, submission)
+    if owner is None and is_elsewhere(submission):
+        return dataclasses.replace(submission, state="uncertain", message=f"it went to cluster `{submission.site}`")
     if owner is None:
         try:
             owner = schedulers.get(submission.scheduler).find(submission.token, since)
