@@ -83,6 +83,46 @@ def test_a_wrong_pair_is_refused_with_the_reason(planned, settings, command, mes
     assert refusal.value.message == message
 
 
+TYPED = [
+    ("torchrun train.py --lr 1", "python train.py --lr 1"),
+    ("/opt/venv/bin/torchrun -m package.train", "/opt/venv/bin/python -m package.train"),
+    ("torchrun --no_python ./train.sh 1", "./train.sh 1"),
+    ("python3 -m torch.distributed.run --module package", "python3 -m package"),
+    ("python3 -m torch.distributed.launch --use_env train.py", "python3 train.py"),
+    ("python3 -m torch.distributed.launch train.py -x", "python3 train.py --local-rank={local_rank} -x"),
+    ("python3 -m torch.distributed.launch -m train -x", "python3 -m train --local-rank={local_rank} -x"),
+    ("python train.py torchrun", "python train.py torchrun"),
+]
+
+
+@pytest.mark.parametrize(("command", "rank"), TYPED)
+def test_a_torchrun_that_was_typed_is_the_launcher_and_not_what_a_rank_runs(planned, command, rank):
+    assert planned(command, launch__kind="torchrun").command == tuple(rank.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--nproc_per_node=2", "`resources.ranks` says how many ranks there are on each node"),
+        ("--nnodes", "`resources.nodes` says how many nodes there are"),
+        ("--rdzv-backend=c10d", "leave it out: Serried knows the nodes and keeps a port for them"),
+        ("--max-restarts=3", "`launch.max_restarts` says how often it may"),
+        ("--log-dir=logs", "further options of torchrun's go into `launch.options`"),
+    ],
+)
+def test_options_of_a_typed_torchrun_are_refused_with_the_key_to_set(planned, option, hint):
+    with pytest.raises(UsageError) as refusal:
+        planned(f"torchrun {option} train.py", launch__kind="torchrun")
+    told = (refusal.value.message, refusal.value.hint)
+    assert told == (f"`{option}` in the command is an option of torchrun's, which Serried starts", hint)
+
+
+def test_srun_needs_slurm(planned):
+    with pytest.raises(UsageError) as refusal:
+        planned("python train.py", "local", launch__kind="srun")
+    assert refusal.value.message == '`launch.kind = "srun"` needs Slurm, and this machine has none'
+
+
 @pytest.mark.parametrize("command", ["torchrun --standalone --nproc-per-node=4 train.py", "accelerate launch train.py"])
 def test_what_starts_its_own_ranks_may_be_started_once(planned, command):
     assert planned(command, resources__gpus=4, launch__kind="single").command == tuple(command.split())

@@ -11,6 +11,7 @@ from serried.config.environment_kinds import is_source
 from serried.errors import UsageError
 from serried.plan.chain import Chain, chain
 from serried.plan.launch import launch as launch_of
+from serried.plan.launch import words as launch_words
 from serried.plan.model import Plan
 from serried.plan.parts import Array, Build, Container, Environment, Limit, Notify, Site, Source
 from serried.resources import allocate, left_out
@@ -39,7 +40,7 @@ def plan(
         project=project.name,
         experiment=experiment.name,
         created=created,
-        command=experiment.command,
+        command=launch_words(experiment),
         shell=experiment.shell,
         seed=experiment.seed,
         debug=experiment.debug,

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from serried.errors import UsageError
+from serried.plan import typed
 from serried.plan.parts import Launch
 from serried.resources import Allocation
 
@@ -24,6 +25,12 @@ MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
+
+
+def words(experiment: config.Experiment) -> tuple[str, ...]:
+    """What one rank runs: the command, without the launcher that it may have been typed with. Raises UsageError."""
+    is_typed = experiment.launch.kind == "torchrun" and not experiment.shell and experiment.command
+    return typed.torchrun(experiment.command) if is_typed else experiment.command
 
 
 def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:

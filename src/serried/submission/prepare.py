@@ -20,7 +20,7 @@ from serried.environments import containers, trial
 from serried.environments.building import Observe
 from serried.environments.choice import choose
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Plan
+from serried.plan import Plan, typed
 from serried.records.record import Record
 from serried.schedulers.interface import Submission
 from serried.snapshot import Revision, Survey
@@ -87,7 +87,12 @@ def prepare(
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
-    warnings = (*resolved.warnings, *said, *(surveyed.warnings if surveyed else ()))
+    warnings = (
+        *resolved.warnings,
+        *typed.warnings(resolved.experiment.command),
+        *said,
+        *(surveyed.warnings if surveyed else ()),
+    )
     made = _prepared(plan, environment, each, warnings, jobs)
     return dataclasses.replace(made, notes=resolved.notes, survey=surveyed, revision=snapshot.read_revision(project))
 

@@ -123,6 +123,7 @@ def _ranks(plan: Plan) -> str:
     star = "*" if "resources.nodes" in plan.defaults else ""
     gpus = plan.allocation.gpus // plan.allocation.ranks
     share = f", {gpus} GPUs for each" if gpus > 1 else ""
+    share += f", by {plan.launch.kind}" if plan.launch.kind not in ("agent", "single") else ""
     if plan.allocation.nodes == 1:
         return f"{_count(plan.allocation.ranks, 'rank')} on {nodes}{star}{share}"
     return f"{nodes}{star}, {_count(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all{share}"
