@@ -123,3 +123,14 @@ def test_what_cannot_be_is_an_error():
     with pytest.raises(UsageError):
         serried.submit("python train.py", nodes=0, cluster="local")
     assert serried.runs() == []
+
+
+def test_a_run_comes_after_others():
+    first = serried.submit([sys.executable, "train.py"], ranks=1, cluster="local")
+    second = serried.submit([sys.executable, "train.py", "late"], ranks=1, cluster="local", after=first)
+    third = serried.submit([sys.executable, "train.py"], ranks=1, cluster="local", after=[f"{first.id}:any", second])
+
+    assert [run.wait(timeout=60) for run in (third, second, first)] == ["COMPLETED"] * 3
+    assert third.to_json()["after"] == [f"{first.id}:any", second.id]
+    with pytest.raises(UsageError, match=f"run `{first.id}` .* has ended COMPLETED"):
+        serried.submit([sys.executable, "train.py"], ranks=1, cluster="local", after=f"{first.id}:notok")

@@ -23,7 +23,7 @@ command = ["{python}", "long.py"]
 restarts = 2
 continue = "successor"
 [experiments.use]
-command = "echo used"
+command = "cat {{after}}/results/made"
 after = "long"
 [experiments.tidy]
 command = "echo tidied"
@@ -39,6 +39,7 @@ import os, time
 from pathlib import Path
 checkpoint = Path(os.environ["SERRIED_CHECKPOINT_DIR"], "made")
 if checkpoint.exists():
+    Path(os.environ["SERRIED_RESULTS_DIR"], "made").write_text("by long\\n")
     raise SystemExit(0)
 while not Path(os.environ["SERRIED_STOP_FILE"]).exists():
     time.sleep(0.05)
@@ -94,7 +95,7 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
         "after all": "COMPLETED",
     }, ends
     assert (ends["long"]["attempt"], ends["use"]["attempt"]) == (2, 1)
-    assert (said(folders[runs["use"]]), said(folders[after_all])) == ("used\n", "here\n")
+    assert (said(folders[runs["use"]]), said(folders[after_all])) == ("by long\n", "here\n")
     for run, other, to_be in ((runs["tidy"], runs["long"], "has completed"), (after_slow, slow, "ended CANCELLED")):
         end = place.show(run)
         success = "failure" if to_be == "has completed" else "success"

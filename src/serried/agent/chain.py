@@ -23,6 +23,7 @@ SUBMIT_SECONDS = 120
 AWAY_SECONDS = 600.0
 """How long the next job is kept back while the scheduler does not answer."""
 BETWEEN_SECONDS = 3.0
+FAREWELL_SECONDS = 0.2
 SETTLE_SECONDS = 15.0
 """How long the end of an attempt waits to hear whether the next job was taken."""
 
@@ -136,8 +137,12 @@ def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
         env=environment,
         start_new_session=True,
     )
-    said, complaint = [pipe.read() if pipe else b"" for pipe in (process.stdout, process.stderr)]
+    said, complaint = [pipe.read() for pipe in (process.stdout, process.stderr) if pipe]
     signal.alarm(0)
+    for pipe in filter(None, (process.stdout, process.stderr)):
+        pipe.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(FAREWELL_SECONDS)
     return said.decode("utf-8", "replace"), complaint.decode("utf-8", "replace")
 
 

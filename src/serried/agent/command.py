@@ -114,6 +114,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "results": str(work.place.results),
         "checkpoints": str(work.place.checkpoints),
         "resume": os.environ.get(names.RESUME, ""),
+        "after": next(iter(work.after), ""),
         "seed": str(work.seed),
         "element": "" if work.element is None else str(work.element),
         "run": str(work.plan["run"]),
@@ -198,6 +199,8 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
         own[names.SMOKE] = str(work.plan["smoke"])
     if work.resume_from is not None:
         own[names.RESUME_FROM] = work.resume_from
+    if work.after:
+        own[names.AFTER] = "\n".join(work.after)
     if place.deadline:
         own[names.DEADLINE] = str(int(place.deadline))
     return own

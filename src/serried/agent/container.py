@@ -148,7 +148,15 @@ class Container:
         linked = [os.path.realpath(project / name) for name in work.plan["source"]["links"]]
         resume = os.environ.get("SERRIED_RESUME") or work.resume_from or ""
         disk = os.path.expandvars(work.plan["site"]["local_disk"] or "")
-        wanted = [str(work.run.path), str(project), str(self._private), *linked, disk, os.path.dirname(resume)]  # noqa: PTH120
+        wanted = [
+            str(work.run.path),
+            str(project),
+            str(self._private),
+            *linked,
+            disk,
+            *work.after,
+            os.path.dirname(resume),  # noqa: PTH120
+        ]
         return [path for path in wanted if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
 
 

@@ -126,6 +126,12 @@ class Work:
         return str(paths[array["indices"].index(self.element) if array and len(paths) > 1 else 0]) or None
 
     @property
+    def after(self) -> List[str]:
+        """The directories of the runs, or elements, that this one comes after."""
+        told = self.plan.get("after") or []
+        return [str(RunDirectory(Path(after["directory"])).element(after["element"]).path) for after in told]
+
+    @property
     def newest_checkpoint(self) -> str:
         """What this attempt goes on from: the run's own newest, else what it was told, else nothing."""
         own = checkpoints.newest(self.place.checkpoints)

@@ -100,9 +100,10 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
     try:
         for one in prepared:
             records.append(deliver(behind(one, {record.id: _jobs(record) for record in records})))
-    except SerriedError as error:
+    except (SerriedError, KeyboardInterrupt) as error:
         if records:
             _say(records, prepared, as_json=as_json)
+        if records and isinstance(error, SerriedError):
             there = " ".join(record.id for record in records)
             error.message = f"`{prepared[len(records)].plan.name}` was not submitted: {error.message}"
             error.hint = f"{error.hint or 'those before it are there'}; `serried stop {there}` takes back what is there"

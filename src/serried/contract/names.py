@@ -27,6 +27,7 @@ RESUME_FROM = "SERRIED_RESUME_FROM"
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
 SMOKE = "SERRIED_SMOKE"  # this is a smoke test: after how many steps to save, load and leave
+AFTER = "SERRIED_AFTER"  # the directories of the runs that this one comes after, one a line
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 REHEARSAL = "SERRIED_REHEARSAL"  # JSON: the steps, one for each attempt, at which a rehearsal's ranks wait to be asked
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks should save and leave
@@ -34,7 +35,7 @@ UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not s
 
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, CONFIG, SMOKE, DEADLINE, REHEARSAL, STOP_FILE}
+    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, AFTER, CONFIG, SMOKE, DEADLINE, REHEARSAL, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""
 
@@ -111,6 +112,7 @@ PLACEHOLDERS = (
     "results",
     "checkpoints",
     "resume",
+    "after",
     "seed",
     "element",
     "run",

@@ -1,0 +1,190 @@
+"""Whether a run that comes after another may begin: the other's files, then the scheduler's word for its newest job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from building import a_plan, an_ending
+from serried.agent import turn
+from serried.agent.work import Work
+from serried.contract import names
+from serried.contract.files import make_directory, read_json, write_json
+from serried.contract.layout import RunDirectory
+from serried.contract.links import JOB, TOKEN, Commands
+
+GONE = ""
+BEGINS = None
+
+
+class Other:
+    """The run `k3f9q2`, whose first job is 10, as its writers would have left it."""
+
+    def __init__(self, root: Path, indices: tuple[int, ...] | None) -> None:
+        self.plan = a_plan("k3f9q2", root=root, indices=indices)
+        self.where = RunDirectory(Path(self.plan.directory))
+        make_directory(self.where.links)
+        make_directory(self.where.claims)
+        write_json(self.where.plan, self.plan.to_json())
+
+    def ended(self, state="COMPLETED", element=None, **changes):
+        make_directory(self.where.element(element).path)
+        write_json(self.where.element(element).exit, an_ending(state=state, element=element, **changes))
+
+    def link(self, job, number=2, element=None, state="submitted"):
+        token = f"k3f9q2-{number}" if element is None else f"k3f9q2.{element}-{number}"
+        write_json(self.where.link(token), {"state": state, "job": job})
+
+
+@pytest.fixture
+def other(tmp_path):
+    return Other(tmp_path / "runs", None)
+
+
+@pytest.fixture
+def work(tmp_path):
+    """`make(condition)` is a run `m2n3p4` that comes after the other; the scheduler's words are in `words`."""
+
+    def make(condition="ok", element=None, **limit):
+        plan = a_plan("m2n3p4", root=tmp_path / "runs").to_json()
+        other = a_plan("k3f9q2", root=tmp_path / "runs")
+        after = {"run": "k3f9q2", "name": "other", "directory": other.directory, "condition": condition}
+        plan["after"] = [{**after, "element": element, "job": "10"}]
+        plan["limit"].update(limit)
+        made = Work(RunDirectory(Path(a_plan("m2n3p4", root=tmp_path / "runs").directory)), plan, None, 0)
+        make_directory(made.run.claims)
+        notes, ask = tmp_path / "notes", f'cat "{tmp_path}/words-$1" 2>/dev/null || true'
+        submit = (
+            f'[ -e {tmp_path}/refuses ] && echo "no more jobs" >&2 && exit 1; echo "$1 after $2" >>{notes}; echo 99'
+        )
+        commands = Commands(("bash", "-c", submit, "x", TOKEN, JOB), ("true",), ("bash", "-c", ask, "x", JOB), {})
+        write_json(made.run.link_commands, commands.to_json())
+        return made
+
+    return make
+
+
+@pytest.fixture
+def says(tmp_path, monkeypatch):
+    monkeypatch.setattr(turn, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(turn, "BETWEEN_SECONDS", 0.01)
+
+    def say(**words: str):
+        for job, word in words.items():
+            (tmp_path / f"words-{job.removeprefix('job_')}").write_text(word)
+
+    return say
+
+
+def notes(tmp_path):
+    path = tmp_path / "notes"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("state", "condition", "told"),
+    [
+        ("COMPLETED", "ok", BEGINS),
+        ("COMPLETED", "any", BEGINS),
+        ("COMPLETED", "notok", "run k3f9q2 has completed, and this one was to come after its failure"),
+        ("FAILED", "ok", "run k3f9q2 ended FAILED, and this one was to come after its success"),
+        ("FAILED", "any", BEGINS),
+        ("FAILED", "notok", BEGINS),
+        ("TIMEOUT", "ok", "run k3f9q2 ended TIMEOUT, and this one was to come after its success"),
+    ],
+)
+def test_exit_json_says_how_the_other_ended(other, work, says, state, condition, told):  # noqa: PLR0917 - fixtures
+    says()
+    other.ended(state)
+    run = work(condition)
+    assert turn.refusal(run, "m2n3p4-1") == told
+    end = read_json(run.run.exit)
+    if told is BEGINS:
+        assert end is None
+    else:
+        assert (end["state"], end["exit_code"], end["cause"], end["message"]) == ("CANCELLED", 143, "after", told)
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("CANCELLED", "CANCELLED"),
+        ("FAILED", "FAILED"),
+        ("NODE_FAIL", "NODE_FAIL"),
+        ("COMPLETED", "LOST"),
+        (GONE, "LOST"),
+    ],
+)
+def test_without_one_a_job_that_is_over_is_no_success(other, work, says, word, state):
+    says(job_10=word)
+    told = f"run {other.plan.run} ended {state}, and this one was to come after its success"
+    assert turn.refusal(work(), "m2n3p4-1") == told
+    assert turn.refusal(work("any"), "m2n3p4-1") is BEGINS
+
+
+def test_what_was_stopped_before_it_began_is_cancelled_at_once(other, work, says, monkeypatch):
+    says(job_10=GONE)
+    monkeypatch.setattr(turn, "MISSING_SECONDS", 1000.0)
+    other.where.claim("k3f9q2-1").write_text(names.WITHDRAWN)
+    assert "run k3f9q2 ended CANCELLED" in turn.refusal(work(), "m2n3p4-1")
+
+
+def test_where_the_other_goes_on_it_queues_again_behind_the_newest_job_and_once(other, work, says, tmp_path):
+    says(job_10="COMPLETED", job_11="RUNNING", job_12="PENDING")
+    other.link("11")
+    other.link("12", number=3)
+    run = work()
+
+    told = turn.refusal(run, "m2n3p4-1")
+
+    assert told == "what it comes after goes on in job 12, and so it has queued again"
+    assert notes(tmp_path) == ["m2n3p4-2 after 12"]
+    link = read_json(run.run.link("m2n3p4-2"))
+    assert (link["state"], link["job"], link["moved"]) == ("submitted", "99", True)
+    assert not run.run.exit.exists()
+    # The scheduler may start the first job again; the second may begin where the first may not.
+    assert turn.refusal(run, "m2n3p4-1") == "it has queued again"
+    assert turn.was_moved(run, "m2n3p4-2")
+    assert notes(tmp_path) == ["m2n3p4-2 after 12"]
+
+
+def test_an_end_that_the_scheduler_may_have_undone_is_asked_about(other, work, says):
+    other.ended("CANCELLED", cause="cancel")
+    says(job_10="PENDING")
+    assert "goes on in job 10" in turn.refusal(work(), "m2n3p4-1")
+
+
+def test_of_an_array_all_elements_count_and_one_can_be_named(tmp_path, work, says):
+    other = Other(tmp_path / "runs", (3, 4))
+    other.ended(element=3)
+    other.link("11", element=4)
+    says(job_11_4="RUNNING", job_10_4="COMPLETED")
+    assert turn.refusal(work(element=3), "m2n3p4-1") is BEGINS
+    assert "goes on in job 11_4" in turn.refusal(work(), "m2n3p4-1")
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ({}, "no more jobs"),
+        ({"form": "prequeued", "restarts": 1}, "further jobs of it are queued already"),
+    ],
+)
+def test_where_it_cannot_queue_again_that_is_its_end(  # noqa: PLR0917 - fixtures
+    other, work, says, tmp_path, limit, why
+):
+    assert not other.where.exit.exists()
+    says(job_10="RUNNING")
+    (tmp_path / "refuses").touch()
+    run = work(**limit)
+    told = f"what it comes after goes on in job 10, and it could not queue again: {why}"
+    assert turn.refusal(run, "m2n3p4-1") == told
+    assert read_json(run.run.exit)["message"] == told
+
+
+def test_what_had_ended_before_it_was_submitted_is_not_looked_at(work, says):
+    says()
+    run = work()
+    run.plan["after"][0]["job"] = None
+    assert turn.refusal(run, "m2n3p4-1") is BEGINS
