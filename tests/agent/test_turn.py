@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan, an_ending
-from serried.agent import turn
+from serried.agent import chain, claims, turn
 from serried.agent.work import Work
 from serried.contract import names
 from serried.contract.files import make_directory, read_json, write_json
@@ -188,3 +188,32 @@ def test_what_had_ended_before_it_was_submitted_is_not_looked_at(work, says):
     run = work()
     run.plan["after"][0]["job"] = None
     assert turn.refusal(run, "m2n3p4-1") is BEGINS
+
+
+def test_what_is_over_before_its_turn_came_is_not_queued_again(other, work, says, tmp_path):
+    """Its job was cancelled while it looked: `finish` writes that down, and nothing else happens."""
+    says(job_10="RUNNING")
+    assert not other.where.exit.exists()
+    run = work()
+    begun = claims.begin(run, "m2n3p4-1", "20", is_over=True)
+    assert (begun.number, notes(tmp_path)) == (1, [])
+    with pytest.raises(claims.Refused, match="belongs to job 20"):
+        claims.begin(run, "m2n3p4-1", "21")
+
+
+@pytest.mark.parametrize(("strands", "cancelled"), [(True, []), (False, ["12"])])
+def test_jobs_left_over_are_not_deleted_where_that_would_strand_what_waits_for_them(
+    other, work, tmp_path, strands, cancelled
+):
+    """PBS never starts a job behind one that was deleted before it began."""
+    run = work(form="prequeued", restarts=1)
+    commands = Commands((), ("bash", "-c", f"echo $1 >>{tmp_path}/notes", "x", JOB), (), {}, strands)
+    write_json(other.where.link_commands, commands.to_json())
+    other.where.followed.touch()
+    other.link("12")
+    finished = Work(other.where, {**other.plan.to_json(), "limit": run.plan["limit"]}, None, 1)
+
+    chain.withdraw(finished, "k3f9q2-1")
+
+    assert notes(tmp_path) == cancelled
+    assert other.where.claim("k3f9q2-2").read_text() == names.WITHDRAWN

@@ -202,6 +202,9 @@ def withdraw(work: Work, token: str) -> None:
         for each in following:
             with contextlib.suppress(OSError):
                 files.claim(work.run.claim(each), names.WITHDRAWN)
+    commands = links.read(work.run.link_commands)
+    if commands is not None and commands.strands and work.run.followed.exists():
+        return  # what comes after them would never start: they start, find their claims taken, and are over
     for each in following:
         _cancel(work, each)
 

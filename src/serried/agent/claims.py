@@ -19,8 +19,10 @@ class Refused(Exception):  # noqa: N818 - reads as what happened
     """This attempt is not to be."""
 
 
-def begin(work: Work, token: str, job: str) -> Work:
+def begin(work: Work, token: str, job: str, *, is_over: bool = False) -> Work:
     """Claim submission `token` for `job` and make the next attempt.
+
+    With `is_over` the job is ending, and the attempt is only there to say so.
 
     Raises Refused when the token belongs to another job, was withdrawn, or the work is finished.
     """
@@ -30,7 +32,7 @@ def begin(work: Work, token: str, job: str) -> Work:
         what = "was withdrawn" if owner == names.WITHDRAWN else f"belongs to job {owner}"
         raise Refused(f"submission {token} {what}")
     _check_unfinished(work, job)
-    _check_others(work, token)
+    _check_others(work, token, is_over=is_over)
     _check_turn(work, token)
     files.make_directory(work.place.attempts, work.directory_mode)
     found = saved.position(work.place.checkpoints)._asdict() if work.restarts else None
@@ -95,12 +97,12 @@ def _check_allowed(work: Work, job: str) -> None:
     raise Refused(f"it has ended already: {result['message']}")
 
 
-def _check_others(work: Work, token: str) -> None:
+def _check_others(work: Work, token: str, *, is_over: bool) -> None:
     """A run that comes after others looks before its first attempt how they ended."""
     if work.plan.get("after") and _last(work) is None:
         from serried.agent import turn
 
-        refusal = turn.refusal(work, token)
+        refusal = turn.has_moved(work, token) if is_over else turn.refusal(work, token)
         if refusal:
             raise Refused(refusal)
 

@@ -41,7 +41,9 @@ def main(arguments: List[str]) -> int:
     try:
         work = Work.load(run_directory(), options.element, 0)
         make_umask(work)
-        begun = claims.latest(work, options.token, options.job) or claims.begin(work, options.token, options.job)
+        begun = claims.latest(work, options.token, options.job) or claims.begin(
+            work, options.token, options.job, is_over=True
+        )
         result = files.read_json(begun.place.attempt(begun.number).exit) or _end(begun)
         result = publish(begun, reconsider(begun, result, options.final))
     except claims.Refused:

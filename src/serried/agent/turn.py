@@ -42,8 +42,8 @@ class Others(NamedTuple):
 
 def refusal(work: Work, token: str) -> Optional[str]:
     """Why the job of `token` is not to begin, if it is not: it has queued again, or never may."""
-    if was_moved(work, _following(work, token)):
-        return "it has queued again"
+    if moved := has_moved(work, token):
+        return moved
     open_jobs: List[str] = []
     for after in work.plan.get("after") or []:
         if after["job"] is None:
@@ -55,6 +55,11 @@ def refusal(work: Work, token: str) -> Optional[str]:
             return problem
         open_jobs += others.jobs
     return _move(work, token, open_jobs) if open_jobs else None
+
+
+def has_moved(work: Work, token: str) -> Optional[str]:
+    """What to say of the job of `token` where it was too early, and the run waits in another."""
+    return "it has queued again" if was_moved(work, _following(work, token)) else None
 
 
 def was_moved(work: Work, token: str) -> bool:
@@ -106,12 +111,15 @@ def _stand(work: Work, run: RunDirectory, after: Dict[str, Any], element: Option
 
 
 def _never_began(run: RunDirectory, name: str, element: Optional[int]) -> bool:
-    """Whether it was stopped before its first attempt: nobody writes an end then, but its claim is taken."""
-    try:
-        owner = run.claim(links.token_of(name, None, 1)).read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return owner == names.WITHDRAWN and not run.element(element).attempts.exists()
+    """Whether it was stopped before its first attempt: nobody writes an end then, but a claim of it is taken."""
+    numbers = {1, *(number for number, _ in _links(run, None))}
+    for number in () if run.element(element).attempts.exists() else numbers:
+        try:
+            if run.claim(links.token_of(name, None, number)).read_text(encoding="utf-8") == names.WITHDRAWN:
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _newest(run: RunDirectory, first: str, element: Optional[int]) -> str:
@@ -150,7 +158,7 @@ def _move(work: Work, token: str, jobs: List[str]) -> str:
     following = _following(work, token)
     behind = ", ".join(jobs)
     problem: Optional[str] = "further jobs of it are queued already"
-    if work.form != names.PREQUEUED and links.number_of(following) <= MOST_MOVES:
+    if not (work.form == names.PREQUEUED and work.restarts) and links.number_of(following) <= MOST_MOVES:
         problem = chain.submit(work, following, ":".join(jobs), lambda: None, moved=True)
     if problem is None:
         return f"what it comes after goes on in job {behind}, and so it has queued again"

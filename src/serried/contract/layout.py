@@ -9,6 +9,7 @@
   shell.json                                     of `serried shell`: where it is, and how it ended
   link-commands.json                             how a job submits the next one (runs that go on in further jobs)
   links/TOKEN.json                               each further job: what submissions/1.json is to the first
+  followed                                       another run was submitted to come after this one
   notices/EVENT, notices.log                     which notices were sent (runs with `notify`), and what came of it
   source/                                        the unpacked snapshot, made by the first attempt
   exit.json                                      how the run ended; absent while it goes on
@@ -113,6 +114,7 @@ class RunDirectory(ElementDirectory):
         self.link_commands = path / "link-commands.json"
         self.links = path / "links"
         self.elements = path / "elements"
+        self.followed = path / "followed"
         self.notices = path / "notices"
         self.notices_log = path / "notices.log"
 

@@ -27,6 +27,8 @@ class Commands(NamedTuple):
     """Prints how JOB stands, in one word; nothing where it is not known (any more). Not 0: nobody answers."""
     environment: Mapping[str, Optional[str]]
     """Variables that the scheduler changes in a job, as they were, for the next one; None is unset."""
+    strands: bool = False
+    """Whether a job that waits for one which is deleted before it begins waits for ever."""
 
     def to_json(self) -> Dict[str, Any]:
         return {"schema": SCHEMA, **self._asdict()}
@@ -37,7 +39,7 @@ def read(path: Path) -> Optional[Commands]:
     found = read_json(path)
     if found is None:
         return None
-    return Commands(*(found[name] for name in Commands._fields))
+    return Commands(**{name: found[name] for name in Commands._fields if name in found})
 
 
 def fill(command: Sequence[str], *, token: str = "", job: str = "", element: Optional[int] = None) -> List[str]:

@@ -72,7 +72,7 @@ def prepare_take(
 
     `observe` is as for `prepare`. Raises UsageError.
     """
-    asked = request.with_setting("limit.restarts", value=len(stops))
+    asked = request.with_setting("limit.restarts", value=len(stops)).with_setting("limit.total_time", value="off")
     decided = decide(asked, directory, os.environ)
     plan = decided.plan
     variables = {**plan.environment.env, names.REHEARSAL: str(list(stops))}
@@ -80,6 +80,7 @@ def prepare_take(
         plan,
         name=f"{plan.name}.{kind}",
         smoke=steps,
+        notify=None,
         environment=dataclasses.replace(plan.environment, env=variables),
     )
     return prepare(plan, decided.resolved, os.environ, observe=observe)

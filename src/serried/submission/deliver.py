@@ -7,6 +7,7 @@ saying `submitting`, and the next command finds out (reconcile.py). Nothing is e
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -14,7 +15,8 @@ from pathlib import Path
 
 from serried import schedulers, snapshot
 from serried.clusters import machine
-from serried.contract.files import MODES
+from serried.contract.files import MODES, PRIVATE_FILE
+from serried.contract.layout import RunDirectory
 from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
@@ -41,6 +43,7 @@ def deliver(prepared: Prepared) -> Record:
     """
     record, plan = establish(prepared)
     submission = record.submissions[0]
+    _mark_followed(plan)
     try:
         job = schedulers.get(plan.site.scheduler).submit(prepared.handover)
     except SubmissionUncertain as error:
@@ -130,6 +133,13 @@ def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
             record.write_submission(dataclasses.replace(link, state=state, message=message))
             return
         record.write_submission(dataclasses.replace(link, state="submitted", job=job))
+
+
+def _mark_followed(plan: Plan) -> None:
+    """Let the runs that it comes after know that somebody waits for their jobs."""
+    for after in plan.after:
+        with contextlib.suppress(OSError):
+            RunDirectory(Path(after.directory)).followed.touch(mode=PRIVATE_FILE)
 
 
 def _note_uncertain(record: Record, submission: Submission, message: str) -> None:

@@ -70,6 +70,7 @@ def commands(plan: Plan) -> Commands:
         cancel=("qdel", links.JOB),
         ask=("/bin/bash", "-c", ASK, "ask", links.JOB),
         environment={},
+        strands=True,
     )
 
 
