@@ -143,3 +143,70 @@ env = {{ PIP_NO_INDEX = "1", PIP_FIND_LINKS = {json.dumps(str(wheels))} }}
     listed = json.loads(slurm.serried("ps", "--all", "--json").stdout)["runs"]
     builds = [(one["state"], one["cluster"]) for one in listed if one["name"] == "environment"]
     assert ("COMPLETED", "slurm") in builds
+
+
+CONDA = """#!/bin/bash
+# Makes what conda would: `conda env create --quiet --prefix PREFIX --file FILE`.
+[[ "$1 $2 $3 $4 $6 $7" == "env create --quiet --prefix --file environment.yml" ]] || exit 2
+grep -q 'name: fine' environment.yml || { echo "PackagesNotFoundError: no-such-thing"; exit 1; }
+mkdir -p "$5"/conda-meta "$5"/bin "$5"/etc/conda/activate.d
+ln -s PYTHON "$5"/bin/python
+echo 'export FROM_HOOK="hook of $CONDA_DEFAULT_ENV"' >"$5"/etc/conda/activate.d/hook.sh
+"""
+
+
+def test_a_conda_environment_is_shown_built_checked_run_in_and_cleaned_away(local: Place, tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+    conda = tmp_path / "bin" / "conda"
+    conda.write_text(CONDA.replace("PYTHON", str(Path(sys.base_prefix) / "bin" / "python3")))
+    conda.chmod(0o755)
+    environ = {**local.environ, "PATH": f"{conda.parent}:{local.environ['PATH']}"}
+    place = Place("local", local.project, environ)
+    (place.project / "environment.yml").write_text("name: broken\n")
+    (place.project / "serried.toml").write_text(
+        """
+[experiments.train]
+command = "python -c 'import os; print(os.environ[\\"CONDA_PREFIX\\"], os.environ[\\"FROM_HOOK\\"])'"
+[experiments.train.environment]
+conda = true
+check = "import os; assert os.environ['FROM_HOOK']"
+"""
+    )
+
+    def env(verb: str, *arguments: str) -> tuple[int, str]:
+        done = place.serried("env", verb, *arguments)
+        return done.returncode, done.stdout or done.stderr
+
+    status, said = env("build")
+    assert (status, "PackagesNotFoundError: no-such-thing" in said) == (1, True)
+    (place.project / "environment.yml").write_text("name: fine\n")
+    status, said = env("check")
+    assert (status, said.splitlines()[0]) == (
+        1,
+        f"error: the environment is not built yet, from `{place.project}/environment.yml`",
+    )
+    status, prefix = env("build")
+    prefix = prefix.strip()
+    assert (status, Path(prefix).parent) == (0, place.project / ".serried" / "environments")
+    assert json.loads(env("show", "--json")[1])["environment"] == {
+        "prefix": prefix,
+        "source": str(place.project / "environment.yml"),
+        "ready": True,
+        "where": "here",
+        "modules": [],
+        "module_purge": False,
+        "setup": "",
+        "check": "import os; assert os.environ['FROM_HOOK']",
+        "container": None,
+    }
+    assert env("check")[0] == 0
+
+    done = place.serried("run", "train")
+    assert (done.returncode, done.stdout) == (0, f"{prefix} hook of {Path(prefix).name}\n")
+
+    assert env("clean") == (0, "")
+    (place.project / "environment.yml").write_text("name: fine too\n")
+    assert env("clean", "--dry-run") == (0, f"{prefix}\n")
+    assert Path(prefix).exists()
+    assert env("clean") == (0, f"{prefix}\n")
+    assert not Path(prefix).exists()

@@ -27,6 +27,7 @@ VERBS = {
     "stop": "Stop runs.",
     "forget": "Give up a submission whose fate cannot be found out.",
     "config": "Show each setting and where it comes from.",
+    "env": "Show, build or try the environment of an experiment.",
     "clusters": "List the clusters known here, or show one.",
     "lab": "Start and stop a throwaway Slurm on this machine.",
     "completion": "Print the completion script for a shell.",

@@ -160,3 +160,19 @@ def _started(pid: int) -> str:
     except OSError:
         return ""
     return text.rpartition(")")[2].split()[19]
+
+
+def built(project: Path) -> list[Path]:
+    """The environments that were built in a project."""
+    said = [(path, read_json(path) or {}) for path in sorted((project / FOLDER).glob("*.json"))]
+    return [path.parent / str(facts["folder"]) for path, facts in said if facts.get("folder")]
+
+
+def remove(prefix: Path) -> None:
+    """Remove a built environment: first what says that it is whole. Raises OSError."""
+    whole = prefix.parent / f"{prefix.name.rpartition('-')[0]}.json"
+    if (read_json(whole) or {}).get("folder") == prefix.name:
+        whole.unlink()
+    shutil.rmtree(prefix)
+    for suffix in (".log", ".sh"):
+        prefix.with_name(prefix.name + suffix).unlink(missing_ok=True)

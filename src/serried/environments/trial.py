@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +32,25 @@ def in_environment(environment: Environment, words: str) -> list[str]:
     return ["/bin/bash", "-c", f'{PREAMBLE}{lines}rm -f "$said"\n{setup}{words}']
 
 
+ABOUT = """
+import importlib.metadata as packages, json, platform, sys
+def version(name):
+    try:
+        return packages.version(name)
+    except packages.PackageNotFoundError:
+        return None
+print(json.dumps({"python": platform.python_version(), "prefix": sys.prefix, "torch": version("torch")}))
+"""
+
+
+def about(
+    environment: Environment, variables: Mapping[str, str], workdir: Path, container: Sequence[str] | None = None
+) -> dict[str, str | None]:
+    """What `python` is there: `python` (its version), `prefix` and `torch` (None without). Raises EnvironmentFailed."""
+    said = _try(environment, ABOUT, variables, workdir, container)
+    return dict(json.loads(said.splitlines()[-1]))
+
+
 def check(
     environment: Environment, variables: Mapping[str, str], workdir: Path, container: Sequence[str] | None = None
 ) -> None:
@@ -42,11 +62,22 @@ def check(
     if code == "" or (code is None and not activation.lines(environment)):
         return
     tried = environment if code else dataclasses.replace(environment, setup="")
-    argv = [*in_environment(tried, 'exec "$@"'), "bash", *_program(code or "", container)]
+    _try(tried, code or "", variables, workdir, container)
+
+
+def _try(
+    environment: Environment,
+    code: str,
+    variables: Mapping[str, str],
+    workdir: Path,
+    container: Sequence[str] | None,
+) -> str:
+    """What `code` prints there."""
+    argv = [*in_environment(environment, 'exec "$@"'), "bash", *_program(code, container)]
     done = shell.run(argv, env=variables, cwd=workdir, timeout=SECONDS)
     if done.status == 0:
-        return
-    what = f"the check `{code.replace(chr(10), '; ')}`" if code else "Python"
+        return done.stdout
+    what = f"the check `{code.replace(chr(10), '; ')}`" if code == environment.check else "Python"
     said = (done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]
     raise EnvironmentFailed(
         f"{what} failed in {where(environment) if container is None else 'the container'}, status {done.status}",

@@ -1,6 +1,7 @@
 """From a plan to a job, at most once.
 
     request.decide(…)        what was asked for, made into a plan
+    building.settle(…)       the environment that it asks for, built if need be
     prepare.prepare(…)       everything that can be refused is refused; nothing is touched
     deliver.deliver(…)       intent, run directory, scheduler, record
     foreground.run_here(…)   the same run directory, here and now

@@ -66,7 +66,7 @@ def settle(
     asked = wanted(plan, environ)
     if asked is None:
         return plan, ()
-    build, note = asked.recipe.build, ""
+    note = ""
     prefix = asked.ready
     if prefix is None and observe is None:
         prefix = asked.store.expected
@@ -75,11 +75,17 @@ def settle(
         )
     elif prefix is None:
         prefix = provide(plan, resolved, asked, environ, observe or silent)
-    if build.kind == "venv":
-        environment = dataclasses.replace(plan.environment, venv=str(prefix))
+    return with_prefix(plan, str(prefix)), (note,) if note else ()
+
+
+def with_prefix(plan: Plan, prefix: str) -> Plan:
+    """The plan whose environment is built in `prefix`."""
+    environment = plan.environment
+    if environment.build and environment.build.kind == "conda":
+        environment = dataclasses.replace(environment, conda=prefix)
     else:
-        environment = dataclasses.replace(plan.environment, conda=str(prefix))
-    return dataclasses.replace(plan, environment=environment), (note,) if note else ()
+        environment = dataclasses.replace(environment, venv=prefix)
+    return dataclasses.replace(plan, environment=environment)
 
 
 def provide(plan: Plan, resolved: config.Resolved, asked: Wanted, environ: Mapping[str, str], observe: Observe) -> Path:

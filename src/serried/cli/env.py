@@ -1,0 +1,153 @@
+"""`serried env`: the environment of an experiment, shown, built and tried."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from serried import config
+from serried.cli import asking, options
+from serried.contract import SCHEMA
+from serried.environments import store
+from serried.errors import EnvironmentFailed, UsageError
+from serried.plan import Plan
+from serried.plan import plan as make_plan
+from serried.records.moments import iso
+from serried.records.record import new_id
+from serried.submission import building, inspecting
+from serried.ui import console
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@click.group()
+def command() -> None:
+    r"""Show, build or try the environment that an experiment's ranks will have.
+
+    \b
+    serried env show train      which one, and why
+    serried env build train     build it now, if Serried builds it and it is not there
+    serried env check train     make it active here, and run its `check`
+    serried env clean           remove those that nothing uses any more
+
+    `serried submit` builds and checks by itself. What an environment can be is in docs/environments.md.
+    """
+
+
+def _takes_experiment(function: Function) -> Function:
+    decorators = [
+        click.argument("experiment", required=False),
+        click.option("--cluster", metavar="NAME", help="Where it is to run."),
+        click.option(
+            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: `environment.venv=true`."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="One JSON value."),
+    ]
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+@command.command()
+@_takes_experiment
+def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
+    """Show which environment EXPERIMENT has, and which setting says so."""
+    plan, resolved = _asked(experiment, cluster, settings)
+    found = inspecting.inspect(plan, os.environ)
+    if as_json:
+        console.out_json({"schema": SCHEMA, "environment": found.to_json()})
+        return
+    rows = [[name, text, _origin(resolved, keys)] for name, text, keys in _rows(found) if text]
+    for line in console.table(["", "VALUE", "ORIGIN"], rows):
+        console.out(line)
+    if not found.ready:
+        console.next_steps([(f"serried env build {experiment or ''}".strip(), "build it now; submit does so too")])
+
+
+@command.command()
+@_takes_experiment
+def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
+    """Build the environment of EXPERIMENT unless it is there; print its folder."""
+    plan, resolved = _asked(experiment, cluster, settings)
+    if plan.environment.build is None:
+        raise UsageError(
+            "Serried does not build this environment",
+            hint="`venv = true` in `[experiments.NAME.environment]` builds one from your requirements",
+        )
+    with asking.progress() as observe:
+        plan, _ = building.settle(plan, resolved, os.environ, observe)
+    found = inspecting.inspect(plan, os.environ)
+    if as_json:
+        console.out_json({"schema": SCHEMA, "environment": found.to_json()})
+    else:
+        console.out(found.to_json()["prefix"])
+
+
+@command.command()
+@_takes_experiment
+def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
+    """Make the environment of EXPERIMENT active here, as a job would, and run its `check`; exit 1 if that fails."""
+    plan, _ = _asked(experiment, cluster, settings)
+    found = inspecting.inspect(plan, os.environ)
+    if not found.ready:
+        raise EnvironmentFailed(
+            f"the environment is not built yet, from `{found.source}`", hint="serried env build, or serried submit"
+        )
+    about = inspecting.about(found.plan, os.environ)
+    if as_json:
+        console.out_json({"schema": SCHEMA, "environment": found.to_json(), "found": about})
+        return
+    torch = f", torch {about['torch']}" if about["torch"] else ", no torch"
+    console.out(f"Python {about['python']} in {about['prefix']}{torch}")
+
+
+@command.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value.")
+def clean(*, dry_run: bool, as_json: bool) -> None:
+    """Remove what Serried has built here that no experiment asks for any more, and no unfinished run has."""
+    known = config.catalogue(Path.cwd(), os.environ)
+    plans = [_asked(name, None, ())[0] for name in known.experiments]
+    project = Path(plans[0].source.directory) if plans else Path.cwd()
+    removed = inspecting.unused(plans, os.environ, project)
+    if not dry_run:
+        for prefix in removed:
+            store.remove(prefix)
+    if as_json:
+        console.out_json({"schema": SCHEMA, "removed": [str(prefix) for prefix in removed], "dry_run": dry_run})
+        return
+    for prefix in removed:
+        console.out(str(prefix))
+
+
+def _asked(experiment: str | None, cluster: str | None, settings: tuple[str, ...]) -> tuple[Plan, config.Resolved]:
+    here = Path.cwd()
+    known = config.catalogue(here, os.environ).experiments
+    bare = None if experiment or len(known) == 1 else ("python",)
+    overrides: Mapping[str, Any] = options.overrides({}, settings)
+    resolved = config.resolve(experiment, bare, overrides, cluster, here, os.environ)
+    return make_plan(resolved, run_id=new_id(), created=iso(time.time())), resolved
+
+
+def _rows(found: inspecting.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
+    said = found.to_json()
+    where = {"job": ", by a job", "gpu-job": ", by a job with a GPU"}.get(said["where"] or "", "")
+    source = f"{said['source']}{where}" + ("" if found.ready else " (not built yet)") if said["source"] else ""
+    active = inspecting.active(os.environ)
+    return [
+        ("container", said["container"] or "", ("container.image",)),
+        ("python", said["prefix"] or ("" if said["container"] else active), ("environment.venv", "environment.conda")),
+        ("built from", source, ("environment.venv", "environment.conda")),
+        ("modules", " ".join([*["purge"] * said["module_purge"], *said["modules"]]), ("environment.modules",)),
+        ("setup", said["setup"].replace("\n", "; "), ("environment.setup",)),
+        ("check", "none" if said["check"] == "" else (said["check"] or "").replace("\n", "; "), ("environment.check",)),
+    ]
+
+
+def _origin(resolved: config.Resolved, keys: tuple[str, ...]) -> str:
+    return next((str(resolved.origins[key]) for key in keys if key in resolved.origins), "default")

@@ -1,0 +1,89 @@
+"""What the environment of an experiment is, for people: where it comes from, whether it is built, what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serried import inherit
+from serried.config.env_file import read_env_file
+from serried.environments import containers, store, trial
+from serried.environments.choice import choose
+from serried.plan import Plan
+from serried.records import index
+from serried.records.documents import RecordUnreadable
+from serried.records.index import Selection
+from serried.records.waiting import has_ended_by_file
+from serried.submission import building
+
+
+@dataclass(frozen=True)
+class Inspected:
+    plan: Plan
+    """With its environment found, unless that is not built."""
+    source: Path | None
+    """What it is built from; None where Serried does not build it."""
+    ready: bool
+    """Whether it is there."""
+
+    def to_json(self) -> dict[str, Any]:
+        environment = self.plan.environment
+        return {
+            "prefix": environment.venv or environment.conda,
+            "source": str(self.source) if self.source else None,
+            "ready": self.ready,
+            "where": environment.build.where if environment.build else None,
+            "modules": list(environment.modules),
+            "module_purge": environment.module_purge,
+            "setup": environment.setup,
+            "check": environment.check,
+            "container": self.plan.container.image if self.plan.container else None,
+        }
+
+
+def inspect(plan: Plan, environ: Mapping[str, str]) -> Inspected:
+    """Builds nothing. Raises UsageError for what is not there."""
+    plan = containers.settle(plan, environ)
+    wanted = building.wanted(plan, environ)
+    prefix = wanted.ready if wanted else None
+    if wanted:
+        plan = building.with_prefix(plan, str(prefix or wanted.store.expected))
+    if not wanted or prefix:
+        plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=bool(plan.container)))
+    return Inspected(plan, wanted.recipe.source if wanted else None, ready=not wanted or bool(prefix))
+
+
+def about(plan: Plan, environ: Mapping[str, str]) -> dict[str, str | None]:
+    """Which Python is in it, after its check has passed. Raises EnvironmentFailed."""
+    path = plan.environment.env_file_path
+    variables = inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+    workdir = Path(plan.source.directory) / plan.source.workdir
+    inside = containers.entering(plan)
+    trial.check(plan.environment, variables, workdir, inside)
+    return trial.about(plan.environment, variables, workdir, inside)
+
+
+def unused(plans: list[Plan], environ: Mapping[str, str], project: Path) -> list[Path]:
+    """What Serried has built in `project` that is for none of `plans`, nor for a run that has not ended."""
+    wanted = [building.wanted(plan, environ) for plan in plans]
+    kept = {one.ready for one in wanted if one} | set(_in_use())
+    return [prefix for prefix in store.built(project) if prefix not in kept]
+
+
+def _in_use() -> Iterator[Path]:
+    """Environments of the runs that have not ended, as far as is known."""
+    for record in index.records():
+        with contextlib.suppress(RecordUnreadable):
+            if record.end is None and not has_ended_by_file(Selection(record, None)):
+                environment = record.plan.environment
+                yield from (Path(prefix) for prefix in (environment.venv, environment.conda) if prefix)
+
+
+def active(environ: Mapping[str, str]) -> str:
+    """What ranks have where nothing is chosen, in words."""
+    prefix = inherit.active_prefix(environ)
+    return f"{prefix}, active here" if prefix else "the `python` on PATH"
