@@ -26,6 +26,7 @@ VERBS = {
     "wait": "Wait for runs; exit 0 if all succeeded.",
     "stop": "Stop runs.",
     "forget": "Give up a submission whose fate cannot be found out.",
+    "image": "Make the images that ranks run in.",
     "config": "Show each setting and where it comes from.",
     "env": "Show, build or try the environment of an experiment.",
     "clusters": "List the clusters known here, or show one.",

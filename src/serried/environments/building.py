@@ -8,9 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from serried import shell
-from serried.environments.recipe import Recipe
 from serried.environments.store import Claim, Patience, Store
 from serried.errors import EnvironmentFailed, UsageError
 
@@ -24,15 +24,30 @@ Builder = Callable[[Path, Path, Tick], None]
 """Runs a script, its output into a log. Raises EnvironmentFailed."""
 
 LOOK_SECONDS = 0.5
+
+
+class Recipe(Protocol):
+    """How something is built: an environment, or an image."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> object:
+        """What it is built from: a path, or an address."""
+
+    def store(self, root: Path) -> Store: ...
+    def script(self, prefix: Path) -> str: ...
+
+
 LAST_LINES = 12
 
 
-def provide(recipe: Recipe, project: Path, builder: Builder, observe: Observe) -> Path:
-    """The folder of the environment; built by `builder` first where there is none yet.
+def provide(recipe: Recipe, root: Path, builder: Builder, observe: Observe) -> Path:
+    """The folder of the environment, or of the image; built by `builder` first where there is none yet.
 
     Who comes while somebody else builds it waits. Raises EnvironmentFailed with its last words.
     """
-    store = Store(project, recipe.name)
+    store = recipe.store(root)
     patience = Patience()
     while True:
         found = store.finished()
@@ -55,7 +70,7 @@ def _build(recipe: Recipe, claim: Claim, builder: Builder, observe: Observe) -> 
 
     def tick() -> None:
         claim.beat()
-        observe(f"building {recipe.name} from {recipe.source.name}: {last_line(claim.log)}")
+        observe(f"building {recipe.name} from {Path(str(recipe.source)).name}: {last_line(claim.log)}")
 
     try:
         if claim.store.finished():  # somebody was quicker
@@ -64,8 +79,8 @@ def _build(recipe: Recipe, claim: Claim, builder: Builder, observe: Observe) -> 
             script.write_text(recipe.script(claim.prefix), encoding="utf-8")
             tick()
         builder(script, claim.log, tick)
-        if not (claim.prefix / "bin" / "python").exists():
-            raise failed(f"`{script}` ended well and has left no Python", claim.log)
+        if not claim.store.is_whole(claim.prefix):
+            raise failed(f"`{script}` ended well and has left no `{claim.store.product}`", claim.log)
         claim.store.publish(claim, {"source": str(recipe.source), "built": int(time.time())})
     finally:
         claim.store.tidy(claim)

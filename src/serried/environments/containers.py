@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.config.container_kinds import CHARLIECLOUD, PYXIS, RUNTIMES
+from serried.config.container_kinds import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
 from serried.contract import binds
 from serried.environments import images
 from serried.errors import UsageError
@@ -34,6 +34,26 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
     container = _with_image(container, plan)
     _check(container, plan)
     return dataclasses.replace(plan, container=dataclasses.replace(container, local=_is_local(container, plan)))
+
+
+def to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, ...]) -> images.Recipe:
+    """How the image of a plan is made. Raises UsageError where Serried makes none."""
+    container = plan.container
+    found = images.recipe(container) if container else None
+    if container is None or found is None:
+        what = f"`{container.image}` is used as it is" if container else "its ranks run in no container"
+        raise UsageError(
+            f"there is no image to make for `{plan.experiment}`: {what}",
+            hint="`container.image` may be a definition (`train.def`) or an address (`docker://…`)",
+        )
+    runtime = container.runtime or _runtime(plan, environ)
+    if RUNTIMES[Path(runtime).name] != APPTAINER:
+        raise UsageError(
+            f"images for `{runtime}` are not made by Serried",
+            hint="for Charliecloud `ch-image build`, then `ch-convert`; for pyxis `enroot import`",
+        )
+    bare = dataclasses.replace(plan.environment, setup="", check=None)
+    return dataclasses.replace(found, program=runtime, options=options, environment=bare)
 
 
 def check(plan: Plan) -> None:
@@ -85,10 +105,10 @@ def _with_image(container: Container, plan: Plan) -> Container:
             f"the image `{container.image}` is not there",
             hint="a relative `container.image` begins at the project's folder",
         )
-    built = images.place(plan, recipe)
-    if not built.exists():
+    built = recipe.image(Path(plan.site.root))
+    if built is None:
         raise UsageError(
-            f"no image has been built from {recipe.source} yet, or it has changed since",
+            f"no image has been made from `{recipe.source}` yet, or that has changed since",
             hint=f"`serried image build {plan.experiment}`, then submit again",
         )
     return dataclasses.replace(container, image=str(built), made_from=recipe.source)

@@ -9,38 +9,95 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 from serried.config.container_kinds import is_reference
 from serried.contract.slug import slug
+from serried.environments import activation, trial
+from serried.environments.store import Store
 from serried.errors import UsageError
-from serried.plan import Container, Plan
+from serried.plan import Container, Environment
 
+FOLDER = Path(".serried") / "images"
+FORMAT = 1
+"""Part of every hash: raised when the same inputs are to make another image."""
 DEFINITION = ".def"
 PACKAGES = "requirements.txt"
+
+SCRIPT = Template("""\
+#!/bin/bash
+# Makes the image in $prefix from $source. Written by Serried.
+prefix=$quoted
+${activation}set -e
+mkdir -p -- "$$prefix"
+${inputs}cd -- $folder
+$build "$$prefix"/.$file $target
+mv -- "$$prefix"/.$file "$$prefix"/$file
+""")
 
 
 @dataclass(frozen=True)
 class Recipe:
     source: str
     """What it is made from, for people."""
-    name: str
+    called: str
     """What the image is called."""
-    text: str = ""
-    """The definition, where there is one."""
+    definition: str = ""
+    """Its text, where there is one."""
     target: str = ""
-    """What `apptainer build` is given instead, where there is none."""
+    """What the runtime is given instead, where there is none."""
     folder: Path | None = None
     """Where the definition's relative paths begin; None is a folder of its own."""
     requirements: Path | None = None
     inputs: tuple[str, ...] = ()
-    """Hashes of the files that go into it."""
+    """Of the files that go into it: what they hold, or a hash."""
+    environment: Environment = field(default_factory=Environment)
+    """What is active while it is built: modules may bring the runtime."""
+    program: str = "apptainer"
+    """Of the runtime that makes it."""
+    options: tuple[str, ...] = ()
+    """More words for the runtime. Not part of the name: they say how, and not what."""
 
     @property
-    def key(self) -> str:
-        said = json.dumps([self.text, self.target, self.inputs])
-        return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    def name(self) -> str:
+        said = json.dumps([FORMAT, self.definition, self.target, self.inputs])
+        return f"{slug(self.called)}-{hashlib.sha256(said.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+
+    @property
+    def file(self) -> str:
+        return f"{slug(self.called)}.sif"
+
+    def store(self, root: Path) -> Store:
+        """Beside the run directories, where there is room, and compute nodes can read."""
+        return Store(root, self.name, self.file, FOLDER)
+
+    def image(self, root: Path) -> Path | None:
+        """The image, if it is whole."""
+        folder = self.store(root).finished()
+        return folder and folder / self.file
+
+    def script(self, prefix: Path) -> str:
+        """The script that makes it in `prefix`."""
+        lines = activation.lines(self.environment)
+        return SCRIPT.substitute(
+            prefix=" ".join(str(prefix).split()),
+            source=" ".join(self.source.split()),
+            quoted=shlex.quote(str(prefix)),
+            activation=f'{trial.PREAMBLE}{lines}rm -f "$said"\n' if lines else "",
+            inputs=self._inputs(),
+            folder=shlex.quote(str(self.folder)) if self.folder else '"$prefix"',
+            build=shlex.join([self.program, "build", *self.options]),
+            target='"$prefix/image.def"' if self.definition else shlex.quote(self.target),
+            file=shlex.quote(self.file),
+        )
+
+    def _inputs(self) -> str:
+        made = f'printf %s {shlex.quote(self.definition)} >"$prefix/image.def"\n' if self.definition else ""
+        copied = f'cp -- {shlex.quote(str(self.requirements))} "$prefix/{PACKAGES}"\n' if self.requirements else ""
+        return made + copied
 
 
 def recipe(container: Container) -> Recipe | None:
@@ -56,20 +113,15 @@ def recipe(container: Container) -> Recipe | None:
     if container.requirements:
         return _with_packages(container.image, Path(container.requirements))
     if is_reference(container.image):
-        return Recipe(f"`{container.image}`", _name(container.image), target=container.image)
+        return Recipe(container.image, _name(container.image), target=container.image)
     return None
-
-
-def place(plan: Plan, made: Recipe) -> Path:
-    """Where the image is, or will be: beside the run directories, where compute nodes can read it."""
-    return Path(plan.site.root) / "images" / f"{slug(made.name)}-{made.key}.sif"
 
 
 def _by_definition(path: Path) -> Recipe:
     text = _read(path)
     folder = path.parent
     inputs = tuple(_hash(folder / name) for name in _files(text) if (folder / name).exists())
-    return Recipe(f"`{path.name}`", path.stem, text=text, folder=folder, inputs=inputs)
+    return Recipe(path.name, path.stem, definition=text, folder=folder, inputs=inputs)
 
 
 def _with_packages(image: str, requirements: Path) -> Recipe:
@@ -90,8 +142,8 @@ def _with_packages(image: str, requirements: Path) -> Recipe:
         f"%files\n    {PACKAGES} /opt/serried/{PACKAGES}\n\n"
         f"%post\n    python3 -m pip install --no-cache-dir -r /opt/serried/{PACKAGES}\n"
     )
-    source = f"`{image}` and `{requirements.name}`"
-    return Recipe(source, _name(image), text=text, requirements=requirements, inputs=inputs)
+    source = f"{image} and {requirements.name}"
+    return Recipe(source, _name(image), definition=text, requirements=requirements, inputs=inputs)
 
 
 def _files(definition: str) -> list[str]:

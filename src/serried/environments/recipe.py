@@ -14,6 +14,7 @@ from string import Template
 
 from serried import shell
 from serried.environments import activation, conda, sources, trial
+from serried.environments.store import Store
 from serried.errors import EnvironmentFailed, MissingProgramError
 from serried.plan import Build, Environment
 
@@ -42,6 +43,10 @@ class Recipe:
     commands: str
     environment: Environment
     """What is active while it is built."""
+
+    def store(self, root: Path) -> Store:
+        """Where it is kept."""
+        return Store(root, self.name)
 
     def script(self, prefix: Path) -> str:
         """The script that builds it in `prefix`."""

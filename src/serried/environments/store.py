@@ -22,15 +22,18 @@ from typing import Any
 from serried.contract.files import make_directory, read_json, write_json
 
 FOLDER = Path(".serried") / "environments"
+PYTHON = "bin/python"
+"""What an environment has once it is whole, as far as that can be seen."""
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 120.0
 """A shared file system may show a beat a minute late."""
 
 
 class Store:
-    def __init__(self, project: Path, name: str) -> None:
-        self.folder = project / FOLDER
+    def __init__(self, project: Path, name: str, product: str = PYTHON, folder: Path = FOLDER) -> None:
+        self.folder = project / folder
         self._name = name
+        self.product = product
         self._whole = self.folder / f"{name}.json"
         self._claims = self.folder / f"{name}.claims"
 
@@ -43,7 +46,10 @@ class Store:
         """The environment, if it is whole."""
         said = read_json(self._whole) or {}
         prefix = self.folder / str(said.get("folder", ""))
-        return prefix if said and (prefix / "bin" / "python").exists() else None
+        return prefix if said and self.is_whole(prefix) else None
+
+    def is_whole(self, prefix: Path) -> bool:
+        return (prefix / self.product).exists()
 
     def claim(self) -> Claim | None:
         """The right to build it; None while somebody else has that. Raises OSError."""

@@ -91,11 +91,11 @@ def with_prefix(plan: Plan, prefix: str) -> Plan:
 def provide(plan: Plan, resolved: config.Resolved, asked: Wanted, environ: Mapping[str, str], observe: Observe) -> Path:
     """The folder of the environment, built now if need be. Raises EnvironmentFailed."""
     where = asked.recipe.build.where
-    builder = building.here(asked.variables) if where == "here" else _by_job(plan, resolved, environ, where)
+    builder = building.here(asked.variables) if where == "here" else by_job(plan, resolved, environ, where)
     return building.provide(asked.recipe, Path(plan.source.directory), builder, observe)
 
 
-def _by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str) -> Builder:
+def by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str) -> Builder:
     """Builds in a run of its own, with this one's account and partition. Ctrl-C stops it."""
     from serried.submission.deliver import deliver
     from serried.submission.prepare import prepare

@@ -1,0 +1,70 @@
+"""`serried image`: the images that ranks run in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from serried.cli import asking, options
+from serried.contract import SCHEMA
+from serried.submission import imaging
+from serried.submission.building import silent
+from serried.submission.request import Request, decide
+from serried.ui import console
+
+
+@click.group()
+def command() -> None:
+    """Make the images that ranks run in."""
+
+
+@command.command(cls=asking.TakesCommand)
+@click.argument("experiment", required=False)
+@click.option("--cluster", metavar="NAME", help="For which cluster; `serried clusters` lists them.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
+@click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: the cluster's]")
+@click.option("--dry-run", is_flag=True, help="Show what would be made, and how.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value.")
+def build(
+    *,
+    experiment: str | None,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    by_job: bool | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    r"""Make the image of EXPERIMENT from its definition, an address or a list of packages.
+
+    \b
+    serried image build train               unless it is there already
+    serried image build train --job         in a job, where login nodes may not build
+    serried image build train -- --fakeroot more words for `apptainer build`
+
+    Images are kept by a hash of what they are made from, beside the run directories. Two at once make it
+    once: the second waits. A run that uses an older one keeps it.
+    """
+    words = tuple(click.get_current_context().meta.get(asking.COMMAND, ()))
+    overrides = options.overrides({}, settings)
+    decided = decide(Request(experiment, overrides=overrides, cluster=cluster), Path.cwd(), os.environ)
+    image = imaging.wanted(decided.plan, os.environ, words)
+    was_ready = image.ready
+    path = was_ready or image.expected
+    if dry_run and not as_json:
+        console.say(f"{path} {'is there' if was_ready else 'would be made'}, from {image.recipe.source}")
+        console.out(image.recipe.script(path.parent))
+        return
+    if not dry_run:
+        where = decided.resolved.cluster.build if by_job is None else "job" if by_job else "here"
+        with asking.progress() as observe:
+            path = imaging.provide(
+                image, decided.plan, decided.resolved, os.environ, where=where, observe=observe or silent
+            )
+    if as_json:
+        answer = {"image": str(path), "source": image.recipe.source, "was_there": was_ready is not None}
+        console.out_json({"schema": SCHEMA, **answer, "script": image.recipe.script(path.parent)})
+        return
+    console.say(f"{'it was there already' if was_ready else 'made'}, from {image.recipe.source}")
+    console.out(str(path))
