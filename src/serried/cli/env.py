@@ -31,7 +31,7 @@ def command() -> None:
 
     \b
     serried env show train      which one, and why
-    serried env build train     build it now, if Serried builds it and it is not there
+    serried env build train     build it now, unless it is there
     serried env check train     make it active here, and run its `check`
     serried env clean           remove those that nothing uses any more
 
