@@ -121,3 +121,31 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
 )
 def test_a_comment_becomes_a_sentence(comment, sentence):
     assert reasons.explain(comment) == sentence
+
+
+WAITING = """Job Id: 88.pbshead
+    Job_Name = b-k3f9q2-2
+    job_state = H
+    depend = afterany:87.pbshead@pbshead:86[].pbshead@pbshead,beforeok:89.pbshead@pbshead
+    Hold_Types = s
+    substate = 22
+"""
+DELETED = "Job Id: 87.pbshead\n    job_state = F\n    depend = beforeany:88.pbshead@pbshead\n    substate = 91\n"
+QUEUED = "Job Id: 87.pbshead\n    job_state = Q\n"
+ARRAY = "Job Id: 86[].pbshead\n    job_state = B\n"
+ENDED = "Job Id: 87.pbshead\n    job_state = F\n    Exit_status = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (QUEUED + ARRAY, "dependency"),
+        (ENDED + ARRAY, "dependency"),  # PBS lets it go in a moment
+        (DELETED + ARRAY, "DependencyNeverSatisfied"),
+        (ARRAY, "DependencyNeverSatisfied"),
+    ],
+)
+def test_who_waits_for_what_never_began_waits_for_ever(more, reason):
+    assert parse.awaited(WAITING) == {"87.pbshead", "86[].pbshead"}
+    assert parse.awaited(WAITING + more) == ({"87.pbshead"} if more == ARRAY else set())
+    assert {job.id: job.reason for job in parse.jobs(WAITING + more)}["88.pbshead"] == reason

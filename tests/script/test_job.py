@@ -108,8 +108,9 @@ def test_the_profile_chooses_what_starts_agents_on_pbs():
     assert script.launcher(on_site()) == "pbsdsh --"
     assert script.launcher(on_site(launcher="pbsdsh")) == "pbsdsh --"
     assert script.launcher(on_site(launcher="pbs_tmrsh")).endswith("\nwait' 2")
+    # Of `nodes=2:ppn=8` each node stands there eight times, as it may in somebody's own job.
+    assert script.launcher(on_site(node_option="nodes")).endswith("\nwait' 2")
     assert script.launcher(on_site(launcher=hydra)) == hydra.replace("{nodes}", "2")
-    # In somebody's own job a node may stand in the node file more than once, which pbsdsh would take for several.
     assert script.launcher(on_site(scheduler="local", inside="pbs")).endswith("\nwait' 2")
 
 

@@ -128,6 +128,7 @@ def _site(cluster: config.Cluster) -> Site:
         kill_wait_seconds=cluster.kill_wait,
         local_disk=cluster.local_disk,
         hides_gpus=bool(cluster.hides_gpus),
+        node_option=cluster.node_option,
         launcher=cluster.launcher,
         contact=cluster.contact,
         docs=cluster.docs,

@@ -191,6 +191,8 @@ class Site:
     """Whether PBS lets a job see none but its own GPUs."""
     inside: str = ""
     """The scheduler in whose job it runs, where `serried run` was typed in one; `scheduler` is this machine's then."""
+    node_option: str = "select"
+    """How nodes are asked of PBS: `select` or `nodes`."""
     launcher: str = ""
     """What starts an agent on each node of a PBS job, where not `pbsdsh`: a name of ours or words of bash."""
     contact: str | None = None

@@ -50,8 +50,8 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
 
 
 def _pbs(plan: Plan) -> tuple[str, ...]:
-    """In a job that somebody else asked for, a node may stand in the node file more than once."""
-    return _pbs_tmrsh(plan) if plan.site.inside else _pbsdsh(plan)
+    """In a job that somebody else asked for, and with `nodes`, a node may stand in the node file more than once."""
+    return _pbs_tmrsh(plan) if plan.site.inside or plan.site.node_option == "nodes" else _pbsdsh(plan)
 
 
 def _pbsdsh(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape

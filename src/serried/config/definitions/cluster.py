@@ -102,11 +102,18 @@ class Cluster:
         "Whether PBS hides the GPUs of other jobs, as its cgroup hook does. Else jobs with GPUs take whole nodes.",
         default="false",
     )
+    node_option: str = key(
+        Kind("`select` or `nodes`", values.choice("select", "nodes")),
+        "How nodes are asked of PBS: `select=2:ncpus=8:…`, or, where a site's rules know that alone, the old "
+        "`nodes=2:ppn=8`, which has no word for GPUs.",
+        default="`select`",
+        value="select",
+    )
     launcher: str = key(
         values.TEXT,
         "What starts an agent on each node of a PBS job: `pbsdsh`, `pbs_tmrsh`, or the site's MPI as a line of bash, "
         "`mpiexec -n {nodes} -ppn 1`.",
-        default="`pbsdsh` on `pbs`",
+        default="`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
         value="",
     )
     private: str = key(

@@ -141,11 +141,30 @@ def _options(plan: Plan, token: str, element: str) -> list[str]:
 
 def _resources(plan: Plan, *, tasks: int) -> list[str]:
     allocation = plan.allocation
+    asked = _old_nodes(plan) if plan.site.node_option == "nodes" else _select(plan, tasks)
     return [
-        *_pair("-l", f"select={allocation.nodes}:{chunk(allocation, tasks)}"),
-        *_pair("-l", f"place={_place(plan)}"),
+        *(word for text in asked for word in _pair("-l", text)),
         *(_pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()),
     ]
+
+
+def _select(plan: Plan, tasks: int) -> tuple[str, ...]:
+    """`select=2` alone may put both on one host."""
+    place = "scatter:excl" if _is_alone(plan) else "scatter"
+    return f"select={plan.allocation.nodes}:{chunk(plan.allocation, tasks)}", f"place={place}"
+
+
+def _old_nodes(plan: Plan) -> tuple[str, ...]:
+    """`nodes=2:ppn=8#excl`: whole nodes are said by a mark, memory is the job's, and GPUs have no word."""
+    allocation = plan.allocation
+    if allocation.gpus:
+        raise UsageError(
+            f"`nodes=N:ppn=C`, as `{plan.site.name}` asks for nodes, has no word for GPUs",
+            hint=f'in `[clusters.{plan.site.name}]`: node_option = "select"',
+        )
+    words = ":".join([f"nodes={allocation.nodes}", f"ppn={allocation.cpus}", *allocation.constraint])
+    memory = (f"mem={allocation.memory_mb * allocation.nodes}mb",) if allocation.memory_mb else ()
+    return words + ("#excl" if _is_alone(plan) else ""), *memory
 
 
 def _pair(flag: str, value: str) -> tuple[str, str]:
@@ -163,14 +182,11 @@ def _log(plan: Plan, element: str) -> str:
     return log.removesuffix(".log") + "-^array_index^.log" if _is_array(plan, element) else log
 
 
-def _place(plan: Plan) -> str:
-    """`select=2` alone may put both on one host.
-
-    All memory of a node can only be had with the whole node. So can GPUs, where PBS does not hide those of other jobs.
-    """
+def _is_alone(plan: Plan) -> bool:
+    """All memory of a node can only be had with the whole node. So can GPUs, where PBS does not hide other jobs'."""
     allocation = plan.allocation
     sees_others = bool(allocation.gpus) and not plan.site.hides_gpus
-    return "scatter:excl" if allocation.exclusive or allocation.memory_mb == 0 or sees_others else "scatter"
+    return allocation.exclusive or allocation.memory_mb == 0 or sees_others
 
 
 def _queue(allocation: Allocation) -> list[str]:

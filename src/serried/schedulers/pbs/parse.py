@@ -48,6 +48,10 @@ ENDS = {
 
 NEVER = "it never ran: what it depended on did not go as it was to"
 
+HELD = "dependency"
+FOR_EVER = "DependencyNeverSatisfied"
+"""In Slurm's word."""
+
 SIGNALLED = 256
 """Added to the signal that ended the top process; a shell's own 128 + N arrives as it is."""
 
@@ -67,10 +71,39 @@ def split(job: str) -> tuple[str, int | None]:
 
 
 def jobs(stdout: str) -> list[Job]:
-    """The jobs in `qstat -x -f -w -t`, each element of an array on its own, without their parents."""
-    found = [_job(identity, attributes) for identity, attributes in attributes_of(stdout)]
+    """The jobs in `qstat -x -f -w -t`, each element of an array on its own, without their parents.
+
+    What those that are held for others wait for is to be in it too.
+    """
+    known = dict(attributes_of(stdout))
+    found = [_job(identity, attributes) for identity, attributes in known.items()]
+    found = [replace(job, reason=FOR_EVER) if _waits_for_ever(job, known) else job for job in found]
     arrays = {job.id for job in found if job.element is not None}
     return [job for job in found if job.element is not None or job.id not in arrays]
+
+
+def awaited(stdout: str) -> set[str]:
+    """The jobs that those which are held wait for, and that are not in `stdout` themselves."""
+    known = dict(attributes_of(stdout))
+    held = [attributes for attributes in known.values() if _hold(attributes) == HELD]
+    return {before for attributes in held for before in _before(attributes)} - known.keys()
+
+
+def _waits_for_ever(job: Job, known: Mapping[str, Attributes]) -> bool:
+    """PBS lets a job wait on where what it waits for was deleted before it began."""
+    identity = job.id if job.element is None else job.id.replace("[]", f"[{job.element}]")
+    if job.reason != HELD:
+        return False
+    before = [known.get(one) for one in _before(known.get(identity, {}))]
+    return any(one is None or (one.get("job_state") == "F" and "Exit_status" not in one) for one in before)
+
+
+def _before(attributes: Attributes) -> list[str]:
+    """`12.head` and `13[].head` of `afterok:12.head@head:13[].head@head,beforeany:15.head@head`."""
+    clauses = re.findall(r"(?:^|,)after(?:ok|any|notok)?:([^,]+)", attributes.get("depend", ""))
+    return [
+        job.partition("@")[0] for clause in clauses for job in clause.split(":") if _ID.match(job.partition("@")[0])
+    ]
 
 
 def named(stdout: str) -> list[tuple[str, str]]:
@@ -127,7 +160,7 @@ def _hold(attributes: Attributes) -> str:
     holds = attributes.get("Hold_Types", "n")
     if attributes.get("job_state") != "H" or holds == "n":
         return ""
-    return "dependency" if "s" in holds and attributes.get("depend") else f"held ({holds})"
+    return HELD if "s" in holds and attributes.get("depend") else f"held ({holds})"
 
 
 def _epoch(attributes: Attributes) -> float | None:

@@ -6,6 +6,10 @@ from fnmatch import fnmatchcase
 
 REASONS = (
     ("dependency", "it waits for another job to end"),
+    (
+        "DependencyNeverSatisfied",
+        "the job that it waits for was deleted before it began, and PBS lets it wait for ever: `serried stop` ends it",
+    ),
     ("held (*", "it is held; `qrls` lets it go"),
     ("Can Never Run: Not enough total nodes*", "it asks for more nodes than there are; it never starts like this"),
     (

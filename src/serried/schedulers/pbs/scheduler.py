@@ -107,6 +107,8 @@ class Pbs:
             return _only(ids, parse.jobs(answer.texts["qstat"]))
         start = time.monotonic()
         text = self._qstat(arrays)
+        if before := parse.awaited(text):
+            text += self._qstat(sorted(before))
         self._cache.put(arrays, {"qstat": text}, time.monotonic() - start)
         return _only(ids, parse.jobs(text))
 
