@@ -16,7 +16,8 @@ import torch, torch.distributed
 torch.distributed.init_process_group("gloo")
 ranks = torch.tensor([2.0 ** int(os.environ["RANK"])])
 torch.distributed.all_reduce(ranks)
-print(os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"], int(ranks), sys.argv[1])
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+print(*(os.environ[name] for name in names), int(ranks), sys.argv[1])
 torch.distributed.destroy_process_group()
 """
 FAILS = """\
@@ -32,7 +33,7 @@ HOSTILE = "a 'b' $(id) {rank} ☃"
 @pytest.fixture
 def launched(slurm):
     def submit(kind, *command):
-        sizes = ("--nodes", "2", "--ranks", "2", "--cpus", "1", "--set", "limit.grace=3s")
+        sizes = ("--nodes", "2", "--gpus", "2", "--cpus", "1", "--set", "limit.grace=3s")
         return slurm.submit(*sizes, "--launch", kind, "--", *command)
 
     return submit
@@ -48,7 +49,7 @@ def test_ranks_on_all_nodes_meet(slurm, launched, kind):
     status, end = slurm.wait(run)
     assert (status, end["state"]) == (0, "COMPLETED"), end["message"]
     said = slurm.serried("logs", run).stdout.splitlines()
-    assert sorted(said) == [f"[{rank}] {rank} {rank % 2} 4 15 a 'b' $(id) {rank} ☃" for rank in range(4)]
+    assert sorted(said) == [f"[{rank}] {rank} {rank % 2} 4 0,1 15 a 'b' $(id) {rank} ☃" for rank in range(4)]
 
 
 @pytest.mark.slurm

@@ -147,7 +147,7 @@ def _print(selection: Selection, choice: Choice) -> None:
             printer.finish()
             if printer.has_printed:
                 return
-    _nothing_written(selection)
+    _nothing_written(selection, choice)
 
 
 def _copy(log: RankLog) -> bool:
@@ -161,10 +161,13 @@ def _copy(log: RankLog) -> bool:
     return copied
 
 
-def _nothing_written(selection: Selection) -> None:
+def _nothing_written(selection: Selection, choice: Choice) -> None:
     """Say why there is nothing; show what the job's script said, if that is all there is."""
     status = statuses_of([selection])[0]
     record = selection.record
+    if choice.launcher:
+        console.note(f"no launcher has said anything; ranks were started by `{record.plan.launch.kind}`")
+        return
     console.note(f"no rank has written anything: {how(status)}")
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
     if printer.pump():
@@ -196,7 +199,7 @@ def _follow(selection: Selection, choice: Choice) -> None:
     if printer is not None:
         printer.finish()
     if printer is None or not printer.has_printed:
-        _nothing_written(selection)
+        _nothing_written(selection, choice)
         return
     status = statuses_of([selection])[0]
     console.say(how(status))

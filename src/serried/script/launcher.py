@@ -38,7 +38,7 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
         # Of a job with more nodes the first ones: the head is on the first.
         *(("--relative=0",) if plan.site.inside else ()),
         f"--cpus-per-task={plan.allocation.cpus}",
-        *(("--gpu-bind=none",) if plan.allocation.gpus else ()),
+        *_gpus(plan),
         "--overlap",
         "--export=ALL",
         "--kill-on-bad-exit=1",
@@ -47,6 +47,13 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
         "--unbuffered",
         "--job-name=serried",
     )
+
+
+def _gpus(plan: Plan) -> tuple[str, ...]:
+    """Steps that overlap share CPUs, and no GPUs: where the ranks are a step of their own, the agents' takes none."""
+    if not plan.allocation.gpus:
+        return ()
+    return ("--gres=none",) if plan.launch.kind == "srun" else ("--gpu-bind=none",)
 
 
 def _pbs(plan: Plan) -> tuple[str, ...]:

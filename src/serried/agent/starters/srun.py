@@ -6,7 +6,10 @@ that the agents are, and the agents bind the ranks.
 
 from __future__ import annotations
 
+from typing import List
+
 from serried.agent.starters import Kind, Scene, Start
+from serried.agent.work import Work
 from serried.contract import sources
 
 
@@ -22,7 +25,7 @@ def start(scene: Scene) -> Start:
             f"--cpus-per-task={max(1, allocation['cpus'] // work.ranks)}",
             "--distribution=block",
             "--cpu-bind=none",
-            *(["--gpu-bind=none"] if allocation["gpus"] else []),
+            *_gpus(work),
             "--overlap",
             "--export=ALL",
             "--kill-on-bad-exit=1",
@@ -35,6 +38,19 @@ def start(scene: Scene) -> Start:
         ],
         without=("SLURM_CPU_BIND*", "SLURM_MEM_BIND*", "SLURM_STEP_*", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION"),
     )
+
+
+def _gpus(work: Work) -> List[str]:
+    """All of each node's, for every rank; asked for again, as the agents' step has taken none.
+
+    Without `--gpu-bind=none`: with it Slurm sets no CUDA_VISIBLE_DEVICES, and there is none to inherit.
+    """
+    allocation = work.plan["allocation"]
+    if not allocation["gpus"]:
+        return []
+    kind = f"{allocation['gpu_type']}:" if allocation["gpu_type"] else ""
+    option = work.plan["site"]["gpu_option"]
+    return [f"--{option}={'gpu:' if option == 'gres' else ''}{kind}{allocation['gpus']}"]
 
 
 KIND = Kind(start, everywhere=False, sources=(sources.SLURM,))
