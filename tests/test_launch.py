@@ -73,6 +73,21 @@ REFUSED = [
         "python train.py",
         "`launch.options` are a launcher's, and with `agent` there is none",
     ),
+    (
+        {"launch__kind": "horovodrun"},
+        "horovodrun -np 4 python train.py",
+        "`horovodrun` is named twice: each rank that it starts would start it anew",
+    ),
+    (
+        {"launch__kind": "accelerate", "resources__ranks": 2},
+        "python -m accelerate.commands.launch train.py",
+        "`accelerate` is named twice: each rank that it starts would start it anew",
+    ),
+    (
+        {"launch__kind": "horovodrun", "launch__options": ["--min-np=2"]},
+        "python train.py",
+        "`--min-np=2` lets Horovod change how many ranks there are, and the plan says it",
+    ),
 ]
 
 

@@ -63,7 +63,7 @@ def test_a_node_that_no_other_can_reach_says_so(monkeypatch):
 def test_gloo_is_told_an_interface_only_where_the_hosts_name_leads_nowhere(monkeypatch):
     monkeypatch.setattr(addresses, "resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
     monkeypatch.setattr(addresses, "route_to", lambda host: "10.0.0.7")  # noqa: ARG005
-    monkeypatch.setattr(network, "_interface_of", {"10.0.0.7": "ib0"}.get)
+    monkeypatch.setattr(addresses, "interface_of", {"10.0.0.7": "ib0"}.get)
     assert network.gloo_interface(TWO_NODES, "10.0.0.1", {}) == "ib0"
     assert network.gloo_interface(TWO_NODES, "10.0.0.1", {"GLOO_SOCKET_IFNAME": "eth1"}) is None
     assert network.gloo_interface(ONE_NODE, "127.0.0.1", {}) is None
@@ -73,7 +73,7 @@ def test_gloo_is_told_an_interface_only_where_the_hosts_name_leads_nowhere(monke
 
 @pytest.mark.skipif("lo" not in dict(map(reversed, socket.if_nameindex())), reason="needs an interface called lo")
 def test_an_interface_is_found_by_its_address():
-    assert network._interface_of("127.0.0.1") == "lo"
+    assert addresses.interface_of("127.0.0.1") == "lo"
 
 
 def test_threads_are_this_ranks_share_of_what_the_node_allows(monkeypatch):

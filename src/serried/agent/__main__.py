@@ -10,6 +10,8 @@ ROLES = {
     "head": "beginning",
     "node": "joining",
     "rank": "rank",
+    "remote": "remote",
+    "store": "store",
     "unable": "unable",
     "finish": "finish",
     "image": "imagecopy",

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import shlex
-from typing import Dict, List, Mapping, NamedTuple, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from serried.agent import horovod, tensorflow
 from serried.agent.work import Work
 from serried.contract import names, settings
 
@@ -41,6 +42,9 @@ IDENTITY = (
     "TORCHELASTIC_RESTART_COUNT",
 )
 """What tells a rank who it is, in torchrun's words."""
+
+MANY = ("agent", "horovod")
+"""Kinds of launcher by which the agents start many ranks."""
 OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
 """Says to frameworks that one task is all there is: what starts ranks of its own must not hear it."""
 
@@ -75,11 +79,15 @@ class Place(NamedTuple):
     deadline: float
     """Seconds since the epoch; 0 is none."""
     stop_file: str
+    store: int = 0
+    """The port beside `master` where Horovod's ranks meet; 0 where there are none."""
+    workers: Sequence[str] = ()
+    """An address for each rank of all nodes, where TensorFlow's are to have them."""
 
 
 def hidden(work: Work) -> Tuple[str, ...]:
     """Variables that whatever starts or is a rank must not inherit."""
-    if work.launcher == "agent":
+    if work.launcher in MANY:
         return NOT_FOR_RANKS
     return (*NOT_FOR_RANKS, *IDENTITY, *(OF_THE_STEP if work.launcher == "single" else ()))
 
@@ -128,7 +136,9 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
 
 def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[str, str]:
     """The variables that a rank gets beside the inherited ones: torch's, ours, the plan's."""
-    own = {**torch(work, place), **_serried(work, place)}
+    own = {**torch(work, place), **tensorflow.config(place.workers, place.rank), **_serried(work, place)}
+    if work.launcher == "horovod":
+        own.update(horovod.environment(work, place))
     own.update(
         source_dir=str(work.tree),
         project_name=work.plan["project"],
@@ -171,7 +181,7 @@ def torch(work: Work, place: Place) -> Dict[str, str]:
         "MASTER_ADDR": place.master,
         "MASTER_PORT": str(place.port),
     }
-    if work.launcher == "agent":
+    if work.launcher in MANY:
         own.update(
             TORCHELASTIC_RUN_ID=str(work.plan["run"]),
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),

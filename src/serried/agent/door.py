@@ -8,6 +8,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 from serried.agent import meeting
 from serried.agent.loop import Loop
 from serried.agent.ranks import Rank
+from serried.agent.remotes import Remotes
 
 
 class Guest:
@@ -35,9 +36,10 @@ class Reactions(NamedTuple):
 
 
 class Door:
-    def __init__(self, loop: Loop, where: str, reactions: Reactions) -> None:
+    def __init__(self, loop: Loop, where: str, reactions: Reactions, remotes: Remotes) -> None:
         """Raises OSError."""
         self._loop = loop
+        self._remotes = remotes
         self._on = reactions
         self.guests: List[Guest] = []
         for listener in meeting.listen(where):
@@ -64,10 +66,13 @@ class Door:
             self._loop.forget(guest.line.connection)
             guest.line.connection.close()
             self.guests.remove(guest)
+            self._remotes.forget(guest.line)
             self._on.loss(guest)
             return
         for message in messages:
-            if "environ" in message:
+            if "remote" in message:
+                self._remotes.ask(guest.line, message["remote"], message["command"])
+            elif "environ" in message:
                 self._on.arrival(guest, message["environ"])
             elif "began" in message:
                 self._on.began(guest, message["began"])

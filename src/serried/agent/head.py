@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional
 
-from serried.agent import claims, deadline, handover, hooks, rendezvous, system
+from serried.agent import claims, deadline, handover, hooks, horovod, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
 from serried.agent.evidence import AS_ASKED
@@ -119,9 +119,9 @@ class Head:
         self._members.close_door()
         self._handover.remove()
         self.note("go")
-        end = self._deadline.at if self._deadline else 0
-        hosts = [member.host for member in self._members]
-        self._members.tell("go", port=self._port.getsockname()[1], deadline=end, hosts=hosts)
+        told = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
+        told.update(store=horovod.open_store(self.work), workers=self._members.workers())
+        self._members.tell("go", hosts=[member.host for member in self._members], place=told)
         self._launching.begin()
         hooks.tell(self.work, names.EVENT_START)
 

@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import List
 
-from serried.agent import handover, rendezvous, setup
+from serried.agent import handover, rendezvous, setup, tensorflow
 from serried.agent.node import Node
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, names
@@ -27,7 +27,9 @@ def main(arguments: List[str]) -> int:
     problem = setup.enter(work, [word for option in options.items() for word in option])
     make_umask(work)
     key = bytes.fromhex(os.environ.pop(names.KEY))
+    kept = tensorflow.hold_ports(work)
     greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0], "problem": problem}
+    greeting["ports"] = [port.getsockname()[1] for port in kept]
     try:
         channel, master = rendezvous.join(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
     except OSError as error:

@@ -19,6 +19,7 @@ from serried.agent.evidence import AS_ASKED
 from serried.agent.launch import agent_command
 from serried.agent.loop import Loop
 from serried.agent.ranks import Exit, Rank, Ranks, has_failed
+from serried.agent.remotes import Remotes
 from serried.agent.starter import Starter
 from serried.agent.work import Work
 
@@ -46,6 +47,7 @@ class Launched(Ranks):
         self._post = post
         self._shares = binding.shares(work.ranks)
         self._door: Optional[Door] = None
+        self._remotes = Remotes(work, node, post.loop, post.tell)
         self._ended: List[Exit] = []
         """Not yet told by `reap`."""
         self._excused: Dict[int, Exit] = {}
@@ -62,15 +64,17 @@ class Launched(Ranks):
 
     def begin(self, where: str, hosts: Sequence[str], address: str, folder: Path) -> None:
         """Open the door, then start the launcher if it is this node's to start."""
+        cpus = binding.count(self._shares[0], self.work.ranks)
+        here = command.Place(node=self.node, rank=0, local_rank=0, cpus=cpus, **self._place)
+        self._remotes.begin(here, hosts)
         reactions = Reactions(self._welcome, self._watch, self._end, self._lose)
         try:
-            self._door = Door(self._post.loop, where, reactions)
+            self._door = Door(self._post.loop, where, reactions, self._remotes)
         except OSError as error:
             self._post.tell("starter-wrong", message=f"cannot receive ranks on {socket.gethostname()}: {error}")
             return
         if not (self._kind.everywhere or self.node == 0):
             return
-        cpus = binding.count(self._shares[0], self.work.ranks)
         scene = starters.Scene(
             work=self.work,
             node=self.node,
@@ -81,9 +85,9 @@ class Launched(Ranks):
             cpus=cpus,
             rank=agent_command("rank", where),
             folder=folder,
+            remote=agent_command("remote", where),
         )
         start = self._kind.start(scene)
-        here = command.Place(node=self.node, rank=0, local_rank=0, cpus=cpus, **self._place)
         self._starter = Starter(self.work, self.node, start, identity.of_starter(self.work, here, start))
         self._post.note("launching", argv=start.argv, pid=self._starter.pid)
 
@@ -200,6 +204,7 @@ class Launched(Ranks):
         return not (self.have_been_asked and exit_["exit_code"] in AS_ASKED)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
+        self._remotes.reap(children)
         for pid, status in children:
             if self._starter and pid == self._starter.pid:
                 self._starter_ended(self._starter, status)
@@ -211,12 +216,7 @@ class Launched(Ranks):
         starter.end(status)
         self._was_killed = bool(starter.status and starter.status < 0)
         self._accuse()
-        self._farewell = {
-            "name": starter.name,
-            "status": starter.status,
-            "said": starter.last_lines(),
-            "problem": starter.problem,
-        }
+        self._farewell = starter.farewell()
 
     def _accuse(self) -> None:
         """Nobody makes good what has failed any more."""
@@ -240,7 +240,9 @@ class Launched(Ranks):
         return self._starter.is_running if self._starter else not self._has_head_seen_the_end
 
     def heed(self, message: Message) -> None:
-        if message["do"] == "release":
+        if message["do"] == "remote":
+            self._remotes.heed(message)
+        elif message["do"] == "release":
             self._release(message["patience"])
         elif message["do"] == "starters-ended":
             self._has_head_seen_the_end = True
@@ -285,6 +287,7 @@ class Launched(Ranks):
     def kill(self) -> None:
         self._is_stopping = True
         super().kill()
+        self._remotes.kill()
         self._release(0.0)
         self._end_starter(0.0)
 

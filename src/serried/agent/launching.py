@@ -75,6 +75,8 @@ class Launching:
             if not self._left:
                 self._members.tell("starters-ended", killed=any(end["status"] < 0 for end in self._ends))
             self._loop.after(SETTLE_SECONDS, self.judge)
+        elif event == "relay":
+            self._members.pass_on(message["to"], message["message"])
         elif event == "starter-wrong":
             self._fail(Failure(message["message"], 1))
 
@@ -121,6 +123,6 @@ def explain(end: Dict[str, Any], world: int, came: int) -> Failure:
     how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
     when = "before it had started a rank" if not came else f"after it had started {came} of {world} ranks"
     when = "though no rank had failed" if came == world else when
-    last: Optional[str] = next((line for line in reversed(end["said"]) if line.strip()), None)
+    last: Optional[str] = next((line for line in reversed(end["said"]) if any(map(str.isalnum, line))), None)
     code = 128 - status if status < 0 else status or 1
     return Failure(f"`{end['name']}` on {end['host']} {how}, {when}" + (f": {last.strip()}" if last else ""), code)

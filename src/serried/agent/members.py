@@ -18,11 +18,13 @@ GREETING_SECONDS = 10.0
 class Member:
     """A node agent that has proven itself."""
 
-    def __init__(self, index: int, host: str, channel: Channel, problem: str) -> None:
-        self.index = index
+    def __init__(self, host: str, channel: Channel, greeting: Message) -> None:
+        self.index = int(greeting["node"])
         self.host = host
-        self.problem = problem
+        self.problem = str(greeting.get("problem", ""))
         """What keeps ranks from starting there; empty for none."""
+        self.ports: List[int] = greeting.get("ports", [])
+        """That it keeps for its ranks."""
         self.channel = channel
         self.heard = time.monotonic()
         self.quiet = 0.0
@@ -98,6 +100,17 @@ class Members:
                 member.channel.send({"do": do, **facts})
                 self._watch(member)
 
+    def pass_on(self, index: int, message: Message) -> None:
+        """Send to one what another says; one that is gone misses nothing more."""
+        member = self._members.get(index)
+        if member and member.is_connected:
+            member.channel.send(message)
+            self._watch(member)
+
+    def workers(self) -> List[str]:
+        """`address:port` for each port that is kept for a rank, in the order of ranks."""
+        return [f"{member.channel.connection.getpeername()[0]}:{port}" for member in self for port in member.ports]
+
     def disconnect(self, member: Member) -> None:
         if member.is_connected:
             member.is_connected = False
@@ -143,7 +156,7 @@ class Members:
             self._dismiss(channel.connection)
             return
         host = self._hosts[index] if index < len(self._hosts) else str(greeting["host"])
-        member = self._members[index] = Member(index, host, channel, str(greeting.get("problem", "")))
+        member = self._members[index] = Member(host, channel, greeting)
         self._watch(member)
         self._on.join(member)
 

@@ -100,12 +100,7 @@ class Node:
     def _go(self, message: Message) -> None:
         if self._is_stopping:
             return
-        place = {
-            "master": self._master,
-            "port": message["port"],
-            "deadline": message["deadline"],
-            "stop_file": str(self._private / "stop"),
-        }
+        place = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
         kind = starters.of(self.work)
         if kind is None:
             self._ranks = Forked(self.work, self._index, place)

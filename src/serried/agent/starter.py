@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from serried.agent import system
 from serried.agent.diagnose import read_tail
@@ -53,8 +53,10 @@ class Starter:
         if problem:
             self.problem = os.strerror(problem[1]).lower()
 
-    def last_lines(self) -> List[str]:
-        return read_tail(self._log, LAST_LINES)
+    def farewell(self) -> Dict[str, Any]:
+        """How it ended, and what it said last."""
+        said = read_tail(self._log, LAST_LINES)
+        return {"name": self.name, "status": self.status, "said": said, "problem": self.problem}
 
     def terminate(self) -> None:
         """TERM to itself: it ends what it has started, and would be ended with it by a signal to its group."""

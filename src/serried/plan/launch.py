@@ -19,11 +19,14 @@ OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "orterun", "prterun", "aprun", "jsr
 """Programs that start others on all nodes of a job."""
 DOUBLES = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 """Programs that start ranks, each of them its own."""
+ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
+"""Options of horovodrun's."""
 MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner.launch": "horovodrun",
 }
 
 
@@ -36,7 +39,7 @@ def words(experiment: config.Experiment) -> tuple[str, ...]:
 def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:
     """The launcher, and the allocation as it needs it. Raises UsageError for a pair that cannot be."""
     asked = experiment.launch
-    made = Launch(asked.kind, asked.max_restarts, asked.options)
+    made = Launch(asked.kind, asked.max_restarts, asked.options, asked.tf_config)
     if made.kind == "single":
         allocation = _single(experiment.resources.ranks, allocation)
     _check_options(made, allocation)
@@ -67,7 +70,7 @@ def _check_options(made: Launch, allocation: Allocation) -> None:
             "`launch.max_restarts` is torchrun's",
             hint='`launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run',
         )
-    if made.options and made.kind in ("agent", "single"):
+    if made.options and made.kind in ("agent", "single", "horovod"):
         raise UsageError(f"`launch.options` are a launcher's, and with `{made.kind}` there is none")
     split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
     if split:
@@ -87,7 +90,12 @@ def _check_command(made: Launch, experiment: config.Experiment, allocation: Allo
             f"the command begins with `{program}`, which each of {allocation.nodes * ranks} ranks would start anew",
             hint=f"give the command alone; `launch.kind` says what starts it{_instead(program)}",
         )
-    if program in DOUBLES and made.kind == "agent" and ranks > 1:
+    if program == made.kind and program != "torchrun":
+        raise UsageError(
+            f"`{program}` is named twice: each rank that it starts would start it anew",
+            hint="give what each rank runs alone, `python train.py`; further options go into `launch.options`",
+        )
+    if program in DOUBLES and made.kind in ("agent", "horovod") and ranks > 1:
         raise UsageError(
             f"`{program}` starts ranks of its own, and {ranks} ranks on each node would each start it",
             hint=f"`--launch {program}`, or `--launch single` to start it once with its own options",
@@ -119,5 +127,17 @@ def _srun(made: Launch, experiment: config.Experiment, cluster: config.Cluster) 
         )
 
 
-CHECKS: Mapping[str, Callable[[Launch, config.Experiment, config.Cluster], None]] = {"srun": _srun}
+def _horovodrun(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:  # noqa: ARG001
+    elastic = next((option for option in made.options if option.partition("=")[0] in ELASTIC), None)
+    if elastic:
+        raise UsageError(
+            f"`{elastic}` lets Horovod change how many ranks there are, and the plan says it",
+            hint="`limit.restarts` begins another attempt after a failure",
+        )
+
+
+CHECKS: Mapping[str, Callable[[Launch, config.Experiment, config.Cluster], None]] = {
+    "srun": _srun,
+    "horovodrun": _horovodrun,
+}
 """What each kind refuses, beside what all do."""

@@ -94,6 +94,8 @@ class Launch:
     """How often the launcher may start ranks that failed again, within one attempt."""
     options: tuple[str, ...] = ()
     """Further options of the launcher, as they are."""
+    tf_config: bool = False
+    """Whether ranks are told of each other by `TF_CONFIG`."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import ipaddress
 import os
 import socket
-import struct
 import warnings
 from pathlib import Path
 from typing import Iterator, Mapping, Optional, Tuple
@@ -18,7 +16,6 @@ from serried.train.identities import Identity
 
 _PORTS = range(10000, 30000)
 _CANDIDATES = 20
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
 def given(who: Identity, environ: Mapping[str, str]) -> Optional[Tuple[str, int]]:
@@ -97,22 +94,7 @@ def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Op
     if named and not is_loopback(named[0]):
         return None
     towards = addresses.route_to(master)
-    return None if towards is None or is_loopback(towards) else _interface_of(towards)
-
-
-def _interface_of(address: str) -> Optional[str]:
-    try:
-        import fcntl
-    except ImportError:  # no such thing on this system
-        return None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return None
+    return None if towards is None or is_loopback(towards) else addresses.interface_of(towards)
 
 
 def threads(who: Identity, environ: Mapping[str, str]) -> Optional[int]:

@@ -23,7 +23,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from serried.agent.work import Work
 from serried.contract.sources import Source
 
-FORKED = ("agent", "single")
+FORKED = ("agent", "single", "horovod")
 """Kinds without a starter: the agents start the ranks."""
 
 
@@ -47,6 +47,8 @@ class Scene(NamedTuple):
     """The words that start one rank: a program, not a script of Python."""
     folder: Path
     """Private to this node and attempt, for files that the starter reads."""
+    remote: Sequence[str] = ()
+    """The words of a remote shell, which takes `[-options] HOST COMMAND…` as ssh does."""
 
     @property
     def world_size(self) -> int:

@@ -71,7 +71,9 @@ class Limit:
     )
 
 
-LAUNCHERS = ("agent", "single", "torchrun", "srun")
+LAUNCHERS = (
+    "agent", "single", "torchrun", "srun", "mpirun", "horovod", "horovodrun", "accelerate", "deepspeed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,12 @@ class Launch:
         value=0,
     )
     options: tuple[str, ...] = key(values.TEXTS, "Further options of the launcher, as they are.", value=())
+    tf_config: bool = key(
+        values.BOOLEAN,
+        "Tell each rank by `TF_CONFIG` where all are, as TensorFlow wants it.",
+        default="false",
+        value=False,
+    )
 
 
 @dataclass(frozen=True)

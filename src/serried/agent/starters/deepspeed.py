@@ -1,0 +1,28 @@
+"""deepspeed: one on each node, which asks nobody for ssh. The host list says how many ranks each has."""
+
+from __future__ import annotations
+
+from serried.agent.starters import Kind, Scene, Start, mpi, python_of
+from serried.contract import sources
+
+
+def start(scene: Scene) -> Start:
+    work = scene.work
+    python = None if work.plan.get("shell") else python_of(work.words)
+    return Start(
+        [
+            *([python, "-m", "deepspeed.launcher.runner"] if python else ["deepspeed"]),
+            f"--hostfile={mpi.host_file(scene, 'slots', '{} slots={}')}",
+            "--no_ssh",
+            f"--node_rank={scene.node}",
+            f"--master_addr={scene.master}",
+            f"--master_port={scene.port}",
+            *scene.options,
+            "--no_local_rank",
+            "--no_python",
+            *scene.rank,
+        ]
+    )
+
+
+KIND = Kind(start, everywhere=True, sources=(sources.GENERIC,))

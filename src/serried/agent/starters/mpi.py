@@ -1,0 +1,83 @@
+"""What is common to the launchers that speak MPI's tongues: told by environment variables, which every dialect has.
+
+So nobody needs to ask `mpirun --version` first, a horovodrun that calls mpirun tells it the same, and an option that
+the user gives wins. The host list replaces what a dialect would take from the scheduler: how many ranks go where is the
+plan's, while Slurm and PBS count tasks or CPUs.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Dict
+
+from serried.agent.starters import Scene
+from serried.contract import files
+
+OF_ANOTHER_STEP = (
+    "PMI_*", "PMI2_*", "PMIX_*", "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "MPI_LOCAL*", "PALS_*", "MV2_COMM_*",
+)  # fmt: skip
+"""What an `srun --mpi=…` around the agents sets: an MPI would take itself for a rank of theirs."""
+OF_THE_FIRST_NODE = ("SLURMD_NODENAME",)
+"""MPICH would pass it on to the ranks of all nodes."""
+
+
+def lay_out(scene: Scene) -> Dict[str, str]:
+    """Write host lists and remote shell into the folder; the variables that lead each dialect there."""
+    shell = remote_shell(scene)
+    return {
+        **open_mpi(f"/bin/sh {shell}", host_file(scene, "slots", "{} slots={}")),
+        **hydra(str(shell), host_file(scene, "machines", "{}:{}")),
+    }
+
+
+def host_file(scene: Scene, name: str, line: str) -> str:
+    """The path of a new file in the folder with a `line` for each node: its name, and how many ranks it has."""
+    path = scene.folder / name
+    files.write_text(path, "".join(f"{line.format(host, scene.work.ranks)}\n" for host in scene.hosts))
+    return str(path)
+
+
+def remote_shell(scene: Scene) -> Path:
+    """An `ssh` that asks our agents: there are no keys and no passwords, and what it starts belongs to the attempt."""
+    shell = scene.folder / "bin" / "ssh"
+    files.make_directory(shell.parent, 0o700)
+    files.write_text(shell, f'#!/bin/sh\nexec {" ".join(map(shlex.quote, scene.remote))} "$@"\n', 0o700)
+    return shell
+
+
+def open_mpi(shell: str, hosts: str) -> Dict[str, str]:
+    """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks."""
+    return {
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": shell,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
+        "OMPI_MCA_orte_default_hostfile": hosts,
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": shell,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_ras": "^slurm,pbs,tm,gridengine,lsf,flux",
+        "PRTE_MCA_prte_default_hostfile": hosts,
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def hydra(shell: str, hosts: str) -> Dict[str, str]:
+    """For MPICH and what is made of it; Intel's has names of its own."""
+    return {
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": shell,
+        "HYDRA_RMK": "user",
+        "HYDRA_HOST_FILE": hosts,
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": shell,
+        "I_MPI_HYDRA_RMK": "user",
+        "I_MPI_HYDRA_HOST_FILE": hosts,
+        "I_MPI_PIN": "0",
+    }

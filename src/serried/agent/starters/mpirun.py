@@ -1,0 +1,21 @@
+"""mpirun (or mpiexec): one on the first node, for programs that speak MPI. Open MPI 4 and 5, MPICH, Intel MPI.
+
+Cray's has no use for a remote shell and is told of the hosts by PBS; there `options = ["--ppn", "4"]` says how many
+ranks a node has.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from serried.agent.starters import Kind, Scene, Start, mpi
+from serried.contract import sources
+
+
+def start(scene: Scene) -> Start:
+    program = "mpirun" if shutil.which("mpirun") or not shutil.which("mpiexec") else "mpiexec"
+    argv = [program, "-n", str(scene.world_size), *scene.options, *scene.rank]
+    return Start(argv, mpi.lay_out(scene), without=(*mpi.OF_ANOTHER_STEP, *mpi.OF_THE_FIRST_NODE))
+
+
+KIND = Kind(start, everywhere=False, sources=(sources.OPEN_MPI, sources.PMI, sources.PALS, sources.MVAPICH))

@@ -1,0 +1,175 @@
+"""What the launchers of others are started with: the words, the variables, the files, whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serried.agent.starters import Scene, accelerate, deepspeed, horovodrun, mpi, mpirun
+from serried.agent.work import Work
+from serried.contract.layout import RunDirectory
+
+RANK = ("/usr/bin/python3", "-I", "-S", "/run/agent.pyz", "rank", "@af09")
+REMOTE = ("/usr/bin/python 3", "-I", "-S", "/run/agent.pyz", "remote", "@af09")
+
+
+@pytest.fixture
+def scene(tmp_path: Path):
+    def make(
+        *command: str, nodes: int = 2, ranks: int = 4, node: int = 0, options: tuple[str, ...] = (), **env: str
+    ) -> Scene:
+        plan = {
+            "command": list(command) or ["python", "train.py"],
+            "allocation": {"nodes": nodes, "ranks": ranks},
+            "launch": {"kind": "?", "max_restarts": 0, "options": list(options)},
+            "environment": {"env": env},
+        }
+        work = Work(RunDirectory(Path("/run")), plan, None, 1)
+        hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
+        return Scene(work, node, hosts, "10.0.0.1", f"10.0.0.{node + 1}", 20123, 8, RANK, tmp_path, REMOTE)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+
+def test_mpirun_starts_all_ranks_once(scene):
+    assert mpirun.start(scene(options=("--mca", "pml", "ob1"))).argv == [
+        "mpirun",
+        "-n",
+        "8",
+        "--mca",
+        "pml",
+        "ob1",
+        *RANK,
+    ]
+
+
+def test_where_there_is_only_an_mpiexec_it_is_taken(scene, tmp_path, monkeypatch):
+    (tmp_path / "mpiexec").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mpirun.start(scene()).argv[0] == "mpiexec"
+
+
+def test_every_dialect_of_mpi_is_led_to_the_hosts_and_to_our_remote_shell(scene, tmp_path):
+    assert mpirun.start(scene()).environment == {
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": f"/bin/sh {tmp_path}/bin/ssh",
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
+        "OMPI_MCA_orte_default_hostfile": f"{tmp_path}/slots",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": f"/bin/sh {tmp_path}/bin/ssh",
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_ras": "^slurm,pbs,tm,gridengine,lsf,flux",
+        "PRTE_MCA_prte_default_hostfile": f"{tmp_path}/slots",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": f"{tmp_path}/bin/ssh",
+        "HYDRA_RMK": "user",
+        "HYDRA_HOST_FILE": f"{tmp_path}/machines",
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": f"{tmp_path}/bin/ssh",
+        "I_MPI_HYDRA_RMK": "user",
+        "I_MPI_HYDRA_HOST_FILE": f"{tmp_path}/machines",
+        "I_MPI_PIN": "0",
+    }
+    assert (tmp_path / "slots").read_text() == "gpu1 slots=4\ngpu2 slots=4\n"
+    assert (tmp_path / "machines").read_text() == "gpu1:4\ngpu2:4\n"
+    assert (tmp_path / "bin" / "ssh").read_text() == (
+        "#!/bin/sh\nexec '/usr/bin/python 3' -I -S /run/agent.pyz remote @af09 \"$@\"\n"
+    )
+
+
+def test_an_mpi_around_the_agents_is_hidden_from_the_one_that_starts_the_ranks(scene):
+    assert {"PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*"} < set(mpirun.start(scene()).without)
+
+
+def test_horovodrun_gets_a_list_of_hosts_and_slots(scene):
+    argv = ["--disable-cache", "-np", "8", "-H", "gpu1:4,gpu2:4", "--gloo", *RANK]
+    assert horovodrun.start(scene(options=("--gloo",))).argv == ["python", "-m", "horovod.runner.launch", *argv]
+    assert horovodrun.start(scene("./train", options=("--gloo",))).argv == ["horovodrun", *argv]
+
+
+def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "of the user")
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "90")
+    start = horovodrun.start(scene(TOKEN="of the plan", HOROVOD_CYCLE_TIME="2", LD_LIBRARY_PATH="/opt/cuda/lib64"))
+    told = {
+        name: value
+        for name, value in start.environment.items()
+        if not name.startswith(("OMPI", "PRTE", "HYDRA", "I_MPI"))
+    }
+    assert told == {
+        "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib64",
+        "HOROVOD_START_TIMEOUT": "90",
+        "HOROVOD_CYCLE_TIME": "2",
+    }
+    assert start.without == ("*",)
+
+
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        ((), ["--multi_gpu"]),
+        (("--use_fsdp",), ["--use_fsdp"]),
+        (("--use-deepspeed", "--zero_stage=3"), ["--use-deepspeed", "--zero_stage=3"]),
+        (("--config_file=fsdp.yaml",), ["--config_file=fsdp.yaml"]),
+        (("--mixed_precision", "bf16"), ["--multi_gpu", "--mixed_precision", "bf16"]),
+    ],
+)
+def test_accelerate_is_told_what_its_config_file_would_say(scene, options, way):
+    assert accelerate.start(scene(node=1, options=options)).argv == [
+        "python",
+        "-m",
+        "accelerate.commands.launch",
+        "--num_machines=2",
+        "--num_processes=8",
+        "--machine_rank=1",
+        "--main_process_ip=10.0.0.1",
+        "--main_process_port=20123",
+        *way,
+        "--no_python",
+        *RANK,
+    ]
+
+
+def test_deepspeed_runs_on_each_node_and_needs_no_ssh(scene, tmp_path):
+    assert deepspeed.start(
+        scene("/opt/conda/bin/python3.11", "train.py", node=1, options=("--bind_cores_to_rank",))
+    ).argv == [
+        "/opt/conda/bin/python3.11",
+        "-m",
+        "deepspeed.launcher.runner",
+        f"--hostfile={tmp_path}/slots",
+        "--no_ssh",
+        "--node_rank=1",
+        "--master_addr=10.0.0.1",
+        "--master_port=20123",
+        "--bind_cores_to_rank",
+        "--no_local_rank",
+        "--no_python",
+        *RANK,
+    ]
+    assert (tmp_path / "slots").read_text() == "gpu1 slots=4\ngpu2 slots=4\n"
+
+
+def test_the_remote_shell_hands_its_words_on_as_they_are(scene):
+    prints = ["/bin/sh", "-c", 'printf "<%s>" "$@"', "it's"]
+    shell = mpi.remote_shell(scene()._replace(remote=prints))
+    told = subprocess.run([shell, "-x", "gpu2", "echo $HOME; exit 3", "ü"], capture_output=True, text=True, check=True)
+    assert told.stdout == "<-x><gpu2><echo $HOME; exit 3><ü>"
