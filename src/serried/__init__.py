@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from serried.api import Run, find, runs, submit
     from serried.errors import (
         ConfigError,
+        EnvironmentFailed,
         MissingProgramError,
         RunFailed,
         RunNotFoundError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigError",
+    "EnvironmentFailed",
     "MissingProgramError",
     "Run",
     "RunFailed",
