@@ -199,17 +199,38 @@ def test_contained_ranks_have_a_home_and_a_tmp_of_their_own_and_only_the_job_s_v
 
 
 @pytest.mark.slurm
-def test_a_rank_that_is_killed_in_its_container_is_named_and_leaves_nothing(slurm, made, wait_until, marked_processes):
+def test_a_rank_of_srun_that_is_killed_in_its_container_is_named_and_leaves_nothing(
+    slurm, made, wait_until, marked_processes
+):
     place = made(slurm)
     (place.project / "rank.py").write_text(FAILS)
 
-    run = place.submit("x", "--nodes", "2", "--ranks", "2")
+    run = place.submit("x", "--nodes", "2", "--ranks", "2", "--launch", "srun")
 
     status, end = place.wait(run)
     assert (status, end["state"], end["exit_code"]) == (1, "FAILED", 137), place.serried("why", run).stdout
     failure = place.why(run)["first_failure"]
     assert (failure["rank"], failure["node"], failure["signal"], failure["tail"]) == (3, 1, 9, ["this is the end"])
     wait_until(lambda: marked_processes(run) == [], 10)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("runtime", ["apptainer"], indirect=True)
+def test_torchrun_runs_in_the_container_with_its_ranks(local, made):
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
+    place = made(local, contained=True)
+    (place.project / "rank.py").write_text(
+        "import os, sys\n"
+        "print(open('/etc/serried-image').read().strip(), os.environ['TORCHELASTIC_RUN_ID'], flush=True)\n"
+        "sys.exit(3 if os.environ['RANK'] == '1' else 0)\n"
+    )
+
+    run = place.submit("x", "--ranks", "2", "--launch", "torchrun")
+
+    status, end = place.wait(run)
+    assert (status, end["exit_code"]) == (1, 3), place.serried("why", run).stdout
+    failure = place.why(run)["first_failure"]
+    assert (failure["rank"], failure["tail"]) == (1, [f"inside {run}-1"])
 
 
 def test_a_request_to_save_reaches_a_contained_rank(local, made, wait_until):

@@ -83,12 +83,13 @@ class Launched(Ranks):
             address=address,
             port=self._place["port"],
             cpus=cpus,
-            rank=agent_command("rank", where),
+            rank=program.rank_words(self.work, agent_command("rank", where)),
             folder=folder,
             remote=agent_command("remote", where),
         )
         start = self._kind.start(scene)
-        self._starter = Starter(self.work, self.node, start, identity.of_starter(self.work, here, start))
+        what = program.of_starter(self.work, here, start, identity.of_starter(self.work, here, start))
+        self._starter = Starter(self.work, self.node, start, what.argv, what.environment)
         self._post.note("launching", argv=start.argv, pid=self._starter.pid)
 
     @property

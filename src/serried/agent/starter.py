@@ -16,7 +16,7 @@ LAST_LINES = 5
 
 
 class Starter:
-    def __init__(self, work: Work, node: int, start: Start, environment: Dict[bytes, bytes]) -> None:
+    def __init__(self, work: Work, node: int, start: Start, argv: List[bytes], environment: Dict[bytes, bytes]) -> None:
         self.name = os.path.basename(start.argv[0])  # noqa: PTH119 - a bare string
         if self.name.startswith("python") and start.argv[1:2] == ["-m"]:
             self.name = work.launcher
@@ -28,7 +28,7 @@ class Starter:
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, work.file_mode)
         null = os.open(os.devnull, os.O_RDONLY)
         self._child = system.spawn(
-            [system.encode(word) for word in start.argv],
+            argv,
             environment,
             system.encode(str(work.workdir)),
             (null, log, log),

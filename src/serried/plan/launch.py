@@ -128,6 +128,11 @@ def _srun(made: Launch, experiment: config.Experiment, cluster: config.Cluster) 
 
 
 def _horovodrun(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:  # noqa: ARG001
+    if experiment.container.image:
+        raise UsageError(
+            "`horovodrun` is in the container, and would have to start ranks outside of it",
+            hint="`--launch horovod`: the agents start Horovod's ranks, which need nothing outside",
+        )
     elastic = next((option for option in made.options if option.partition("=")[0] in ELASTIC), None)
     if elastic:
         raise UsageError(

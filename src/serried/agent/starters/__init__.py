@@ -74,6 +74,8 @@ class Kind(NamedTuple):
     """One on each node; else one on the first, for all."""
     sources: Tuple[Source, ...]
     """Where its ranks read who they are: `RANK`, `OMPI_COMM_WORLD_RANK` …"""
+    is_inside: bool = False
+    """It belongs to the ranks' Python: where they run in a container, so does it."""
 
 
 def of(work: Work) -> Optional[Kind]:

@@ -34,4 +34,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(sources.TORCHRUN,))
+KIND = Kind(start, everywhere=True, sources=(sources.TORCHRUN,), is_inside=True)

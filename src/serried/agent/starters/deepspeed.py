@@ -25,4 +25,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(sources.GENERIC,))
+KIND = Kind(start, everywhere=True, sources=(sources.GENERIC,), is_inside=True)
