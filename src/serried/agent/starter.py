@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from serried.agent import system
 from serried.agent.diagnose import read_tail
