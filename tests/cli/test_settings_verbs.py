@@ -135,7 +135,6 @@ scheduler       slurm     profile `slurm`
 root            /scratch  serried.toml:14
 gpu_option      gres      profile `slurm`: MIT Satori's Slurm guide, DSL-Lab/HPC_helper and ammunk/hpc ask so
 kill_wait       30s       profile `slurm`: Slurm's default KillWait
-build           here      default
 gpus_per_node   4         serried.toml:15
 limit.continue  requeue   default
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
+from serried.errors import UsageError
+from serried.resources import allocate
 
 EVERYWHERE = """
 [experiments.train]
@@ -70,6 +72,17 @@ def test_runs_go_on_in_a_way_that_the_cluster_has(
     assert (found.experiment.limit.continue_, found.notes) == (form, notes)
 
 
+def test_a_partition_that_a_shipped_profile_does_not_describe_may_be_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = resolve(folder, "", command=BARE, cluster="satori", resources__partition="new")
+    assert allocate(found.experiment.resources, found.cluster).partition == "new"
+    fake_slurm(folder, monkeypatch, "sched_system_all*|infinite|gpu:4")
+    asked = resolve(folder, "", command=BARE, cluster="satori", resources__partition="new")
+    with pytest.raises(UsageError, match="partition `new` does not exist on cluster `satori`"):
+        allocate(asked.experiment.resources, asked.cluster)
+
+
 def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
     text = """
     [experiments.train]
@@ -88,6 +101,10 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
     env.A = "plai"
     [experiments.train.on.plai.limit]
     grace = "5s"
+    [experiments.train.on.plai.launch]
+    kind = "srun"
+    [experiments.train.on.plai.container]
+    image = "image.sif"
     """
     there = resolve(folder, text, cluster="plai").experiment
     here = resolve(folder, text, cluster="local").experiment
@@ -97,6 +114,10 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
     ] == [
         ("here.py", 3, {"lr": 0.5}, 2, "none", {"A": "plai"}, 5),
         ("train.py", 0, {"lr": 0.1}, None, "all", {"A": "everywhere"}, 30),
+    ]
+    assert [(e.launch.kind, e.container.image.rpartition("/")[2]) for e in (there, here)] == [
+        ("srun", "image.sif"),
+        ("agent", ""),
     ]
 
 

@@ -64,7 +64,8 @@ def show(name: str | None, *, as_json: bool) -> None:
         return
     about = _texts(cluster)
     about.pop("notes", None)
-    rows = [[key, text, _origin(resolved, f"cluster.{key}", key)] for key, text in about.items()]
+    known = {key: text for key, text in about.items() if f"cluster.{key}" in resolved.origins or key == "scheduler"}
+    rows = [[key, text, _origin(resolved, f"cluster.{key}", key)] for key, text in known.items()]
     for table, place, prefix in (
         (resolved.experiment.resources, "resources", ""),
         (cluster.match, "match", "cluster."),
@@ -74,7 +75,7 @@ def show(name: str | None, *, as_json: bool) -> None:
             for key, text in _texts(table).items()
         ]
     form = "limit.continue"
-    rows.append([form, resolved.experiment.limit.continue_, _origin(resolved, form)])
+    rows.append([form, resolved.experiment.limit.continue_, _origin(resolved, form, "continues")])
     for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows]):
         console.out(line)
     _say_tables("PARTITION", cluster.partitions, definitions.Partition)
@@ -104,6 +105,10 @@ def check(name: str | None, *, as_json: bool) -> None:
         found = len(checked.differences)
         differ = "they agree" if not found else f"{found} difference{'' if found == 1 else 's'}"
         console.say(f"{checked.name}: {checked.compared} values of the profile that its scheduler speaks of: {differ}")
+        if found:
+            console.say(
+                f"`[clusters.{checked.name}]` in a file of yours overrides each; `clusters learn` writes them all"
+            )
     if checked.differences:
         sys.exit(1)
 

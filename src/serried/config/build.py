@@ -60,6 +60,10 @@ class Builder:
             **given,
             match=self._table(Match, (*place, "match")),
             partitions=self._tables(Partition, (*place, "partitions")),
+            knows_partitions=any(
+                where[:3] == (*place, "partitions") and setting.origin.source != "profile"
+                for where, setting in self._settings.items()
+            ),
             gpus=self._tables(Gpu, (*place, "gpus")),
         )
 

@@ -21,6 +21,8 @@ def partition_of(name: str | None, cluster: Cluster) -> Partition | None:
         return cluster.partitions.get(cluster.default_partition or "")
     if "," in name or not cluster.partitions:
         return None
+    if name not in cluster.partitions and not cluster.knows_partitions:
+        return None
     if name not in cluster.partitions:
         hint = did_you_mean(name, cluster.partitions) or f"there are {listed(cluster.partitions)}"
         raise UsageError(f"partition `{name}` does not exist on cluster `{cluster.name}`", hint=hint)

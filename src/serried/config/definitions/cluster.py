@@ -143,6 +143,8 @@ class Cluster:
     match: Match = field(default_factory=Match)
     """How it is recognised."""
     partitions: Mapping[str, Partition] = field(default_factory=dict)
+    knows_partitions: bool = True
+    """Whether there are no others: a profile that Serried ships describes some, the scheduler all."""
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     """By type."""
     sources: Mapping[str, str] = key(
