@@ -7,7 +7,7 @@ import sys
 import pytest
 
 PYTHON = sys.executable
-LAUNCHERS = ("torchrun", "srun")
+LAUNCHERS = ("torchrun", "srun", "mpirun", "horovod", "accelerate")
 """Those that start ranks in the agents' stead. What one needs beside Serried's own requirements it skips without."""
 
 SUM = """\

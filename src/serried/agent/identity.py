@@ -15,6 +15,12 @@ OF_LAUNCHERS = (
 )  # fmt: skip
 """How the variables begin that launchers set for a rank."""
 
+OF_THE_NODE = (
+    "SLURMD_NODENAME", "TMPDIR", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK",
+)  # fmt: skip
+"""Never by a launcher's word: MPICH's hands down the first node's, DeepSpeed's counts GPUs from 0 wherever it is."""
+
 
 class Identity(NamedTuple):
     rank: int
@@ -25,8 +31,8 @@ class Identity(NamedTuple):
     """How often it was started before in this attempt."""
 
 
-def read(sources: Sequence[Source], environ: Mapping[str, str]) -> Optional[Identity]:
-    """By the first source that is all there; None where none is."""
+def read(sources: Sequence[Source], environ: Mapping[str, str], world: int) -> Optional[Identity]:
+    """By the first source that is all there; None where none is. Some launchers tell the only rank of all nothing."""
     for source in sources:
         rank = _number(source.rank, environ)
         if rank is not None and all(environ.get(name) for name in source.markers):
@@ -36,7 +42,7 @@ def read(sources: Sequence[Source], environ: Mapping[str, str]) -> Optional[Iden
                 _number(source.local_rank, environ),
                 _number(("TORCHELASTIC_RESTART_COUNT",), environ) or 0,
             )
-    return None
+    return Identity(0, 1, 0, 0) if world == 1 else None
 
 
 def _number(variables: Sequence[str], environ: Mapping[str, str]) -> Optional[int]:
@@ -58,11 +64,14 @@ def handed(work: Work, environ: Mapping[str, str]) -> Dict[str, str]:
 
     Where a launcher passes nothing on, over ssh say, that is the agent's environment, and what the launcher has set.
     """
-    if environ.get(names.MARK) == work.mark:
-        return dict(environ)
-    of_launcher = {name: value for name, value in environ.items() if _is_a_launchers(name)}
-    return {**command.visible(work, system.environment_text()), **of_launcher}
+    own = command.visible(work, system.environment_text())
+    found = dict(environ) if environ.get(names.MARK) == work.mark else {**own, **_of_launcher(environ)}
+    if work.launcher == "srun":  # its tasks are told by their own node, and the GPUs are theirs alone
+        return found
+    of_the_node = {name: own[name] for name in OF_THE_NODE if name in own}
+    return {**{name: value for name, value in found.items() if name not in OF_THE_NODE}, **of_the_node}
 
 
-def _is_a_launchers(name: str) -> bool:
-    return name.startswith(OF_LAUNCHERS) or name in command.IDENTITY
+def _of_launcher(environ: Mapping[str, str]) -> Dict[str, str]:
+    set_by_it = (name for name in environ if name.startswith(OF_LAUNCHERS) or name in command.IDENTITY)
+    return {name: environ[name] for name in set_by_it}

@@ -99,7 +99,7 @@ class Launched(Ranks):
     # Who comes.
 
     def _welcome(self, guest: Guest, environ: Dict[str, str]) -> None:
-        found = identity.read(self._kind.sources, environ)
+        found = identity.read(self._kind.sources, environ, self.work.nodes * self.work.ranks)
         wrong = self._wrong(found)
         if wrong or self._is_stopping or self._is_released:
             guest.line.send({"refused": wrong or "the attempt is being ended"})
