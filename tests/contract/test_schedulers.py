@@ -64,6 +64,23 @@ def test_the_job_inherits_the_environment_that_it_was_given(bench, monkeypatch):
     assert (Path(plan.directory) / "flavour").read_text() == "bitter\nsweet $(id) é"
 
 
+EVERYBODY_SEES = {"pbs": "qstat -x -f", "slurm": "scontrol show job --details", "local": "ps -eo args"}
+
+
+def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench, monkeypatch):
+    if "FAKE_SLURM_STATE" in os.environ:
+        pytest.skip("a fake shows nobody anything")
+    monkeypatch.setenv("WANDB_API_KEY", "canary-5f2c9e")
+    job = bench.submit(bench.plan("[[ $WANDB_API_KEY == canary-5f2c9e ]] && sleep 600"))
+    bench.await_state(job, names.RUNNING)
+    # By another user, where the tests may become one.
+    other = {"user": "nobody"} if os.geteuid() == 0 and bench.scheduler.name == "pbs" else {}
+    seen = subprocess.run(
+        EVERYBODY_SEES[bench.scheduler.name].split(), capture_output=True, text=True, check=True, **other
+    )
+    assert (bench.jobs(job)[None].name in seen.stdout, "canary" in seen.stdout) == (True, False)
+
+
 def test_a_job_submitted_from_within_a_job_does_not_take_itself_for_that_one(bench, monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", names.JOB, names.MARK, names.ELEMENT):
         monkeypatch.setenv(name, "outer")

@@ -150,3 +150,9 @@ def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
     plan = plan_with()
     plan = replace(plan, site=replace(plan.site, root=root))
     assert after(plan, "-o") == ["/dev/null"]
+
+
+def test_who_waits_for_an_element_waits_for_its_array():
+    """PBS says `cannot have dependancy on subjob or range`."""
+    words = options.submission(plan_with(), "k3f9q2-1", {}, after="13[5].head:13[7].head:14.head").argv
+    assert "depend=afterany:13[].head:14.head" in words

@@ -19,6 +19,7 @@ from serried.errors import UsageError
 from serried.plan import Allocation, Plan
 from serried.schedulers.interface import Submission
 from serried.schedulers.naming import job_name
+from serried.schedulers.pbs import parse
 
 MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 """Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""
@@ -57,7 +58,9 @@ def submission(
         )
     handover = _handover(plan)
     words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
-    waits = ("-W", f"depend=afterany:{after}") if after else ()
+    # No job of PBS can wait for one element: so it waits for all of its array, and looks for itself how that one ended.
+    jobs = dict.fromkeys(parse.split(job)[0] for job in after.split(":"))
+    waits = ("-W", f"depend=afterany:{':'.join(jobs)}") if after else ()
     argv = ("qsub", "-f", *_options(plan, token, element), *waits, *plan.allocation.extra, "--", *words)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
 
