@@ -13,7 +13,7 @@ import pytest
 
 from building import a_plan
 from serried import script
-from serried.plan import Environment
+from serried.plan import Container, Environment
 from serried.script import package
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,6 +40,11 @@ PLANS = {
     "conda": with_environment(conda="/home/ada/conda/envs/a $(id)", setup="module load tiny\nulimit -l unlimited"),
     "shell-slurm": a_plan(root="/scratch/ada"),
     "shell-pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
+    "pyxis": dataclasses.replace(
+        a_plan(root="/scratch/ada"),
+        container=Container("nvcr.io#nvidia/pytorch:24.10-py3", "pyxis", binds=("/data:/data:ro", "/it's")),
+        environment=Environment(env={"NCCL_DEBUG": "INFO"}),
+    ),
     "hostile": a_plan(root="/tmp/a b'$(id)`id`\"%j", scheduler="local", nodes=1),
 }
 

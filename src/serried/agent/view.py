@@ -99,4 +99,12 @@ def _look_through(image: Path, own: Path, folder: str, points: Sequence[str]) ->
 def _brought(image: Path, own: Path) -> List["os.DirEntry[str]"]:
     """The image's folders that are empty in the view: they are mounted, so that what is in them is where it was."""
     folders = [entry for entry in os.scandir(image) if entry.is_dir(follow_symlinks=False)]
-    return [entry for entry in folders if any(os.scandir(entry.path)) and not any(os.scandir(own / entry.name))]
+    return [entry for entry in folders if _holds(entry.path) and not _holds(str(own / entry.name))]
+
+
+def _holds(folder: str) -> bool:
+    """Whether anything is in a folder; one that we may not look into is not for us to leave out."""
+    try:
+        return bool(os.listdir(folder))  # noqa: PTH208 - names will do
+    except PermissionError:
+        return True

@@ -22,7 +22,7 @@ from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
-from serried.ui.plan_lines import comes_after, environment_text, goes_on, settings_text
+from serried.ui.plan_lines import comes_after, container_text, environment_text, goes_on, settings_text
 from serried.ui.text import duration, local_time, memory, printable
 
 _LABEL = 11
@@ -111,6 +111,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))
     facts.append(("goes on", goes_on(plan) if plan else ""))
     facts.append(("python", environment_text(plan.environment) if plan else ""))
+    facts.append(("container", container_text(plan.container) if plan else ""))
     facts.append(("source", _source(selection, plan)))
     if status.elements is not None:
         by_state = arrays.ranges_by_state(status.elements)

@@ -122,17 +122,23 @@ def _check(container: Container, plan: Plan) -> None:
             hint='give it a folder or a `.sqfs` (`ch-convert`), or `container.runtime = "apptainer"`',
         )
     if dialect(container) == CHARLIECLOUD:
-        _check_mounts(container, [plan.source.directory, plan.directory])
+        _check_paths(container, plan, ":")
+        fixed = next((bind.source for bind in map(binds.parse, container.binds) if bind.is_read_only), None)
+        if fixed:
+            raise UsageError(f"`{container.runtime}` cannot mount `{fixed}` read-only", hint="leave out `:ro`")
 
 
-def _check_mounts(container: Container, ours: list[str]) -> None:
+def _check_paths(container: Container, plan: Plan, refused: str) -> None:
+    """Whether the runtime can be told of every path."""
     mounts = [binds.parse(text) for text in container.binds]
-    for path in [*ours, *(path for bind in mounts for path in (bind.source, bind.destination))]:
-        if ":" in path:
-            raise UsageError(f"`{container.runtime}` cannot mount a path with a `:` in it: `{path}`")
-    for bind in mounts:
-        if bind.is_read_only:
-            raise UsageError(f"`{container.runtime}` cannot mount `{bind.source}` read-only", hint="leave out `:ro`")
+    for path in (
+        plan.source.directory,
+        plan.directory,
+        *(it for bind in mounts for it in (bind.source, bind.destination)),
+    ):
+        wrong = next((character for character in refused if character in path), None)
+        if wrong:
+            raise UsageError(f"`{container.runtime}` cannot mount a path with a `{wrong}` in it: `{path}`")
 
 
 def _is_local(container: Container, plan: Plan) -> bool:
@@ -156,6 +162,7 @@ def _for_pyxis(container: Container, plan: Plan) -> Container:
         )
     if container.contained or container.local or container.requirements:
         raise UsageError("`pyxis` knows no `contained`, `local` or `requirements`")
+    _check_paths(container, plan, ":,")
     if plan.environment.check:
         raise UsageError("`environment.check` cannot be tried here: only jobs enter a container of pyxis")
     return dataclasses.replace(container, local=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
 
+from serried.contract import binds
 from serried.plan import Plan
 
 EACH_HOST = """\
@@ -46,7 +48,32 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
         "--input=none",
         "--unbuffered",
         "--job-name=serried",
+        *_pyxis(plan),
     )
+
+
+def _pyxis(plan: Plan) -> tuple[str, ...]:
+    """A container for the whole agent: pyxis is a part of Slurm. Its Python is the image's, and not the head's."""
+    if plan.container is None or plan.container.runtime != "pyxis":
+        return ()
+    of_project = os.path.dirname(os.path.dirname(plan.directory))  # noqa: PTH120 - where another run's checkpoints are too
+    mounts = [of_project, plan.source.directory, *plan.container.binds]
+    said = plan.environment
+    named = ",".join(("PYTHONPATH", *said.env, *said.secrets, *said.env_file))
+    return (
+        f"--container-image={plan.container.image}",
+        f"--container-mounts={','.join(_mount(text) for text in dict.fromkeys(mounts))}",
+        f"--container-env={named}",
+        "/bin/sh",
+        "-c",
+        'shift; exec python3 "$@"',
+        "sh",
+    )
+
+
+def _mount(text: str) -> str:
+    bind = binds.parse(text)
+    return f"{bind.source}:{bind.destination}" + (":ro" if bind.is_read_only else "")
 
 
 def _gpus(plan: Plan) -> tuple[str, ...]:

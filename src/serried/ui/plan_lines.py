@@ -8,7 +8,7 @@ from typing import Any
 
 from serried.contract.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
 from serried.contract.settings import spelled
-from serried.plan import After, Allocation, Environment, Plan
+from serried.plan import After, Allocation, Container, Environment, Plan
 from serried.snapshot import Revision, Survey
 from serried.snapshot.size import spell
 from serried.ui.text import duration, memory
@@ -32,6 +32,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("costs", _cost(plan)),
         ("code", _code(plan, survey, revision)),
         ("python", environment_text(plan.environment)),
+        ("container", container_text(plan.container)),
         ("goes on", goes_on(plan)),
         ("linked", ", ".join(plan.source.links)),
         ("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))),
@@ -49,6 +50,16 @@ def environment_text(environment: Environment) -> str:
     if environment.setup:
         parts.append("after the lines of `setup`")
     return ", ".join(parts)
+
+
+def container_text(container: Container | None) -> str:
+    """Which one, and what is unusual about it."""
+    if container is None:
+        return ""
+    made = f", made from {container.made_from}" if container.made_from else ""
+    contained = ", contained" if container.contained else ""
+    copied = ", copied to each node's own disk" if container.local else ""
+    return f"{container.image}{made}, by {container.runtime}{contained}{copied}"
 
 
 def settings_text(config: Mapping[str, Any]) -> str:

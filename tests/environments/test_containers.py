@@ -1,0 +1,108 @@
+"""Which image and which runtime a plan has, and what cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+
+from building import a_plan
+from serried.environments import containers, images
+from serried.errors import UsageError
+from serried.plan import Container, Environment, Site
+
+
+@pytest.fixture
+def settled(tmp_path):
+    """Settles a plan's container; an image and its runtimes are there."""
+    (tmp_path / "i.sif").write_text("")
+    (tmp_path / "folder").mkdir()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("apptainer", "ch-run"):
+        (programs / name).touch(mode=0o700)
+
+    def settle(*, scheduler="slurm", local_disk=None, environment=None, path=str(programs), root="/scratch", **said):
+        container = Container(**{"image": str(tmp_path / "i.sif"), **said})
+        site = Site(name="fir", scheduler=scheduler, root=root, local_disk=local_disk)
+        plan = dataclasses.replace(a_plan(), container=container, site=site, environment=environment or Environment())
+        return containers.settle(plan, {"PATH": path}).container
+
+    return settle
+
+
+def test_the_first_runtime_that_is_here_is_taken_and_images_are_copied_where_nodes_have_a_disk(settled, tmp_path):
+    image = str(tmp_path / "i.sif")
+    assert settled() == Container(image, "apptainer", local=False)
+    assert settled(local_disk="/tmp") == Container(image, "apptainer", local=True)
+    assert settled(local_disk="/tmp", local=False) == Container(image, "apptainer", local=False)
+    assert settled(local_disk="/tmp", image=str(tmp_path / "folder")).local is False
+
+
+def test_a_runtime_that_only_a_module_brings_is_taken_to_be_apptainer(settled):
+    assert settled(path="/nowhere", environment=Environment(modules=("apptainer",))).runtime == "apptainer"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"path": "/nowhere"}, "nothing here runs containers: `apptainer`, `singularity`, `ch-run` are not on PATH"),
+        ({"image": "/no/such.sif"}, "the image `/no/such.sif` is not there"),
+        ({"runtime": "ch-run"}, "`ch-run` cannot run `.*i.sif`, which is Apptainer's kind of image"),
+        (
+            {"runtime": "/opt/ch-run", "image": "/", "binds": (r"/a\:b",)},
+            "`/opt/ch-run` cannot mount a path with a `:`",
+        ),
+        ({"runtime": "ch-run", "image": "/", "binds": ("/a:ro",)}, "`ch-run` cannot mount `/a` read-only"),
+        ({"local": True}, "`container.local` wants .* and `fir` has no `local_disk`"),
+        ({"local": True, "local_disk": "/tmp", "image": "/"}, "`container.local` wants .* and `/` is a folder"),
+        ({"image": "docker://python:3.11"}, "no image has been made from `docker://python:3.11` yet"),
+        ({"environment": Environment(venv="/v")}, "ranks run in a container, and `environment` asks for a virtual"),
+        ({"runtime": "pyxis", "scheduler": "pbs"}, "`pyxis` is a part of Slurm"),
+        ({"runtime": "pyxis", "contained": True}, "`pyxis` knows no `contained`"),
+        ({"runtime": "pyxis", "binds": ("/a,b",)}, "`pyxis` cannot mount a path with a `,` in it: `/a,b`"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(settled, said, message):
+    with pytest.raises(UsageError, match=message):
+        settled(**said)
+
+
+def test_an_image_is_named_by_what_it_is_made_from(tmp_path):
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    said = {"image": "docker://ghcr.io/x/torch:2.4", "requirements": str(tmp_path / "requirements.txt")}
+
+    made = images.recipe(Container(**said))
+
+    assert made.definition == (
+        "Bootstrap: docker\nFrom: ghcr.io/x/torch:2.4\n\n"
+        "%files\n    requirements.txt /opt/serried/requirements.txt\n\n"
+        "%post\n    python3 -m pip install --no-cache-dir -r /opt/serried/requirements.txt\n"
+    )
+    assert made.name.startswith("torch-2.4-")
+    assert images.recipe(Container(**said)).name == made.name
+    (tmp_path / "requirements.txt").write_text("numpy==2\n")
+    assert images.recipe(Container(**said)).name != made.name
+    assert images.recipe(Container(**{**said, "image": "docker://ghcr.io/x/torch:2.5"})).name != made.name
+
+
+def test_what_a_definition_copies_in_is_a_part_of_the_name(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.py").write_text("1")
+    (tmp_path / "x.def").write_text("From: y\n\n%files\n  src /opt/src # the code\n  missing\n\n%post\n  src\n")
+    first = images.recipe(Container(str(tmp_path / "x.def")))
+
+    (tmp_path / "src/a.py").write_text("2")
+
+    assert images.recipe(Container(str(tmp_path / "x.def"))).name != first.name
+
+
+def test_a_definition_and_a_list_of_packages_are_refused_together(tmp_path):
+    (tmp_path / "x.def").write_text("")
+    with pytest.raises(UsageError, match=r"on top of an image, and `container\.image` is a definition"):
+        images.recipe(Container(str(tmp_path / "x.def"), requirements=os.devnull))
+
+
+def test_an_image_that_is_there_needs_no_making():
+    assert images.recipe(Container("/i.sif")) is None
