@@ -109,6 +109,8 @@ environment.setup = "[[ ${{SLURM_NODEID:-1}} == 0 ]] || {{ echo no scratch here 
 
 @pytest.mark.slurm
 def test_an_environment_is_built_by_a_job_where_the_profile_says_so(slurm: Place, tmp_path: Path):
+    slurm = Place(slurm.cluster, slurm.project / "a {seed} b", slurm.environ)
+    slurm.project.mkdir()
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     with zipfile.ZipFile(wheels / "tiny_thing-1.0-py3-none-any.whl", "w") as archive:

@@ -57,6 +57,10 @@ def _found(kind: str, project: Path) -> Path:
 
 
 def _install(build: Build, path: Path) -> str:
+    if build.kind == "conda" and build.torch:
+        raise UsageError(
+            "`environment.torch` is for what pip installs", hint=f"name the build of PyTorch in `{path.name}`"
+        )
     if build.kind == "conda":
         return (
             "[[ ${conda##*/} == conda ]] || set -- --yes # conda itself does not ask, and may not know the option\n"

@@ -73,7 +73,7 @@ def _try(
     container: Sequence[str] | None,
 ) -> str:
     """What `code` prints there."""
-    argv = [*in_environment(environment, 'exec "$@"'), "bash", *_program(code, container)]
+    argv = [*in_environment(environment, 'exec "$@"'), "bash", *_program(environment, code, container)]
     done = shell.run(argv, env=variables, cwd=workdir, timeout=SECONDS)
     if done.status == 0:
         return done.stdout
@@ -86,10 +86,13 @@ def _try(
     )
 
 
-def _program(code: str, container: Sequence[str] | None) -> list[str]:
-    if container is None:
-        return ["python", "-c", code]
-    return [*container, "python3", "-c", code] if code else ["true"]
+def _program(environment: Environment, code: str, container: Sequence[str] | None) -> list[str]:
+    """Without code it is enough that all could be loaded: not every program is Python."""
+    if container is not None:
+        return [*container, "python3", "-c", code] if code else ["true"]
+    if code or environment.venv or environment.conda:
+        return ["/bin/bash", "-c", 'exec "$(type -P python || echo python3)" -c "$1"', "bash", code]
+    return ["true"]
 
 
 def where(environment: Environment) -> str:

@@ -101,7 +101,9 @@ def by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], wh
     from serried.submission.prepare import prepare
 
     def build(script: Path, log: Path, tick: Tick) -> None:
-        command = ("/bin/bash", "-c", 'exec /bin/bash "$0" >>"$1" 2>&1', str(script), str(log))
+        # From the project's folder, where it runs: in the names of folders above braces would be placeholders.
+        files = [str(file.relative_to(plan.source.directory)) for file in (script, log)]
+        command = ("/bin/bash", "-c", 'exec /bin/bash "$0" >>"$1" 2>&1', *files)
         asked = _resolved(plan, resolved, where, command)
         job = make_plan(asked, run_id=new_id(), created=iso(time.time()))
         record = deliver(prepare(job, asked, environ))
