@@ -43,7 +43,7 @@ secrets = ["WANDB_API_KEY"]
 
 # Not taken over, or not wholly:
 # in all:
-#     it does not ask for time and memory: `serried submit` shows what Serried asks for then
+#     it does not ask for time or memory: `serried submit` shows what Serried asks for then
 # line 9: export WANDB_API_KEY=…
 #     `environment.secrets` names it: have WANDB_API_KEY in your environment, or in `env_file`, when you submit
 # line 11: tar -xf data.tar -C $SLURM_TMPDIR
@@ -52,7 +52,7 @@ secrets = ["WANDB_API_KEY"]
 
 LEFT = """\
 not taken over, or not wholly:
-        it does not ask for time and memory: `serried submit` shows what Serried
+        it does not ask for time or memory: `serried submit` shows what Serried
         asks for then
      9  export WANDB_API_KEY=…
         `environment.secrets` names it: have WANDB_API_KEY in your environment,

@@ -12,6 +12,7 @@ from job_scripts import SCRIPTS, expected, shown
 from serried import config, importing
 from serried.config import writing
 from serried.plan import plan
+from serried.resources.allocation import CPUS
 
 each_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
@@ -33,7 +34,8 @@ def test_what_was_written_loads_and_makes_a_plan(script: Path, tmp_path: Path, m
         asked = each.settings
         units = asked.get("resources.gpus", 0) or asked["resources.ranks"]
         counted = (made.allocation.nodes, made.allocation.gpus, made.allocation.cpus)
-        assert counted == (asked["resources.nodes"], asked.get("resources.gpus", 0), asked["resources.cpus"] * units)
+        cpus = asked.get("resources.cpus", CPUS) * units
+        assert counted == (asked["resources.nodes"], asked.get("resources.gpus", 0), cpus)
 
 
 @each_script

@@ -47,7 +47,7 @@ def read(content: bytes, file: str, name: str | None = None) -> Imported:
     if len(chosen) > 1:
         why = "the script ran them one after the other in one job: here each is submitted by itself"
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
-    lines += [*_assignments(found.made, experiments), *_unsaid(head)]
+    lines += [*_assignments(found.made, experiments), *_unsaid(head, experiments)]
     return Imported(tuple(experiments), tuple(sorted(lines, key=lambda each: each.number)), head.array, head.parallel)
 
 
@@ -260,11 +260,12 @@ def _bare(text: str) -> str:
     return re.sub(r"['\"\\\s]", "", text)
 
 
-def _unsaid(head: Header) -> Iterator[Line]:
+def _unsaid(head: Header, experiments: Sequence[Experiment]) -> Iterator[Line]:
     """What the scheduler's defaults decided, which are not Serried's."""
     memory = {"resources.mem", "resources.mem_per_node", "resources.mem_per_cpu", "resources.exclusive"}
     missing = [] if "resources.time" in head.settings else ["time"]
     missing += [] if memory & set(head.settings) else ["memory"]
+    missing += [] if all("resources.cpus" in each.settings for each in experiments) else ["CPUs"]
     if missing:
-        words_of = " and ".join(missing)
-        yield line(0, "", LEFT, f"it does not ask for {words_of}: `serried submit` shows what Serried asks for then")
+        listed = " or ".join([", ".join(missing[:-1]), missing[-1]] if missing[1:] else missing)
+        yield line(0, "", LEFT, f"it does not ask for {listed}: `serried submit` shows what Serried asks for then")

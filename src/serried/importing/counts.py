@@ -30,8 +30,8 @@ class Counted:
     """On each node."""
     ranks: int
     """On each node."""
-    cpus: int
-    """Per GPU, or per rank without GPUs."""
+    cpus: int | None
+    """Per GPU, or per rank without GPUs; None where the script does not ask for any."""
     notes: tuple[str, ...]
 
 
@@ -87,17 +87,18 @@ def count(asked: Asked, started: Started) -> Counted:
     if asked.nodes is None and (asked.tasks or 1) > 1 and nodes == 1 and not asked.tasks_per_node:
         notes.append(f"Slurm could spread its {asked.tasks} tasks over several nodes: here they share one")
     ranks = _ranks(asked, started, nodes)
+    units = gpus or ranks
+    cpus = -(-cpus_of(asked) // units)
+    if cpus_of(asked) % units and cpus_of(asked) > tasks_of(asked):
+        each = "GPU" if gpus else "rank"
+        notes.append(f"{cpus_of(asked)} CPUs on a node do not share out evenly: {cpus} for each {each}")
     if started.gpus and started.gpus < gpus:
         notes.append(f"its program was let see {started.gpus} of {gpus} GPUs: so many are asked for")
         gpus = started.gpus
-    units = gpus or ranks
-    cpus = -(-cpus_of(asked) // units)
-    if cpus * units != cpus_of(asked):
-        each = "GPU" if gpus else "rank"
-        notes.append(f"{cpus_of(asked)} CPUs on a node do not share out evenly: {cpus} for each {each}")
     if gpus and gpus % ranks and ranks % gpus:
         notes.append(f"{gpus} GPUs cannot be shared evenly by {ranks} ranks, and `serried submit` will refuse that")
-    return Counted(nodes, gpus, ranks, cpus, tuple(notes))
+    is_said = asked.cpus_per_node or asked.cpus_per_task or asked.cpus_per_gpu or tasks_of(asked) > ranks
+    return Counted(nodes, gpus, ranks, cpus if is_said else None, tuple(notes))
 
 
 def _ranks(asked: Asked, started: Started, nodes: int) -> int:

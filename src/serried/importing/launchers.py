@@ -132,13 +132,16 @@ def _mpirun(launch: Launch) -> None:
             per_node = launch.number(name, value)
         elif name in ("-map-by", "--map-by") and (match := re.match(r"ppr:(\d+):node", value)):
             per_node = int(match[1])
+        elif name in ("-mca", "--mca"):
+            launch.options += ["--mca", *texts[position + 1 : position + 3]]
         elif name in ("-x", "-genv", "-env"):
             exported(launch, value, launch.words[position + 2 : position + 3] if follow == 2 else [])
         position += 1 + follow
     launch.drop(position)
     launch.by.append("mpirun")
     launch.started.append(Started(ranks=per_node, total=total))
-    launch.settings["launch.kind"] = "mpirun"
+    launch.settings |= {"launch.kind": "mpirun", "launch.options": launch.options}
+    launch.options = []
 
 
 def _horovodrun(launch: Launch) -> None:
@@ -156,7 +159,20 @@ def _horovodrun(launch: Launch) -> None:
     launch.drop(position)
     launch.by.append("horovodrun")
     launch.started.append(Started(total=launch.number("-np", given.get("num-proc"))))
+    lost = sorted(set(given) - {"num-proc", "hosts", "hostfile", "gloo", "mpi", "verbose", "p", "ssh-port", ""})
+    if lost:
+        launch.notes.append(
+            f"horovodrun was told {', '.join(f'`--{name}`' for name in lost)}: Horovod has variables for it"
+        )
     launch.settings["launch.kind"] = "horovod"
+
+
+_OF_ACCELERATE = {
+    "num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port", "rdzv-backend",
+    "rdzv-conf", "same-network", "multi-gpu", "cpu", "module", "m", "no-python", "max-restarts", "monitor-interval",
+    "tee", "role", "gpu-ids", "deepspeed-hostfile", "deepspeed-multinode-launcher",
+}  # fmt: skip
+"""What is counted, or is so here anyway."""
 
 
 def _accelerate(launch: Launch) -> None:
@@ -168,13 +184,10 @@ def _accelerate(launch: Launch) -> None:
     launch.drop(position)
     launch.by.append("accelerate")
     launch.started.append(Started(total=launch.number("--num_processes", given.get("num-processes")), per_gpu=True))
-    if precision := given.get("mixed-precision"):
-        launch.env["ACCELERATE_MIXED_PRECISION"] = literal(precision)
-    lost = sorted(set(given) & {"config-file", "use-deepspeed", "use-fsdp", "use-megatron-lm", "dynamo-backend"})
-    if lost:
-        launch.notes.append(
-            f"`accelerate launch` was told {', '.join(f'`--{name}`' for name in lost)}: tell the `Accelerator` itself"
-        )
+    told = [f"--{name.replace('-', '_')}{f'={value}' if value else ''}" for name, value in given.items()]
+    told = [option for option, name in zip(told, given, strict=True) if name and name not in _OF_ACCELERATE]
+    if told:  # a plain one needs no launcher: accelerate reads torch's variables
+        launch.settings |= {"launch.kind": "accelerate", "launch.options": told}
     if "module" in given or "m" in given:
         launch.words[:0] = [literal("python"), literal("-m")]
     elif "no-python" not in given:
