@@ -1,0 +1,95 @@
+"""Examples/from-*: what people submitted to the systems that they come from, and the same here."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from serried import config, importing
+from serried.plan import Plan, plan
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OF_HOROVOD = ("from-satori", "from-kaust-horovod")
+EXPERIMENTS = {
+    "from-ammunk-hpc": ["first"],
+    "from-slurm-pytorch-ddp-boilerplate": ["train"],
+    "from-satori": ["train"],
+    "from-hpc-helper": ["single", "dp", "ddp", "ddp-2"],
+    "from-kaust-horovod": ["train"],
+}
+"""Those that the script of each README submits, in its order."""
+HERE_ON_PURPOSE = {
+    "from-ammunk-hpc": {"command"},
+    "from-slurm-pytorch-ddp-boilerplate": {"launch", "environment"},
+    "from-kaust-horovod": {"command", "limit"},
+}
+"""What `serried.toml` says otherwise than the import does, as the README explains."""
+
+
+def test_every_example_is_tried():
+    assert sorted(EXPERIMENTS) == sorted(folder.name for folder in EXAMPLES.glob("from-*"))
+
+
+def planned(folder: Path, name: str, cluster: str) -> Plan:
+    resolved = config.resolve(name, None, {}, cluster, folder, os.environ)
+    return plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize("example", EXPERIMENTS)
+def test_the_old_script_is_imported_as_the_same_that_was_ported_by_hand(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    [script] = re.findall(r"```bash\n(.*?)```", (EXAMPLES / example / "README.md").read_text("utf-8"), re.DOTALL)
+    imported = importing.read(script.encode(), "job.sh", None)
+    (tmp_path / "serried.toml").write_text(importing.text(imported, "job.sh"), encoding="utf-8")
+    for each, name in zip(imported.experiments, EXPERIMENTS[example], strict=True):
+        there, here = planned(tmp_path, each.name, "slurm"), planned(EXAMPLES / example, name, "slurm")
+        for part in {"allocation", "command", "launch", "limit"} - HERE_ON_PURPOSE.get(example, set()):
+            assert getattr(there, part) == getattr(here, part), part
+        if "environment" not in HERE_ON_PURPOSE.get(example, set()):
+            assert there.environment.modules == here.environment.modules
+            assert there.environment.secrets == here.environment.secrets
+
+
+@pytest.mark.parametrize(
+    ("example", "name"), [(example, name) for example in EXPERIMENTS for name in EXPERIMENTS[example]]
+)
+def test_the_same_file_serves_at_home_and_on_pbs(example: str, name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    home = planned(EXAMPLES / example, name, "local")
+    assert (home.allocation.nodes, home.allocation.gpus) == (1, 0)
+    assert home.allocation.ranks == (1 if name in ("single", "dp") else 2)
+    pbs, slurm = planned(EXAMPLES / example, name, "pbs"), planned(EXAMPLES / example, name, "slurm")
+    assert (pbs.allocation.nodes, pbs.allocation.gpus) == (slurm.allocation.nodes, slurm.allocation.gpus)
+
+
+@pytest.mark.torch
+def test_the_program_of_ammunk_hpc_learns_on_two_ranks(tmp_path: Path, train):
+    script = EXAMPLES / "from-ammunk-hpc" / "main.py"
+    done = train(script, "--epochs", "2", SERRIED_CHECKPOINT_DIR=tmp_path)
+    assert done.succeeded()
+    first, second = map(float, re.findall(r"epoch \d: loss (\d\.\d+)", done.output))
+    assert second < first
+    assert (tmp_path / "digits.pt").exists()
+
+
+@pytest.mark.torch
+def test_the_program_of_the_boilerplate_finds_itself_by_torch_s_variables_or_slurm_s(train):
+    script = EXAMPLES / "from-slurm-pytorch-ddp-boilerplate" / "main.py"
+    two = train(script, "--epochs", "2", SLURM_PROCID="7", SLURM_NTASKS="9", SLURM_LOCALID="7")
+    assert two.succeeded()
+    assert re.fullmatch(r"epoch 1: accuracy 0\.\d+ \(2 ranks\)\nepoch 2: accuracy 0\.\d+ \(2 ranks\)\n", two.output)
+
+
+@pytest.mark.torch
+def test_the_program_of_hpc_helper_learns_in_each_of_its_ways(train):
+    script = EXAMPLES / "from-hpc-helper" / "main.py"
+    for way, ranks in (("--ddp", 2), ("--dp", 1), ("--seed=1234", 1)):
+        done = train(script, way, "--epoch", "2", ranks=ranks)
+        assert done.succeeded()
+        how = {"--ddp": "ddp", "--dp": "dp"}.get(way, "single")
+        assert re.fullmatch(rf"{how}: 2 epochs on {ranks} ranks in \d+\.\d s, loss \d\.\d+\n", done.output)
