@@ -9,9 +9,12 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from serried.cli import VERBS
+from serried.config import schema
 from serried.contract import names
+from serried.errors import SerriedError
 
 DOCS = Path(__file__).parents[2] / "docs"
 PHRASES = (DOCS / "phrasebook.md").read_text(encoding="utf-8")
@@ -45,9 +48,52 @@ def test_the_page_has_phrases_and_no_stale_placeholder():
     assert set(re.findall(r"`\$(SERRIED_\w+)`", PHRASES)) == {names.ELEMENT, names.RUN_ID}
 
 
+OLD_AND_NEW = [DOCS / "moving-from.md", *sorted(DOCS.glob("moving-from-*.md"))]
+NOT_HERE = re.compile("GPUs were asked for and this machine has|is not installed|`ch-run` cannot run|no container")
+"""What a machine of the tests may lack, and another has."""
+COMMANDS = [(page.name, command) for page in OLD_AND_NEW for command in said(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_each_new_command_does_what_its_page_says(
+    page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As far as a dry run goes; a verb that needs a run is read, and no more."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "train.sif").touch()
+    (project / "commands.txt").write_text("python train.py --lr 0.1\npython train.py --lr 0.01\n", encoding="utf-8")
+    words = shlex.split(command)[1:]
+    parse(words)
+    if words[0] not in ("submit", "run") or words == ["submit"]:
+        return
+    at = words.index("--") if "--" in words else len(words)
+    where = [] if words[0] == "run" or "--cluster" in words else ["--cluster", "slurm"]
+    verb = importlib.import_module(f"serried.cli.{words[0]}").command
+    done = CliRunner().invoke(verb, [*words[1:at], *where, "--dry-run", *words[at:]], standalone_mode=False)
+    if isinstance(done.exception, SerriedError) and NOT_HERE.search(done.exception.message):
+        return
+    assert done.exception is None, page
+
+
+@pytest.mark.parametrize("page", OLD_AND_NEW, ids=lambda page: page.name)
+def test_each_setting_and_flag_of_a_table_is_there(page: Path):
+    text = page.read_text(encoding="utf-8")
+    settings = re.findall(r"`((?:limit|environment|resources|container|launch)\.\w+)", text)
+    assert [
+        key for key in settings if key.split(".")[1] not in schema.COMMAND_LINE.tables[key.split(".")[0]].keys
+    ] == []
+    here = [cell for line in text.splitlines() if line.startswith("| ") for cell in line.split(" | ")[1:2]]
+    flags = {
+        flag for cell in here for span in re.findall(r"`(--[^`]+)`", cell) for flag in re.findall(r"--[a-z-]+", span)
+    }
+    submit = importlib.import_module("serried.cli.submit").command
+    known = {name for parameter in submit.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert flags - known == set()
+
+
 @pytest.mark.parametrize("key", sorted(set(re.findall(r"`((?:limit|environment|resources)\.\w+)", PHRASES))))
 def test_each_setting_that_it_names_is_there(key: str):
-    from serried.config import schema
-
     table, name = key.split(".")
     assert name in schema.COMMAND_LINE.tables[table].keys
