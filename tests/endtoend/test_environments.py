@@ -94,7 +94,7 @@ environment.check = false
 [experiments.module]
 environment.modules = ["first/1.0", "no such/1.0"]
 [experiments.setup]
-environment.setup = "[[ ${{SLURM_NODEID:-1}} == 0 ]] || {{ echo no scratch here >&2; false; }}"
+environment.setup = "[[ ${{SLURM_NODEID:-${{PBS_NODENUM:-1}}}} == 0 ]] || {{ echo no scratch here >&2; false; }}"
 """
     )
     runs = {name: place.submit(name, "--set", "project.snapshot=false") for name in ("module", "setup")}
