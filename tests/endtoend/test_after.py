@@ -17,8 +17,11 @@ cluster = "{cluster}"
 [defaults.resources]
 ranks = 1
 time = "10m"
+[experiments.gate]
+command = ["bash", "-c", 'until [ -e "$SERRIED_RUN_DIR/go" ]; do sleep 0.1; done']
 [experiments.long]
 command = ["{python}", "long.py"]
+after = "gate:any"
 [experiments.long.limit]
 restarts = 2
 continue = "successor"
@@ -39,6 +42,8 @@ import os, time
 from pathlib import Path
 checkpoint = Path(os.environ["SERRIED_CHECKPOINT_DIR"], "made")
 if checkpoint.exists():
+    while not Path(os.environ["SERRIED_RUN_DIR"], "go").exists():
+        time.sleep(0.05)
     Path(os.environ["SERRIED_RESULTS_DIR"], "made").write_text("by long\\n")
     raise SystemExit(0)
 while not Path(os.environ["SERRIED_STOP_FILE"]).exists():
@@ -46,7 +51,7 @@ while not Path(os.environ["SERRIED_STOP_FILE"]).exists():
 checkpoint.touch()
 raise SystemExit(85)
 """
-"""Two attempts: the first saves when it is asked to, the second has finished."""
+"""Two attempts: the first saves when it is asked to, the second finishes when it may."""
 
 
 @pytest.fixture
@@ -72,11 +77,12 @@ def said(folder: Path) -> str:
 
 def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wait_until):
     """A run that goes on in a further job, one that is stopped, and all that waits for them."""
-    runs = submitted(place, "tidy", "use", "long")
+    runs = submitted(place, "tidy", "use", "long", "gate")
     slow = submitted(place, "slow", "--array", "3,5")["slow"]
     after_slow = submitted(place, "echo", "--after", slow)["echo"]
     after_all = submitted(place, "echo", "--after", f"{slow}/5:any", "--after", f"{after_slow}:notok")["echo"]
     folders = {run: place.directory(run) for run in (*runs.values(), slow, after_slow, after_all)}
+    (folders[runs["gate"]] / "go").touch()
     wait_until(lambda: has_begun(folders[runs["long"]]), 90)
     wait_until(lambda: has_begun(folders[slow] / "elements" / "5"), 90)
 
@@ -84,11 +90,16 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
     control = folders[runs["long"]] / "attempts" / "1" / "control.jsonl"
     Journal(control).append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
     assert place.serried("stop", "-y", slow).returncode == 0
+    # Both of those after `long` are too early now, and queue again behind its second job.
+    links = [folders[runs[name]] / "links" / f"{runs[name]}-2.json" for name in ("use", "tidy")]
+    wait_until(lambda: all((read_json(link) or {}).get("job") for link in links), 90)
+    (folders[runs["long"]] / "go").touch()
     ends = {name: place.wait(run, "--timeout", "120s")[1] for name, run in {**runs, "after all": after_all}.items()}
 
     assert why["message"] == f"comes after {runs['long']}"
     assert why["meaning"] == f"it comes after long ({runs['long']}), which is RUNNING"
     assert {name: end["state"] for name, end in ends.items()} == {
+        "gate": "COMPLETED",
         "long": "COMPLETED",
         "use": "COMPLETED",
         "tidy": "CANCELLED",
@@ -101,10 +112,8 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
         success = "failure" if to_be == "has completed" else "success"
         assert end["message"] == f"run {other} {to_be}, and this one was to come after its {success}"
         assert (end["cause"], end["exit_code"], end["attempts"]) == ("after", 143, [])
-    # Both of those after `long` were too early once, and queued again behind its second job.
-    for name in ("use", "tidy"):
-        link = read_json(folders[runs[name]] / "links" / f"{runs[name]}-2.json") or {}
-        assert (link["state"], link["moved"]) == ("submitted", True)
+    told = [read_json(link) or {} for link in links]
+    assert [(link["state"], link["moved"]) for link in told] == [("submitted", True)] * 2
     events = [event["event"] for event in place.show(runs["use"])["timeline"]]
     assert any(event.startswith("too early: queued again as job ") for event in events)
 
@@ -118,17 +127,17 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
 
 @pytest.mark.slurm
 def test_where_one_of_several_is_refused_those_before_it_are_there(slurm):
-    (slurm.project / "long.py").write_text(LONG)
     text = FILE.format(cluster="slurm", python=sys.executable)
-    text += 'after = "use"\n[experiments.echo.resources]\nconstraint = "nosuch"\n'
+    text += 'after = "also"\n[experiments.echo.resources]\nconstraint = "nosuch"\n'
+    text += '[experiments.also]\ncommand = "sleep 100"\nafter = "slow"\n'
     (slurm.project / "serried.toml").write_text(text)
 
-    done = slurm.serried("submit", "slow", "long", "use", "echo")
+    done = slurm.serried("submit", "echo", "also", "slow")
 
     there = done.stdout.split()
-    assert (done.returncode, len(there)) == (2, 3), done.stderr
+    assert (done.returncode, len(there)) == (2, 2), done.stderr
     assert "error: `echo` was not submitted: Slurm refused the job" in done.stderr
     assert f"`serried stop {' '.join(there)}` takes back what is there" in done.stderr
     assert slurm.serried("stop", "-y", *there).returncode == 0
     ends = [slurm.wait(run, "--timeout", "60s")[1] for run in there]
-    assert [end["state"] for end in ends] == ["CANCELLED"] * 3
+    assert [end["state"] for end in ends] == ["CANCELLED"] * 2

@@ -159,7 +159,7 @@ def _move(work: Work, token: str, jobs: List[str]) -> str:
     behind = ", ".join(jobs)
     problem: Optional[str] = "further jobs of it are queued already"
     if not (work.form == names.PREQUEUED and work.restarts) and links.number_of(following) <= MOST_MOVES:
-        problem = chain.submit(work, following, ":".join(jobs), lambda: None, moved=True)
+        problem = chain.submit(work, following, links.behind(jobs), lambda: None, moved=True)
     if problem is None:
         return f"what it comes after goes on in job {behind}, and so it has queued again"
     message = f"what it comes after goes on in job {behind}, and it could not queue again: {problem}"

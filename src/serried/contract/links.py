@@ -6,8 +6,9 @@ argument of a program can, so that nothing else is ever taken for one.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from serried.contract import SCHEMA
 from serried.contract.files import read_json
@@ -59,6 +60,11 @@ def job_of(job: str, element: Optional[int]) -> str:
     if element is None:
         return job
     return f"{job}_{element}" if job.isdecimal() else job.replace("[]", f"[{element}]")
+
+
+def behind(jobs: Iterable[str]) -> str:
+    """`jobs` as what a further one is to come after. PBS lets none wait for one element: for all of them, then."""
+    return ":".join(dict.fromkeys(re.sub(r"\[\d+\]", "[]", job) for job in jobs))
 
 
 def token_of(run: str, element: Optional[int], number: int) -> str:

@@ -16,6 +16,7 @@ from serried import config, inherit, schedulers, script, shell, snapshot
 from serried.config.env_file import read_env_file
 from serried.contract import settings
 from serried.contract.links import Commands, token_of
+from serried.contract.links import behind as behind_jobs
 from serried.environments import containers, trial
 from serried.environments.building import Observe
 from serried.environments.choice import choose
@@ -124,7 +125,7 @@ def _prepared(
     token = token_of(plan.run, None, 1)
     scheduler = schedulers.get(plan.site.scheduler)
     unknown = [f"JOB-OF-{after.run}" for after in plan.after if after.job == ""]
-    handover = scheduler.submission(plan, token, environment, after=":".join([*jobs, *unknown]))
+    handover = scheduler.submission(plan, token, environment, after=behind_jobs([*jobs, *unknown]))
     program = handover.argv[0]
     if "/" not in program and shell.which(program) is None:
         raise shell.missing_program(program)
