@@ -47,6 +47,12 @@ def test_a_run_that_got_nowhere_is_told_so_and_what_to_do(serried, make):
     assert "  - see what it was doing: serried logs k3f9q2 --attempt 3\n" in said
 
 
+def test_the_node_that_was_lost_is_the_one_to_leave_out(serried, make):
+    make().ending("NODE_FAIL", exit_code=71, cause="node-lost", message="node n2 was lost")
+    said = serried("why", "last").out
+    assert "on Slurm: --set 'resources.extra=[\"--exclude=n2\"]'\n" in said
+
+
 def test_a_signal_is_named(serried, make):
     make().ending("FAILED", exit_code=139, cause="signal", first_failure=a_failure(exit_code=None, signal=11))
     assert "  ended by        signal 11 (SIGSEGV)\n" in serried("why", "last").out

@@ -71,7 +71,10 @@ ADVICE: Mapping[str, Advice] = {
     ),
     "node-lost": Advice(
         "a node failed under it; that is the cluster's fault, not the program's",
-        ("submit it again", "leave the node out: --set 'resources.extra=[\"--exclude={host}\"]'"),
+        (
+            "submit it again",
+            "leave the node out if it fails again; on Slurm: --set 'resources.extra=[\"--exclude={host}\"]'",
+        ),
     ),
     "agent-killed": Advice(
         "Serried's own process on a node was killed, by the node's memory limit or by somebody",

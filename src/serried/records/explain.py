@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,7 @@ def _ended(status: RunStatus) -> Explanation:
     filled = {
         "run": status.id,
         "rank": failure.get("rank") if failure else 0,
-        "host": failure.get("host") if failure else (status.node_names or ("NODE",))[0],
+        "host": failure.get("host") if failure else _lost(status),
         "attempt": status.attempt or 1,
     }
     return Explanation(
@@ -127,6 +128,12 @@ def _ended(status: RunStatus) -> Explanation:
         tail_of=tail_of,
         asked_by=_asked_by(status),
     )
+
+
+def _lost(status: RunStatus) -> str:
+    """The node that the end is about, where it is about one."""
+    named = re.search(r"\bnode (\S+) was lost", status.verdict.message or "")
+    return named[1] if named else (status.node_names or ("NODE",))[0]
 
 
 def _document(status: RunStatus) -> Mapping[str, Any]:
