@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -72,14 +73,16 @@ check = "import os; assert os.environ['SECOND']"
 """
     )
 
-    run = place.submit("train")
+    others = ["srun", *(["mpirun"] if shutil.which("mpirun") else [])] if place.cluster == "slurm" else []
+    runs = [place.submit("train", "--set", f"launch.kind={kind}") for kind in ("agent", *others)]
 
-    assert place.wait(run)[0] == 0, place.why(run)
     prefix = str(place.project / "it's mine")
     own = {"FIRST": "yes", "SECOND": "yes", "STALE": None, "FROM_SETUP": "a 'b' c", "SERRIED_SETUP": None}
     expected = {**own, "limit": 321, "prefix": prefix, "python": f"{prefix}/bin/python"}
-    logs = sorted(place.directory(run).glob("attempts/1/node-*/rank-*.log"))
-    assert [json.loads(log.read_text()) for log in logs] == [expected] * 2 * nodes_of(place)
+    for run in runs:
+        assert place.wait(run)[0] == 0, place.why(run)
+        logs = sorted(place.directory(run).glob("attempts/1/node-*/rank-*.log"))
+        assert [json.loads(log.read_text()) for log in logs] == [expected] * 2 * nodes_of(place)
 
 
 @needs_modules
