@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 import textwrap
 from pathlib import Path
@@ -126,11 +127,10 @@ def _report(imported: Imported) -> None:
 
 def _next(imported: Imported) -> None:
     console.say()
-    first = importing.submits(imported)[0]
-    name = first.split(" --array")[0].removeprefix("serried submit ")
+    name = shlex.quote(imported.experiments[0].name)
     console.next_steps(
         [
             (f"serried config show {name}", "what it says, and where each value comes from"),
-            (f"{first} --dry-run", "what would be submitted"),
+            (f"{importing.submits(imported)[0]} --dry-run", "what would be submitted"),
         ]
     )

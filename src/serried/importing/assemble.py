@@ -40,12 +40,15 @@ def read(content: bytes, file: str, name: str | None = None) -> Imported:
             hint="`serried init` writes a serried.toml for the script that is here",
         )
     lines = [*head.lines, *found.made.lines]
-    experiments = []
+    experiments: list[Experiment] = []
     for each, group in zip(_names(called, len(chosen)), chosen, strict=True):
-        experiments.append(Experiment(each, dict(_accepted(each, _settings(group, head, found), lines))))
+        settings = _settings(group, head, found)
+        if experiments and not group[0].statement.in_background:
+            settings["after"] = experiments[-1].name + ("" if found.made.stops else ":any")
+        experiments.append(Experiment(each, dict(_accepted(each, settings, lines))))
         lines += _launched(each, group, head, found)
     if len(chosen) > 1:
-        why = "the script ran them one after the other in one job: here each is submitted by itself"
+        why = "one job ran them all: here each is a run of its own, with its own resources, after the one before"
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
     lines += [*_assignments(found.made, experiments), *_unsaid(head, experiments)]
     return Imported(tuple(experiments), tuple(sorted(lines, key=lambda each: each.number)), head.array, head.parallel)

@@ -83,6 +83,7 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
     if name in _DECLARES or _only_assigns(command):
         assign(made, command, is_export=name == "export" or command.words[1:2] == ("-x",))
     elif name in known.SHELL:
+        made.stops = made.stops or (name == "set" and any(re.match(r"-\w*e", word) for word in command.words))
         made.say(command, NEEDLESS, known.SHELL[name])
     elif _is_idle(command):
         writes = re.search(r"(?<![0-9&>])>>?\s*(?!&|/dev/)", statement.text)

@@ -34,6 +34,8 @@ class Environment:
     hidden: dict[str, int] = field(default_factory=dict)
     """Variables that a block sets, so that nobody knows their values, and where it begins."""
     workdir: str = ""
+    stops: bool = False
+    """After `set -e`: a command that fails ends the script."""
     copied: dict[str, str] = field(default_factory=dict)
     """Files that were copied to a node's own disk, by name."""
 

@@ -29,7 +29,10 @@ def submits(imported: Imported) -> list[str]:
     """The commands that submit it."""
     array = ["--array", imported.array] if imported.array is not None else []
     parallel = ["--parallel", str(imported.parallel)] if imported.parallel else []
-    return [shlex.join(["serried", "submit", each.name, *array, *parallel]) for each in imported.experiments]
+    names = [each.name for each in imported.experiments]
+    if not array:
+        return [shlex.join(["serried", "submit", *names])]
+    return [shlex.join(["serried", "submit", name, *array, *parallel]) for name in names]
 
 
 def nested(experiment: Experiment) -> dict[str, Any]:
