@@ -82,7 +82,7 @@ def test_torchrun_that_starts_failed_ranks_again_has_not_failed(torchrun):
 
     assert run.wait() == 0, run.log
     assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
-    assert run.output(1).splitlines() == ["run 0", "serried: torchrun starts this rank again (restart 1)", "run 1"]
+    assert run.output(1).splitlines() == ["run 0", "serried: torchrun starts this rank again", "run 1"]
 
 
 def test_torchrun_that_gives_up_leaves_the_failure_of_the_last_ranks(torchrun):
@@ -126,3 +126,27 @@ def test_a_launcher_that_is_told_to_end_from_outside_has_failed(torchrun, wait_u
 
     assert run.wait() == 1, run.log
     assert run.ending[:3] == ("FAILED", 1, "launcher")
+
+
+FAILS_ONCE = """
+import os, sys, time
+import torch.distributed as group
+group.init_process_group("gloo")
+flag = os.environ["SERRIED_RESULTS_DIR"]
+is_first = not os.path.exists(flag)
+group.barrier()
+if is_first and os.environ["RANK"] == "1":
+    os.makedirs(flag)
+    sys.exit(5)
+time.sleep(60 if is_first else 0)
+group.barrier()
+group.destroy_process_group()
+"""
+
+
+def test_torchruns_on_several_nodes_start_ranks_again_that_one_nodes_failure_took_down(torchrun):
+    """Each counts its own failures, and ranks that met under that count would wait for each other for ever."""
+    run = torchrun([PYTHON, "-c", FAILS_ONCE], max_restarts=1, nodes=2, ranks=1)
+
+    assert run.wait(90) == 0, run.log
+    assert run.exit["nodes"] == ["fake1", "fake2"]

@@ -9,18 +9,23 @@ from __future__ import annotations
 from serried.agent.starters import Kind, Scene, Start, python_of
 from serried.contract import sources
 
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""A store for each round of ranks. In torchrun's own they meet under how often their node has started them again, which
+nodes count each for itself: where one rank's failure was another's on one node alone, the next round hangs."""
+
 
 def start(scene: Scene) -> Start:
     work = scene.work
     python = None if work.plan.get("shell") else python_of(work.words)
     program = [python, "-m", "torch.distributed.run"] if python else ["torchrun"]
+    restarts = int(work.plan["launch"]["max_restarts"])
     return Start(
         [
             *program,
             "--no-python",
             f"--nnodes={work.nodes}",
             f"--nproc-per-node={work.ranks}",
-            f"--max-restarts={work.plan['launch']['max_restarts']}",
+            f"--max-restarts={restarts}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={scene.master}:{scene.port}",
             f"--rdzv-id={work.plan['run']}-{work.number}",
@@ -28,7 +33,8 @@ def start(scene: Scene) -> Start:
             f"--local-addr={scene.address}",
             *scene.options,
             *scene.rank,
-        ]
+        ],
+        OWN_STORE if restarts and work.nodes > 1 else {},
     )
 
 
