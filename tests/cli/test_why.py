@@ -7,6 +7,7 @@ import pytest
 from building import CREATED, a_failure
 from serried.records.advice import ADVICE, OF_OUTPUT, advice_for
 from serried.schedulers.interface import Job
+from serried.schedulers.slurm import reasons
 
 NOW = CREATED + 3600
 TRACEBACK = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'tomlkit'")
@@ -69,6 +70,19 @@ def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, mak
         "  waits for   1h00m\n"
         "  expected    2026-11-18 12:11:40, in 5m00s\n"
     )
+
+
+def test_what_a_site_does_not_allow_comes_with_whom_to_ask(serried, make, slurm, monkeypatch):
+    run = make()
+    plan = json.loads(run.record.directory.plan.read_text())
+    plan["site"] |= {"contact": "help@oak", "docs": "https://oak"}
+    run.record.directory.plan.write_text(json.dumps(plan))
+    monkeypatch.setattr(slurm, "explain", reasons.explain)
+    told = []
+    for reason in ("AssocMaxJobsLimit", "PartitionTimeLimit", "JobHeldAdmin", "Priority"):
+        slurm.tell(Job("123", None, "PENDING", reason=reason))
+        told.append("  - ask help@oak, or see https://oak\n" in serried("why", "last").out)
+    assert told == [True, True, True, False]
 
 
 def test_a_failure_that_nothing_explains_is_not_laid_on_the_program(serried, make, slurm):

@@ -19,8 +19,12 @@ from serried.records.logs import last_lines
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, element_of, registered, statuses
+from serried.resources import whom_to_ask
 
 _TAIL = 20
+
+_IS_THE_SITES = re.compile(r"never starts|allows|\baccount\b|\bQoS\b|administrator|\bsite\b|as may$")
+"""Sentences about what a site allows, about which it can be asked."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,10 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
 
 
 def _waiting(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
-    return Explanation(status, meaning=_why_it_waits(status, scheduler_for))
+    meaning = _why_it_waits(status, scheduler_for)
+    site = status.record.plan.site if _IS_THE_SITES.search(meaning) else None
+    whom = whom_to_ask(site.contact, site.docs) if site else None
+    return Explanation(status, meaning=meaning, steps=(whom,) if whom else ())
 
 
 def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
