@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
+from serried.errors import UsageError
 from serried.schedulers import inside
 from serried.schedulers.inside import Inside
 from serried.schedulers.pbs import inside as pbs
@@ -56,6 +59,11 @@ def test_on_the_first_node_nothing_needs_to_be_started_elsewhere():
     in_a_step = slurm.described(SCONTROL, {**SALLOC, "SLURMD_NODENAME": "n2"}, NOW, "n1")
 
     assert (by_name.to_first_node, in_a_step.is_here) == ((), False)
+
+
+def test_one_task_of_several_does_not_start_what_each_of_them_would():
+    with pytest.raises(UsageError, match="this is task 1 of a step"):
+        inside.inside({**SALLOC, "SLURM_PROCID": "1"})
 
 
 def test_a_job_without_a_limit_or_gpus_has_none():

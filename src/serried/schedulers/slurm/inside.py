@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from serried.contract import hostlist
-from serried.errors import SchedulerUnreachable
+from serried.errors import SchedulerUnreachable, UsageError
 from serried.schedulers.calls import Calls
 from serried.schedulers.inside import Inside
 
@@ -23,7 +23,12 @@ _NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=(\S+)(?:.*?\bGRES=(\S*))?")
 
 
 def inside(environ: Mapping[str, str]) -> Inside:
-    job = environ["SLURM_JOB_ID"]
+    job, task = environ["SLURM_JOB_ID"], environ.get("SLURM_PROCID", "0")
+    if task != "0":
+        raise UsageError(
+            f"this is task {task} of a step, and each of them would start all ranks",
+            hint="start it once, without `srun`",
+        )
     result = Calls(None).ask(("scontrol", "show", "job", "--details", "--oneliner", job), {**environ, "LC_ALL": "C"})
     if result.status:
         raise SchedulerUnreachable(f"Slurm does not say what job {job} has", details=result.stderr)
