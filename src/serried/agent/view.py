@@ -55,7 +55,7 @@ def make_point(path: str, source: str) -> None:
 WHOLE = "/.image"
 """Where the image itself is in a view of it."""
 GIVEN = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf")
-"""What Charliecloud mounts by itself."""
+"""What Charliecloud mounts by itself, the host's, where an image has such a file."""
 
 
 def through(image: Path, own: Path, mounts: Sequence[Bind]) -> Tuple[str, List[Bind]]:
@@ -70,7 +70,7 @@ def through(image: Path, own: Path, mounts: Sequence[Bind]) -> Tuple[str, List[B
         aside = own.with_name(f"{own.name}-{os.getpid()}")
         make_point(f"{aside}{WHOLE}", str(image))
         _look_through(image, aside, "", [*(bind.destination for bind in mounts), *GIVEN])
-        for bind in missing:
+        for bind in (*missing, *(Bind(path, path) for path in GIVEN)):
             make_point(f"{aside}{bind.destination}", bind.source)
         with contextlib.suppress(OSError):  # another rank of this node was quicker
             aside.rename(own)
