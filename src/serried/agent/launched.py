@@ -149,9 +149,7 @@ class Launched(Ranks):
         if before is not None:
             self._post.note("rank-restarted", **before)
             with self.log_of(guest.number).open("ab") as log:
-                log.write(
-                    f"serried: {self.work.launcher} starts this rank again (restart {guest.incarnation})\n".encode()
-                )
+                log.write(f"serried: {self.work.launcher} starts this rank again\n".encode())
 
     def _watch(self, guest: Guest, pid: int) -> None:
         rank = Rank(guest.number, guest.local, pid, self.open_log(guest.number))
