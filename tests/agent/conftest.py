@@ -66,7 +66,8 @@ class Started:
         return [entry for entry in entries if name in (None, entry["event"])]
 
     def output(self, rank=0, node=0, attempt=1):
-        return self.place.attempt(attempt).rank_log(node, rank).read_text()
+        log = self.place.attempt(attempt).rank_log(node, rank)
+        return log.read_text() if log.exists() else ""
 
     def pid_of(self, *words):
         """The process of this run whose command line has all of `words`."""

@@ -111,6 +111,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "node_names": ["n1", "n2"],
                 "resumed_from": None,
                 "rerun_of": None,
+                "after": [],
                 "smoke": False,
                 "directory": str(run.where.path),
                 "elements": None,
