@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from place import Place
+from place import HAS_PBS, Place
 
 CANARY = "canary-7d1f"
+
+HOST = socket.gethostname() if HAS_PBS else "127.0.0.1"
+"""PBS's nodes are other hosts; those of the lab are not."""
 
 
 class Receiver:
@@ -37,12 +41,12 @@ class Receiver:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer((HOST, 0), Handler)
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/{path}/{CANARY}"
+        return f"http://{HOST}:{self.server.server_port}/{path}/{CANARY}"
 
 
 @pytest.fixture
