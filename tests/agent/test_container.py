@@ -59,7 +59,6 @@ def test_apptainer_sees_home_tmp_and_the_project_s_folders_under_their_own_names
     given = {words[at + 1] for at, word in enumerate(words) if word == "--bind"}
     assert given == set(mounts[:2] if within_tmp else [*mounts, str(tmp_path / "scratch/digits/train/k3f9q2")])
     assert "--nv" not in words
-    assert "--contain" not in words
 
 
 def test_gpus_are_shown_to_a_job_that_has_some(make):
@@ -72,7 +71,6 @@ def test_a_contained_rank_sees_a_home_and_a_tmp_of_the_attempt(make, tmp_path):
 
     private = tmp_path / "private"
     mounts = [words[at + 1] for at, word in enumerate(words) if word == "--bind"]
-    assert "--contain" in words
     assert mounts[:3] == [f"{private}/tmp:/tmp", f"{private}/var-tmp:/var/tmp", f"{private}/home:{tmp_path}/home"]
     assert set(mounts[3:]) == {
         str(tmp_path / name) for name in ("home/digits", "private", "scratch/digits/train/k3f9q2")

@@ -95,7 +95,10 @@ class Container:
         return {**mine, **{name: os.environ[name] for name in kept if name in os.environ}}
 
     def _apptainer(self) -> Words:
-        """Mounts that it makes by itself are few and differ between sites: all that is needed is said."""
+        """Mounts that it makes by itself differ between sites: all that is needed is said.
+
+        Not `--contain`: it gives each rank a /dev/shm of its own and hides InfiniBand, and NCCL needs both.
+        """
         mounts: Words = []
         for bind in self.binds:
             mounts += for_apptainer(bind)
@@ -104,7 +107,6 @@ class Container:
             "--quiet",
             "exec",
             "--no-home",
-            *(["--contain"] if self._is_contained else []),
             *([_gpu_option()] if self._work.plan["allocation"]["gpus"] else []),
             *mounts,
             "--pwd",
