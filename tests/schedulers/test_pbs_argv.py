@@ -9,7 +9,7 @@ import pytest
 
 from building import a_plan
 from serried.errors import UsageError
-from serried.plan import Limit
+from serried.plan import Allocation, Limit
 from serried.schedulers.pbs import options
 
 D = "/scratch/digits/train/k3f9q2"
@@ -156,3 +156,8 @@ def test_who_waits_for_an_element_waits_for_its_array():
     """PBS says `cannot have dependancy on subjob or range`."""
     words = options.submission(plan_with(), "k3f9q2-1", {}, after="13[5].head:13[7].head:14.head").argv
     assert "depend=afterany:13[].head:14.head" in words
+
+
+def test_the_type_of_a_gpu_is_called_as_the_site_calls_it():
+    asked = Allocation(nodes=1, ranks=1, gpus=1, cpus=2, memory_mb=None, time_seconds=None, gpu_type="32gb")
+    assert options.chunk(asked, gpu_resource="gpu_mem") == "ncpus=2:mpiprocs=1:ngpus=1:gpu_mem=32gb"

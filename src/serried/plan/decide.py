@@ -130,6 +130,7 @@ def _site(cluster: config.Cluster) -> Site:
         hides_gpus=bool(cluster.hides_gpus),
         node_option=cluster.node_option,
         launcher=cluster.launcher,
+        gpu_resource=cluster.gpu_resource,
         contact=cluster.contact,
         docs=cluster.docs,
         private=cluster.private,

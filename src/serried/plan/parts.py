@@ -189,6 +189,8 @@ class Site:
     """Between the scheduler's TERM and its KILL."""
     local_disk: str | None = None
     """Node-local scratch; may name environment variables of the node."""
+    gpu_resource: str = "gpu_type"
+    """What PBS calls the type of a GPU."""
     hides_gpus: bool = False
     """Whether PBS lets a job see none but its own GPUs."""
     inside: str = ""

@@ -83,6 +83,12 @@ class Cluster:
     modules: tuple[str, ...] = key(
         values.TEXTS, "What people load there. It is for people: `environment.modules` is what a job loads.", value=()
     )
+    gpu_resource: str = key(
+        values.TEXT,
+        "What PBS calls the type of a GPU there: `gpu_type` of a job becomes this in its chunks.",
+        default="`gpu_type`",
+        value="gpu_type",
+    )
     needs_account: bool | None = key(values.BOOLEAN, "Whether a job must name the account that pays.", default="false")
     accounts: tuple[str, ...] = key(values.TEXTS, "What accounts look like there: `def-*`.", value=())
     ignores: tuple[str, ...] = key(

@@ -114,13 +114,13 @@ def walltime(seconds: int) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
-def chunk(allocation: Allocation, tasks: int = 1) -> str:
+def chunk(allocation: Allocation, tasks: int = 1, gpu_resource: str = "gpu_type") -> str:
     """What each node has to give: `ncpus=8:mpiprocs=1:ngpus=2:mem=20480mb`. One process is started on it: the agent."""
     parts = [f"ncpus={allocation.cpus}", f"mpiprocs={tasks}"]
     if allocation.gpus:
         parts.append(f"ngpus={allocation.gpus}")
     if allocation.gpu_type:
-        parts.append(f"gpu_type={allocation.gpu_type}")
+        parts.append(f"{gpu_resource}={allocation.gpu_type}")
     if allocation.memory_mb:
         parts.append(f"mem={allocation.memory_mb}mb")
     return ":".join([*parts, *allocation.constraint])
@@ -154,7 +154,7 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
 def _select(plan: Plan, tasks: int) -> tuple[str, ...]:
     """`select=2` alone may put both on one host."""
     place = "scatter:excl" if _is_alone(plan) else "scatter"
-    return f"select={plan.allocation.nodes}:{chunk(plan.allocation, tasks)}", f"place={place}"
+    return f"select={plan.allocation.nodes}:{chunk(plan.allocation, tasks, plan.site.gpu_resource)}", f"place={place}"
 
 
 def _old_nodes(plan: Plan) -> tuple[str, ...]:
