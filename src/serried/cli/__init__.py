@@ -11,28 +11,41 @@ import click
 
 from serried.errors import SerriedError
 
-VERBS = {
-    "init": "Write a serried.toml that fits this folder, or a whole project.",
-    "import": "Write the serried.toml that does what a job script does.",
-    "run": "Run here, now, in the foreground.",
-    "shell": "Open a shell on a node, or beside a run's ranks.",
-    "submit": "Send it to the cluster.",
-    "rerun": "Run a run's plan again, from where it had come to.",
-    "rehearse": "Find out whether a training resumes exactly.",
-    "ps": "List runs, the running ones first.",
-    "show": "Show a run's plan, timeline and files.",
-    "logs": "Print or follow what the ranks wrote.",
-    "why": "Say why a run waits, or why it failed.",
-    "wait": "Wait for runs; exit 0 if all succeeded.",
-    "stop": "Stop runs.",
-    "forget": "Give up a submission whose fate cannot be found out.",
-    "image": "Make the images that ranks run in.",
-    "config": "Show each setting and where it comes from.",
-    "env": "Show, build or try the environment of an experiment.",
-    "clusters": "List the clusters known here, or show one.",
-    "lab": "Start and stop a throwaway Slurm on this machine.",
-    "completion": "Print the completion script for a shell.",
+GROUPS = {
+    "Begin": {
+        "init": "Write a serried.toml that fits this folder, or a whole project.",
+        "import": "Write the serried.toml that does what a job script does.",
+    },
+    "Run": {
+        "run": "Run here, now, in the foreground.",
+        "submit": "Send it to the cluster.",
+        "rerun": "Run a run's plan again, from where it had come to.",
+        "rehearse": "Find out whether a training resumes exactly.",
+        "shell": "Open a shell on a node, or beside a run's ranks.",
+    },
+    "Look": {
+        "ps": "List runs, the running ones first.",
+        "show": "Show a run's plan, timeline and files.",
+        "logs": "Print or follow what the ranks wrote.",
+        "why": "Say why a run waits, or why it failed.",
+        "wait": "Wait for runs; exit 0 if all succeeded.",
+    },
+    "End": {
+        "stop": "Stop runs.",
+        "forget": "Give up a submission whose fate cannot be found out.",
+    },
+    "Set up": {
+        "config": "Show each setting and where it comes from.",
+        "clusters": "List the clusters known here, or show one.",
+        "env": "Show, build or try the environment of an experiment.",
+        "image": "Make the images that ranks run in.",
+        "lab": "Start and stop a throwaway Slurm on this machine.",
+        "completion": "Print the completion script for a shell.",
+    },
 }
+"""What `serried --help` lists, in the order in which one meets it."""
+
+VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
 
 
 class Verbs(click.Group):
@@ -50,8 +63,10 @@ class Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        widest = max(map(len, VERBS))
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.ljust(widest), words) for verb, words in verbs.items()])
 
 
 def _keep_lines(command: click.Command) -> None:
