@@ -72,6 +72,51 @@ def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, mak
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "ended", "message", "means", "step"),
+    [
+        ("Dependency", None, "", "which is RUNNING", None),
+        ("dependency", None, "", "which is RUNNING", None),
+        (
+            "Dependency",
+            "FAILED",
+            "",
+            "which has ended FAILED",
+            "wait a minute: the scheduler lets it go, and it looks itself how they have ended",
+        ),
+        (
+            "DependencyNeverSatisfied",
+            "CANCELLED",
+            ", and never starts: what it waits for was deleted",
+            "which has ended CANCELLED",
+            "the scheduler never lets it go: serried stop k3f9q2, and submit it again",
+        ),
+    ],
+)
+def test_a_run_that_comes_after_others_says_how_these_stand(  # noqa: PLR0917 - fixtures
+    serried, make, slurm, reason, ended, message, means, step
+):
+    other = make("m2n3p4", job="100", name="prepare")
+    if ended:
+        other.ending(ended)
+    run = make()
+    plan = json.loads(run.record.directory.plan.read_text())
+    after = {"run": "m2n3p4", "name": "prepare", "directory": str(other.where.path), "condition": "any", "job": "100"}
+    run.record.directory.plan.write_text(json.dumps({**plan, "after": [after]}))
+    slurm.tell(Job("100", None, "RUNNING"), Job("123", None, "PENDING", reason=reason))
+
+    said = serried("why", "k3f9q2").out
+
+    assert said == (
+        f"k3f9q2 train PENDING: comes after m2n3p4:any{message}\n"
+        "\n"
+        f"  reason      {reason}\n"
+        f"  means       it comes after prepare (m2n3p4), {means}\n"
+        "  waits for   1h00m\n" + (f"\n  what to do\n  - {step}\n" if step else "")
+    )
+    assert f"comes after m2n3p4:any{message}" in serried("ps").out
+
+
 def test_what_a_site_does_not_allow_comes_with_whom_to_ask(serried, make, slurm, monkeypatch):
     run = make()
     plan = json.loads(run.record.directory.plan.read_text())

@@ -26,6 +26,9 @@ _WORST_FIRST = (
 )
 """An array that did not do well is called by the first of these that an element is in."""
 
+FOR_EVER = "DependencyNeverSatisfied"
+"""Schedulers' word for a job that waits for what cannot be any more."""
+
 Answer = seen.Answer | None
 """None where the scheduler did not answer."""
 
@@ -120,7 +123,8 @@ def in_context(verdict: Verdict, evidence: Evidence, reason: str = "") -> Verdic
     if verdict.message and not verdict.missing:
         return verdict
     if verdict.state == names.PENDING and not evidence.attempt and waits_for_others(evidence.summary, reason):
-        return dataclasses.replace(verdict, message=f"comes after {', '.join(evidence.summary.after)}")
+        never = ", and never starts: what it waits for was deleted" if reason == FOR_EVER else ""
+        return dataclasses.replace(verdict, message=f"comes after {', '.join(evidence.summary.after)}{never}")
     if verdict.state == names.PENDING and evidence.attempt:
         return dataclasses.replace(verdict, message=f"waits for attempt {evidence.attempt + 1}")
     if verdict.state == names.RUNNING and evidence.attempt is None:

@@ -88,11 +88,12 @@ def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Exp
     others = [next(found) if is_known else None for is_known in known]
     told = [_stands(one, other) for one, other in zip(after, others, strict=True)]
     have_ended = all(other is not None and other.has_ended for other in others)
-    steps = (
-        "wait a minute: the scheduler lets it go, and it looks itself how they have ended",
-        "PBS never does after a job that was deleted before it began: stop this one, and submit it again",
-    )
-    return Explanation(status, meaning="it comes after " + "; ".join(told), steps=steps if have_ended else ())
+    steps: tuple[str, ...] = ()
+    if status.reason == arrays.FOR_EVER:
+        steps = (f"the scheduler never lets it go: serried stop {status.id}, and submit it again",)
+    elif have_ended:
+        steps = ("wait a minute: the scheduler lets it go, and it looks itself how they have ended",)
+    return Explanation(status, meaning="it comes after " + "; ".join(told), steps=steps)
 
 
 def _stands(after: After, other: RunStatus | None) -> str:
