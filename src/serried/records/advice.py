@@ -18,6 +18,9 @@ class Advice:
 
 
 OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r"(?m)^FATAL: .*mount source .* doesn't exist|^ch-run\[\d+\]: error: can't (?:bind|mkdir)"), "mount"),
+    (re.compile(r"(?m)^FATAL: |^ch-run\[\d+\]: error: "), "container"),
+    (re.compile(r"(?m)^sh: \d*:? ?exec: .*: not found|^sh: .*exec: .* not found"), "not-in-image"),
     (re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory"), "gpu-memory"),
     (re.compile(r"ModuleNotFoundError|ImportError"), "import-error"),
     (re.compile(r"MemoryError\b|Cannot allocate memory"), "out-of-memory"),
@@ -106,6 +109,27 @@ ADVICE: Mapping[str, Advice] = {
         (
             "correct `workdir`; it is relative to the project's folder",
             "is it ignored by git? then add it to `project.link`",
+        ),
+    ),
+    "mount": Advice(
+        "a folder that the container is to see is not on the node, or has no place in the image",
+        (
+            "look at `container.binds`: is each there on compute nodes too?",
+            "in a `.sqfs` or with Charliecloud the image needs a folder to mount it on: see docs/containers.md",
+        ),
+    ),
+    "container": Advice(
+        "the container runtime could not start the rank",
+        (
+            "try the image where it failed: serried shell {run}",
+            "where nodes cannot mount a `.sif` (no FUSE), a folder as image can do: apptainer build --sandbox",
+        ),
+    ),
+    "not-in-image": Advice(
+        "the program to run is not in the container's image",
+        (
+            "name it as it is called inside: `python3` perhaps, or by its whole path",
+            "a program of the host's needs its folder in `container.binds`, and all that it needs itself",
         ),
     ),
     "file-missing": Advice(
