@@ -52,7 +52,7 @@ def test_it_says_where_and_when():
     assert jobs["85.pbshead"].ended == 1795275131.0
 
 
-@pytest.mark.parametrize("status", ["-14", "-20"])
+@pytest.mark.parametrize("status", ["-4", "-14", "-20"])
 def test_an_exit_status_counts_only_when_the_job_has_finished(status):
     """A job whose node was lost queues again with the status of the time before (seen)."""
     text = f"Job Id: 7.head\n    job_state = Q\n    substate = 10\n    Exit_status = {status}\n    run_count = 1\n"

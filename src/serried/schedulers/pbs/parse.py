@@ -36,13 +36,13 @@ DELETED = "91"
 """The substate of a job that `qdel` ended, in the history."""
 
 ENDS = {
-    -29: names.TIMEOUT,
-    -27: names.OUT_OF_MEMORY,
-    -20: names.NODE_FAIL,
-    -14: names.NODE_FAIL,
-    -1: names.LAUNCH_FAILED,
-    -2: names.LAUNCH_FAILED,
-    271: names.CANCELLED,
+    **dict.fromkeys((-29, -28), names.TIMEOUT),  # walltime, CPU time
+    **dict.fromkeys((-27, -26), names.OUT_OF_MEMORY),
+    # The first node does not answer, another does not, the node's own server began anew.
+    **dict.fromkeys((-20, -14, -4, -5, -6), names.NODE_FAIL),
+    # Before job.sh: no such user, a hook of the site, the nodes did not find each other.
+    **dict.fromkeys((-1, -2, -3, -10, -13, -16, -17, -21, -22, -23, -30), names.LAUNCH_FAILED),
+    **dict.fromkeys((-19, 271), names.CANCELLED),
 }
 """Exit statuses that PBS gives itself (src/include/job.h), and 256 + TERM: the top process ended by `qdel`."""
 
