@@ -103,7 +103,8 @@ def test_a_run_that_comes_after_others_says_how_these_stand(  # noqa: PLR0917 - 
     plan = json.loads(run.record.directory.plan.read_text())
     after = {"run": "m2n3p4", "name": "prepare", "directory": str(other.where.path), "condition": "any", "job": "100"}
     run.record.directory.plan.write_text(json.dumps({**plan, "after": [after]}))
-    slurm.tell(Job("100", None, "RUNNING"), Job("123", None, "PENDING", reason=reason))
+    slurm.tell(Job("100", None, "RUNNING"))
+    slurm.tell(Job("123", None, "PENDING", reason=reason))
 
     said = serried("why", "k3f9q2").out
 
