@@ -355,6 +355,13 @@ def test_limits_are_refused_with_the_partitions_that_allow_it_and_whom_to_ask(
     assert (caught.value.message, caught.value.hint) == (message, hint + ASK)
 
 
+def test_a_partition_of_an_odd_name_is_offered_as_one_can_type_it():
+    cluster = Cluster("x", partitions={"a": Partition(time=HOUR), "$(id) b": Partition()}, default_partition="a")
+    with pytest.raises(UsageError) as caught:
+        allocate(Resources(time=2 * HOUR), cluster)
+    assert (caught.value.hint or "").startswith("--time 1h; --partition '$(id) b' allows it; or a chain")
+
+
 def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
     cluster = Cluster("fir", needs_account=True, accounts=("def-*", "rrg-*"), contact="help@site")
     with pytest.raises(UsageError) as caught:

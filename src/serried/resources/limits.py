@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,7 @@ def _shorter(seconds: int, longest: int, instead: str = "") -> str:
 def _instead(asked: Allocation, cluster: Cluster) -> str:
     """`; --partition long allows it`: the partitions of which nothing is known that speaks against it."""
     others = [name for name, known in cluster.partitions.items() if _allows(known, asked)]
-    flags = " or ".join(f"--partition {name}" for name in others)
+    flags = " or ".join(f"--partition {shlex.quote(name)}" for name in others)
     return f"; {flags} {'allows' if len(others) == 1 else 'allow'} it" if others else ""
 
 
