@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,19 @@ def test_a_script_that_shares_nothing_out_is_noted(folder: Path):
     assert start().splitlines()[1] == (
         "note: `train.py` seems to know nothing of other ranks: each would do all of the work; see docs/adapt.md"
     )
+
+
+def test_where_no_environment_is_active_it_says_that_one_can_be_built(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "train.py").write_text("import torch.distributed")
+    (folder / "requirements.txt").write_text("torch\n")
+    monkeypatch.setenv("VIRTUAL_ENV", "/somewhere")
+    assert "no environment is active" not in start()
+
+    (folder / "serried.toml").unlink()
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    assert "`environment.venv = true` has Serried build one from `requirements.txt`" in start()
 
 
 def test_a_file_that_is_there_is_never_overwritten(folder: Path):

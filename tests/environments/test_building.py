@@ -143,6 +143,8 @@ def test_what_cannot_be_built_from_is_refused(project, monkeypatch):
     with pytest.raises(UsageError, match=r"`environment.torch` is for what pip installs"):
         sources.find(Build("conda", str(project / "requirements.txt"), torch="cpu"), project)
     (project / "uv.lock").write_text("")
+    locked = 'UV_PROJECT_ENVIRONMENT=$prefix uv sync --frozen --python "$prefix/bin/python"\n'
+    assert sources.find(Build("venv"), project).install == locked
     with pytest.raises(UsageError, match=r"`environment.torch` cannot change what `uv.lock` says"):
         sources.find(Build("venv", torch="cpu"), project)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from serried import config, plan
 from serried.environments import conda
 from serried.environments.choice import choose
 from serried.errors import EnvironmentFailed, UsageError
 from serried.inherit import job_environment
 from serried.plan import Environment
+from serried.submission import building
 
 
 @pytest.fixture
@@ -152,3 +154,19 @@ def test_the_strongest_source_says_whether_it_is_a_virtual_or_a_conda_environmen
     chosen = ask(experiment="a", command=None).plan.environment
 
     assert (chosen.venv, chosen.conda) == (None, str(prefix))
+
+
+def test_the_job_that_builds_has_a_gpu_where_the_profile_says_so_and_is_paid_for_as_the_run(project):
+    said = {"resources.nodes": 3, "resources.gpus": 4, "resources.account": "def-ada", "environment.env.A": "b"}
+    resolved = config.resolve(None, ("true",), said, "narval", project, {"HOME": str(project), "USER": "ada"})
+    run = plan.plan(resolved, run_id="k3f9q2", created="2026-11-21T00:00:00Z")
+
+    asked = {where: building._resolved(run, resolved, where, ("bash",)) for where in ("job", "gpu-job")}
+    jobs = {where: plan.plan(it, run_id="k3f9q3", created=run.created) for where, it in asked.items()}
+
+    sizes = {where: (job.allocation.nodes, job.allocation.gpus, job.allocation.ranks) for where, job in jobs.items()}
+    assert sizes == {"job": (1, 0, 1), "gpu-job": (1, 1, 1)}
+    assert {job.allocation.account for job in jobs.values()} == {"def-ada"}
+    assert {(job.source.snapshot, job.environment.env["A"], job.name) for job in jobs.values()} == {
+        (False, "b", "environment")
+    }

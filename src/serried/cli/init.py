@@ -11,13 +11,14 @@ from pathlib import Path
 
 import click
 
-from serried import templates
+from serried import inherit, templates
 from serried.clusters import LOCAL, SLURM, machine
 from serried.config import sources
 from serried.config.catalogue import catalogue
 from serried.config.writing import key, quoted
 from serried.contract import SCHEMA
 from serried.contract.slug import slug
+from serried.environments.sources import FOUND
 from serried.errors import UsageError
 from serried.ui import console
 from serried.ui.text import pad
@@ -126,6 +127,12 @@ def _settings(here: Path) -> Draft:
     notes = []
     if found.file:
         notes.append(f"`{found.file}` described this folder until now; the new file takes its place here")
+    required = [name for name in FOUND["venv"] if (here / name).is_file()]
+    if required and inherit.active_prefix(os.environ) is None:
+        notes.append(
+            f"no environment is active: `environment.venv = true` has Serried build one from `{required[0]}`; "
+            "see docs/environments.md"
+        )
     if script is None:
         notes.append("no script was found: write its name into `command`")
     elif not _may_be_parallel(here / script):

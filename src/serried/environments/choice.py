@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serried import shell
 from serried.environments import conda
+from serried.environments.store import FOLDER
 from serried.errors import UsageError
 from serried.plan import Environment
 
@@ -48,9 +49,12 @@ def _check_venv(prefix: str) -> None:
     if (Path(prefix) / "pyvenv.cfg").exists():
         return
     if not Path(prefix).exists():
+        ours = str(FOLDER) in prefix
         raise UsageError(
-            f"there is no virtual environment `{prefix}`",
-            hint="`venv = true` has Serried build one from your requirements, and keep it up to date",
+            f"there is no virtual environment `{prefix}`" + (" any more" if ours else ""),
+            hint="what runs with today's code and settings has it built again: `--new-code`, or `serried submit`"
+            if ours
+            else "`venv = true` has Serried build one from your requirements, and keep it up to date",
         )
     raise UsageError(f"`{prefix}` is no virtual environment: it has no `pyvenv.cfg`")
 
