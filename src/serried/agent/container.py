@@ -14,6 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent import view
 from serried.agent.work import Work
+from serried.contract import names
 from serried.contract.binds import Bind, for_apptainer
 
 Words = List[str]
@@ -148,7 +149,7 @@ class Container:
         work = self._work
         project = Path(work.plan["source"]["directory"])
         linked = [os.path.realpath(project / name) for name in work.plan["source"]["links"]]
-        resume = os.environ.get("SERRIED_RESUME") or work.resume_from or ""
+        resume = os.environ.get(names.RESUME) or work.resume_from or ""
         disk = os.path.expandvars(work.plan["site"]["local_disk"] or "")
         wanted = [
             str(work.run.path),
