@@ -13,7 +13,7 @@ from serried.importing import body, counts, known, writing
 from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
 from serried.importing.directives import header
-from serried.importing.environment import Environment
+from serried.importing.environment import Environment, without_parts_of_commands
 from serried.importing.expand import Variables, as_shell, literal, static
 from serried.importing.told import LEFT, NEEDLESS, TAKEN, Experiment, Header, Imported, Line, is_secret, line
 
@@ -33,6 +33,7 @@ def read(content: bytes, file: str, name: str | None = None) -> Imported:
     env = {variable: value for variable, value in head.env.items() if variable not in secrets}
     called = (name or head.name or "").strip() or PurePath(file).name.rpartition(".")[0] or "job"
     found = body.read(text, Environment(_variables(head, called), env=env, secrets=secrets))
+    without_parts_of_commands(found.made)
     chosen = _chosen(found)
     if not chosen:
         raise UsageError(

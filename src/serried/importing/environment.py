@@ -31,6 +31,8 @@ class Environment:
     lines: list[Line] = field(default_factory=list)
     assigned: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Where variables were set that are not exported."""
+    exported: dict[str, tuple[Command, str]] = field(default_factory=dict)
+    """What was exported, and the line of `setup` that does so, if one does."""
     hidden: dict[str, int] = field(default_factory=dict)
     """Variables that a block sets, so that nobody knows their values, and where it begins."""
     workdir: str = ""
@@ -98,12 +100,27 @@ def _export(made: Environment, name: str, value: Word, command: Command, raw: st
         made.lines.append(line(command.line, f"export {name}=…", LEFT, why))
     elif text is not None:
         made.env[name] = text
+        made.exported[name] = (command, "")
         made.say(command, TAKEN, "`environment.env`")
     elif re.search(known.OF_THE_JOB, raw):
         made.say(command, NEEDLESS, "ranks find each other by Serried's variables")
     else:
         made.setup.append(f"export {name}={as_shell(value)}")
+        made.exported[name] = (command, made.setup[-1])
         made.say(command, TAKEN, "`environment.setup`")
+
+
+def without_parts_of_commands(made: Environment) -> None:
+    """`export ARGS="--lr 0.1 …"` that a command was put together from is nothing for the environment."""
+    for name, (command, setup) in made.exported.items():
+        value = made.variables.values.get(name, ((),))[0]
+        if name in made.variables.used and any(" " in piece.text for piece in value):
+            made.env.pop(name, None)
+            made.setup[:] = [each for each in made.setup if each != setup]
+            told = line(command.line, command.text, NEEDLESS, "filled in where it is used")
+            made.lines[:] = [
+                told if (each.number, each.text) == (told.number, told.text) else each for each in made.lines
+            ]
 
 
 def _modules(made: Environment, command: Command) -> bool:

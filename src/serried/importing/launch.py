@@ -25,6 +25,8 @@ class Launch:
     settings: dict[str, object] = field(default_factory=dict)
     options: list[str] = field(default_factory=list)
     """What srun was told beyond that."""
+    unwrapped: int = 0
+    """How many shells were taken off."""
     is_on_one_node: bool = False
     """It stands for one node of a loop over all."""
     notes: list[str] = field(default_factory=list)

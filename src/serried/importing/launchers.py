@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 
 from serried.importing import wrappers
+from serried.importing.bash import statements
 from serried.importing.counts import Started
-from serried.importing.expand import Word, literal
+from serried.importing.expand import Variables, Word, literal
 from serried.importing.launch import NUL, Launch, exported, long_options, number
 from serried.importing.options import Option, options
 
@@ -15,7 +16,6 @@ _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _TORCH_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _TORCH_FLAGS = {"standalone", "no-python", "module", "run-path", "use-env", "virtual-local-rank", "m"}
 _TORCH_SHORT = {"r": "redirects", "t": "tee"}
-_CONTAINERS = {"singularity", "apptainer"}
 _MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun"}
 _MPI_TWO = {"-x": 1, "-genv": 2, "-env": 2, "-mca": 2, "--mca": 2, "-pmca": 2, "--prtemca": 2}
 """How many words follow options that take other than one; `_MPI_FLAGS` take none."""
@@ -32,9 +32,9 @@ def peel(words: list[Word]) -> Launch:
     """Take off what starts the program, from outside to inside."""
     launch = Launch(list(words))
     while reader := _reader(launch):
-        before = len(launch.words)
+        before = (len(launch.words), launch.unwrapped)
         reader(launch)
-        if len(launch.words) >= before:
+        if launch.unwrapped == before[1] and len(launch.words) >= before[0]:
             break
     return launch
 
@@ -47,12 +47,11 @@ def _reader(launch: Launch) -> Callable[[Launch], None] | None:
         module = next((at for at, text in enumerate(texts[1:], 1) if not text.startswith("-") or text == "-m"), 0)
         is_torch = module and texts[module] == "-m" and texts[module + 1 : module + 2]
         return _torchrun if is_torch and is_torch[0] in _TORCH_MODULES else None
-    if name in _CONTAINERS:
-        return wrappers.container if texts[1:2] == ["exec"] else None
-    if name == "accelerate":
-        return _accelerate if texts[1:2] == ["launch"] else None
-    if name == "conda":
-        return wrappers.conda if texts[1:2] == ["run"] else None
+    if name in ("bash", "sh") and len(texts) == 3 and re.fullmatch(r"-l?c", texts[1]):
+        return _shell if _one_launch(launch) else None
+    if name in _BY_SECOND:
+        second, reader = _BY_SECOND[name]
+        return reader if texts[1:2] == [second] else None
     return _MPI_READERS.get(name) if name in _MPI else _READERS.get(name)
 
 
@@ -68,6 +67,22 @@ _OF_SRUN = frozenset(
 """What is counted, or is so here anyway."""
 
 
+def _one_launch(launch: Launch) -> list[Word] | None:
+    """The words of `bash -c "torchrun …"`; None where it is more than one program that starts ranks."""
+    found = statements("".join(piece.text for piece in launch.words[2]))
+    if len(found) != 1 or found[0].is_block or len(found[0].commands) != 1:
+        return None
+    inner = Launch([word for raw in found[0].commands[0].words for word in Variables().expand(raw)])
+    return inner.words if inner.words and _reader(inner) not in (None, wrappers.assignment, wrappers.nothing) else None
+
+
+def _shell(launch: Launch) -> None:
+    inner = _one_launch(launch)
+    if inner:
+        launch.words[:] = inner
+        launch.unwrapped += 1
+
+
 def _srun(launch: Launch) -> None:
     given: dict[str, str] = {}
     rest = 0
@@ -76,7 +91,9 @@ def _srun(launch: Launch) -> None:
             rest = len(item)
             break
         given[item.name] = item.value
-        if item.name not in _OF_SRUN:
+        if item.name.startswith("container-") or item.name.startswith("no-container-"):
+            _pyxis(launch, item)
+        elif item.name not in _OF_SRUN:
             launch.options.append(f"--{item.name}={item.value}" if item.value else f"--{item.name}")
     if ":" in launch.texts()[-rest:] or "multi-prog" in given:
         launch.notes.append("srun starts several programs at once: only the first is taken")
@@ -92,6 +109,15 @@ def _srun(launch: Launch) -> None:
         if equals:
             launch.env[name] = literal(value)
     launch.drop(len(launch.words) - rest)
+
+
+def _pyxis(launch: Launch, item: Option) -> None:
+    if item.name == "container-image":
+        launch.settings |= {"container.image": item.value, "container.runtime": "pyxis"}
+    elif item.name == "container-mounts":
+        launch.settings["container.binds"] = [part for part in item.value.split(",") if part]
+    elif item.name not in ("container-mount-home", "no-container-mount-home", "container-workdir"):
+        launch.notes.append(f"srun was told `{item.text.replace(NUL, '…')}`: see docs/containers.md")
 
 
 def _torchrun(launch: Launch) -> None:
@@ -220,5 +246,11 @@ _READERS: dict[str, Callable[[Launch], None]] = {
     "torchrun": _torchrun,
     "horovodrun": _horovodrun,
     "deepspeed": _deepspeed,
+}
+_BY_SECOND: dict[str, tuple[str, Callable[[Launch], None]]] = {
+    "singularity": ("exec", wrappers.container),
+    "apptainer": ("exec", wrappers.container),
+    "accelerate": ("launch", _accelerate),
+    "conda": ("run", wrappers.conda),
 }
 _MPI_READERS = dict.fromkeys(_MPI, _mpirun)
