@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -110,46 +109,6 @@ environment.setup = "[[ ${{SLURM_NODEID:-${{PBS_NODENUM:-1}}}} == 0 ]] || {{ ech
     assert not (place.project / "trained").exists()
 
 
-@pytest.mark.slurm
-def test_an_environment_is_built_by_a_job_where_the_profile_says_so(slurm: Place, tmp_path: Path):
-    slurm = Place(slurm.cluster, slurm.project / "a {seed} b", slurm.environ)
-    slurm.project.mkdir()
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheels / "tiny_thing-1.0-py3-none-any.whl", "w") as archive:
-        for name, text in {
-            "tiny_thing.py": "",
-            "tiny_thing-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1.0\n",
-            "tiny_thing-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            "tiny_thing-1.0.dist-info/RECORD": "",
-        }.items():
-            archive.writestr(name, text)
-    (slurm.project / "requirements.txt").write_text("tiny-thing\n")
-    (slurm.project / "serried.toml").write_text(
-        f"""
-[clusters.slurm]
-build = "job"
-[experiments.train]
-command = "python -c 'import tiny_thing, sys; print(sys.prefix)'"
-resources = {{ ranks = 1, mem = "100M" }}
-[experiments.train.environment]
-venv = true
-python = {json.dumps(sys.executable)}
-env = {{ PIP_NO_INDEX = "1", PIP_FIND_LINKS = {json.dumps(str(wheels))} }}
-"""
-    )
-
-    run = slurm.submit("train")
-
-    assert slurm.wait(run)[0] == 0, slurm.why(run)
-    prefix = slurm.show(run)["plan"]["environment"]["venv"]
-    assert Path(prefix).parent == slurm.project / ".serried" / "environments"
-    assert slurm.serried("logs", run).stdout.strip() == prefix
-    listed = json.loads(slurm.serried("ps", "--all", "--json").stdout)["runs"]
-    builds = [(one["state"], one["cluster"]) for one in listed if one["name"] == "environment"]
-    assert ("COMPLETED", "slurm") in builds
-
-
 CONDA = """#!/bin/bash
 # Makes what conda would: `conda env create --quiet --prefix PREFIX --file FILE`.
 [[ "$1 $2 $3 $4 $6 $7" == "env create --quiet --prefix --file environment.yml" ]] || exit 2
@@ -160,13 +119,44 @@ echo 'export FROM_HOOK="hook of $CONDA_DEFAULT_ENV"' >"$5"/etc/conda/activate.d/
 """
 
 
+def with_conda(place: Place, folder: Path) -> Place:
+    """The same place with that program on PATH; real conda is in no package index."""
+    folder.mkdir()
+    program = folder / "conda"
+    program.write_text(CONDA.replace("PYTHON", str(Path(sys.base_prefix) / "bin" / "python3")))
+    program.chmod(0o755)
+    environ = {**place.environ, "PATH": f"{folder}:{place.environ['PATH']}"}
+    return Place(place.cluster, place.project, environ)
+
+
+@pytest.mark.slurm
+def test_an_environment_is_built_by_a_job_where_the_profile_says_so(slurm: Place, tmp_path: Path):
+    place = with_conda(Place(slurm.cluster, slurm.project / "a {seed} b", slurm.environ), tmp_path / "bin")
+    place.project.mkdir()
+    (place.project / "environment.yml").write_text("name: fine\n")
+    (place.project / "serried.toml").write_text(
+        """
+[clusters.slurm]
+build = "job"
+[experiments.train]
+command = "printenv CONDA_PREFIX"
+resources = { ranks = 1, mem = "100M" }
+environment.conda = true
+"""
+    )
+
+    run = place.submit("train")
+
+    assert place.wait(run)[0] == 0, place.why(run)
+    prefix = place.show(run)["plan"]["environment"]["conda"]
+    assert Path(prefix).parent == place.project / ".serried" / "environments"
+    assert place.serried("logs", run).stdout.strip() == prefix
+    listed = json.loads(place.serried("ps", "--all", "--json").stdout)["runs"]
+    assert ("COMPLETED", "slurm") in [(it["state"], it["cluster"]) for it in listed if it["name"] == "environment"]
+
+
 def test_a_conda_environment_is_shown_built_checked_run_in_and_cleaned_away(local: Place, tmp_path: Path):
-    (tmp_path / "bin").mkdir()
-    conda = tmp_path / "bin" / "conda"
-    conda.write_text(CONDA.replace("PYTHON", str(Path(sys.base_prefix) / "bin" / "python3")))
-    conda.chmod(0o755)
-    environ = {**local.environ, "PATH": f"{conda.parent}:{local.environ['PATH']}"}
-    place = Place("local", local.project, environ)
+    place = with_conda(local, tmp_path / "bin")
     (place.project / "environment.yml").write_text("name: broken\n")
     (place.project / "serried.toml").write_text(
         """
