@@ -216,6 +216,13 @@ def test_the_first_failure_is_the_earliest_on_its_nodes_own_clock():
     assert first_failure(known)["rank"] == 1
 
 
+def test_a_rank_that_stumbled_over_another_failed_first_only_where_all_did():
+    stumbled = [exit_of(0, 1, seconds=0.5, stumbled=True), exit_of(1, 1, seconds=0.4, stumbled=True)]
+    assert first_failure(evidence([*STARTED, ended(0, *stumbled)]))["rank"] == 1
+    known = evidence([*STARTED, ended(0, *stumbled), ended(1, exit_of(2, 9, seconds=1.5))])
+    assert first_failure(known)["rank"] == 2
+
+
 def test_exit_json_says_it_all():
     known = evidence(
         [*STARTED, stopping("failure"), ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, 3))]

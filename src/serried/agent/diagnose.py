@@ -17,6 +17,9 @@ SIGNS = (
 )
 """In the order in which they are believed."""
 
+STUMBLED = re.compile(r"^horovod\.common\.exceptions\.HorovodInternalError: ")
+"""What a rank of Horovod ends with when another has: one that fails says goodbye to all before it ends itself."""
+
 
 def read_tail(path: Path, count: int = LINES) -> List[str]:
     """The last `count` lines of a file of any size and content."""
@@ -29,6 +32,11 @@ def read_tail(path: Path, count: int = LINES) -> List[str]:
         return []
     lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
     return [line.rpartition("\r")[2] for line in lines][-count:] if text else []
+
+
+def has_stumbled(tail: List[str]) -> bool:
+    """Whether a rank that has failed says that it was over another one."""
+    return any(STUMBLED.search(line) for line in tail)
 
 
 def cause(exit_: Dict[str, Any], tail: List[str]) -> str:

@@ -128,8 +128,8 @@ class Evidence(NamedTuple):
 def first_failure(evidence: Evidence) -> Optional[Exit]:
     """The rank that failed first by itself, on its node's clock since the ranks began.
 
-    One that left as it was asked to has not failed, and one that stumbled over a rank that the notice had ended is not
-    the cause of anything.
+    One that says that it stumbled over another is it only where all say so. One that left as it was asked to has not
+    failed, and one that failed after the notice had ended another is not the cause of anything.
     """
     exits = evidence.exits
     end = _end_by_notice(evidence, exits)
@@ -141,7 +141,7 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
         and exit_["seconds"] < end
         and not (evidence.requests and _left_as_asked(evidence, exit_))
     ]
-    return min(failures, key=lambda exit_: exit_["seconds"], default=None)
+    return min(failures, key=lambda exit_: (exit_.get("stumbled", False), exit_["seconds"]), default=None)
 
 
 def _left_as_asked(evidence: Evidence, exit_: Exit) -> bool:

@@ -21,6 +21,8 @@ from serried.contract import files, names
 SILENT_HEAD_SECONDS = 60.0
 ABORT_SECONDS = 0.5
 """For a rank that did not heed TERM to write down where it was, before its KILL."""
+STUMBLED_SECONDS = 5.0
+"""How long a failure that was another rank's waits for that rank's own end."""
 TOGETHER_SECONDS = 1.0
 """A scheduler's TERM reaches ranks and agent at once: how long a rank's death by TERM waits for ours to show."""
 
@@ -162,14 +164,19 @@ class Node:
             if (exit_["signal"] == signal.SIGTERM or exit_.get("vanished")) and not exit_["ended_by_us"]:
                 self._held.append(exit_)
                 self.loop.after(TOGETHER_SECONDS, self._release)
+            elif exit_.get("stumbled") and not self._is_stopping:
+                self._held.append(exit_)
+                self.loop.after(STUMBLED_SECONDS, lambda: self._release(stumbled=True))
             else:
                 self._report(exit_)
         self._ranks.say_farewell()
         self._check_end()
 
-    def _release(self) -> None:
-        held, self._held = self._held, []
-        for exit_ in held:
+    def _release(self, *, stumbled: bool = False) -> None:
+        """Report those that were held, or none but those that stumbled."""
+        released = [exit_ for exit_ in self._held if bool(exit_.get("stumbled")) == stumbled]
+        self._held = [exit_ for exit_ in self._held if exit_ not in released]
+        for exit_ in released:
             exit_["ended_by_us"] |= bool(self._ranks and self._ranks.was_taken_along(exit_))
             self._report(exit_)
         self._check_end()
@@ -178,7 +185,7 @@ class Node:
         self._note("rank-exit", **exit_)
         if self._ranks and not exit_["ended_by_us"] and has_failed(exit_):
             tail = [] if self._has_failure else self._ranks.tail(exit_)
-            self._has_failure = True
+            self._has_failure = not exit_.get("stumbled")
             self._tell("failed", exit=exit_, tail=tail)
 
     # Stopping.
@@ -203,6 +210,7 @@ class Node:
                 self._ranks.abort()
             elif self._ranks:
                 self._ranks.terminate()
+            self._release(stumbled=True)
         if self._ranks and (self._kill is None or self._kill.due > time.monotonic() + grace):
             if self._kill:
                 self._kill.cancel()

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from serried.agent import binding, command, notice, program, system
 from serried.agent.channel import Message
-from serried.agent.diagnose import read_tail
+from serried.agent.diagnose import has_stumbled, read_tail
 from serried.agent.memory import OutOfMemory
 from serried.agent.work import Work
 
@@ -21,7 +21,7 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 Exit = Dict[str, Any]
-"""How one rank ended: rank, local_rank, exit_code, signal, seconds, ended_by_us; oom, problem where they apply."""
+"""How one rank ended: rank, local_rank, exit_code, signal, seconds, ended_by_us; also oom, problem, stumbled."""
 
 
 def has_failed(exit_: Exit) -> bool:
@@ -110,6 +110,8 @@ class Ranks:
             os.write(rank.log, f"serried: {record['message']}\n".encode())
         if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
+        if has_failed(record) and has_stumbled(self.tail(record)):
+            record["stumbled"] = True
         os.close(rank.log)
         return record
 
