@@ -65,17 +65,32 @@ clean: ## remove what was installed and cached here
 # Where this user may not install Slurm, the tests that need it skip and say what to install.
 .PHONY: slurm
 slurm:
-	@for program in slurmctld slurmdbd munged mariadbd shellcheck mpirun; do \
+	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun,$(SLURM_PACKAGES))
+
+# $(call apt_get,PROGRAMS,PACKAGES): install the packages where one of the programs is missing and this user may.
+define apt_get
+for program in $(1); do \
 	  command -v $$program >/dev/null || missing="$$missing $$program"; \
 	done; \
 	test -e /usr/share/modules/init/bash || test -e /usr/share/lmod || missing="$$missing modules"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing $(SLURM_PACKAGES) ..." >&2; \
+	  echo "installing $(2) ..." >&2; \
 	  log=$$(mktemp); \
-	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(SLURM_PACKAGES); } \
+	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(2); } \
 	    >"$$log" 2>&1 || { cat "$$log" >&2; exit 1; }; \
 	  rm "$$log"; \
 	fi
+endef
+
+# Horovod's last release has to be built, for each torch anew. What is built stays in build/, and `make test` then passes these tests too.
+HOROVOD := 0.28.1
+
+.PHONY: horovod
+horovod: .venv/test slurm ## build Horovod and pass the tests that need it
+	@$(call apt_get,g++ cmake mpicxx,g++ cmake libopenmpi-dev)
+	@$(PIP_INSTALL) cffi cloudpickle packaging psutil pyyaml
+	@tests/horovod/build.sh $(BIN)/python $(HOROVOD) build
+	@$(BIN)/python -m pytest -m horovod
 
 # Charliecloud is in every Debian, Apptainer in the newest alone, now and then not even there: then its tests say so and skip.
 CONTAINER_PACKAGES := squashfs-tools patchelf squashfuse charliecloud-runtime
