@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import containing
 import serried
 
 SERRIED = [sys.executable, "-m", "serried"]
@@ -190,3 +191,17 @@ def test_beside_a_run_one_is_on_the_node_of_its_ranks_and_none_of_them(wait_unti
     assert (beside.returncode, beside.stdout) == (0, '-|-|n2|it\'s "$HOME"|333\n'), beside.stderr
     assert (nowhere.returncode, "has no node 2" in nowhere.stderr) == (2, True)
     assert (over.returncode, "does not run" in over.stderr) == (2, True)
+
+
+def test_the_shell_of_an_experiment_with_a_container_is_in_it(project, monkeypatch):
+    monkeypatch.setenv("PATH", containing.path_with("ch-run"))
+    image = {
+        "image": str(containing.skeleton(project.parent / "root")),
+        "runtime": "ch-run",
+        "binds": containing.needed(),
+    }
+    with (project / "serried.toml").open("a") as file:
+        file.write(containing.table("experiments.train.container", image))
+    done = shell("train", "--cluster", "local", "--nodes", "1", "--", "sh", "-c", "ls /etc; echo $RANK; exit 8")
+
+    assert (done.returncode, done.stdout.split()[-2:]) == (8, ["serried-image", "0"]), done.stderr
