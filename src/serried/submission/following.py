@@ -60,7 +60,7 @@ def experiment(text: str, plan: Plan) -> Followed:
     """The same for `after = TEXT` in the file: the newest run of that experiment in the project."""
     word, condition = split(text)
     both = f"`serried submit {word} {plan.experiment}` submits both"
-    found = max(_runs_of(word, plan), key=lambda record: record.summary.created, default=None)
+    found = max(_runs_of(word, plan), key=index.made_at, default=None)
     if found is None:
         raise UsageError(f"`{plan.experiment}` comes after `{word}`, which has not run yet", hint=both)
     return _follow(Selection(found), condition, plan, both)
