@@ -59,7 +59,7 @@ class RunOnDisk:
         )
         return self
 
-    def link(self, number, job, *, element=None, state="submitted"):
+    def link(self, number, job, *, element=None, state="submitted", moved=False):
         """A further job, as the job before it or `serried submit` leaves it."""
         make_directory(self.where.links)
         link = Submission(
@@ -70,6 +70,7 @@ class RunOnDisk:
             scheduler=self.plan.site.scheduler,
             at="2026-11-18T11:07:41Z",
             by_pid=1,
+            moved=moved,
         )
         self.record.write_submission(link)
         return self

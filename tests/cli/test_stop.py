@@ -93,6 +93,21 @@ def test_what_waits_is_withdrawn_so_that_it_can_never_start(serried, make, slurm
     assert (shown["state"], shown["cause"]) == ("CANCELLED", "user")
 
 
+def test_one_that_queued_again_behind_another_run_is_withdrawn_there(serried, make, slurm):
+    """The job that was too early has left, and its claim is still its own."""
+    run = make().link(2, "124", moved=True)
+    make_directory(run.where.claims)
+    claim(run.where.claim("k3f9q2-1"), "123")
+    slurm.tell(Job("123", None, "COMPLETED"))
+    slurm.tell(Job("124", None, "PENDING", reason="Dependency"))
+
+    done = serried("stop", "-y", "last")
+
+    assert run.where.claim("k3f9q2-2").read_text() == "withdrawn"
+    assert slurm.cancelled == ["124"]
+    assert done.err == "k3f9q2 train CANCELLED with exit code 143: stopped by ada@login1 before it began\n"
+
+
 def test_what_waits_is_stopped_even_while_the_scheduler_does_not_answer(serried, make, slurm):
     run = make()
     slurm.tell(Job("123", None, "PENDING"))

@@ -93,7 +93,10 @@ def wait_for(asked: list[Selection], seconds: float) -> list[Selection]:
 def withdraw(record: Record) -> bool:
     """Take the claim of a run that has not begun, so that it never can; False where a job has it already."""
     submissions = [submission for submission in record.submissions if submission.state != "failed"]
+    too_early = {submission.number - 1 for submission in submissions if submission.moved}
     for submission in submissions:
+        if submission.number in too_early:
+            continue  # that job has left, and its claim stays its own
         path: Path = record.where.claim(submission.token)
         try:
             make_directory(path.parent)
@@ -129,7 +132,7 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> bool:
     further = withdraw_further(status, [None] if is_whole else left)
     if status.element is None and withdraw(record):
         try:
-            _cancel(status, [job, *further])
+            _cancel(status, list(dict.fromkeys([job, *further])))
         except SchedulerUnreachable:
             return False
         return True
