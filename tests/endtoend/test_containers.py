@@ -62,6 +62,7 @@ facts = {
     "home": sorted(path.name for path in home.iterdir() if path.name.startswith("written-")),
     "on_argv": seen,
     "node": os.environ.get("SLURMD_NODENAME"),
+    "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
     "image": os.environ.get("APPTAINER_CONTAINER"),
 }
 pathlib.Path(os.environ["SERRIED_RESULTS_DIR"], f"{rank}.json").write_text(json.dumps(facts))
@@ -167,11 +168,11 @@ def test_ranks_on_two_nodes_run_in_containers_and_meet(slurm, made, runtime, tmp
     disk = tmp_path / "node's own"
     disk.mkdir()
 
-    run = place.submit("x", "--nodes", "2", "--ranks", "2", "--set", f"clusters.slurm.local_disk={disk}")
+    run = place.submit("x", "--nodes", "2", "--gpus", "2", "--set", f"clusters.slurm.local_disk={disk}")
 
     assert place.wait(run)[0] == 0, place.serried("why", run).stdout
     facts = facts_of(place, run, 4)
-    wanted = expected(place, run, 4, foreign=["OF_THE_SHELL"])
+    wanted = expected(place, run, 4, foreign=["OF_THE_SHELL"], gpus="0,1")
     assert [{name: fact[name] for name in wanted} for fact in facts] == [wanted] * 4
     assert len({fact["node"] for fact in facts}) == 2
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "results"]
