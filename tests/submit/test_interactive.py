@@ -165,6 +165,16 @@ def test_now_does_not_wait_and_otherwise_the_reason_is_told(project):
     assert left(project) == []
 
 
+def test_who_is_told_to_end_gives_the_allocation_back(project, wait_until):
+    waits = subprocess.Popen([*SERRIED, "shell", "train", "--", "sh", "-c", "touch began; sleep 600"])
+    wait_until((project / "began").exists, 30)
+    waits.terminate()
+
+    assert waits.wait(SECONDS) == 143
+    assert left(project) == []
+    wait_until(lambda: not subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout, 30)
+
+
 def test_a_job_that_ends_around_the_shell_is_told(project):
     terminal = Terminal(*SERRIED, "shell", "--time", "1m", "--ranks", "1", "--name", "doomed")
     terminal.await_text("(shell) ")

@@ -111,5 +111,5 @@ INSIDE: Mapping[str, Fragment] = {
 }
 """In the foreground of somebody's job: nothing is queued, but nodes and their launcher are the scheduler's."""
 
-INTERACTIVE: Mapping[str, str] = {"slurm": SLURM.cleanup, "pbs": PBS_ENVIRONMENT, "local": ""}
+INTERACTIVE: Mapping[str, str] = {"slurm": SLURM.cleanup, "pbs": PBS_ENVIRONMENT + 'rm -f -- "$private"\n', "local": ""}
 """What comes before a shell: only the cleanup."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
 """After how many seconds the scheduler is asked again, the last one from then on."""
 END_SECONDS = 8.0
 """How long a job that has ended may take to say so."""
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 Say = Callable[[str], None]
 
@@ -64,6 +67,8 @@ def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
             with plain_errors(handover.handover.parent):
                 files.make_directory(handover.handover.parent)
                 files.write_environment(handover.handover, handover.environment)
+        for number in ENDING:
+            signal.signal(number, _leave)
         status = shell.foreground(
             handover.argv,
             env=handover.environment,
@@ -131,6 +136,11 @@ class _Watch:
         elif job.reason != self._said:
             self._said = job.reason
             self._say(f"job {job.id} waits: {self._scheduler.explain(job.reason)}")
+
+
+def _leave(number: int, _: object) -> None:
+    """Told to end, or without a terminal: give the allocation back, and leave nothing."""
+    raise SystemExit(128 + number)
 
 
 def _outcome(status: int, where: RunDirectory, watch: _Watch) -> int:

@@ -25,8 +25,8 @@ def decide(request: Request, inside: Inside, directory: Path, environ: Mapping[s
     for name, amount in there.items():
         if f"resources.{name}" not in request.overrides:
             request = request.with_setting(f"resources.{name}", value=f"{amount}s" if name == "time" else amount)
-    if request.cluster is None and scheduler(environ) != inside.scheduler:
-        # Its commands may be missing on compute nodes.
+    if request.cluster is None and "SERRIED_CLUSTER" not in environ and scheduler(environ) != inside.scheduler:
+        # Its commands may be missing on compute nodes. `serried shell` says which cluster it is.
         request = dataclasses.replace(request, cluster=inside.scheduler)
     decided = decide_anywhere(request, directory, environ)
     plan = decided.plan
