@@ -170,3 +170,18 @@ def test_the_job_that_builds_has_a_gpu_where_the_profile_says_so_and_is_paid_for
     assert {(job.source.snapshot, job.environment.env["A"], job.name) for job in jobs.values()} == {
         (False, "b", "environment")
     }
+
+
+def test_a_program_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, project):
+    (project / "train.sh").write_text("true\n")
+    warning = "the command's program `{}` is not in {} here, or cannot be run; compute nodes may have it"
+
+    def warned(command, **environment):
+        return [text for text in ask(command=command, **asked(**environment)).warnings if "program" in text]
+
+    assert warned(("pythn", "train.py")) == [warning.format("pythn", "PATH")]
+    assert warned(("./train.sh",)) == [warning.format("./train.sh", f"`{project}`")]
+    (project / "train.sh").chmod(0o755)
+    assert warned(("./train.sh",)) == []
+    assert warned(("pythn",), setup="PATH=/elsewhere:$PATH") == []
+    assert warned(("python", "train.py")) == []

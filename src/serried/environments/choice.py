@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from serried import shell
 from serried.environments import conda
 from serried.environments.store import FOLDER
 from serried.errors import UsageError
-from serried.plan import Environment
+from serried.plan import Environment, Plan
 
 
 def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool = False) -> Environment:
@@ -36,6 +37,23 @@ def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool
                 f"there is no Python in `{prefix}/bin`", hint="what it was made from may have gone: make it again"
             )
     return environment
+
+
+def absent_program(plan: Plan, variables: Mapping[str, str], workdir: Path) -> tuple[str, ...]:
+    """A warning where the command's program is not here; compute nodes may have it all the same.
+
+    Modules and lines of `setup` may bring one, and in a container, or for bash to find, there is no telling.
+    """
+    environment = plan.environment
+    elsewhere = plan.shell or plan.container or environment.modules or environment.setup
+    each = plan.array is not None and plan.array.each
+    program = plan.command[0]
+    if elsewhere or each or "{" in program:
+        return ()
+    if shutil.which(str(workdir / program) if "/" in program else program, path=variables.get("PATH")):
+        return ()
+    where = f"`{workdir}`" if "/" in program else "PATH"
+    return (f"the command's program `{program}` is not in {where} here, or cannot be run; compute nodes may have it",)
 
 
 def _active(environment: Environment, environ: Mapping[str, str]) -> Environment:

@@ -19,7 +19,7 @@ from serried.contract.links import Commands, token_of
 from serried.contract.links import behind as behind_jobs
 from serried.environments import containers, trial
 from serried.environments.building import Observe
-from serried.environments.choice import choose
+from serried.environments.choice import absent_program, choose
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, typed
 from serried.records.record import Record
@@ -84,7 +84,9 @@ def prepare(
         plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
     environment = _environment(plan, environ)
     if not said:
-        trial.check(plan.environment, environment, project / plan.source.workdir, containers.entering(plan))
+        workdir = project / plan.source.workdir
+        trial.check(plan.environment, environment, workdir, containers.entering(plan))
+        said = absent_program(plan, environment, workdir)
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
