@@ -51,7 +51,7 @@ def test_every_line_that_does_something_is_told_of(script: Path):
         or (line[:1].strip() and not line.startswith(("#", ")", "}", "END", "{")))
     ]
     continued = {number + 1 for number, line in enumerate(lines, 1) if line.endswith("\\")}
-    within = {number for number in begins if lines[number - 1].split(" ")[0] in ("fi", "done")}
+    within = {number for number in begins if lines[number - 1].split(" ")[0] in ("fi", "done", "esac")}
     assert set(begins) - continued - within - told == set()
 
 

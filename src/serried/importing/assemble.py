@@ -49,7 +49,9 @@ def read(content: bytes, file: str, name: str | None = None) -> Imported:
         experiments.append(Experiment(each, dict(_accepted(each, settings, lines))))
         lines += _launched(each, group, head, found)
     if len(chosen) > 1:
-        why = "one job ran them all: here each is a run of its own, with its own resources, after the one before"
+        is_beside = any(group[0].statement.in_background for group in chosen)
+        how = "side by side" if is_beside else "one after the other"
+        why = f"one job ran them {how}: here each is a run of its own, with its own resources"
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
     lines += [*_assignments(found.made, experiments), *_unsaid(head, experiments)]
     return Imported(tuple(experiments), tuple(sorted(lines, key=lambda each: each.number)), head.array, head.parallel)
@@ -226,8 +228,15 @@ def _launched(name: str, group: list[Found], head: Header, found: Body) -> Itera
         yield line(number, text, TAKEN, f"`command` of `{name}`")
         for why in _doubts(each, found.made):
             yield line(number, text, LEFT, why)
-    for why in counts.count(head.asked, _started(group[0])).notes:
-        yield line(group[0].command.line, group[0].command.text, LEFT, why)
+    first, started = group[0], _started(group[0])
+    counted = counts.count(head.asked, started)
+    notes = list(counted.notes)
+    if _kind(first, started, counted).get("launch.kind") == "srun":
+        notes.append(
+            "each rank is a task of Slurm: for a program that reads RANK and not SLURM_PROCID, drop `launch.kind`"
+        )
+    for why in notes:
+        yield line(first.command.line, first.command.text, LEFT, why)
 
 
 def _doubts(each: Found, made: Environment) -> Iterator[str]:
@@ -246,8 +255,6 @@ def _doubts(each: Found, made: Environment) -> Iterator[str]:
             yield f"`{bind}` is known on the node only: `container.binds` cannot name it"
     if each.launch.options and each.launch.by != ["srun"]:
         yield f"srun was told {', '.join(f'`{option}`' for option in each.launch.options)}, and nobody is here"
-    if each.launch.by == ["srun"]:
-        yield "each rank is a task of Slurm: for a program that reads RANK and not SLURM_PROCID, drop `launch.kind`"
 
 
 def _assignments(made: Environment, experiments: Sequence[Experiment]) -> Iterator[Line]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 _OPERATOR = re.compile(r"&&|\|\||;;&|;&|;;|\|&|<<<|<<-?|&>>?|>>|>&|<&|<>|>\||[;&|()<>\n]")
 _REDIRECTIONS = frozenset(["<<<", "<<", "<<-", "&>", "&>>", ">>", ">&", "<&", "<>", ">|", "<", ">"])
+_KINDS = {"<<": "<<", "<<-": "<<", "<": "<", "<>": "<", ">": ">", ">>": ">", "&>": ">", "&>>": ">", ">|": ">"}
 _ENDS = frozenset([";", "\n", "&", ";;", ";&", ";;&"])
 _CLOSED_BY = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "case": "esac", "{": "}"}
 _BETWEEN = frozenset(["then", "do", "else", "elif", "!", "time"])
@@ -30,6 +31,8 @@ class Command:
     text: str
     is_piped: bool = False
     """It reads what the command before it writes."""
+    redirections: frozenset[str] = frozenset()
+    """`<`, `<<` for a document that stands in the script, and `>` for a file that it writes."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class _Reader:
     awaits_body: bool = False
     """After the name of a function."""
     is_piped: bool = False
+    redirections: set[str] = field(default_factory=set)
     skips: bool = False
     """The next word is where something is redirected to."""
     seen: tuple[int, int] = (0, 1)
@@ -178,6 +182,8 @@ class _Reader:
         self._reaches(token)
         if self.skips:
             self.skips = False
+            if token.text.startswith("/dev/"):
+                self.redirections.discard(">")
         elif not self.at_command:
             self.words.append(token)
         elif self.open and token.text == self.open[-1]:
@@ -200,8 +206,11 @@ class _Reader:
             self._end(token)
         elif token.text in _REDIRECTIONS:
             self._reaches(token)
+            channel = ""
             if self.words and self.words[-1].text.isdecimal() and self.words[-1].end == token.start:
-                self.words.pop()
+                channel = self.words.pop().text
+            if channel in ("", "1", "0"):
+                self.redirections.add(_KINDS.get(token.text, ""))
             self.skips = True
         elif token.text == "(":
             self._reaches(token)
@@ -242,8 +251,9 @@ class _Reader:
             first, last = self.words[0], self.words[-1]
             words = tuple(word.text for word in self.words)
             text = self.text[first.start : last.end]
-            self.commands.append(Command(words, self._line(first.start), text, self.is_piped))
-        self.words, self.is_piped = [], False
+            made = Command(words, self._line(first.start), text, self.is_piped, frozenset(self.redirections))
+            self.commands.append(made)
+        self.words, self.is_piped, self.redirections = [], False, set()
         self.at_command, self.skips = True, False
 
     def _end_statement(self, *, in_background: bool = False) -> None:

@@ -37,12 +37,20 @@ def read(text: str, made: Environment) -> Body:
     """What a script starts, and what it makes of an environment."""
     body = Body(made)
     for statement in statements(text):
-        if statement.is_block:
+        if statement.is_block and not _only_ends_in_a_block(statement):
             _block(body, statement)
         else:
             for command in statement.commands:
                 _command(body, command, statement)
     return body
+
+
+def _only_ends_in_a_block(statement: Statement) -> bool:
+    """`python train.py || { echo failed; exit 1; }`."""
+    first, *rest = statement.commands or (None,)
+    if first is None or statement.text.partition(first.text)[0].strip() not in ("", "time"):
+        return False
+    return _is_program(first) and all(map(_is_idle, rest))
 
 
 def _block(body: Body, statement: Statement) -> None:
@@ -76,8 +84,10 @@ def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
 
 def _command(body: Body, command: Command, statement: Statement) -> None:
     made, name = body.made, _name(command)
-    if command.is_piped and not _is_program(command):
-        return  # what it is piped from has been told of
+    if command.is_piped and not _is_program(command):  # what it is piped from has been told of
+        if ">" in command.redirections:
+            made.say(command, LEFT, known.WRITES)
+        return
     if name in BUILTINS and BUILTINS[name](made, command):
         return
     if name in _DECLARES or _only_assigns(command):
@@ -86,8 +96,8 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
         made.stops = made.stops or (name == "set" and any(re.match(r"-\w*e", word) for word in command.words))
         made.say(command, NEEDLESS, known.SHELL[name])
     elif _is_idle(command):
-        writes = re.search(r"(?<![0-9&>])>>?\s*(?!&|/dev/)", statement.text)
-        why = "it writes a file: if the program reads that, make it beforehand" if writes else "it prints, or waits"
+        writes = ">" in command.redirections
+        why = known.WRITES if writes else "it prints, or waits"
         made.say(command, LEFT if writes else NEEDLESS, why)
     elif name in known.SETUP and name not in BUILTINS:
         made.into_setup(command)
@@ -105,13 +115,13 @@ def _launch(body: Body, command: Command, statement: Statement) -> None:
     words = body.made.words(command, 0)
     launch = peel(words)
     text = statement.text
-    if not statement.is_block and "<<" in text:
+    if "<<" in command.redirections:
         body.made.say(command, LEFT, "the program stands in the script: put it into a file, and run that")
         return
     if command.is_piped and not launch.by:  # a pipe needs its shell
         pipe = body.made.variables.within(text[: text.find(command.text) + len(command.text)])
         launch = Launch([(replace(literal(pipe)[0], is_shell=True),)])
-    elif not statement.is_block and re.search(r"(?<![<\d])<(?![<(&])", text):
+    elif "<" in command.redirections:
         launch.notes.append("ranks read from /dev/null: let the program open the file")
     body.launches.append(Found(launch, statement, command, body.made.workdir))
 

@@ -84,6 +84,8 @@ def count(asked: Asked, started: Started) -> Counted:
     if started.one and nodes > 1:
         notes.append(f"it asked for {nodes} nodes, and its program ran on the first alone: one is asked for")
         nodes = 1
+    if not started.one and nodes < nodes_of(asked):
+        notes.append(f"it asked for {nodes_of(asked)} nodes, and its launcher was told {nodes}: so many are asked for")
     if asked.nodes is None and (asked.tasks or 1) > 1 and nodes == 1 and not asked.tasks_per_node:
         notes.append(f"Slurm could spread its {asked.tasks} tasks over several nodes: here they share one")
     ranks = _ranks(asked, started, nodes)

@@ -29,6 +29,7 @@ SETUP = frozenset(["ulimit", "umask", "unset", "eval", "alias", "newgrp", "renic
 STAGING = (
     "data is not copied to a node's own disk: let the program read it where it is, or copy it in `environment.setup`"
 )
+WRITES = "it writes a file: if the program reads that, make it beforehand"
 FILES = "no part of the training: do it by hand, in the program, or in `environment.setup` on every node"
 
 PREPARES = {

@@ -43,7 +43,9 @@ class Launch:
     def number(self, option: str, text: str | None) -> int | None:
         """The number that an option says; one that only a shell can work out is told of."""
         if text and NUL in text:
-            self.notes.append(f"`{option}` is worked out by the script: say how many ranks there are on each node")
+            self.notes.append(
+                f"`{option}` is worked out by the script: here it is as many as the job has tasks or GPUs"
+            )
         return number(text)
 
     def drop(self, count: int) -> None:

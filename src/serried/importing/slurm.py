@@ -285,7 +285,9 @@ _READERS: dict[str, Callable[[Header, str], tuple[str, str]]] = {
     "constraint": _constraint,
     "exclusive": _exclusive,
     "licenses": _listed("licenses"),
-    "mail-type": _listed("mail_type"),
+    "mail-type": lambda made, value: _set(
+        made, "mail_type", [part.strip() for part in value.upper().split(",") if part.strip()]
+    ),
     "array": _array,
     "signal": _signal,
     "chdir": _chdir,
