@@ -206,3 +206,13 @@ def test_what_the_page_on_frameworks_shows_is_in_the_scripts():
     shown = [line for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     known = {*code.replace("cpu=True", "").splitlines(), "    ..."}
     assert [line for line in shown if line not in known] == []
+
+
+@pytest.mark.slurm
+def test_lightning_finds_the_tasks_of_an_srun_that_starts_its_ranks(slurm):
+    run = submit(slurm, LIGHTNING, "--folder", "{checkpoints}", options=("--launch", "srun"))
+
+    status, end = slurm.wait(run)
+    assert (status, end["state"]) == (0, "COMPLETED"), slurm.serried("logs", run).stdout
+    place = "rank {} of 2, local rank {} on node 0, SLURMEnvironment, from step 0"
+    assert lines(slurm, run, "rank . of .*") == [place.format(rank, rank) for rank in (0, 1)]

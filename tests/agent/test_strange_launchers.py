@@ -1,0 +1,106 @@
+"""Launchers that do not do what they were asked to: an srun that is a few lines of bash, real agents."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from serried.plan import Launch
+
+TASK = "SLURM_STEP_ID=1 SLURM_STEP_NUM_TASKS={world} SLURM_PROCID={rank} SLURM_LOCALID={rank}"
+
+
+def task(rank, world=2):
+    return TASK.format(rank=rank, world=world)
+
+
+@pytest.fixture
+def by_srun(start, tmp_path):
+    """Starts two ranks by an srun whose lines are given; `"$@"` is what it is to start."""
+
+    def begin(lines, command="echo $FROM_THE_JOB $RANK; exit 0", **options):
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        (folder / "srun").write_text(f"#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n{lines}\n")
+        (folder / "srun").chmod(0o755)
+        own = {"PATH": f"{folder}:{os.environ['PATH']}", "FROM_THE_JOB": "a b"}
+        return start(command, launch=Launch("srun"), environment=own, **options)
+
+    return begin
+
+
+STRANGE = [
+    (
+        f'{task(0)} "$@" & sleep 1; {task(0)} "$@" & wait',
+        ("FAILED", 1, "launcher", "`srun` has started rank 0 twice"),
+    ),
+    (
+        f'{task(0, 4)} "$@" & wait',
+        ("LAUNCH_FAILED", 70, "launch", "`srun` has started rank 0 of 4, and the plan has 2"),
+    ),
+    (
+        '"$@" & wait',
+        ("LAUNCH_FAILED", 70, "launch", "`srun` has started a rank that is not told which it is: no SLURM_PROCID"),
+    ),
+    (
+        "echo no such partition >&2; exit 5",
+        (
+            "LAUNCH_FAILED",
+            70,
+            "launch",
+            "`srun` on HOST exited with status 5, before it had started a rank: no such partition",
+        ),
+    ),
+    ("exit 0", ("LAUNCH_FAILED", 70, "launch", "`srun` on HOST exited with status 0, before it had started a rank")),
+    (
+        f'{task(0)} "$@" & sleep 1; echo out of tasks; exit 0',
+        (
+            "FAILED",
+            1,
+            "launcher",
+            "`srun` on HOST exited with status 0, after it had started 1 of 2 ranks: out of tasks",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "ending"), STRANGE)
+def test_a_launcher_that_goes_wrong_is_named_with_what_it_did(by_srun, marked_processes, lines, ending):
+    run = by_srun(lines, "sleep 100")
+
+    assert run.wait() == ending[1], run.log
+    assert run.ending == (*ending[:3], ending[3].replace("HOST", run.exit["nodes"][0]))
+    assert marked_processes(run.mark) == []
+
+
+def test_a_rank_to_which_a_launcher_passes_nothing_on_has_the_jobs_environment(by_srun):
+    own = "env -i PATH=/usr/bin:/bin FROM_THE_JOB=theirs"
+    run = by_srun(f'{own} {task(0)} "$@" & {own} {task(1)} "$@" & wait')
+
+    assert run.wait() == 0, run.log
+    assert [run.output(rank) for rank in (0, 1)] == ["a b 0\n", "a b 1\n"]
+
+
+def test_a_launcher_that_ends_badly_after_its_ranks_have_ended_well_changes_nothing(by_srun):
+    run = by_srun(f'{task(0)} "$@" & {task(1)} "$@" & wait; exit 3')
+
+    assert run.wait() == 0, run.log
+    assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
+
+
+def test_a_launcher_that_does_not_end_after_its_ranks_is_ended(by_srun, marked_processes):
+    run = by_srun(f'{task(0)} "$@" & {task(1)} "$@" & sleep 300', "exit 4")
+
+    assert run.wait() == 4, run.log
+    assert run.ending[:3] == ("FAILED", 4, "exit")
+    assert marked_processes(run.mark) == []
+
+
+def test_a_single_process_is_not_told_that_it_is_one_of_many(start):
+    told = "env | grep -E '^(RANK|WORLD_SIZE|MASTER_|TORCHELASTIC|SLURM_NTASKS|SLURM_PROCID)' || echo nothing"
+    left = {"RANK": "3", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
+    run = start(told, ranks=1, launch=Launch("single"), environment=left)
+
+    assert run.wait() == 0, run.log
+    assert run.output() == "nothing\n"
