@@ -46,6 +46,8 @@ def skeleton(folder: Path) -> Path:
     for name in ("passwd", "group"):
         shutil.copy(f"/etc/{name}", folder / "etc")
     (folder / MARK.lstrip("/")).write_text("inside\n")
+    (folder / "ch").mkdir()
+    (folder / "ch" / "environment").write_text('no-name=x\nOF_THE_IMAGE=it\'s "here" $(id)')  # as ch-convert leaves it
     return folder
 
 

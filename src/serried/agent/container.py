@@ -186,7 +186,8 @@ def _takes(told: Sequence[str]) -> str:
     The image's own PYTHONPATH comes behind ours; of Charliecloud's images, what their makers set is in a file.
     """
     lines = [
-        'if [ -r /ch/environment ]; then while IFS= read -r it; do export "$it"; done </ch/environment; fi',
+        'if [ -r /ch/environment ]; then while IFS= read -r it || [ -n "$it" ]; do',
+        "case ${it%%=*} in ''|[0-9]*|*[!A-Za-z0-9_]*) ;; *) export \"$it\" ;; esac; done </ch/environment; fi",
         f'export PYTHONPATH="${TOLD}PYTHONPATH${{PYTHONPATH:+:$PYTHONPATH}}"',
         *(f'export {name}="${TOLD}{name}"' for name in told),
         f"unset {' '.join(TOLD + name for name in (*told, 'PYTHONPATH'))}",

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
@@ -130,9 +131,10 @@ def _copy(image: Path, folder: Path) -> Dict[str, Any]:
     import hashlib
     import shutil
 
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        return {"problem": f"{folder} belongs to somebody else"}
+    for place in (folder.parent, folder):
+        place.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(place):
+            return {"problem": f"{place} is not ours alone"}
     state = image.stat()
     said = f"{image}\0{state.st_size}\0{state.st_mtime_ns}".encode("utf-8", "surrogateescape")
     path = folder / (hashlib.sha256(said).hexdigest()[:16] + image.suffix)
@@ -147,13 +149,20 @@ def _copy(image: Path, folder: Path) -> Dict[str, Any]:
         aside = path.with_name(f"{path.name}.part")
         try:
             shutil.copyfile(image, aside)
+            if image.stat().st_mtime_ns != state.st_mtime_ns:
+                return {"problem": f"{image} was changed meanwhile"}
             aside.replace(path)
-        except OSError:
+        finally:
             aside.unlink(missing_ok=True)
-            raise
         return {"path": str(path), "bytes": state.st_size}
     finally:
         os.close(lock)
+
+
+def _is_ours(folder: Path) -> bool:
+    """In a /tmp of everybody's, who could put another image there could run programs as us."""
+    state = folder.lstat()
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
 
 
 def _await(path: Path) -> int:
