@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,28 @@ def test_the_program_of_hpc_helper_learns_in_each_of_its_ways(train):
         assert done.succeeded()
         how = {"--ddp": "ddp", "--dp": "dp"}.get(way, "single")
         assert re.fullmatch(rf"{how}: 2 epochs on {ranks} ranks in \d+\.\d s, loss \d\.\d+\n", done.output)
+
+
+@pytest.mark.horovod
+def test_the_program_of_the_satori_guide_learns_on_two_ranks(tmp_path: Path):
+    done = run(tmp_path, "from-satori", "python train_mnist.py --epochs 2")
+    assert (done.returncode, re.findall(r"epoch \d: loss \d\.\d+ \(2 ranks\)", done.stdout)[1:] != []) == (0, True), (
+        done
+    )
+
+
+@pytest.mark.horovod
+def test_the_program_of_kaust_goes_on_from_its_newest_checkpoint(tmp_path: Path):
+    for epochs, shown in (("2", ["1", "2"]), ("3", ["3"])):
+        done = run(tmp_path, "from-kaust-horovod", f"python train.py --checkpoints {tmp_path} --epochs {epochs}")
+        assert (done.returncode, re.findall(r"epoch (\d+): loss", done.stdout)) == (0, shown), done
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-0001.pt", "epoch-0002.pt", "epoch-0003.pt"]
+
+
+def run(tmp_path: Path, example: str, command: str) -> subprocess.CompletedProcess[str]:
+    """Its experiment with another command, here."""
+    words = [sys.executable, "-m", "serried", "run", "train", "--set", f"command={command}"]
+    environ = {**os.environ, "SERRIED_LOCAL_DIR": str(tmp_path / "local"), "VIRTUAL_ENV": sys.prefix}
+    return subprocess.run(
+        words, cwd=EXAMPLES / example, env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
