@@ -161,15 +161,14 @@ def test_the_job_that_builds_has_a_gpu_where_the_profile_says_so_and_is_paid_for
     resolved = config.resolve(None, ("true",), said, "narval", project, {"HOME": str(project), "USER": "ada"})
     run = plan.plan(resolved, run_id="k3f9q2", created="2026-11-21T00:00:00Z")
 
-    asked = {where: building._resolved(run, resolved, where, ("bash",)) for where in ("job", "gpu-job")}
+    asked = {where: building._resolved(run, resolved, where, {"LOG": "/l"}) for where in ("job", "gpu-job")}
     jobs = {where: plan.plan(it, run_id="k3f9q3", created=run.created) for where, it in asked.items()}
 
     sizes = {where: (job.allocation.nodes, job.allocation.gpus, job.allocation.ranks) for where, job in jobs.items()}
     assert sizes == {"job": (1, 0, 1), "gpu-job": (1, 1, 1)}
     assert {job.allocation.account for job in jobs.values()} == {"def-ada"}
-    assert {(job.source.snapshot, job.environment.env["A"], job.name) for job in jobs.values()} == {
-        (False, "b", "environment")
-    }
+    said = {(job.source.snapshot, *job.environment.env.items(), job.name) for job in jobs.values()}
+    assert said == {(False, ("A", "b"), ("LOG", "/l"), "environment")}
 
 
 def test_a_program_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, project):

@@ -21,6 +21,7 @@ from serried.records.index import Selection
 from serried.records.moments import iso
 from serried.records.record import new_id
 
+COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')
 CPUS = 4
 MEMORY_MB = 8 * 1024
 SECONDS = 3600
@@ -91,22 +92,20 @@ def with_prefix(plan: Plan, prefix: str) -> Plan:
 def provide(plan: Plan, resolved: config.Resolved, asked: Wanted, environ: Mapping[str, str], observe: Observe) -> Path:
     """The folder of the environment, built now if need be. Raises EnvironmentFailed."""
     where = asked.recipe.build.where
-    builder = building.here(asked.variables) if where == "here" else by_job(plan, resolved, environ, where)
+    builder = building.here(asked.variables) if where == "here" else by_job(plan, resolved, environ, where, observe)
     return building.provide(asked.recipe, Path(plan.source.directory), builder, observe)
 
 
-def by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str) -> Builder:
+def by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str, observe: Observe) -> Builder:
     """Builds in a run of its own, with this one's account and partition. Ctrl-C stops it."""
     from serried.submission.deliver import deliver
     from serried.submission.prepare import prepare
 
     def build(script: Path, log: Path, tick: Tick) -> None:
-        # From the project's folder, where it runs: in the names of folders above braces would be placeholders.
-        files = [str(file.relative_to(plan.source.directory)) for file in (script, log)]
-        command = ("/bin/bash", "-c", 'exec /bin/bash "$0" >>"$1" 2>&1', *files)
-        asked = _resolved(plan, resolved, where, command)
+        asked = _resolved(plan, resolved, where, {"SCRIPT": str(script), "LOG": str(log)})
         job = make_plan(asked, run_id=new_id(), created=iso(time.time()))
         record = deliver(prepare(job, asked, environ))
+        observe(f"run {record.id} builds it, and `serried why {record.id}` says how that stands")
         selection = Selection(record, None)
         try:
             status = waiting.wait([selection], tick=tick)[0]
@@ -121,8 +120,11 @@ def by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], wh
     return build
 
 
-def _resolved(plan: Plan, resolved: config.Resolved, where: str, command: tuple[str, ...]) -> config.Resolved:
-    """What `where` asks for, paid for and queued as the run itself."""
+def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[str, str]) -> config.Resolved:
+    """What `where` asks for, paid for and queued as the run itself.
+
+    It finds its `files` by variables, because braces in their names would be placeholders in a command.
+    """
     of_run = plan.allocation
     resources = config.Resources(
         nodes=1,
@@ -136,7 +138,7 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, command: tuple[
     )
     inherited = plan.environment
     environment = config.Environment(
-        env=inherited.env,
+        env={**inherited.env, **files},
         secrets=inherited.secrets,
         env_file=inherited.env_file_path,
         env_file_names=inherited.env_file,
@@ -146,6 +148,6 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, command: tuple[
     return dataclasses.replace(
         resolved,
         project=dataclasses.replace(resolved.project, snapshot=False),
-        experiment=config.Experiment("environment", command, resources=resources, environment=environment),
+        experiment=config.Experiment("environment", COMMAND, resources=resources, environment=environment),
         warnings=(),
     )

@@ -48,7 +48,7 @@ def provide(
         file = read_env_file(Path(path)) if path else None
         builder = building.here(inherit.job_environment(plan.environment, environ, file))
     else:
-        builder = by_job(plan, resolved, environ, where)
+        builder = by_job(plan, resolved, environ, where, observe)
     building.provide(image.recipe, image.root, builder, observe)
     if image.ready is None:
         raise UsageError(f"the image in `{image.expected.parent}` was there, and is gone")
