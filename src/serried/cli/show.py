@@ -108,6 +108,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("after", comes_after(plan) if plan else ""))
     facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
     facts.append(("size", _size(plan, status)))
+    facts.append(("launcher", _launcher(plan)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))
     facts.append(("goes on", goes_on(plan) if plan else ""))
     facts.append(("python", environment_text(plan.environment) if plan else ""))
@@ -165,6 +166,14 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
         each.append(memory(allocation.memory_mb))
     nodes = "1 node" if allocation.nodes == 1 else f"{allocation.nodes} nodes, each"
     return f"{nodes} with {', '.join(each)}"
+
+
+def _launcher(plan: Plan | None) -> str:
+    """What starts the ranks, where the agents do not."""
+    if plan is None or plan.launch.kind == "agent":
+        return ""
+    restarts = plan.launch.max_restarts
+    return plan.launch.kind + (f", up to {restarts} restarts of the ranks within an attempt" if restarts else "")
 
 
 def _source(selection: Selection, plan: Plan | None) -> str:
