@@ -89,7 +89,7 @@ HOROVOD := 0.28.1
 horovod: .venv/test slurm ## build Horovod and pass the tests that need it
 	@$(call apt_get,g++ cmake mpicxx,g++ cmake libopenmpi-dev)
 	@$(PIP_INSTALL) cffi cloudpickle packaging psutil pyyaml
-	@tests/horovod/build.sh $(BIN)/python $(HOROVOD) build
+	@tests/wheels/horovod.sh $(BIN)/python $(HOROVOD) build
 	@$(BIN)/python -m pytest -m horovod
 
 # Charliecloud is in every Debian, Apptainer in the newest alone, now and then not even there: then its tests say so and skip.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh PYTHON VERSION FOLDER: Horovod's wheel for the torch that PYTHON has, built into FOLDER if it is not there yet, and
+# horovod.sh PYTHON VERSION FOLDER: Horovod's wheel for the torch that PYTHON has, built into FOLDER if it is not there yet, and
 # installed. No cache of pip's: it would hand out a wheel that was built for another torch, as their names are the same.
 set -euo pipefail
 python=$1 version=$2
