@@ -15,7 +15,8 @@ import serried
 PROGRAM = """
 import os, sys
 names = ("RANK", "WORLD_SIZE", "SLURMD_NODENAME")
-print(" ".join(os.environ[name] for name in names), flush=True)
+gpus = len(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+print(" ".join([*(os.environ[name] for name in names), f"{gpus}"]), flush=True)
 if sys.argv[1:] and os.environ["RANK"] == "3":
     sys.exit(int(sys.argv[1]))
 """
@@ -44,7 +45,16 @@ def project(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("in_lab")
 def test_all_nodes_of_salloc_are_used_and_the_failing_rank_is_named(project):
     (project / "session.sh").write_text(SESSION.format(python=sys.executable))
-    salloc = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", "--time=5", "bash", "session.sh"]
+    salloc = [
+        "salloc",
+        "--quiet",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "--gpus-per-task=1",
+        "--time=5",
+        "bash",
+        "session.sh",
+    ]
 
     done = subprocess.run(salloc, capture_output=True, text=True, env=os.environ, timeout=120, check=False)
 
@@ -53,10 +63,9 @@ def test_all_nodes_of_salloc_are_used_and_the_failing_rank_is_named(project):
     run = json.loads("\n".join(said[:end]))["runs"][0]
     assert (run["state"], run["exit_code"]) == ("FAILED", 5)
     assert "rank 3 on n2 exited with status 5" in run["message"]
-    assert {"0 4 n1", "1 4 n1", "2 4 n2", "3 4 n2"} >= {
-        line[4:] for line in done.stderr.splitlines() if line[:1] == "["
-    }
-    assert said[end + 1] == "0 1 n1"
+    printed = {line[4:] for line in done.stderr.splitlines() if line[:1] == "["}
+    assert {"3 4 n2 2"} <= printed <= {"0 4 n1 2", "1 4 n1 2", "2 4 n2 2", "3 4 n2 2"}
+    assert said[end + 1] == "0 1 n1 2"
     assert said[-2:] == [
         f"error: 3 nodes were asked for and job {job_of(done)} has 2",
         "here, 1",

@@ -32,7 +32,7 @@ class Inside:
         """Words that start the words after them on the first node; none where that is here."""
         if self.is_here or self.scheduler != "slurm":
             return ()
-        where = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--nodelist={self.hosts[0]}")
+        where = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--nodelist={self.hosts[0]}", "--gres=none")
         return ("srun", *where, "--overlap", "--export=ALL", "--input=none", "--unbuffered", "--job-name=serried")
 
 

@@ -37,8 +37,7 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
         "--ntasks-per-node=1",
-        # Of a job with more nodes the first ones: the head is on the first.
-        *(("--relative=0",) if plan.site.inside else ()),
+        *(_of_the_job(plan) if plan.site.inside else ()),
         f"--cpus-per-task={plan.allocation.cpus}",
         *_gpus(plan),
         "--overlap",
@@ -81,6 +80,15 @@ def _gpus(plan: Plan) -> tuple[str, ...]:
     if not plan.allocation.gpus:
         return ()
     return ("--gres=none",) if plan.launch.kind == "srun" else ("--gpu-bind=none",)
+
+
+def _of_the_job(plan: Plan) -> tuple[str, ...]:
+    """Of a job that may have more nodes the first ones, as the head is on the first.
+
+    Of GPUs all that each node has, also where the job was asked for with some for each task.
+    """
+    gpus = plan.allocation.gpus
+    return ("--relative=0", *((f"--gres=gpu:{gpus}",) if gpus else ()))
 
 
 def _pbs(plan: Plan) -> tuple[str, ...]:
