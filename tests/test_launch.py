@@ -58,6 +58,11 @@ REFUSED = [
         "`accelerate` starts ranks of its own, and 2 ranks on each node would each start it",
     ),
     (
+        {"resources__ranks": 2, "launch__kind": "srun"},
+        "torchrun train.py",
+        "`torchrun` starts ranks of its own, and 2 ranks on each node would each start it",
+    ),
+    (
         {"resources__nodes": 2},
         "srun python train.py",
         "the command begins with `srun`, which each of 2 ranks would start anew",

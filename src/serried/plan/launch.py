@@ -95,7 +95,7 @@ def _check_command(made: Launch, experiment: config.Experiment, allocation: Allo
             f"`{program}` is named twice: each rank that it starts would start it anew",
             hint="give what each rank runs alone, `python train.py`; further options go into `launch.options`",
         )
-    if program in DOUBLES and made.kind in ("agent", "horovod") and ranks > 1:
+    if program in DOUBLES and made.kind not in ("single", program) and ranks > 1:
         raise UsageError(
             f"`{program}` starts ranks of its own, and {ranks} ranks on each node would each start it",
             hint=f"`--launch {program}`, or `--launch single` to start it once with its own options",
