@@ -74,6 +74,9 @@ def show(name: str | None, *, as_json: bool) -> None:
             [f"{place}.{key}", text, _origin(resolved, f"{prefix}{place}.{key}", f"{place}.{key}")]
             for key, text in _texts(table).items()
         ]
+    if resolved.experiment.container.runtime:
+        name = "container.runtime"
+        rows.append([name, resolved.experiment.container.runtime, _origin(resolved, name)])
     form = "limit.continue"
     rows.append([form, resolved.experiment.limit.continue_, _origin(resolved, form, "continues")])
     for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows]):

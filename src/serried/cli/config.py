@@ -68,6 +68,8 @@ def _rows(resolved: config.Resolved) -> Iterator[Row]:
         ("", resolved.experiment),
         ("resources", resolved.experiment.resources),
         ("environment", resolved.experiment.environment),
+        ("container", resolved.experiment.container),
+        ("launch", resolved.experiment.launch),
         ("limit", resolved.experiment.limit),
         ("cluster", resolved.cluster),
     ]

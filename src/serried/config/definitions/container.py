@@ -38,6 +38,6 @@ class Container:
     )
     local: bool | None = key(
         values.BOOLEAN,
-        "Copy the image to each node's own disk first, once.",
-        default="where the cluster has a `local_disk` and the image is a file",
+        "Copy an image that is a file to each node's own disk first, once.",
+        default="where nodes have a `local_disk`",
     )
