@@ -42,7 +42,7 @@ def with_modules(place: Place, folder: Path) -> Place:
     done = subprocess.run(["/bin/bash", "-c", load], env=environ, capture_output=True, text=True, check=True)
     loaded = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
     assert loaded["STALE"] == "yes", done.stderr
-    return Place(place.cluster, place.project, loaded)
+    return Place(place.cluster, place.project, {**loaded, "TMPDIR": "/that/no/node/has"})
 
 
 def nodes_of(place: Place) -> int:

@@ -13,7 +13,7 @@ from serried.errors import EnvironmentFailed
 from serried.plan import Environment
 
 PREAMBLE = """\
-said=$(mktemp)
+said=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   echo "$1:" >&2
   tail -n 9 "$said" >&2

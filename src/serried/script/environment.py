@@ -9,7 +9,7 @@ from serried.plan import Plan
 
 ACTIVATE = """
 # The environment of the ranks. What cannot be had ends the attempt, in its own words.
-said=$(mktemp)
+said=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   local words
   words=$(grep . "$said" | head -n 3 | paste -sd ' ')
@@ -23,7 +23,7 @@ SETUP = Template("""\
 # The lines of 'setup', run $run. Each node's agent runs this and goes on in this shell: its limits are the ranks'.
 
 serried_agent=("$$@")
-serried_said=$$(mktemp)
+serried_said=$$(mktemp 2>/dev/null || mktemp -p /tmp)
 exec 3>&2
 serried_go_on() {
   export SERRIED_SETUP=$$1

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds the environment /home/ada/it's mine/.serried/environments/conda-0123456789ab-c5d3 from /home/ada/it's mine/file. Written by Serried.
 prefix='/home/ada/it'"'"'s mine/.serried/environments/conda-0123456789ab-c5d3'
-said=$(mktemp)
+said=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   echo "$1:" >&2
   tail -n 9 "$said" >&2

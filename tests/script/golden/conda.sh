@@ -47,7 +47,7 @@ trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
 
 # The environment of the ranks. What cannot be had ends the attempt, in its own words.
-said=$(mktemp)
+said=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   local words
   words=$(grep . "$said" | head -n 3 | paste -sd ' ')

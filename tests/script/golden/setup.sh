@@ -2,7 +2,7 @@
 # The lines of 'setup', run k3f9q2. Each node's agent runs this and goes on in this shell: its limits are the ranks'.
 
 serried_agent=("$@")
-serried_said=$(mktemp)
+serried_said=$(mktemp 2>/dev/null || mktemp -p /tmp)
 exec 3>&2
 serried_go_on() {
   export SERRIED_SETUP=$1
