@@ -50,9 +50,10 @@ def tell(work: Work, event: str, **facts: Any) -> Optional[int]:
 def tell_end(work: Work, end: Dict[str, Any], *, lingers: bool) -> None:
     """The notice of an end: an array fails with its first element that does, and finishes with its last.
 
-    Who stopped it with `serried stop` knows.
+    Who stopped it with `serried stop` knows; and one that was ended from outside may begin again in the same job.
     """
-    if end["cause"] == names.STOP_USER:
+    may_begin_again = end["cause"] == names.STOP_CANCEL and work.restarts and work.form == names.REQUEUE
+    if end["cause"] == names.STOP_USER or may_begin_again:
         return
     has_completed = end["state"] == names.COMPLETED
     if has_completed and work.element is not None and not _have_all_completed(work):
