@@ -20,6 +20,7 @@ def start(scene: Scene) -> Start:
         [
             "srun",
             f"--nodes={work.nodes}",
+            *(["--relative=0"] if work.plan["site"].get("inside") else []),  # of somebody's job: where the agents are
             f"--ntasks={scene.world_size}",
             f"--ntasks-per-node={work.ranks}",
             f"--cpus-per-task={max(1, allocation['cpus'] // work.ranks)}",
