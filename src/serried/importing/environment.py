@@ -15,6 +15,10 @@ from serried.importing.told import LEFT, NEEDLESS, TAKEN, Line, is_secret, line
 _ACTIVATE = re.compile(r"/bin/activate(?:\.sh)?$")
 _OF_CONDA = re.compile(r"(?:^|/)(?:conda|mamba)\.sh$|/[^/]*(?:conda|mamba|forge)[^/]*/bin/activate$")
 _OF_LOGIN = re.compile(r"(?:bashrc|profile)$|/etc/profile\.d/|/(?:init|Init)/(?:ba)?sh$")
+_OF_A_COMMAND = re.compile(
+    r"-.*|.*\.(py|sh)|(.*/)?(python[\d.]*|bash|srun|torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|singularity|apptainer)"
+)
+"""What the first word of a part of a command looks like."""
 _MODULE_VERBS = frozenset(["load", "add", "purge", "reset", "list", "avail", "spider", "swap", "use", "unload", "show"])
 _HERE = frozenset([".", "$(pwd)", "`pwd`"])
 
@@ -113,8 +117,8 @@ def _export(made: Environment, name: str, value: Word, command: Command, raw: st
 def without_parts_of_commands(made: Environment) -> None:
     """`export ARGS="--lr 0.1 …"` that a command was put together from is nothing for the environment."""
     for name, (command, setup) in made.exported.items():
-        value = made.variables.values.get(name, ((),))[0]
-        if name in made.variables.used and any(" " in piece.text for piece in value):
+        words = "".join(piece.text for piece in made.variables.values.get(name, ((),))[0]).split()
+        if name in made.variables.used and len(words) > 1 and _OF_A_COMMAND.fullmatch(words[0]):
             made.env.pop(name, None)
             made.setup[:] = [each for each in made.setup if each != setup]
             told = line(command.line, command.text, NEEDLESS, "filled in where it is used")

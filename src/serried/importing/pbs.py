@@ -209,7 +209,7 @@ def _array(made: Header, value: str) -> tuple[str, str]:
     if match is None:
         return LEFT, f"`{value}` is no list of indices"
     made.array, made.parallel = match[1], int(match[2]) if match[2] else None
-    return TAKEN, "`--array` at submit: no file can say it"
+    return LEFT, "taken, as `--array` at submit; a program that reads PBS_ARRAY_INDEX itself reads SERRIED_ELEMENT here"
 
 
 def _variables(made: Header, value: str) -> tuple[str, str]:
