@@ -184,3 +184,17 @@ def test_a_program_that_is_not_here_is_warned_of_unless_something_may_bring_it(a
     assert warned(("./train.sh",)) == []
     assert warned(("pythn",), setup="PATH=/elsewhere:$PATH") == []
     assert warned(("python", "train.py")) == []
+
+
+def test_a_virtual_environment_that_lies_idle_in_the_project_is_pointed_out(ask, project, monkeypatch):
+    make_venv(project / ".venv")
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    said = '`.venv` is here and not active, so ranks have the Python on PATH: `environment.venv = ".venv"`'
+
+    assert said in ask().warnings
+    assert said not in ask(command=(".venv/bin/python", "train.py")).warnings
+    assert said not in ask(**asked(venv=".venv")).warnings
+    monkeypatch.setenv("VIRTUAL_ENV", "/somewhere")
+    assert said not in ask().warnings

@@ -14,6 +14,9 @@ from serried.environments.store import FOLDER
 from serried.errors import UsageError
 from serried.plan import Environment, Plan
 
+USUAL = (".venv", "venv", "env", "virtual_env")
+"""What people call the virtual environment of a project."""
+
 
 def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool = False) -> Environment:
     """`environment` with what it names found; `environ` is the submitting shell's.
@@ -54,6 +57,18 @@ def absent_program(plan: Plan, variables: Mapping[str, str], workdir: Path) -> t
         return ()
     where = f"`{workdir}`" if "/" in program else "PATH"
     return (f"the command's program `{program}` is not in {where} here, or cannot be run; compute nodes may have it",)
+
+
+def idle(plan: Plan, project: Path, active: Path | None) -> tuple[str, ...]:
+    """A warning where the project has a virtual environment that the ranks will not have."""
+    environment = plan.environment
+    chosen = active or environment.venv or environment.conda or environment.modules or environment.setup
+    if chosen or plan.container or "/" in plan.command[0]:
+        return ()
+    found = next((name for name in USUAL if (project / name / "pyvenv.cfg").exists()), None)
+    if found is None:
+        return ()
+    return (f'`{found}` is here and not active, so ranks have the Python on PATH: `environment.venv = "{found}"`',)
 
 
 def _active(environment: Environment, environ: Mapping[str, str]) -> Environment:

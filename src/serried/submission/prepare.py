@@ -19,7 +19,7 @@ from serried.contract.links import Commands, token_of
 from serried.contract.links import behind as behind_jobs
 from serried.environments import containers, trial
 from serried.environments.building import Observe
-from serried.environments.choice import absent_program, choose
+from serried.environments.choice import absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, typed
 from serried.records.record import Record
@@ -86,7 +86,10 @@ def prepare(
     if not said:
         workdir = project / plan.source.workdir
         trial.check(plan.environment, environment, workdir, containers.entering(plan))
-        said = absent_program(plan, environment, workdir)
+        said = (
+            *absent_program(plan, environment, workdir),
+            *idle(plan, project, inherit.active_prefix(environ)),
+        )
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
