@@ -102,8 +102,9 @@ def _variables(head: Header, name: str) -> Variables:
 
 def _chosen(found: Body) -> list[list[Found]]:
     """The launches that become experiments; several plain programs in a row are one, as they are one process."""
-    outside = [each for each in found.launches if not each.statement.is_block] or found.launches
-    chosen = [each for each in outside if each.launch.by or _STRONG.fullmatch(each.launch.name)] or outside
+    strong = [each for each in found.launches if each.launch.by or _STRONG.fullmatch(each.launch.name)]
+    candidates = strong or found.launches
+    chosen = [each for each in candidates if not each.statement.is_block] or candidates
     for each in found.launches:
         if each not in chosen:
             why = "it runs beside the training or before it: make it an experiment of its own, or do it by hand"

@@ -14,6 +14,9 @@ from serried.importing.launchers import peel
 from serried.importing.told import LEFT, NEEDLESS, TAKEN, line
 
 _DECLARES = frozenset(["export", "declare", "typeset", "local", "readonly"])
+_FUNCTION = re.compile(r"(?:function\s+)?([\w:.-]+)\s*\(\s*\)|function\s+([\w:.-]+)")
+_CONDA_INIT = re.compile(r"conda_setup|etc/profile\.d/(?:conda|mamba)\.sh")
+"""What `conda init` writes."""
 _KEYWORDS = frozenset(["for", "select", "case", "read"])
 
 
@@ -31,6 +34,8 @@ class Found:
 class Body:
     made: Environment
     launches: list[Found] = field(default_factory=list)
+    functions: set[str] = field(default_factory=set)
+    """Of the script's own."""
 
 
 def read(text: str, made: Environment) -> Body:
@@ -55,6 +60,8 @@ def _only_ends_in_a_block(statement: Statement) -> bool:
 
 def _block(body: Body, statement: Statement) -> None:
     """A condition, a loop: what it does is not told by its commands alone."""
+    if function := _FUNCTION.match(statement.text):
+        body.functions.add(function[1] or function[2])
     for command in statement.commands:
         names = [assigned[1] for word in command.words if (assigned := ASSIGNED.fullmatch(word))]
         names += command.words[1:2] if command.words[0] in ("for", "select") else ()
@@ -71,6 +78,8 @@ def _block(body: Body, statement: Statement) -> None:
 
 
 def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
+    if _CONDA_INIT.search(statement.text) and not programs:
+        return NEEDLESS, "`environment.conda` finds conda without it"
     if not programs and all(_is_idle(command) for command in statement.commands):
         return NEEDLESS, "it prints, or ends the job"
     if re.search(known.LOCAL_DISK, statement.text) and not programs:
@@ -78,17 +87,15 @@ def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
     kind = statement.text.split(None, 1)[0]
     if kind in ("for", "while", "until", "select") and programs:
         return LEFT, "a loop: its program is taken once; `--array` and `--each` of `serried submit` run it many times"
+    if _FUNCTION.match(statement.text) and programs:
+        return LEFT, "a function: its program is taken once"
     what = {"if": "a condition", "case": "a condition", "for": "a loop", "while": "a loop", "until": "a loop"}
     return LEFT, f"{what.get(kind, 'a function or a group')}: what ranks need of it goes into `environment.setup`"
 
 
 def _command(body: Body, command: Command, statement: Statement) -> None:
     made, name = body.made, _name(command)
-    if command.is_piped and not _is_program(command):  # what it is piped from has been told of
-        if ">" in command.redirections:
-            made.say(command, LEFT, known.WRITES)
-        return
-    if name in BUILTINS and BUILTINS[name](made, command):
+    if _is_dealt_with(body, command, name):
         return
     if name in _DECLARES or _only_assigns(command):
         assign(made, command, is_export=name == "export" or command.words[1:2] == ("-x",))
@@ -109,6 +116,18 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
         if is_staging:
             made.copies(command)
         made.say(command, LEFT, known.STAGING if is_staging else why)
+
+
+def _is_dealt_with(body: Body, command: Command, name: str) -> bool:
+    """Parts of pipes, calls of the script's own functions, and what makes the environment."""
+    if command.is_piped and not _is_program(command):  # what it is piped from has been told of
+        if ">" in command.redirections:
+            body.made.say(command, LEFT, known.WRITES)
+        return True
+    if name in body.functions:
+        body.made.say(command, NEEDLESS, "what the function does is told where it stands")
+        return True
+    return name in BUILTINS and BUILTINS[name](body.made, command)
 
 
 def _launch(body: Body, command: Command, statement: Statement) -> None:

@@ -86,14 +86,17 @@ def count(asked: Asked, started: Started) -> Counted:
         nodes = 1
     if not started.one and nodes < nodes_of(asked):
         notes.append(f"it asked for {nodes_of(asked)} nodes, and its launcher was told {nodes}: so many are asked for")
-    if asked.nodes is None and (asked.tasks or 1) > 1 and nodes == 1 and not asked.tasks_per_node:
-        notes.append(f"Slurm could spread its {asked.tasks} tasks over several nodes: here they share one")
     ranks = _ranks(asked, started, nodes)
+    if ranks > 1 and asked.nodes is None and (asked.tasks or 1) > 1 and nodes == 1 and not asked.tasks_per_node:
+        notes.append(f"Slurm could spread its {asked.tasks} tasks over several nodes: here they share one")
+    cpus_there = cpus_of(asked)
+    if started.total and not gpus and ranks < tasks_of(asked):  # one of several steps: its tasks have their share
+        cpus_there = (asked.cpus_per_task or 1) * ranks
     units = gpus or ranks
-    cpus = -(-cpus_of(asked) // units)
-    if cpus_of(asked) % units and cpus_of(asked) > tasks_of(asked):
+    cpus = -(-cpus_there // units)
+    if cpus_there % units and cpus_there > tasks_of(asked):
         each = "GPU" if gpus else "rank"
-        notes.append(f"{cpus_of(asked)} CPUs on a node do not share out evenly: {cpus} for each {each}")
+        notes.append(f"{cpus_there} CPUs on a node do not share out evenly: {cpus} for each {each}")
     if started.gpus and started.gpus < gpus:
         notes.append(f"its program was let see {started.gpus} of {gpus} GPUs: so many are asked for")
         gpus = started.gpus

@@ -192,13 +192,21 @@ def at_home(path: str) -> str:
 
 def _eval(made: Environment, command: Command) -> bool:
     """`eval "$(conda shell.bash hook)"`; `eval "$command"` runs what a variable holds, and is a program."""
-    if re.search(r"(conda|mamba)\S* .*(hook|init|activate)", command.text):
+    if re.search(r"(conda|mamba)(\S* .*(hook|init|activate)|_setup)", command.text):
         made.say(command, NEEDLESS, "`environment.conda` finds conda without it")
     elif EVALUATES.fullmatch(command.text):
         return False
     else:
         made.into_setup(command)
     return True
+
+
+def _unset(made: Environment, command: Command) -> bool:
+    """Of a variable of the script's own there is nothing to unset."""
+    own = all(name in made.assigned or name.startswith("-") or "conda_setup" in name for name in command.words[1:])
+    if own:
+        made.say(command, NEEDLESS, "the variable is the script's own")
+    return own
 
 
 EVALUATES = re.compile(r"eval\s+\"?\$\{?\w+\}?\"?")
@@ -230,6 +238,7 @@ BUILTINS: dict[str, Callable[[Environment, Command], bool]] = {
     "mamba": _conda,
     "micromamba": _conda,
     "eval": _eval,
+    "unset": _unset,
     "cd": _cd,
     "pushd": _cd,
 }

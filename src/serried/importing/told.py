@@ -13,11 +13,14 @@ NEEDLESS = "needless"
 LEFT = "left"
 """Not taken over: the user has to know."""
 
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-_SAYS_SECRET = re.compile(
-    r"((?:\w*(?:TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH)\w*\s*[=:]|--?[\w-]*(?:token|key|secret|password)[\w-]*[= ]"
-    r"|\bwandb\s+login(?:\s+--?\S+)*)\s*)('[^']*'|\"[^\"]*\"|[^\s;&|]+)",
+_SECRET = re.compile(
+    r"(?:TOKEN|KEY|SECRET|PASS|PASSWORD|PASSWD|CREDENTIALS?|AUTH)S?$|(?:^|_)(?:TOKEN|KEY|SECRET|PASS|AUTH)_",
     re.IGNORECASE,
+)
+_VALUE = r"('[^']*'|\"[^\"]*\"|[^\s;&|]+)"
+_ASSIGNED = re.compile(rf"\b(\w+)\s*[=:]\s*(?={_VALUE})")
+_TELLS = re.compile(
+    rf"(--?[\w-]*(?:token|key|secret|password)[\w-]*[= ]\s*|\bwandb\s+login(?:\s+--?\S+)*\s+){_VALUE}", re.IGNORECASE
 )
 _LONGEST = 100
 
@@ -86,8 +89,17 @@ class Header:
 
 def line(number: int, text: str, fate: str, why: str) -> Line:
     """A line of one line: long ones are cut, what no terminal and no comment should get is replaced."""
-    shown = _plain(_SAYS_SECRET.sub(r"\1…", text))
+    shown = _plain(_TELLS.sub(r"\1…", _without_secrets(text)))
     return Line(number, shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…", fate, _plain(why))
+
+
+def _without_secrets(text: str) -> str:
+    made, position = "", 0
+    for assigned in _ASSIGNED.finditer(text):
+        if is_secret(assigned[1]) and assigned.start() >= position:
+            made += text[position : assigned.end()] + "…"
+            position = assigned.end(2)
+    return made + text[position:]
 
 
 def _plain(text: str) -> str:
