@@ -74,6 +74,11 @@ REFUSED = [
     ),
     ({"launch__max_restarts": 3}, "python train.py", "`launch.max_restarts` is torchrun's"),
     (
+        {"launch__kind": "torchrun", "launch__tf_config": True},
+        "python train.py",
+        "torchrun numbers nodes as they come, and `launch.tf_config` is written before",
+    ),
+    (
         {"launch__options": ["-v"]},
         "python train.py",
         "`launch.options` are a launcher's, and with `agent` there is none",

@@ -72,6 +72,11 @@ def _check_options(made: Launch, allocation: Allocation) -> None:
         )
     if made.options and made.kind in ("agent", "single", "horovod"):
         raise UsageError(f"`launch.options` are a launcher's, and with `{made.kind}` there is none")
+    if made.tf_config and made.kind == "torchrun":
+        raise UsageError(
+            "torchrun numbers nodes as they come, and `launch.tf_config` is written before",
+            hint="TensorFlow needs no torchrun: leave `launch.kind` out",
+        )
     split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
     if split:
         raise UsageError(
