@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("in_lab", "project")
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    folder = tmp_path / "project"
+    folder = tmp_path / "it's $(id)"
     folder.mkdir()
     (folder / "serried.toml").write_text(TOML.format(root=tmp_path))
     (folder / "who.py").write_text(WHO)

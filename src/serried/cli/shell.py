@@ -71,9 +71,9 @@ def command(*, what: str | None, now: bool, node: int, dry_run: bool, **values: 
     ).with_setting("project.snapshot", value=False)
     decided = decide(asked, Path.cwd(), os.environ)
     limit = dataclasses.replace(decided.plan.limit, restarts=0)
-    plan = dataclasses.replace(decided.plan, command=words, shell=False, limit=limit, after=())
+    plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, limit=limit, after=())
     plan = plan if what else dataclasses.replace(plan, experiment="shell")
-    made = interactive.prepared(prepare(plan, decided.resolved, os.environ), now=now)
+    made = interactive.prepared(prepare(plan, decided.resolved, os.environ), words, now=now)
     if dry_run:
         asking.dry_run(made, as_json=False)
         return

@@ -38,16 +38,19 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 Say = Callable[[str], None]
 
 
-def prepared(made: Prepared, *, now: bool) -> Prepared:
-    """What `open_shell` runs, in place of what would be submitted. Raises UsageError where it cannot be."""
-    plan = made.plan
+def prepared(made: Prepared, words: tuple[str, ...], *, now: bool) -> Prepared:
+    """What `open_shell` runs, in place of what would be submitted: `words`, or a shell where there are none.
+
+    Raises UsageError where it cannot be.
+    """
+    plan = dataclasses.replace(made.plan, command=words)
     handover = schedulers.get(plan.site.scheduler).interactive(
         plan, made.token, made.environment, now=now, has_terminal=_has_terminal()
     )
     if shell.which(handover.argv[0]) is None:
         raise shell.missing_program(handover.argv[0])
     text = script.render_shell(plan, python=sys.executable, command=handover.argv)
-    return dataclasses.replace(made, handover=handover, commands=None, script=text)
+    return dataclasses.replace(made, plan=plan, handover=handover, commands=None, script=text)
 
 
 def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
