@@ -78,7 +78,8 @@ def test_an_image_is_named_by_what_it_is_made_from(tmp_path):
     assert made.definition == (
         "Bootstrap: docker\nFrom: ghcr.io/x/torch:2.4\n\n"
         "%files\n    requirements.txt /opt/serried/requirements.txt\n\n"
-        "%post\n    python3 -m pip install --no-cache-dir -r /opt/serried/requirements.txt\n"
+        "%post\n    export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore\n"
+        "    python3 -m pip install --no-cache-dir -r /opt/serried/requirements.txt\n"
     )
     assert made.name.startswith("torch-2.4-")
     assert images.recipe(Container(**said)).name == made.name

@@ -140,7 +140,8 @@ def _with_packages(image: str, requirements: Path) -> Recipe:
     text = (
         f"Bootstrap: {bootstrap}\nFrom: {begins}\n\n"
         f"%files\n    {PACKAGES} /opt/serried/{PACKAGES}\n\n"
-        f"%post\n    python3 -m pip install --no-cache-dir -r /opt/serried/{PACKAGES}\n"
+        "%post\n    export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore\n"
+        f"    python3 -m pip install --no-cache-dir -r /opt/serried/{PACKAGES}\n"
     )
     source = f"{image} and {requirements.name}"
     return Recipe(source, _name(image), definition=text, requirements=requirements, inputs=inputs)
