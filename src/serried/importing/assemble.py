@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from serried.config import words
 from serried.errors import UsageError
-from serried.importing import body, counts, known, writing
+from serried.importing import body, commands, counts, known, writing
 from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
 from serried.importing.directives import header
@@ -125,13 +124,14 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
     secrets = list(dict.fromkeys([*made.secrets, *filter(is_secret, env)]))
     started = _started(first)
     counted = counts.count(head.asked, started)
+    several = counted.nodes * counted.ranks > 1
     rest = {
         "environment.setup": "\n".join(made.setup),
         "environment.env": {name: value for name, value in env.items() if name not in secrets},
         "environment.secrets": secrets,
     }
     settings = {
-        **_command(group, made),
+        **commands.command([commands.words_of(each.launch, several) for each in group], made),
         "workdir": first.workdir,
         **_resources(counted, head.settings),
         **first.launch.settings,
@@ -204,25 +204,6 @@ def _resources(counted: Counted, asked: Mapping[str, Any]) -> dict[str, Any]:
     return made | {key: asked[key] for key in asked if key.startswith("resources.") and key not in dealt_with}
 
 
-def _command(group: Sequence[Found], made: Environment) -> dict[str, Any]:
-    """The command as words where they are known, else as text for bash."""
-    commands = [each.launch.words for each in group]
-    texts = [text for word in commands[0] if (text := static(word)) is not None]
-    if len(group) == 1 and len(texts) == len(commands[0]):
-        joined = " ".join(as_shell(word) for word in commands[0])
-        return {"command": joined if "\n" not in joined and words.split(joined) == tuple(texts) else texts}
-    text = " && \\\n".join(" ".join(map(as_shell, each)) for each in commands)
-    return {"command": "".join(f"{each}\n" for each in _needed(text, made)) + text, "shell": True}
-
-
-def _needed(text: str, made: Environment) -> Iterator[str]:
-    """Assignments of the script's that bash needs for `${LRS[2]}` or `${NAME%.py}` in the command."""
-    for name in dict.fromkeys(re.findall(r"\$\{[#!]?(\w+)[^\w}]", text)):
-        if name in made.assigned:
-            values = [as_shell(word) for word in made.variables.values.get(name, ())]
-            yield f"{name}=({' '.join(values)})" if len(values) > 1 else f"{name}={''.join(values)}"
-
-
 def _launched(name: str, group: list[Found], head: Header, found: Body) -> Iterator[Line]:
     for each in group:
         number, text = each.command.line, each.command.text
@@ -232,6 +213,9 @@ def _launched(name: str, group: list[Found], head: Header, found: Body) -> Itera
     first, started = group[0], _started(group[0])
     counted = counts.count(head.asked, started)
     notes = list(counted.notes)
+    several = counted.nodes * counted.ranks > 1
+    if several and re.search(known.ONCE, " ".join(map(as_shell, commands.words_of(first.launch, several)))):
+        notes.append("the script's shell worked a part of it out once, and here each rank does for itself: see `{run}`")
     if _kind(first, started, counted).get("launch.kind") == "srun":
         notes.append(
             "each rank is a task of Slurm: for a program that reads RANK and not SLURM_PROCID, drop `launch.kind`"

@@ -74,3 +74,11 @@ OF_THE_JOB = (
 """What a script makes addresses and ports from."""
 
 LOCAL_DISK = r"SLURM_TMPDIR|\bTMPDIR|PBS_JOBDIR|LOCAL_SCRATCH|/scratch-ssd|\$TMP\b"
+
+FIRST_HOST = (
+    r"\$\{?HOSTNAME\b\}?|\$\(\s*hostname(?:\s+-[\w-]+)*\s*\)|`hostname(?:\s+-[\w-]+)*`"
+    r"|\$\(\s*scontrol show hostnames?[^()]*\)"
+)
+"""The first node's name, as the shell of a job's script works it out, once for all ranks."""
+ONCE = r"\$\((?!\()|`|\$\{?(?:RANDOM|SECONDS|BASHPID|EPOCHSECONDS)\b|\$\$"
+"""What is not the same twice."""
