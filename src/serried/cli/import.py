@@ -19,7 +19,7 @@ from serried.contract import SCHEMA
 from serried.errors import UsageError
 from serried.importing import Imported
 from serried.ui import console
-from serried.ui.text import printable
+from serried.ui.text import fit, printable
 
 
 @click.command()
@@ -112,10 +112,12 @@ def _report(imported: Imported) -> None:
         console.say()
         console.say("not taken over, or not wholly:")
     indent = " " * 8
+    shown = None
     for each in left:
         number = str(each.number) if each.number else ""
-        if each.text:
-            console.say(f"{number:>6}  {printable(each.text)}")
+        if each.text and (each.number, each.text) != shown:
+            console.say(f"{number:>6}  {fit(printable(each.text), console.columns() - len(indent))}")
+        shown = (each.number, each.text)
         for row in textwrap.wrap(each.why, max(40, console.columns() - len(indent))):
             console.say(f"{indent}{console.style(row, 'quiet', sys.stderr)}")
     numbers = sorted({each.number for each in imported.of(importing.NEEDLESS) if each.number})

@@ -19,9 +19,12 @@ def text(imported: Imported, file: str) -> str:
     if imported.array is not None:
         head += [f"# It was an array: {each}" for each in submits(imported)]
     left = imported.of(LEFT)
+    last = ""
     tail = ["", "# Not taken over, or not wholly:"] if left else []
     for each in left:
-        tail += [f"# line {each.number}: {each.text}" if each.number else "# in all:", f"#     {each.why}"]
+        said = f"# line {each.number}: {each.text}" if each.number else "# in all:"
+        tail += [*([said] if said != last else []), f"#     {each.why}"]
+        last = said
     return "\n".join([*head, "", tables.rstrip("\n"), *tail]) + "\n"
 
 
