@@ -8,7 +8,7 @@ import pytest
 
 from serried import config
 from serried.errors import UsageError
-from serried.plan import Launch, Plan, plan
+from serried.plan import Launch, Plan, plan, typed
 
 
 @pytest.fixture
@@ -123,6 +123,14 @@ TYPED = [
 @pytest.mark.parametrize(("command", "rank"), TYPED)
 def test_a_torchrun_that_was_typed_is_the_launcher_and_not_what_a_rank_runs(planned, command, rank):
     assert planned(command, launch__kind="torchrun").command == tuple(rank.split())
+
+
+def test_the_old_name_of_torchrun_is_taken_with_a_warning():
+    old = ("python3", "-m", "torch.distributed.launch", "train.py")
+    assert [warning.partition(":")[0] for warning in typed.warnings(old)] == [
+        "`torch.distributed.launch` is deprecated by PyTorch"
+    ]
+    assert list(typed.warnings(("torchrun", "train.py"))) == []
 
 
 @pytest.mark.parametrize(
