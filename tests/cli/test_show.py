@@ -94,6 +94,24 @@ def test_the_end_of_an_attempt_comes_after_what_led_to_it_though_it_counts_whole
     ]
 
 
+def test_a_launcher_that_starts_failed_ranks_again_is_told_of(serried, make):
+    run = make()
+    failed = {"rank": 3, "exit_code": 5, "signal": None, "ended_by_us": False}
+    run.journal({"t": T, "event": "connected", "node": 1, "host": "n2"})
+    run.journal(
+        {"t": T + 1, "event": "started", "rank": 3, "pid": 7},
+        {"t": T + 9, "event": "rank-excused", **failed},
+        {"t": T + 10, "event": "rank-restarted", **failed},
+        {"t": T + 10, "event": "started", "rank": 3, "pid": 8},
+        node=1,
+    )
+    lines = serried("show", "last").out.splitlines()
+    assert [line[23:] for line in lines if "rank 3" in line] == [
+        "rank 3 started on n2",
+        "rank 3 on n2 exited with status 5, and is started again",
+    ]
+
+
 def test_torn_journals_cost_their_torn_lines_alone(serried, make):
     run = make()
     attempt = run.attempt()

@@ -23,6 +23,7 @@ _REASONS = {
     "cancel": "cancelled through the scheduler",
     "silence": "no rank wrote anything for too long",
     "lost": "a node was lost",
+    "launcher": "what starts the ranks failed",
 }
 
 
@@ -160,10 +161,9 @@ def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
-    """One line for all ranks of a node."""
-    started = [
-        entry for entry in journal if entry.get("event") == "started" and isinstance(entry.get("t"), int | float)
-    ]
+    """One line for all ranks of a node, when each had started once."""
+    began = [entry for entry in journal if entry.get("event") == "started" and isinstance(entry.get("t"), int | float)]
+    started = list({entry.get("rank"): entry for entry in reversed(began)}.values())[::-1]
     if started:
         ranks = sorted(int(entry["rank"]) for entry in started if isinstance(entry.get("rank"), int))
         which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}" if ranks else "ranks"
@@ -173,10 +173,12 @@ def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> It
 def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
     """Ranks that failed by themselves; those that did well or that we ended are no news."""
     for entry in journal:
-        if entry.get("event") != "rank-exit" or entry.get("ended_by_us") or not isinstance(entry.get("t"), int | float):
+        is_end = entry.get("event") in ("rank-exit", "rank-restarted") and not entry.get("ended_by_us")
+        if not is_end or not isinstance(entry.get("t"), int | float):
             continue
         code, signal = entry.get("exit_code"), entry.get("signal")
         if code == 0:
             continue
         how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
-        yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}", number)
+        again = ", and is started again" if entry["event"] == "rank-restarted" else ""
+        yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}{again}", number)
