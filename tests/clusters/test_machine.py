@@ -93,6 +93,7 @@ def test_a_real_slurm_answers():
 @pytest.mark.usefixtures("in_lab")
 def test_a_real_slurm_has_a_name():
     assert (machine.site("slurm", os.environ), machine.site("pbs", os.environ)) == ("lab", "")
+    assert machine.site("local", os.environ) == os.uname().nodename
 
 
 def test_slurm_is_asked_once_within_minutes_and_again_where_its_configuration_is_another(tmp_path: Path):

@@ -73,10 +73,24 @@ def test_a_cluster_of_another_name_is_not_asked_for_a_job(make, slurm, monkeypat
     found = the(slurm, run)
 
     assert (found.state, found.has_ended, found.is_elsewhere, slurm.polls) == ("UNKNOWN", False, True, [])
-    assert found.verdict.message == "it was submitted to cluster `fir`, and another scheduler answers here"
+    assert found.verdict.message == "it was submitted to `fir`, and another scheduler answers here"
     monkeypatch.setattr(standing, "_site_here", lambda _scheduler: "fir")
     slurm.tell(Job("123", None, "PENDING"))
     assert (the(slurm, run).state, the(slurm, run).is_elsewhere) == ("PENDING", False)
+
+
+def test_a_run_in_the_foreground_of_another_machine_is_what_it_was_when_it_began(make, slurm, monkeypatch):
+    """As `serried run` on a node of a job, seen from the login node: this machine's queue never had it."""
+    run = make().journal({"t": 1.0, "event": "claimed"})
+    (submission,) = run.record.submissions
+    run.record.write_submission(dataclasses.replace(submission, site="n17"))
+    monkeypatch.setattr(standing, "_site_here", lambda _scheduler: "login1")
+
+    found = the(slurm, run)
+
+    assert (found.state, found.has_ended, found.verdict.stale is None, slurm.polls) == ("RUNNING", False, False, [])
+    run.ending("COMPLETED")
+    assert the(slurm, run).state == "COMPLETED"
 
 
 def test_a_job_by_a_name_of_the_run_is_its_own(make, slurm):

@@ -124,7 +124,12 @@ def slurm(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
 
 
 def site(scheduler: str, environ: Mapping[str, str], command: Command = run) -> str:
-    """What the scheduler here calls itself, where its job ids do not say so: ClusterName of Slurm. Empty: unknown."""
+    """What the scheduler here calls itself, where its job ids do not say so. Empty: unknown.
+
+    ClusterName of Slurm, and the machine's own name of its own queue: another one that sees the record has none of it.
+    """
+    if scheduler == "local":
+        return os.uname().nodename
     if scheduler != "slurm" or not has_slurm(environ):
         return ""
     return slurm_says.cluster_name(_kept(slurm_says.CONFIG, environ, command)) or ""

@@ -98,7 +98,7 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> 
 def _elsewhere(evidence: Evidence, answer: Answer) -> str:
     """Why the scheduler that answers here cannot speak of the run; empty where it can."""
     if _went_elsewhere(evidence) and evidence.submission:
-        return f"it was submitted to cluster `{evidence.submission.site}`, and another scheduler answers here"
+        return f"it was submitted to `{evidence.submission.site}`, and another scheduler answers here"
     return _OF_ANOTHER_NAME if answer is not None and _is_of_another_cluster(evidence, answer) else ""
 
 
