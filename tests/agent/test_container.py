@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.agent import container, view
+from serried.agent.containers import container, view
 from serried.agent.work import Work
 from serried.contract.binds import Bind
 from serried.contract.layout import RunDirectory

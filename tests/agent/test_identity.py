@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from serried.agent import identity
+from serried.agent.launchers import identity
 from serried.agent.work import Work
 from serried.contract import sources
 from serried.contract.layout import RunDirectory

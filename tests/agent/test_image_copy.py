@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent import imagecopy
+from serried.agent.containers import imagecopy
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.launching import Launching
+from serried.agent.launchers.head import Launching
 
 
 class Clock:

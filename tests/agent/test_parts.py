@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent import binding, deadline, diagnose, memory, options, rendezvous, snapshot
+from serried.agent import binding, deadline, memory, options, rendezvous, snapshot
 from serried.agent.channel import Channel, Guest, ProtocolError, greet
 from serried.agent.deadline import Deadline
+from serried.agent.ending import diagnose
 from serried.agent.launch import Launcher
 from serried.agent.loop import Loop
 

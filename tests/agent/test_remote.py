@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serried.agent.remote import parse
-from serried.agent.remotes import find
+from serried.agent.launchers.remote import parse
+from serried.agent.launchers.remotes import find
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.starters import Scene, accelerate, deepspeed, horovodrun, mpi, mpirun
+from serried.agent.launchers.kinds import Scene, accelerate, deepspeed, horovodrun, mpi, mpirun
 from serried.agent.work import Work
 from serried.contract.layout import RunDirectory
 

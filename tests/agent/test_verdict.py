@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.agent import afterwards, verdict
-from serried.agent.evidence import NO_ATTEMPT_LEFT, Evidence, Obstacle, first_failure
+from serried.agent.ending import afterwards, verdict
+from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, Evidence, Obstacle, first_failure
+from serried.agent.ending.verdict import Verdict
 from serried.agent.saved import Saved
-from serried.agent.verdict import Verdict
 
 
 def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):

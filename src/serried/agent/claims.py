@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.agent import afterwards, chain, continuing, requests, saved
+from serried.agent import chain, continuing, requests, saved
+from serried.agent.ending import afterwards
 from serried.agent.work import Work
 from serried.contract import SCHEMA, files, links, names
 
@@ -84,7 +85,7 @@ def _check_allowed(work: Work, job: str) -> None:
     last = _last(work)
     if last is None or continuing.claim_of(last)["job"] != job:
         return
-    from serried.agent import finish
+    from serried.agent.ending import finish
 
     end = files.read_json(work.place.attempt(last.number).exit) or finish.assess(last)
     if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
@@ -127,7 +128,7 @@ def _check_turn(work: Work, token: str) -> None:
         return
     if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
         raise Refused("the job that it comes after never began")
-    from serried.agent import finish
+    from serried.agent.ending import finish
 
     end = files.read_json(work.place.attempt(before.number).exit)
     word = chain.how_it_stands(work, links.job_of(str(claim["job"]), work.element), chain.AWAY_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from serried.agent import chain
-from serried.agent.evidence import NO_ATTEMPT_LEFT, Obstacle
+from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, Obstacle
 from serried.agent.saved import Position
 from serried.agent.work import Work
 from serried.contract import files, names

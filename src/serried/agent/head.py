@@ -15,14 +15,14 @@ from typing import Any, Dict, List, Optional
 from serried.agent import claims, deadline, handover, hooks, horovod, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
-from serried.agent.evidence import AS_ASKED
+from serried.agent.ending.evidence import AS_ASKED
+from serried.agent.ending.verdict import LAUNCHER_ENDED
 from serried.agent.launch import Launcher, agent_command, agent_environment, sweep_nodes
-from serried.agent.launching import Failure, Launching
+from serried.agent.launchers.head import Failure, Launching
 from serried.agent.loop import Loop
 from serried.agent.members import Member, Members, Reactions
 from serried.agent.options import Options
 from serried.agent.requests import Requests, outweighs
-from serried.agent.verdict import LAUNCHER_ENDED
 from serried.agent.work import Work
 from serried.contract import files, hostlist, names
 
@@ -232,7 +232,7 @@ class Head:
             self._stop("lost", "a later attempt has begun", 0.0)
 
     def _conclude(self) -> None:
-        from serried.agent import finish
+        from serried.agent.ending import finish
 
         finish.conclude(self.work)
 

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from serried.agent import command, container, rendezvous, setup, system
+from serried.agent import command, rendezvous, setup, system
+from serried.agent.containers import container
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, files, names
 

@@ -11,8 +11,10 @@ import signal
 import time
 from typing import Any, List, Optional
 
-from serried.agent import imagecopy, private, starters, sweep, system
+from serried.agent import private, sweep, system
 from serried.agent.channel import Channel, Message, ProtocolError
+from serried.agent.containers import imagecopy
+from serried.agent.launchers import kinds
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Forked, Ranks, has_failed
 from serried.agent.work import Work
@@ -103,17 +105,18 @@ class Node:
         if self._is_stopping:
             return
         place = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
-        kind = starters.of(self.work)
+        kind = kinds.of(self.work)
         if kind is None:
             self._ranks = Forked(self.work, self._index, place)
             for rank in self._ranks.running:
                 self._note("started", rank=rank.number, local_rank=rank.local, pid=rank.pid)
             self._tell("started")
         else:
-            from serried.agent import launched, meeting
+            from serried.agent.launchers import meeting
+            from serried.agent.launchers.node import Launched, Post
 
-            post = launched.Post(self.loop, self._tell, self._note, self._reap)
-            self._ranks = ranks = launched.Launched(self.work, self._index, place, kind, post)
+            post = Post(self.loop, self._tell, self._note, self._reap)
+            self._ranks = ranks = Launched(self.work, self._index, place, kind, post)
             address = self._channel.connection.getsockname()[0] if self._channel else self._master
             ranks.begin(meeting.word(self._key, self._private), message["hosts"], address, self._private)
         self._reap()

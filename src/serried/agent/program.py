@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from serried.agent import command, container, starters, system
+from serried.agent import command, system
+from serried.agent.containers import container
+from serried.agent.launchers import kinds
 from serried.agent.work import Work
 
 
@@ -36,7 +38,7 @@ def of(work: Work, place: command.Place, handed: Optional[Mapping[str, str]] = N
     )
 
 
-def of_starter(work: Work, place: command.Place, start: starters.Start, environment: Dict[bytes, bytes]) -> Program:
+def of_starter(work: Work, place: command.Place, start: kinds.Start, environment: Dict[bytes, bytes]) -> Program:
     """The same for a launcher, in the container if it belongs there."""
     words = [system.encode(word) for word in start.argv]
     inside = _container(work, place) if _is_inside(work) else None
@@ -54,7 +56,7 @@ def rank_words(work: Work, words: List[str]) -> List[str]:
 
 
 def _is_inside(work: Work) -> bool:
-    kind = starters.of(work)
+    kind = kinds.of(work)
     return kind is not None and kind.is_inside
 
 

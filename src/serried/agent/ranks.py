@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from serried.agent import binding, command, notice, program, system
 from serried.agent.channel import Message
-from serried.agent.diagnose import has_stumbled, read_tail
+from serried.agent.ending.diagnose import has_stumbled, read_tail
 from serried.agent.memory import OutOfMemory
 from serried.agent.work import Work
 

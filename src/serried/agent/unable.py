@@ -7,7 +7,8 @@ import sys
 import time
 from typing import List
 
-from serried.agent import claims, finish
+from serried.agent import claims
+from serried.agent.ending import finish
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names

@@ -87,7 +87,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts the ranks. A kind with a module in `agent/starters/` starts them through `agent rank`."""
+    """What starts the ranks. A kind with a module in `agent/launchers/kinds/` starts them through `agent rank`."""
 
     kind: str = "agent"
     max_restarts: int = 0

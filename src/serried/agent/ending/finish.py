@@ -11,20 +11,9 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from serried.agent import (
-    afterwards,
-    chain,
-    claims,
-    continuing,
-    diagnose,
-    handover,
-    hooks,
-    requests,
-    saved,
-    sweep,
-    verdict,
-)
-from serried.agent.evidence import Event, Evidence, Exit, first_failure
+from serried.agent import chain, claims, continuing, handover, hooks, requests, saved, sweep
+from serried.agent.ending import afterwards, diagnose, verdict
+from serried.agent.ending.evidence import Event, Evidence, Exit, first_failure
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, links, names

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import Dict
 
-from serried.agent.starters import Scene
+from serried.agent.launchers.kinds import Scene
 from serried.contract import files
 
 OF_ANOTHER_STEP = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from serried.agent import starters
 from serried.agent.channel import Message
+from serried.agent.launchers import kinds
 from serried.agent.loop import Loop
 from serried.agent.members import Member, Members
 from serried.agent.work import Work
@@ -38,7 +38,7 @@ class Launching:
         self._work = work
         self._members = members
         self._fail = fail
-        self._kind = starters.of(work)
+        self._kind = kinds.of(work)
         self._left = work.nodes if self._kind and self._kind.everywhere else 1
         """Launchers that have not ended."""
         self._ends: List[Dict[str, Any]] = []

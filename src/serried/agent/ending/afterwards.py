@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
-from serried.agent.evidence import Obstacle
-from serried.agent.verdict import BY_PROGRAM
+from serried.agent.ending.evidence import Obstacle
+from serried.agent.ending.verdict import BY_PROGRAM
 from serried.contract import names
 
 End = Dict[str, Any]

@@ -7,10 +7,11 @@ import os
 import signal
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent import command, identity, meeting, system
+from serried.agent import command, system
 from serried.agent.channel import Message
+from serried.agent.launchers import identity, meeting
+from serried.agent.launchers.kinds import Start, mpi
 from serried.agent.loop import Loop
-from serried.agent.starters import Start, mpi
 from serried.agent.work import Work
 
 END_SECONDS = 2.0

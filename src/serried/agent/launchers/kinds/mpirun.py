@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 
-from serried.agent.starters import Kind, Scene, Start, mpi
+from serried.agent.launchers.kinds import Kind, Scene, Start, mpi
 from serried.contract import sources
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import List, Sequence, Tuple
 
-from serried.agent import meeting
+from serried.agent.launchers import meeting
 
 WITH_VALUE = frozenset("-" + letter for letter in "BbcDEeFIiJLlmOopQRSWw")
 """Options of ssh that take a value; none of them means anything here."""

@@ -6,7 +6,7 @@ compares host names, which fails where a node has several networks or its name i
 
 from __future__ import annotations
 
-from serried.agent.starters import Kind, Scene, Start, python_of
+from serried.agent.launchers.kinds import Kind, Scene, Start, python_of
 from serried.contract import sources
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

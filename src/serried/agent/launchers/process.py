@@ -8,8 +8,8 @@ import signal
 from typing import Any, Dict, List, Optional
 
 from serried.agent import system
-from serried.agent.diagnose import read_tail
-from serried.agent.starters import Start
+from serried.agent.ending.diagnose import read_tail
+from serried.agent.launchers.kinds import Start
 from serried.agent.work import Work
 
 LAST_LINES = 5

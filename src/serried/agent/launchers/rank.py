@@ -14,7 +14,8 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from serried.agent import meeting, system
+from serried.agent import system
+from serried.agent.launchers import meeting
 from serried.agent.loop import Loop
 from serried.agent.memory import OutOfMemory
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from serried.agent.starters import Kind, Scene, Start, mpi, python_of
+from serried.agent.launchers.kinds import Kind, Scene, Start, mpi, python_of
 from serried.contract import sources
 
 NEEDED = (

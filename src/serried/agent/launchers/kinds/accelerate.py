@@ -6,7 +6,7 @@ that they name.
 
 from __future__ import annotations
 
-from serried.agent.starters import Kind, Scene, Start, python_of
+from serried.agent.launchers.kinds import Kind, Scene, Start, python_of
 from serried.contract import sources
 
 WAYS = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--tpu", "--config_file")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from typing import Callable, Dict, List, NamedTuple, Optional
 
-from serried.agent import meeting
+from serried.agent.launchers import meeting
+from serried.agent.launchers.remotes import Remotes
 from serried.agent.loop import Loop
 from serried.agent.ranks import Rank
-from serried.agent.remotes import Remotes
 
 
 class Guest:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.agent import view
+from serried.agent.containers import view
 from serried.agent.work import Work
 from serried.contract import names
 from serried.contract.binds import Bind, for_apptainer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import List
 
-from serried.agent.starters import Kind, Scene, Start
+from serried.agent.launchers.kinds import Kind, Scene, Start
 from serried.agent.work import Work
 from serried.contract import sources
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent import diagnose
-from serried.agent.evidence import Evidence, Exit
+from serried.agent.ending import diagnose
+from serried.agent.ending.evidence import Evidence, Exit
 from serried.contract import SCHEMA, names
 
 KILLED_CODE = 137

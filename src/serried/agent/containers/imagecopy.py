@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from serried.agent import system
-from serried.agent.container import COPY
+from serried.agent.containers.container import COPY
 from serried.agent.launch import agent_command
 from serried.agent.loop import Loop
 from serried.agent.work import Work

@@ -84,7 +84,7 @@ def of(work: Work) -> Optional[Kind]:
     if kind in FORKED:
         return None
     try:
-        found: Kind = importlib.import_module(f"serried.agent.starters.{kind}").KIND
+        found: Kind = importlib.import_module(f"serried.agent.launchers.kinds.{kind}").KIND
     except ImportError:
         raise ValueError(f"this agent knows no launcher `{kind}`") from None
     return found

@@ -12,15 +12,16 @@ import socket
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent import binding, command, identity, program, starters, system
+from serried.agent import binding, command, program, system
 from serried.agent.channel import Message
-from serried.agent.door import Door, Guest, Reactions
-from serried.agent.evidence import AS_ASKED
+from serried.agent.ending.evidence import AS_ASKED
 from serried.agent.launch import agent_command
+from serried.agent.launchers import identity, kinds
+from serried.agent.launchers.door import Door, Guest, Reactions
+from serried.agent.launchers.process import Starter
+from serried.agent.launchers.remotes import Remotes
 from serried.agent.loop import Loop
 from serried.agent.ranks import Exit, Rank, Ranks, has_failed
-from serried.agent.remotes import Remotes
-from serried.agent.starter import Starter
 from serried.agent.work import Work
 
 LAST_SECONDS = 2.0
@@ -40,7 +41,7 @@ class Post(NamedTuple):
 
 
 class Launched(Ranks):
-    def __init__(self, work: Work, node: int, place: Dict[str, Any], kind: starters.Kind, post: Post) -> None:
+    def __init__(self, work: Work, node: int, place: Dict[str, Any], kind: kinds.Kind, post: Post) -> None:
         super().__init__(work, node)
         self._place = place
         self._kind = kind
@@ -75,7 +76,7 @@ class Launched(Ranks):
             return
         if not (self._kind.everywhere or self.node == 0):
             return
-        scene = starters.Scene(
+        scene = kinds.Scene(
             work=self.work,
             node=self.node,
             hosts=hosts,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
-from serried.agent import command, starters, system
+from serried.agent import command, system
+from serried.agent.launchers import kinds
 from serried.agent.work import Work
 from serried.contract import names
 from serried.contract.sources import Source
@@ -50,12 +51,12 @@ def _number(variables: Sequence[str], environ: Mapping[str, str]) -> Optional[in
     return int(said) if said.isdigit() else None
 
 
-def of_starter(work: Work, place: command.Place, start: starters.Start) -> Dict[bytes, bytes]:
+def of_starter(work: Work, place: command.Place, start: kinds.Start) -> Dict[bytes, bytes]:
     """The launcher's environment: a rank's, but for what tells one rank, or one node, from another."""
     inherited = command.visible(work, system.environment_text())
     told = command.environment(work, place, inherited)
     own = {name: value for name, value in told.items() if name not in (*command.IDENTITY, names.NODE)}
-    environment = {**starters.without({**inherited, **own}, start.without), **start.environment}
+    environment = {**kinds.without({**inherited, **own}, start.without), **start.environment}
     return {system.encode(name): system.encode(value) for name, value in environment.items()}
 
 

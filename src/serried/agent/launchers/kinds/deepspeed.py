@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.agent.starters import Kind, Scene, Start, mpi, python_of
+from serried.agent.launchers.kinds import Kind, Scene, Start, mpi, python_of
 from serried.contract import sources
 
 

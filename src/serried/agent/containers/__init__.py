@@ -1,0 +1,1 @@
+"""The container that ranks run in, as its node sees it."""
