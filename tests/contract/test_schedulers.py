@@ -75,9 +75,8 @@ def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench
     bench.await_state(job, names.RUNNING)
     # By another user, where the tests may become one.
     other = {"user": "nobody"} if os.geteuid() == 0 and bench.scheduler.name == "pbs" else {}
-    seen = subprocess.run(
-        EVERYBODY_SEES[bench.scheduler.name].split(), capture_output=True, text=True, check=True, **other
-    )
+    words = EVERYBODY_SEES[bench.scheduler.name].split()
+    seen = subprocess.run(words, capture_output=True, text=True, errors="replace", check=True, **other)
     assert (bench.jobs(job)[None].name in seen.stdout, "canary" in seen.stdout) == (True, False)
 
 
