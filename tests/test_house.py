@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,18 +87,22 @@ def room_of(path: Path) -> str:
     return path.relative_to(HOUSE).parts[0].removesuffix(".py")
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Dotted names that a module imports, at the top or within functions; `from a import b` gives `a.b`."""
+    found: set[str] = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name_of(path)}:{node.lineno}: imports here name the whole way"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(found)
 
 
 def rooms_imported(path: Path) -> set[str]:
@@ -165,7 +169,7 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
             later |= {f"{function}({word.arg}=)" for word in node.keywords if (function, word.arg) in LATER_KEYWORDS}
     assert later == set()
     annotated = any(isinstance(node, (ast.AnnAssign, ast.FunctionDef)) for node in ast.walk(tree))
-    assert not annotated or "__future__.annotations" in set(imports(path))
+    assert not annotated or "__future__.annotations" in imports(path)
 
 
 @each_module
