@@ -90,7 +90,7 @@ horovod: .venv/test slurm ## build Horovod and pass the tests that need it
 	@$(call apt_get,g++ cmake mpicxx,g++ cmake libopenmpi-dev)
 	@$(PIP_INSTALL) cffi cloudpickle packaging psutil pyyaml
 	@tests/wheels/horovod.sh $(BIN)/python $(HOROVOD) build
-	@$(BIN)/python -m pytest tests/endtoend/test_horovod.py
+	@$(BIN)/python -m pytest -m horovod tests/endtoend tests/examples
 
 # Charliecloud is in every Debian, Apptainer in the newest alone, now and then not even there: then its tests say so and skip.
 CONTAINER_PACKAGES := squashfs-tools patchelf squashfuse charliecloud-runtime
