@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -10,7 +11,7 @@ from serried.errors import SerriedError, UsageError
 from serried.submission.deliver import deliver
 from serried.submission.following import holds, split
 from serried.submission.graph import decide_all, order
-from serried.submission.request import Request
+from serried.submission.request import Request, decide
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,9 @@ after = ["prepare"]
 [experiments.typo]
 command = "true"
 after = "prepar"
+[experiments.again]
+command = "true"
+after = "again"
 """
 
 
@@ -91,7 +95,7 @@ UNSAID = None
         ),
         (["typo"], UNSAID, "`typo` comes after `prepar`, and there is no such experiment", "did you mean `prepare`?"),
         (["prepare", "prepare"], UNSAID, "`prepare` is named twice", "submit it again by itself"),
-        (["nope", "train"], UNSAID, "there is no experiment `nope`", "there are `prepare`, `train`, `typo`"),
+        (["nope", "train"], UNSAID, "there is no experiment `nope`", "there are `prepare`, `train`, `typo`, `again`"),
         (
             ["prepare", "train"],
             ["gone"],
@@ -107,6 +111,13 @@ def test_what_cannot_be_is_refused_before_anything_is_submitted(project, names, 
     assert (caught.value.message, caught.value.hint) == (error, hint)
 
 
+def test_the_first_of_those_that_come_after_their_own_like_is_told_how_to_begin(project):
+    (project / "serried.toml").write_text(FILE)
+    with pytest.raises(UsageError, match="`again` comes after `again`, which has not run yet") as caught:
+        decide(Request("again", cluster="local", after=UNSAID), project, os.environ)
+    assert caught.value.hint == "the first one waits for nothing: `--set 'after=[]'`"
+
+
 def test_what_is_named_after_is_for_those_that_would_begin_at_once(project, ask, scheduler):
     (project / "serried.toml").write_text(FILE)
     before = deliver(ask(name="before"))
@@ -118,4 +129,17 @@ def test_what_is_named_after_is_for_those_that_would_begin_at_once(project, ask,
     assert [str(one) for one in first.plan.after] == [f"{before.id}:any"]
     assert first.jobs == ("1",)
     assert [str(one) for one in second.plan.after] == [first.plan.run]
+    assert scheduler.asked
+
+
+def test_what_became_of_a_run_is_known_without_its_directory_and_that_it_is_gone_is_said(project, ask, scheduler):
+    (project / "serried.toml").write_text(FILE)
+    assert scheduler.accepts
+    before = deliver(ask(name="before"))
+    shutil.rmtree(before.where.path)
+
+    decided = decide(Request("prepare", cluster="local", after=["before:any"]), project, os.environ)
+
+    gone = f"the run directory of `{before.id}` (before), `{{after}}`, is gone: {before.where.path}"
+    assert gone in decided.resolved.warnings
     assert scheduler.asked

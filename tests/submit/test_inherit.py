@@ -133,3 +133,29 @@ def test_an_env_file_that_is_missing_or_binary_is_an_error(tmp_path):
 def test_no_variable_of_another_job_is_a_name_that_login_gives():
     assert not any(inherit._matches(name, inherit.FOREIGN) for name in (*inherit.LOGIN, *inherit.ACTIVE))
     assert Path(os.sep) in Path(inherit.SYSTEM_PATH[0]).parents
+
+
+@pytest.mark.parametrize(
+    ("value", "is_taken"),
+    [
+        ("https://hooks.example.org/services/T0/B0?thread=1", True),
+        ("http://[::1]:8065/hooks/x", True),
+        ("https://hooks.example.org", True),
+        ("", False),
+        ("ftp://example.org/x", False),
+        ("hooks.example.org/x", False),
+        ("https://", False),
+        ("https://ada:canary@example.org/x", False),
+        ("https://example.org/a canary", False),
+        ("https://example.org/canary\n", False),
+    ],
+)
+def test_an_address_that_nothing_can_be_posted_to_is_refused_and_not_shown(ask, monkeypatch, value, is_taken):
+    monkeypatch.setenv("HOOK", value)
+    if is_taken:
+        assert ask(overrides={"notify.webhook": "HOOK"}).environment["HOOK"] == value
+        return
+    with pytest.raises(UsageError) as caught:
+        ask(overrides={"notify.webhook": "HOOK"})
+    assert caught.value.message == "`HOOK`, which `notify.webhook` names, holds no address to post to"
+    assert "canary" not in str(caught.value.hint)

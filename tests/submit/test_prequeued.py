@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serried.contract.files import read_json
-from serried.errors import SubmissionRefused, SubmissionUncertain
+from serried.errors import SubmissionRefused, SubmissionUncertain, UsageError
 from serried.submission.deliver import deliver
 
 
@@ -23,6 +23,15 @@ def test_each_further_job_comes_after_the_one_before(prequeued, scheduler):
 
     assert states(record) == [(1, "submitted", "1"), (2, "submitted", "2"), (3, "submitted", "3")]
     assert [argv[2:-1] for argv in scheduler.asked] == [(), ("--after=1",), ("--after=2",)]
+
+
+def test_a_slip_in_the_total_time_does_not_fill_the_queue(ask, scheduler):
+    many = {"resources.time": "1m", "limit.continue": "prequeued", "limit.total_time": "101m"}
+    with pytest.raises(UsageError, match="101 jobs would be queued now, and 100 is the most for one run"):
+        ask(overrides=many)
+    assert ask(overrides={**many, "limit.total_time": "100m"}).plan.limit.restarts == 99
+    assert ask(overrides={**many, "limit.continue": "successor"}).plan.limit.restarts == 100
+    assert scheduler.asked == []
 
 
 def test_the_intent_is_written_before_the_scheduler_is_asked(prequeued, scheduler, root):

@@ -56,8 +56,12 @@ def tell_end(work: Work, end: Dict[str, Any], *, lingers: bool) -> None:
     if end["cause"] == names.STOP_USER or may_begin_again:
         return
     has_completed = end["state"] == names.COMPLETED
-    if has_completed and work.element is not None and not _have_all_completed(work):
-        return
+    if has_completed and work.element is not None:
+        if not _have_all_completed(work):
+            return
+        count = len(work.plan["array"]["indices"])
+        end = {"state": end["state"], "exit_code": end["exit_code"], "message": f"all of its {count} have completed"}
+        work = Work(work.run, work.plan, None, 0)
     told = ("state", "exit_code", "cause", "message", "attempt", "seconds")
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
     pid = tell(work, event, **{name: end.get(name) for name in told})

@@ -60,6 +60,8 @@ def experiment(text: str, plan: Plan) -> Followed:
     """The same for `after = TEXT` in the file: the newest run of that experiment in the project."""
     word, condition = split(text)
     both = f"`serried submit {word} {plan.experiment}` submits both"
+    if word == plan.experiment:
+        both = "the first one waits for nothing: `--set 'after=[]'`"
     found = max(_runs_of(word, plan), key=index.made_at, default=None)
     if found is None:
         raise UsageError(f"`{plan.experiment}` comes after `{word}`, which has not run yet", hint=both)
@@ -88,6 +90,8 @@ def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Foll
         element=selection.element,
     )
     notes = (selection.note,) if selection.note else ()
+    if not record.where.path.is_dir():
+        notes = (*notes, f"the run directory of `{record.id}` ({after.name}), `{{after}}`, is gone: {after.directory}")
     if status.has_ended and status.verdict.stale is None:
         if not holds(condition, status.state):
             raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)

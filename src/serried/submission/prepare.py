@@ -14,7 +14,7 @@ from pathlib import Path
 
 from serried import config, inherit, schedulers, script, shell, snapshot
 from serried.config.env_file import read_env_file
-from serried.contract import settings
+from serried.contract import names, settings
 from serried.contract.links import Commands, token_of
 from serried.contract.links import behind as behind_jobs
 from serried.environments import containers, trial
@@ -29,6 +29,7 @@ from serried.snapshot.editable import site_folders
 from serried.submission import building
 
 NO_REVISION = Revision()
+MOST_PREQUEUED = 100
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def prepare(
     large, an editable install that cannot be redirected; EnvironmentFailed where the environment fails its check.
     """
     project = Path(plan.source.directory)
+    _check_jobs(plan)
     _check_workdir(plan, project)
     _check_settings(plan, each)
     plan = containers.settle(plan, environ)
@@ -174,6 +176,9 @@ def _script(plan: Plan, handover: Submission) -> str:
         ) from error
 
 
+_ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
+"""What urllib can post to: it takes a user before `@` for a part of the host."""
+
 _SETTING = re.compile(r"\{\{SETTING\}\}|\{(SETTING)\}".replace("SETTING", settings.PLACEHOLDER))
 
 
@@ -195,6 +200,15 @@ def _unreachable_library(plan: Plan) -> tuple[str, ...]:
     return (f"ranks cannot import `serried.train` from `{plan.site.root}`: PYTHONPATH cannot name a path with a `:`",)
 
 
+def _check_jobs(plan: Plan) -> None:
+    """All jobs of a prequeued run are in the queue at once: a slip in its total time would fill that for everybody."""
+    if plan.has_links and plan.limit.form == names.PREQUEUED and plan.limit.restarts >= MOST_PREQUEUED:
+        raise UsageError(
+            f"{plan.limit.restarts + 1:,} jobs would be queued now, and {MOST_PREQUEUED} is the most for one run",
+            hint="a longer `--time` makes fewer links; or ask for fewer, and `serried rerun` goes on from the last",
+        )
+
+
 def _check_workdir(plan: Plan, project: Path) -> None:
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` is not there")
@@ -207,7 +221,14 @@ def _check_workdir(plan: Plan, project: Path) -> None:
 
 def _environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     path = plan.environment.env_file_path
-    return inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+    made = inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+    webhook = plan.notify.webhook if plan.notify else None
+    if webhook and not _ADDRESS.fullmatch(made.get(webhook, "")):
+        raise UsageError(
+            f"`{webhook}`, which `notify.webhook` names, holds no address to post to",
+            hint="`https://` with a host, and no user, space or letter beyond ASCII: the value itself is not shown",
+        )
+    return made
 
 
 def _survey(plan: Plan, resolved: config.Resolved, project: Path) -> Survey | None:
