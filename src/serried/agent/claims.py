@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
-from serried.agent import chain, continuing, requests, saved
-from serried.agent.ending import afterwards
+from serried.agent import attempts, chain, continuing, requests, saved
+from serried.agent.ending import afterwards, conclusion
 from serried.agent.work import Work
 from serried.contract import SCHEMA, files, links, names
 
@@ -42,20 +42,6 @@ def begin(work: Work, token: str, job: str, *, is_over: bool = False) -> Work:
     return begun
 
 
-def latest(work: Work, token: str, job: str) -> Optional[Work]:
-    """The last attempt that `job` began under `token`."""
-    for number in sorted(_numbers(work.place.attempts), reverse=True):
-        owner = files.read_json(work.place.attempt(number).claim) or {}
-        if (owner.get("job"), owner.get("token")) == (job, token):
-            return Work(work.run, work.plan, work.element, number)
-    return None
-
-
-def is_superseded(work: Work) -> bool:
-    """Whether a later attempt has begun: the scheduler believes that this one is over."""
-    return any(number > work.number for number in _numbers(work.place.attempts))
-
-
 def _check_unfinished(work: Work, job: str) -> None:
     """An end is final, unless the scheduler ended this very job and has now started it again."""
     end = files.read_json(work.place.exit)
@@ -69,7 +55,7 @@ def _check_unfinished(work: Work, job: str) -> None:
 
 def _check_unstopped(work: Work, job: str) -> None:
     """Somebody may have asked the last attempt to stop when no agent was left to hear it."""
-    number = max(_numbers(work.place.attempts), default=0)
+    number = max(attempts.numbers(work.place.attempts), default=0)
     last = work.place.attempt(number)
     stop = requests.by_user(last.control) if number else None
     if stop is None:
@@ -82,25 +68,23 @@ def _check_unstopped(work: Work, job: str) -> None:
 
 def _check_allowed(work: Work, job: str) -> None:
     """A scheduler begins a job again as often as it preempts it; a run has only so many attempts."""
-    last = _last(work)
-    if last is None or continuing.claim_of(last)["job"] != job:
+    last = attempts.last(work)
+    if last is None or attempts.claim_of(last)["job"] != job:
         return
-    from serried.agent.ending import finish
-
-    end = files.read_json(work.place.attempt(last.number).exit) or finish.assess(last)
+    end = files.read_json(work.place.attempt(last.number).exit) or conclusion.assess(last)
     if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
         return
     progressed = bool(end.get("progress"))
     obstacle = continuing.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
     if obstacle is None:
         return
-    result = finish.publish(last, afterwards.go_on(afterwards.finalise(end, names.STOP_PREEMPT), obstacle))
+    result = conclusion.publish(last, afterwards.go_on(afterwards.finalise(end, names.STOP_PREEMPT), obstacle))
     raise Refused(f"it has ended already: {result['message']}")
 
 
 def _check_others(work: Work, token: str, *, is_over: bool) -> None:
     """A run that comes after others looks before its first attempt how they ended."""
-    if work.plan.get("after") and _last(work) is None:
+    if work.plan.get("after") and attempts.last(work) is None:
         from serried.agent import turn
 
         refusal = turn.has_moved(work, token) if is_over else turn.refusal(work, token)
@@ -122,47 +106,29 @@ def _check_turn(work: Work, token: str) -> None:
 
     Where it may not, and nobody could write the end before, it is written now.
     """
-    before = _last(work)
-    claim = continuing.claim_of(before) if before else {}
+    before = attempts.last(work)
+    claim = attempts.claim_of(before) if before else {}
     if claim.get("token") == token or (before is None and _is_first(work, token)):
         return
     if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
         raise Refused("the job that it comes after never began")
-    from serried.agent.ending import finish
-
     end = files.read_json(work.place.attempt(before.number).exit)
     word = chain.how_it_stands(work, links.job_of(str(claim["job"]), work.element), chain.AWAY_SECONDS)
-    told = afterwards.by_the_scheduler(end or finish.assess(before), word, is_untold=end is None)
-    result = finish.publish(before, finish.reconsider(before, told, "", next_is_here=True), token)
+    told = afterwards.by_the_scheduler(end or conclusion.assess(before), word, is_untold=end is None)
+    result = conclusion.publish(before, conclusion.reconsider(before, told, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:
         raise Refused(f"it has ended already: {result['message']}")
 
 
-def _last(work: Work) -> Optional[Work]:
-    """The last attempt that lived to say whose it is; one that did not has never begun."""
-    for number in sorted(_numbers(work.place.attempts), reverse=True):
-        found = Work(work.run, work.plan, work.element, number)
-        if {"token", "job"} <= continuing.claim_of(found).keys():
-            return found
-    return None
-
-
-def _make_next(attempts: Path, mode: int) -> int:
-    number = max(_numbers(attempts), default=0) + 1
+def _make_next(folder: Path, mode: int) -> int:
+    number = max(attempts.numbers(folder), default=0) + 1
     while True:
         try:
-            (attempts / str(number)).mkdir(mode=mode)
+            (folder / str(number)).mkdir(mode=mode)
         except FileExistsError:
             number += 1
         else:
             return number
-
-
-def _numbers(attempts: Path) -> List[int]:
-    try:
-        return [int(name) for name in os.listdir(attempts) if name.isdigit()]  # noqa: PTH208 - names are enough
-    except OSError:
-        return []
 
 
 def _describe(work: Work, token: str, job: str, position: Optional[Dict[str, Any]]) -> None:

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Optional
 
-from serried.agent import chain
+from serried.agent import attempts, chain
 from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, Obstacle
-from serried.agent.saved import Position
 from serried.agent.work import Work
 from serried.contract import files, names
-
-
-def claim_of(work: Work) -> Dict[str, Any]:
-    """attempt.json."""
-    return files.read_json(work.place.attempt(work.number).claim) or {}
-
-
-def where_it_began(claim: Dict[str, Any]) -> Position:
-    """What `attempt.json` says of the checkpoints that the attempt found."""
-    found = claim.get("position") or {}
-    return Position(found.get("step"), int(found.get("newest", 0)))
 
 
 def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_here: bool = False) -> Optional[Obstacle]:
@@ -30,12 +18,12 @@ def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_her
     if work.number > work.restarts:
         return NO_ATTEMPT_LEFT
     if not progressed and (reason == names.STOP_LIMIT or _stood_still(work, work.number - 1)):
-        began = where_it_began(claim_of(work))
+        began = attempts.where_it_began(attempts.claim_of(work))
         where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
         return Obstacle(f"no checkpoint is further than {where}", "no-progress")
     if work.form == names.REQUEUE or next_is_here:
         return None
-    absent = chain.missing(work, str(claim_of(work).get("token", "")))
+    absent = chain.missing(work, str(attempts.claim_of(work).get("token", "")))
     return Obstacle(absent) if absent else None
 
 

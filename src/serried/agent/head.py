@@ -12,9 +12,10 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional
 
-from serried.agent import claims, deadline, handover, hooks, horovod, rendezvous, system
+from serried.agent import attempts, deadline, handover, hooks, horovod, rendezvous, system
 from serried.agent.channel import Message
 from serried.agent.deadline import Deadline
+from serried.agent.ending import conclusion
 from serried.agent.ending.evidence import AS_ASKED
 from serried.agent.ending.verdict import LAUNCHER_ENDED
 from serried.agent.launch import Launcher, agent_command, agent_environment, sweep_nodes
@@ -226,15 +227,13 @@ class Head:
 
     def _check_superseded(self) -> None:
         """A scheduler that lost sight of this node has begun anew elsewhere, and two must not write the same files."""
-        if not self._is_superseded and claims.is_superseded(self.work):
+        if not self._is_superseded and attempts.is_superseded(self.work):
             self._is_superseded = True
             self.note("superseded")
             self._stop("lost", "a later attempt has begun", 0.0)
 
     def _conclude(self) -> None:
-        from serried.agent.ending import finish
-
-        finish.conclude(self.work)
+        conclusion.conclude(self.work)
 
     # The launcher, and the end.
 

@@ -8,7 +8,7 @@ import time
 from typing import List
 
 from serried.agent import claims
-from serried.agent.ending import finish
+from serried.agent.ending import conclusion
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names
@@ -30,7 +30,7 @@ def main(arguments: List[str]) -> int:
             ("ended", {}),
         ):
             journal.append({"t": round(time.time(), 3), "event": event, **facts})
-        finish.conclude(work, lingers=True)
+        conclusion.conclude(work, lingers=True)
     except claims.Refused as refusal:
         print(f"serried: nothing to do: {refusal}", file=sys.stderr)
         return 0

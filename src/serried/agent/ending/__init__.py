@@ -1,1 +1,1 @@
-"""How an attempt ended: `finish` gathers the evidence, `verdict` judges, `afterwards` adds what is known only later."""
+"""How an attempt ended: `conclusion` gathers evidence, `verdict` judges, `afterwards` adds what is known only later."""

@@ -1,7 +1,4 @@
-"""After the head: gather the evidence, write exit.json, sweep this node, tell job.sh what to do.
-
-Doing it twice changes nothing.
-"""
+"""The role `finish`, after the head: what still ends is waited for, this node swept, and job.sh told what to do."""
 
 from __future__ import annotations
 
@@ -9,14 +6,13 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
-from serried.agent import chain, claims, continuing, handover, hooks, requests, saved, sweep
-from serried.agent.ending import afterwards, diagnose, verdict
-from serried.agent.ending.evidence import Event, Evidence, Exit, first_failure
+from serried.agent import attempts, claims, sweep
+from serried.agent.ending import afterwards, conclusion
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import files, links, names
+from serried.contract import files, names
 
 STRAGGLER_SECONDS = 10.0
 """How much longer than their grace we wait for node agents whose head was killed."""
@@ -30,11 +26,11 @@ def main(arguments: List[str]) -> int:
     try:
         work = Work.load(run_directory(), options.element, 0)
         make_umask(work)
-        begun = claims.latest(work, options.token, options.job) or claims.begin(
+        begun = attempts.latest(work, options.token, options.job) or claims.begin(
             work, options.token, options.job, is_over=True
         )
         result = files.read_json(begun.place.attempt(begun.number).exit) or _end(begun)
-        result = publish(begun, reconsider(begun, result, options.final))
+        result = conclusion.publish(begun, conclusion.reconsider(begun, result, options.final))
     except claims.Refused:
         print("done")
         return 0
@@ -53,90 +49,8 @@ def _end(work: Work) -> Dict[str, Any]:
         _await_stragglers(work)
     sweep.clear(work.mark)
     sweep.end_groups(_unended(work))
-    result = assess(work)
+    result = conclusion.assess(work)
     files.write_json(attempt.exit, result, work.file_mode)
-    return result
-
-
-def conclude(work: Work, *, lingers: bool = False) -> None:
-    """The head's own way, when job.sh is no more: write what is known now."""
-    publish(work, reconsider(work, assess(work), ""), lingers=lingers)
-
-
-def assess(work: Work) -> Dict[str, Any]:
-    """exit.json from all that is known."""
-    evidence = gather(work)
-    failure = first_failure(evidence)
-    tail = _tail(work, evidence, failure) if failure else []
-    return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
-
-
-def gather(work: Work) -> Evidence:
-    attempt = work.place.attempt(work.number)
-    claim = files.read_json(attempt.claim) or {}
-    head = files.read_journal(attempt.events)
-    told = {event["node"] for event in head if event["event"] == "node-ended"}
-    reason = next((event["reason"] for event in head if event["event"] == "stopping"), None)
-    progressed = saved.position(work.place.checkpoints).is_beyond(continuing.where_it_began(claim))
-    nodes: Dict[int, Sequence[Event]] = {
-        node: files.read_journal(attempt.node_events(node)) for node in range(work.nodes) if node not in told
-    }
-    return Evidence(
-        run=str(work.plan["run"]),
-        element=work.element,
-        attempt=work.number,
-        job=str(claim.get("job", "")),
-        host=str(claim.get("host", "")),
-        world_size=work.nodes * work.ranks,
-        started=float(claim.get("started", time.time())),
-        ended=time.time(),
-        head=head,
-        nodes=nodes,
-        saved=saved.since(work.place.checkpoints, attempt.claim),
-        progressed=progressed,
-        obstacle=continuing.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
-    )
-
-
-def _tail(work: Work, evidence: Evidence, failure: Exit) -> List[str]:
-    for event in evidence.head:
-        if event["event"] == "rank-failed" and event["exit"]["rank"] == failure["rank"] and event["tail"]:
-            return list(event["tail"])
-    return diagnose.read_tail(work.place.attempt(work.number).log_of(failure["rank"], work.ranks))
-
-
-def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
-    """exit.json in the light of what job.sh (`final`) and the scheduler know, and of whether the run goes on."""
-    stop = requests.by_user(work.place.attempt(work.number).control)
-    if stop and result["state"] == names.REQUEUED:
-        return afterwards.stopped(result, stop.by)
-    was_ended = names.STOP_CANCEL in (final, result["cause"])
-    if was_ended and work.form != names.REQUEUE and not next_is_here:
-        word = chain.how_it_stands(work, links.job_of(result["job"], work.element))
-        final = names.STOP_PREEMPT if word == "PREEMPTED" else final
-    result = afterwards.finalise(result, final)
-    may_go_on = work.restarts and not stop and afterwards.may_go_on(result, work.form)
-    if not may_go_on or claims.is_superseded(work):
-        return result
-    progressed = bool(result.get("progress"))
-    hindrance = continuing.obstacle(work, result["cause"], progressed=progressed, next_is_here=next_is_here)
-    return afterwards.go_on(result, hindrance)
-
-
-def publish(work: Work, result: Dict[str, Any], heir: str = "", *, lingers: bool = True) -> Dict[str, Any]:
-    """Write it; return it. The last attempt's end is the run's or the element's, unless it goes on.
-
-    `heir` is the token of the job that does this, where it is not the attempt's own. Who has time `lingers` until
-    people are told.
-    """
-    attempt = work.place.attempt(work.number)
-    files.write_json(attempt.exit, result, work.file_mode)
-    if result["state"] != names.REQUEUED and not claims.is_superseded(work):
-        files.write_json(work.place.exit, {**result, "attempts": work.number}, work.file_mode)
-        handover.forget(work)
-        if work.form != names.REQUEUE:
-            chain.withdraw(work, heir or str(continuing.claim_of(work).get("token", "")))
-        hooks.tell_end(work, result, lingers=lingers)
     return result
 
 

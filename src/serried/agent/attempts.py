@@ -1,0 +1,52 @@
+"""The attempts that a run, or an element, has had so far: which there are, whose they were, and where each began."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from serried.agent.saved import Position
+from serried.agent.work import Work
+from serried.contract import files
+
+
+def numbers(attempts: Path) -> List[int]:
+    try:
+        return [int(name) for name in os.listdir(attempts) if name.isdigit()]  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+
+
+def latest(work: Work, token: str, job: str) -> Optional[Work]:
+    """The last attempt that `job` began under `token`."""
+    for number in sorted(numbers(work.place.attempts), reverse=True):
+        owner = files.read_json(work.place.attempt(number).claim) or {}
+        if (owner.get("job"), owner.get("token")) == (job, token):
+            return Work(work.run, work.plan, work.element, number)
+    return None
+
+
+def last(work: Work) -> Optional[Work]:
+    """The last attempt that lived to say whose it is; one that did not has never begun."""
+    for number in sorted(numbers(work.place.attempts), reverse=True):
+        found = Work(work.run, work.plan, work.element, number)
+        if {"token", "job"} <= claim_of(found).keys():
+            return found
+    return None
+
+
+def is_superseded(work: Work) -> bool:
+    """Whether a later attempt has begun: the scheduler believes that this one is over."""
+    return any(number > work.number for number in numbers(work.place.attempts))
+
+
+def claim_of(work: Work) -> Dict[str, Any]:
+    """attempt.json."""
+    return files.read_json(work.place.attempt(work.number).claim) or {}
+
+
+def where_it_began(claim: Dict[str, Any]) -> Position:
+    """What `attempt.json` says of the checkpoints that the attempt found."""
+    found = claim.get("position") or {}
+    return Position(found.get("step"), int(found.get("newest", 0)))
