@@ -85,6 +85,23 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
     assert not handover.path.exists()
 
 
+@pytest.mark.parametrize("of_job", [{"PBS_ARRAY_INDEX": "4", "PBS_ARRAY_ID": "1[].head"}, {}])  # one is no array to PBS
+def test_each_node_knows_its_element_as_pbs_calls_it(of_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in of_job.items():
+        monkeypatch.setenv(name, value)
+    handover = Handover(str(tmp_path / "private"), Work(RunDirectory(tmp_path), a_plan(root=tmp_path).to_json(), 4, 1))
+    handover.write({})
+    program = "import os, sys; from serried.agent import handover; handover.take(sys.argv[1]); print(dict(os.environ))"
+    source = str(Path(__file__).parents[2] / "src")
+    own = {"PATH": os.defpath, "PBS_JOBID": "1[4].head", "PYTHONPATH": source}
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(handover.path)], env=own, stdout=subprocess.PIPE, check=True, text=True
+    )
+    found = ast.literal_eval(told.stdout)
+    expected = {"PBS_ARRAY_ID": None, "PBS_ARRAY_INDEX": "4", "PBS_JOBID": "1[4].head"} | of_job
+    assert {name: found.get(name) for name in expected} == expected
+
+
 OURS = {"TMPDIR": "/var/tmp/pbs.1", "CUDA_VISIBLE_DEVICES": "GPU-2"}
 THEIRS = {"TMPDIR": "/home/ada/tmp", "CUDA_VISIBLE_DEVICES": "0,1"}
 

@@ -15,6 +15,8 @@ from serried.contract import files
 
 OF_THE_TASK = ("PBS_",)
 """What a scheduler sets for each process that it starts, and is not the head's to give."""
+OF_THE_JOB = ("PBS_JOBID", "PBS_ARRAY_ID", "PBS_ARRAY_INDEX")
+"""But these, which PBS tells its job's script, and of an array not the processes on its nodes."""
 IF_TOLD = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """The same, where it does so at all: the GPUs of the first node are not those of the next."""
 
@@ -25,11 +27,12 @@ class Handover:
     def __init__(self, beginning: str, work: Work) -> None:
         element = "" if work.element is None else f"-{work.element}"
         self.path: Optional[Path] = Path(f"{beginning}{element}-{work.number}") if beginning else None
+        self._element = {} if work.element is None else {"PBS_ARRAY_INDEX": str(work.element)}
 
     def write(self, changes: Dict[str, str]) -> None:
         """Raises OSError."""
         if self.path:
-            files.write_environment(self.path, {**os.environ, **changes})
+            files.write_environment(self.path, {**os.environ, **self._element, **changes})
 
     def remove(self) -> None:
         """It holds the attempt's key: once all nodes are here nobody needs it."""
@@ -57,5 +60,5 @@ def take(path: str) -> None:
     given = files.read_environment(Path(path))
     own = {name: value for name, value in os.environ.items() if name.startswith(OF_THE_TASK) or name in IF_TOLD}
     os.environ.clear()
-    os.environ.update({name: value for name, value in given.items() if not name.startswith(OF_THE_TASK)})
+    os.environ.update({k: v for k, v in given.items() if k in OF_THE_JOB or not k.startswith(OF_THE_TASK)})
     os.environ.update(own)

@@ -209,7 +209,13 @@ def _array(made: Header, value: str) -> tuple[str, str]:
     if match is None:
         return LEFT, f"`{value}` is no list of indices"
     made.array, made.parallel = match[1], int(match[2]) if match[2] else None
-    return LEFT, "taken, as `--array` at submit; a program that reads PBS_ARRAY_INDEX itself reads SERRIED_ELEMENT here"
+    return TAKEN, "`--array` at submit: no file can say it"
+
+
+def _array_of_torque(made: Header, value: str) -> tuple[str, str]:
+    fate, why = _array(made, value)
+    told = "taken, as `--array` at submit; a program that reads PBS_ARRAYID itself reads SERRIED_ELEMENT here"
+    return LEFT, told if fate == TAKEN else why
 
 
 def _variables(made: Header, value: str) -> tuple[str, str]:
@@ -232,7 +238,7 @@ _READERS: dict[str, Callable[[Header, str], tuple[str, str]]] = {
     "M": _mail_user,
     "m": _mail_type,
     "J": _array,
-    "t": _array,
+    "t": _array_of_torque,
     "v": _variables,
     "d": _folder,
     "w": _folder,
