@@ -297,8 +297,8 @@ def test_without_proc_a_job_is_known_by_ps(monkeypatch):
 
 def here(machine, plan, **options):
     started = []
-    status = run_here(plan, f"{plan.run}-1", os.environ, on_start=started.append, **options)
-    return status, machine.one(started[0])
+    ended = run_here(plan, f"{plan.run}-1", os.environ, on_start=started.append, **options)
+    return ended.status, machine.one(started[0])
 
 
 def test_a_run_here_returns_the_exit_status_and_is_a_job_as_any(machine):
@@ -354,8 +354,8 @@ def test_a_run_here_does_not_wait_for_a_full_machine(machine):
 def test_a_run_here_can_be_cancelled_from_elsewhere(machine):
     started = []
     plan = machine.plan("sleep 600")
-    status = run_here(plan, "k3f9q2-1", os.environ, on_start=started.append, tick=lambda: machine.local.cancel(started))
-    assert (status, machine.one(started[0]).state) == (143, names.CANCELLED)
+    ended = run_here(plan, "k3f9q2-1", os.environ, on_start=started.append, tick=lambda: machine.local.cancel(started))
+    assert (ended, machine.one(started[0]).state) == ((143, False), names.CANCELLED)
 
 
 def test_an_interrupt_is_passed_on_as_TERM_and_the_handlers_come_back(machine):  # noqa: N802 - the signal's name

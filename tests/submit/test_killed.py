@@ -47,6 +47,10 @@ class Cluster:
             out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
+    def recover(self) -> None:
+        self.set("FAKE_SLURM_MODE", "")
+        self.set("SERRIED_SCHEDULER_TIMEOUT", "60")
+
     def calls(self, command: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             lines = (self.state / "calls").read_text().splitlines()
@@ -103,7 +107,7 @@ def test_killed_before_it_asked_nothing_was_submitted(cluster, wait_until):
     process = cluster.start()
     wait_until(lambda: cluster.calls("sbatch"))
     kill(process)
-    cluster.set("FAKE_SLURM_MODE", "")
+    cluster.recover()
     (record,) = records()
     assert record.submissions[0].state == "submitting"
     assert found_out(record) == ("failed", None)
@@ -115,7 +119,7 @@ def test_killed_while_sbatch_hangs_after_it_was_accepted_the_job_is_found(cluste
     process = cluster.start()
     wait_until(lambda: cluster.jobs)
     kill(process)
-    cluster.set("FAKE_SLURM_MODE", "")
+    cluster.recover()
     (record,) = records()
     assert found_out(record) == ("submitted", "1")
     assert (cluster.jobs, cluster.calls("sbatch")) == (["1"], 1)
@@ -135,14 +139,14 @@ def test_killed_at_any_moment_there_is_one_job_or_none_and_it_is_known(cluster, 
 
 @pytest.mark.parametrize("mode", ["accept-then-die", "accept-then-time-out", "accept-then-hang"])
 def test_an_sbatch_that_accepts_and_does_not_say_so_is_uncertain_and_then_found(cluster, mode):
-    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "2")
     code, out, err = cluster.submit(mode)
     (record,) = records()
     assert (code, out) == (3, "")
     assert "the next `serried ps` finds out" in err
     assert record.submissions[0].state == "uncertain"
 
-    cluster.set("FAKE_SLURM_MODE", "")
+    cluster.recover()
     assert found_out(record) == ("submitted", "1")
     assert cluster.calls("sbatch") == 1
 
@@ -153,9 +157,9 @@ def test_an_sbatch_that_is_killed_after_it_printed_the_id_has_submitted(cluster)
 
 
 def test_a_job_accepted_after_two_looks_found_nothing_ends_itself(cluster):
-    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "2")
     cluster.submit("hang")
-    cluster.set("FAKE_SLURM_MODE", "")
+    cluster.recover()
     (record,) = records()
     assert found_out(record) == ("failed", None)
     (submission,) = record.submissions
@@ -197,16 +201,16 @@ def test_ctrl_c_while_sbatch_runs_keeps_the_record(cluster, wait_until):
     wait_until(lambda: cluster.jobs)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
-    cluster.set("FAKE_SLURM_MODE", "")
+    cluster.recover()
     assert process.returncode == 3
     assert "do not submit it again" in err
     assert found_out(records()[0]) == ("submitted", "1")
 
 
 def test_ps_finds_out_by_itself(cluster):
-    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "2")
     cluster.submit("accept-then-hang")
-    cluster.set("FAKE_SLURM_MODE", "")
+    cluster.recover()
     argv = [sys.executable, "-m", "serried", "ps", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     (run,) = json.loads(done.stdout)["runs"]
@@ -214,7 +218,7 @@ def test_ps_finds_out_by_itself(cluster):
 
 
 def test_forget_gives_up_what_stays_uncertain(cluster):
-    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "1")
+    cluster.set("SERRIED_SCHEDULER_TIMEOUT", "2")
     cluster.submit("hang")
     cluster.set("FAKE_SLURM_MODE", "unreachable")
     (record,) = records()

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from serried.contract.files import read_json
 from serried.contract.names import CANCELLED, REQUEUE
@@ -19,6 +19,9 @@ from serried.submission import directory
 from serried.submission.deliver import establish
 from serried.submission.live import LiveOutput
 from serried.submission.prepare import Prepared
+
+if TYPE_CHECKING:
+    from serried.schedulers.local import here
 
 INTERRUPTED = 130
 
@@ -72,7 +75,7 @@ def run_here(
         started.append(job)
 
     try:
-        status = here.run_here(
+        ended = here.run_here(
             plan,
             prepared.token,
             prepared.environment,
@@ -87,14 +90,14 @@ def run_here(
         raise
     live.finish()
     end = read_json(record.where.exit)
-    return Outcome(record, _status(record, status, end), end)
+    return Outcome(record, _status(record, ended, end), end)
 
 
-def _status(record: Record, job_status: int, end: dict[str, Any] | None) -> int:
+def _status(record: Record, ended: here.Ended, end: dict[str, Any] | None) -> int:
     if end is None:  # job.sh was killed: by a second Ctrl-C, or by something else
-        return INTERRUPTED if stand(record).state == CANCELLED else job_status
+        return INTERRUPTED if ended.was_interrupted or stand(record).state == CANCELLED else ended.status
     # Another terminal's `serried stop` has the cause `user`.
     if end.get("state") == CANCELLED and end.get("cause") == "cancel":
         return INTERRUPTED
     code = end.get("exit_code")
-    return code if isinstance(code, int) else job_status
+    return code if isinstance(code, int) else ended.status

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from serried.contract import names
 from serried.contract.environment import scrub
@@ -28,6 +29,13 @@ INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The first ends the job in its own time (TERM, the kill wait, KILL), the second at once."""
 
 
+class Ended(NamedTuple):
+    status: int
+    """job.sh's exit status; of an array, the first that is not 0."""
+    was_interrupted: bool
+    """By one of INTERRUPTING, perhaps too late."""
+
+
 def run_here(
     plan: Plan,
     token: str,
@@ -37,8 +45,8 @@ def run_here(
     inside: Inside | None = None,
     on_start: Callable[[str], None] | None = None,
     tick: Callable[[], None] = lambda: None,
-) -> int:
-    """Run the plan's job.sh now, here; return its exit status (of an array: the first that is not 0).
+) -> Ended:
+    """Run the plan's job.sh now, here; return how it ended.
 
     `on_start` hears the job's id before job.sh runs; `tick` is called some ten times a second until the end.
     Idle GPUs are preferred: those that no job has taken, then those with the most memory free; `gpu_ids` says
@@ -65,7 +73,7 @@ def run_here(
     with _interrupting(supervisor):
         supervisor.run(lambda seconds: _pause(seconds, tick), seize=slots)
         tick()
-    return _status(supervisor)
+    return Ended(_status(supervisor), bool(supervisor.interruptions))
 
 
 def _within(request: Request, inside: Inside, plan: Plan) -> Request:
