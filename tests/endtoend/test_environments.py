@@ -67,6 +67,7 @@ setup = '''
 ulimit -S -n 321
 module load second
 export FROM_SETUP="a 'b' $(echo c)"
+sleep 600 & # who watches the ranks is not one of them
 '''
 check = "import os; assert os.environ['SECOND']"
 """

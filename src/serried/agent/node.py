@@ -240,7 +240,7 @@ class Node:
             if self._is_stopping:
                 self._finish([])
             return
-        left = self._leftovers()
+        left = [it for it in self._leftovers() if not it.is_of_setup]
         can_wait = not self._is_stopping and not any(has_failed(exit_) for exit_ in self._ranks.exits)
         if left and can_wait and self._may_linger():
             return

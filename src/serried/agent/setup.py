@@ -24,4 +24,4 @@ def enter(work: Work, arguments: Sequence[str], role: str = "node") -> str:
     said = os.environ.pop(names.SETUP, None)
     if said is None:
         os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *agent_command(role, *arguments)])  # noqa: S606
-    return "" if said == DONE else f"`setup` failed: {said[:LONGEST]}"
+    return "" if said == DONE else f"`setup` failed: {said[:LONGEST].rstrip(': ')}"

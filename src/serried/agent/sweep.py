@@ -20,6 +20,11 @@ class Leftover(NamedTuple):
     command: str
     """Its command line, shortened."""
 
+    @property
+    def is_of_setup(self) -> bool:
+        """Whether lines of `setup` started it: that may run as long as the ranks do, and is ended after them."""
+        return f"{names.SETUP}={names.IN_SETUP}".encode() in _read(f"{PROC}/{self.pid}/environ").split(b"\0")
+
 
 def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> List[Leftover]:
     """This user's processes that carry `mark`, on one node only if `node` says so, and `adopted_by`'s children."""

@@ -12,7 +12,8 @@ HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
 MARK = "SERRIED_MARK"  # run/element/attempt: how leftovers are known in /proc
 RESUME = "SERRIED_RESUME"  # what `{resume}` is in this attempt
-SETUP = "SERRIED_SETUP"  # how setup.sh ended, for the agent that goes on after it
+SETUP = "SERRIED_SETUP"  # how setup.sh ended, for the agent that goes on after it; IN_SETUP for what runs in it
+IN_SETUP = "running"
 NODE = "SERRIED_NODE"  # the node's index: several nodes of a lab share one /proc
 
 # What else the local scheduler gives to job.sh.

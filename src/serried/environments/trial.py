@@ -20,6 +20,22 @@ unable() {
   exit 70
 }
 """
+SETUP = """\
+{find}serried_said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+serried_left() {{
+  cat "$serried_said" >&2
+  rm -f "$serried_said"
+  kill $(jobs -p) 2>/dev/null || true
+}}
+trap 'serried_left; echo "a line of setup ended it" >&2; exit 70' EXIT
+set -e
+{{ :
+{lines}
+}} >"$serried_said" 2>&1
+set +e
+trap 'status=$?; serried_left; exit $status' EXIT
+({words})"""
+"""What it prints is not what is asked for, and what it starts in the background must neither be waited for nor stay."""
 SECONDS = 600
 """`import torch` may take minutes where a file system is slow, and not more."""
 LAST_LINES = 12
@@ -28,8 +44,10 @@ LAST_LINES = 12
 def in_environment(environment: Environment, words: str) -> list[str]:
     """The argv that runs `words` of bash where `environment` is active; `setup` included, as on a node."""
     lines = activation.lines(environment)
-    setup = environment.setup and f"{activation.finder(environment.setup)}set -e\n{environment.setup}\nset +e\n"
-    return ["/bin/bash", "-c", f'{PREAMBLE}{lines}rm -f "$said"\n{setup}{words}']
+    setup = environment.setup
+    if setup:
+        words = SETUP.format(find=activation.finder(setup), lines=setup, words=words)
+    return ["/bin/bash", "-c", f'{PREAMBLE}{lines}rm -f "$said"\n{words}']
 
 
 ABOUT = """
@@ -77,10 +95,12 @@ def _try(
     done = shell.run(argv, env=variables, cwd=workdir, timeout=SECONDS)
     if done.status == 0:
         return done.stdout
-    what = f"the check `{code.replace(chr(10), '; ')}`" if code == environment.check else "Python"
+    place = where(environment) if container is None else "the container"
     said = (done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]
     raise EnvironmentFailed(
-        f"{what} failed in {where(environment) if container is None else 'the container'}, status {done.status}",
+        f"the check `{code.replace(chr(10), '; ')}` failed in {place}, status {done.status}"
+        if code and code == environment.check
+        else f"{place} cannot be used here, status {done.status}",
         details="\n".join(said),
         hint="nothing was submitted; `--set environment.check=false` leaves the check out",
     )

@@ -24,6 +24,7 @@ SETUP = Template("""\
 
 serried_agent=("$$@")
 serried_said=$$(mktemp 2>/dev/null || mktemp -p /tmp)
+export SERRIED_SETUP=running # what it leaves in the background is known by that
 exec 3>&2
 serried_go_on() {
   export SERRIED_SETUP=$$1
@@ -39,7 +40,7 @@ trap serried_failed EXIT
 trap 'serried_line="\\`$$BASH_COMMAND\\`"' ERR
 ${find}set -eE
 # shellcheck disable=all # from here on it is the user's
-{
+{ : # may be all there is
 $lines
 } 2>"$$serried_said"
 set +eE

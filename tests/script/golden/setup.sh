@@ -3,6 +3,7 @@
 
 serried_agent=("$@")
 serried_said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+export SERRIED_SETUP=running # what it leaves in the background is known by that
 exec 3>&2
 serried_go_on() {
   export SERRIED_SETUP=$1
@@ -24,7 +25,7 @@ for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/
 done
 set -eE
 # shellcheck disable=all # from here on it is the user's
-{
+{ : # may be all there is
 module load tiny
 ulimit -l unlimited
 } 2>"$serried_said"
