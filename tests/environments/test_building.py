@@ -113,6 +113,19 @@ def test_a_name_changes_with_whatever_goes_into_the_environment(project):
     assert made(project).name == names[-1]
 
 
+def test_a_conda_environments_name_changes_with_the_lists_for_pip_that_it_names(project):
+    conda = project / "environment.yml"
+    conda.write_text("dependencies:\n  - pip\n  - pip:\n    - '-r requirements.txt'\n    - -e ./ours\n")
+    (project / "ours").mkdir()
+    (project / "ours" / "pyproject.toml").write_text("")
+
+    found = sources.find(Build("conda"), project)
+
+    assert [Path(name).relative_to(project) for name, _ in found.contents] == [
+        Path(name) for name in ("environment.yml", "ours/pyproject.toml", "requirements.txt")
+    ]
+
+
 def test_of_several_files_the_one_that_says_most_is_taken(project):
     build = Build("venv")
     (project / "pyproject.toml").write_text("")
@@ -287,6 +300,25 @@ def test_a_builder_that_was_replaced_publishes_nothing_and_leaves_its_successors
     kept.publish(new, {})
     kept.tidy(new)
     assert kept.finished() == new.prefix
+
+
+def test_a_build_ends_with_who_started_it(project, tmp_path):
+    log = tmp_path / "log"
+    script = tmp_path / "script"
+    script.write_text("sh -c 'echo $$; exec sleep 60'; echo went on\n")
+    program = (
+        "import os, pathlib, signal, sys; from serried.environments import building\n"
+        "log = pathlib.Path(sys.argv[1])\n"
+        "def tick(): log.exists() and log.read_text() and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "building.here(os.environ)(pathlib.Path(sys.argv[2]), log, tick)"
+    )
+    subprocess.run([sys.executable, "-c", program, log, script], check=False)
+
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{log.read_text().split()[0]}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{log.read_text().split()[0]}").exists()
+    assert "went on" not in log.read_text()
 
 
 def test_interrupting_the_build_ends_it_and_leaves_no_claim(project):

@@ -91,12 +91,23 @@ def test_an_image_is_named_by_what_it_is_made_from(tmp_path):
 def test_what_a_definition_copies_in_is_a_part_of_the_name(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src/a.py").write_text("1")
-    (tmp_path / "x.def").write_text("From: y\n\n%files\n  src /opt/src # the code\n  missing\n\n%post\n  src\n")
-    first = images.recipe(Container(str(tmp_path / "x.def")))
+    (tmp_path / "base.sif").write_text("1")
+    (tmp_path / "x.def").write_text(
+        "Bootstrap: localimage\nFrom: base.sif\n\n%files\n  src /opt/src # the code\n  missing\n  *.cfg /etc\n"
+        "  'my model' /m\n\n%files from build\n  of-the-stage /usr\n\n%post\n  src\n"
+    )
 
-    (tmp_path / "src/a.py").write_text("2")
+    def name() -> str:
+        return images.recipe(Container(str(tmp_path / "x.def"))).name
 
-    assert images.recipe(Container(str(tmp_path / "x.def"))).name != first.name
+    names = [name()]
+    for path in ("src/a.py", "b.cfg", "my model", "base.sif"):
+        (tmp_path / path).write_text("another")
+        names.append(name())
+    assert len(set(names)) == len(names)
+
+    (tmp_path / "of-the-stage").write_text("the host's has nothing to do with it")
+    assert name() == names[-1]
 
 
 def test_a_definition_and_a_list_of_packages_are_refused_together(tmp_path):

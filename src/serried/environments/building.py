@@ -24,6 +24,8 @@ Builder = Callable[[Path, Path, Tick], None]
 """Runs a script, its output into a log. Raises EnvironmentFailed."""
 
 LOOK_SECONDS = 0.5
+AS_ONE = 'trap "trap - TERM; kill 0" TERM; /bin/bash "$1" & wait $!'
+"""TERM ends the script and whatever it has started, which would go on installing otherwise."""
 
 
 class Recipe(Protocol):
@@ -91,7 +93,7 @@ def here(variables: Mapping[str, str]) -> Builder:
 
     def build(script: Path, log: Path, tick: Tick) -> None:
         child = shell.start(
-            ["/bin/bash", str(script)],
+            ["/bin/bash", "-c", AS_ONE, "bash", str(script)],
             log=log,
             env={**variables, "PYTHONUNBUFFERED": "1"},
             signal_on_our_death=signal.SIGTERM,

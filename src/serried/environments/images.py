@@ -6,6 +6,7 @@ that is queued or running keeps its image, and the next submission asks for anot
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import re
@@ -120,8 +121,10 @@ def recipe(container: Container) -> Recipe | None:
 def _by_definition(path: Path) -> Recipe:
     text = _read(path)
     folder = path.parent
-    inputs = tuple(_hash(folder / name) for name in _files(text) if (folder / name).exists())
-    return Recipe(path.name, path.stem, definition=text, folder=folder, inputs=inputs)
+    copied = tuple(_hash(path) for name in _files(text) for path in _paths(folder, name))
+    bases = [folder / name for name in re.findall(r"^From:\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)]
+    begins = [word for base in bases if "localimage" in text.lower() and base.exists() for word in _state(base)]
+    return Recipe(path.name, path.stem, definition=text, folder=folder, inputs=(*copied, *begins))
 
 
 def _with_packages(image: str, requirements: Path) -> Recipe:
@@ -131,8 +134,7 @@ def _with_packages(image: str, requirements: Path) -> Recipe:
         inputs: tuple[str, ...] = (packages,)
     elif Path(image).exists():
         bootstrap, begins = "localimage", image
-        state = Path(image).stat()
-        inputs = (packages, str(state.st_size), str(state.st_mtime_ns))
+        inputs = (packages, *_state(Path(image)))
     else:
         raise UsageError(f"the image `{image}`, on top of which packages are to be installed, is not there")
     if begins != begins.strip() or not begins.isprintable():
@@ -148,10 +150,30 @@ def _with_packages(image: str, requirements: Path) -> Recipe:
 
 
 def _files(definition: str) -> list[str]:
-    """What the sections `%files` copy in: a change of those makes another image, too."""
-    sections = re.findall(r"^%files[^\n]*\n(.*?)(?=^%|\Z)", definition, re.MULTILINE | re.DOTALL)
-    lines = [line.split("#")[0].split() for section in sections for line in section.splitlines()]
-    return [words[0].strip("\"'") for words in lines if words]
+    """What the sections `%files` copy in from here: a change of those makes another image, too."""
+    sections = re.findall(r"^%files(?!\s+from\b)[^\n]*\n(.*?)(?=^%|\Z)", definition, re.MULTILINE | re.DOTALL)
+    lines = [_words(line) for section in sections for line in section.splitlines()]
+    return [words[0] for words in lines if words]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return line.split()
+
+
+def _paths(folder: Path, name: str) -> list[Path]:
+    """What a name in `%files` stands for, which may be a pattern."""
+    if (folder / name).exists():
+        return [folder / name]
+    return [Path(path) for path in sorted(glob.glob(str(Path(glob.escape(str(folder)), name))))]  # noqa: PTH207
+
+
+def _state(image: Path) -> tuple[str, str]:
+    """What tells of another image in the same place: hashing gigabytes takes too long."""
+    state = image.stat()
+    return str(state.st_size), str(state.st_mtime_ns)
 
 
 def _hash(path: Path) -> str:

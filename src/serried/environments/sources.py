@@ -24,6 +24,8 @@ FOUND = {
 TORCH = "https://download.pytorch.org/whl"
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _INCLUDED = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)")
+_LISTED = re.compile(r"\s*-\s+[\"']?")
+"""What stands before pip's words in `environment.yml`."""
 _LOCAL = re.compile(r"\s*(?:-e|--editable)?[\s=]*(\.{0,2}/[^\s;#\[]*|\.{1,2})(?:\[|\s|;|$)")
 
 
@@ -52,7 +54,7 @@ def _found(kind: str, project: Path) -> Path:
     listed = ", ".join(f"`{name}`" for name in FOUND[kind])
     raise UsageError(
         f"there is nothing to build an environment from in `{project}`: no {listed}",
-        hint=f'write one, or name the file: `{kind} = "requirements/cluster.txt"`',
+        hint=f'write one, or name the file: `{kind} = "cluster/{FOUND[kind][-2]}"`',
     )
 
 
@@ -100,12 +102,13 @@ def _inputs(path: Path) -> Iterator[Path]:
         yield path.with_name("Pipfile.lock")
     elif path.name == "pyproject.toml":
         yield from _described(path.parent)
-    elif path.suffix == ".txt":
+    else:
         yield from _required(path, {path})
 
 
 def _required(path: Path, seen: set[Path]) -> Iterator[Path]:
-    for line in _text(path).splitlines():
+    for text in _text(path).splitlines():
+        line = text if path.suffix == ".txt" else _LISTED.sub("", text).rstrip("\"' ")
         if included := _INCLUDED.match(line):
             inner = path.parent / included[1]
             if inner not in seen and inner.is_file():
