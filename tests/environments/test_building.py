@@ -302,7 +302,7 @@ def test_a_builder_that_was_replaced_publishes_nothing_and_leaves_its_successors
     assert kept.finished() == new.prefix
 
 
-def test_a_build_ends_with_who_started_it(project, tmp_path):
+def test_a_build_ends_with_who_started_it(tmp_path):
     log = tmp_path / "log"
     script = tmp_path / "script"
     script.write_text("sh -c 'echo $$; exec sleep 60'; echo went on\n")
