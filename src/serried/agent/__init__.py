@@ -7,4 +7,9 @@ rest of Serried through `plan.json`, environment variables and the files of `ser
     node     starts this node's ranks, reports the first that fails, leaves nothing behind
     finish   reads the evidence, writes exit.json, prints what job.sh has to do
     sweep    ends what an agent that was killed has left on its node
+    rank     what a launcher starts in a rank's place: asks the node's agent what to run
+    remote   the `ssh` of launchers: has the agent of another node run something
+    shell    what `serried shell` starts on a node
+
+`__main__` has the others, which those start. Who may begin and go on: `attempts`, `claims`, `chain`, `turn`.
 """

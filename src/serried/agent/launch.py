@@ -1,4 +1,4 @@
-"""The launcher's process: started, started again while the scheduler's controller is away, heard, ended."""
+"""The scheduler's own launcher, which starts the node agents: again while its controller is away, heard, ended."""
 
 from __future__ import annotations
 
