@@ -113,6 +113,19 @@ def test_an_mpirun_that_starts_nothing_is_quoted(start):
     assert message.startswith("`mpirun` on fake1 exited with status 1, before it had started a rank: ")
 
 
+def test_a_daemon_that_dies_as_it_begins_ends_the_attempt(start, tmp_path):
+    """Detached, as Open MPI would have it, nobody would see it die, and mpirun would wait for ever."""
+    daemon = tmp_path / "orted"
+    daemon.write_text('#!/bin/sh\ncase "$*" in *--daemonize*) exit 0;; esac\necho "no room"; exit 9\n')
+    daemon.chmod(0o755)
+    options = [word for dialect in ("orte", "prte") for word in ("--mca", f"{dialect}_launch_agent", str(daemon))]
+    run = start("true", nodes=2, launch=Launch("mpirun", options=tuple(options)))
+
+    assert run.wait() == 70, run.log
+    assert run.ending[0] == "LAUNCH_FAILED"
+    assert said(run, 1) == ["no room"]
+
+
 def test_where_there_is_no_mpirun_the_run_says_so(start):
     run = start("true", launch=MPIRUN, environment={"PATH": "/nowhere"}, python=PYTHON)
     assert run.wait() == 70, run.log

@@ -26,7 +26,7 @@ def lay_out(scene: Scene) -> Dict[str, str]:
     """Write host lists and remote shell into the folder; the variables that lead each dialect there."""
     shell = remote_shell(scene)
     return {
-        **open_mpi(f"/bin/sh {shell}", host_file(scene, "slots", "{} slots={}")),
+        **open_mpi(f"/bin/sh {shell}", host_file(scene, "slots", "{} slots={}"), len(scene.hosts)),
         **hydra(str(shell), host_file(scene, "machines", "{}:{}")),
     }
 
@@ -46,12 +46,18 @@ def remote_shell(scene: Scene) -> Path:
     return shell
 
 
-def open_mpi(shell: str, hosts: str) -> Dict[str, str]:
-    """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks."""
+def open_mpi(shell: str, hosts: str, nodes: int) -> Dict[str, str]:
+    """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks.
+
+    Its daemons stay children of our agents: mpirun would wait for ever for one that has detached itself and died.
+    """
+    shells = str(max(128, nodes))  # each lasts as long as its daemon
     return {
         "OMPI_MCA_plm": "rsh",
         "OMPI_MCA_plm_rsh_agent": shell,
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_plm_rsh_num_concurrent": shells,
+        "OMPI_MCA_orte_leave_session_attached": "1",
         "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
         "OMPI_MCA_orte_default_hostfile": hosts,
         "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -60,6 +66,8 @@ def open_mpi(shell: str, hosts: str) -> Dict[str, str]:
         "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": shell,
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_plm_ssh_num_concurrent": shells,
+        "PRTE_MCA_prte_leave_session_attached": "1",
         "PRTE_MCA_ras": "^slurm,pbs,tm,gridengine,lsf,flux",
         "PRTE_MCA_prte_default_hostfile": hosts,
         "PRTE_MCA_hwloc_default_binding_policy": "none",
