@@ -198,3 +198,17 @@ def test_a_virtual_environment_that_lies_idle_in_the_project_is_pointed_out(ask,
     assert said not in ask(**asked(venv=".venv")).warnings
     monkeypatch.setenv("VIRTUAL_ENV", "/somewhere")
     assert said not in ask().warnings
+
+
+def test_an_image_in_the_project_is_no_part_of_the_snapshot(ask, project):
+    (project / "torch.sif").write_text("gigabytes")
+    (project / "root").mkdir()
+    (project / "root" / "file").write_text("of an image")
+
+    taken = {}
+    for image in ("torch.sif", "root"):
+        prepared = ask(overrides={"container.image": image, "container.runtime": "apptainer"})
+        assert prepared.plan.container.image == str(project / image)
+        taken[image] = {"torch.sif", "root/file"} & set(prepared.survey.files)
+
+    assert taken == {"torch.sif": {"root/file"}, "root": {"torch.sif"}}

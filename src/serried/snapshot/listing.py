@@ -50,7 +50,7 @@ def survey(project: Path, link: Sequence[str] = (), leave_out: Sequence[Path] = 
     """List what a snapshot of `project` takes.
 
     `link` is `project.link`: `data` links to that entry instead of taking it, `!data` does not link to an ignored
-    entry; both may be patterns. `leave_out` are folders that never belong to it: where runs are kept.
+    entry; both may be patterns. `leave_out` never belongs to it: where runs are kept, and the image that ranks run in.
 
     Raises UsageError where the project is too large, or is no place for a project.
     """

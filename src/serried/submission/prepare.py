@@ -238,7 +238,9 @@ def _survey(plan: Plan, resolved: config.Resolved, project: Path) -> Survey | No
     env_file = plan.environment.env_file_path
     secret = [os.path.relpath(env_file, project)] if env_file and Path(env_file).is_relative_to(project) else []
     link = [*resolved.project.link, *map(glob.escape, secret)]
-    return snapshot.survey(project, link, leave_out=[Path(plan.site.root)])
+    image = [Path(plan.container.image)] if plan.container else []  # ranks find it where it is
+    apart = [folder for folder in (Path(plan.site.root), *image) if folder != project]
+    return snapshot.survey(project, link, leave_out=apart)
 
 
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
