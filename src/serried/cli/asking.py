@@ -116,7 +116,7 @@ def progress(*, dry_run: bool = False) -> Iterator[Callable[[str], None] | None]
         lines: list[console.StatusLine] = []
 
         def observe(text: str) -> None:
-            what = text.partition(":")[0]
+            what = text.partition(": ")[0]
             if what not in said:
                 said.add(what)
                 console.note(what)

@@ -69,10 +69,11 @@ def provide(recipe: Recipe, root: Path, builder: Builder, observe: Observe) -> P
 
 def _build(recipe: Recipe, claim: Claim, builder: Builder, observe: Observe) -> None:
     script = claim.prefix.with_name(f"{claim.prefix.name}.sh")
+    source = recipe.source.name if isinstance(recipe.source, Path) else recipe.source
 
     def tick() -> None:
         claim.beat()
-        observe(f"building {recipe.name} from {Path(str(recipe.source)).name}: {last_line(claim.log)}")
+        observe(f"building {recipe.name} from {source}: {last_line(claim.log)}")
 
     try:
         if claim.store.finished():  # somebody was quicker
@@ -115,7 +116,7 @@ def here(variables: Mapping[str, str]) -> Builder:
 def failed(what: str, log: Path) -> EnvironmentFailed:
     """The error with the log's last lines."""
     return EnvironmentFailed(
-        f"the environment was not built: {what}",
+        f"`{log.stem}` was not built: {what}",
         details="\n".join(_lines(log)[-LAST_LINES:]),
         hint=f"all that it said is in {log}",
     )
