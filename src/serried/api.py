@@ -189,10 +189,13 @@ class Run:
     def wait(self, timeout: float | None = None, *, check: bool = False) -> str:
         """Wait for the end; return the state then.
 
-        Raises TimeoutError after `timeout` seconds (the run goes on), and with `check` RunFailed unless it COMPLETED.
+        Raises TimeoutError after `timeout` seconds (the run goes on), with `check` RunFailed unless it COMPLETED, and
+        always RunFailed where it can never start.
         """
         find_out(self._selection.record)
         status = waiting.wait([self._selection], timeout=timeout)[0]
+        if waiting.never_starts(status):
+            raise RunFailed(f"run {self.id} never starts: what it waits for was deleted")
         if not waiting.is_over(status):
             raise TimeoutError(f"run {self.id} did not end within {timeout:g} s")
         if check and status.state != COMPLETED:

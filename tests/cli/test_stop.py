@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
 from building import CREATED, as_json
 from serried.contract.files import claim, make_directory, read_journal
+from serried.contract.links import Commands
 from serried.records import stopping
 from serried.records.record import Record
 from serried.schedulers.interface import Job
@@ -106,6 +108,34 @@ def test_one_that_queued_again_behind_another_run_is_withdrawn_there(serried, ma
     assert run.where.claim("k3f9q2-2").read_text() == "withdrawn"
     assert slurm.cancelled == ["124"]
     assert done.err == "k3f9q2 train CANCELLED with exit code 143: stopped by ada@login1 before it began\n"
+
+
+@pytest.mark.parametrize(
+    ("strands", "words", "deleted", "said"),
+    [
+        (True, ["train"], [], "warning: m2n3p4 waits for it, and would never start if it were deleted; the job stays"),
+        (True, ["train", "later"], ["123", "124"], ""),
+        (True, ["--now", "train"], ["123"], ""),
+        (False, ["train"], ["123"], ""),
+    ],
+)
+def test_a_job_that_another_run_waits_for_is_not_deleted_where_that_would_strand_it(  # noqa: PLR0917 - fixtures
+    serried, make, slurm, monkeypatch, strands, words, deleted, said
+):
+    run, later = make(), make("m2n3p4", job="124", name="later")
+    plan = json.loads(later.record.directory.plan.read_text())
+    after = {"run": "k3f9q2", "name": "train", "directory": str(run.where.path), "condition": "ok", "job": "123"}
+    later.record.directory.plan.write_text(json.dumps({**plan, "after": [after]}))
+    run.where.followed.touch()
+    for job in ("123", "124"):
+        slurm.tell(Job(job, None, "PENDING"))
+    monkeypatch.setattr(slurm, "commands", lambda plan, environment: Commands((), (), (), {}, strands))  # noqa: ARG005
+
+    done = serried("stop", "-y", *words)
+
+    assert sorted(slurm.cancelled) == deleted
+    assert run.where.claim("k3f9q2-1").read_text() == "withdrawn"
+    assert (said in done.err, "warning" in done.err) == (True, bool(said))
 
 
 def test_what_waits_is_stopped_even_while_the_scheduler_does_not_answer(serried, make, slurm):

@@ -109,3 +109,17 @@ def test_several_runs_end_one_after_the_other(serried, make, slurm, clock):
     done = serried("wait", "aaaaaa", "bbbbbb", "aaaaaa")
     assert done.code == 0
     assert done.err == "aaaaaa train COMPLETED after 10m00s\nbbbbbb train COMPLETED after 10m00s\n"
+
+
+def test_what_can_never_start_is_not_waited_for_once_it_is_certain(serried, make, slurm, clock):
+    run = make()
+    stuck = Job("123", None, "PENDING", reason="DependencyNeverSatisfied")
+    slurm.tell(stuck)
+    clock.then = [lambda: slurm.tell(Job("123", None, "PENDING", reason="Dependency")), *[lambda: None] * 9]
+    clock.then += [lambda: slurm.tell(stuck)]
+    done = serried("wait", run.record.id)
+    assert done.code == 1
+    assert done.err.endswith(
+        "error: k3f9q2 never starts: what it waits for was deleted\n\nhint: serried stop k3f9q2 ends it\n"
+    )
+    assert 10 < clock.passed < 60

@@ -50,9 +50,10 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     if not live or not (yes or _agreed(live)):
         return
     asked = [] if now else [one for status in live for one in stopping.request(status, save=save)]
+    named = {status.id for status in live}
     for status in live:
-        if not stopping.cancel(status, stopping.left(status, asked), now=now):
-            console.warning("the scheduler does not answer; the job stays in its queue, and ends itself when it starts")
+        if why := stopping.cancel(status, stopping.left(status, asked), now=now, stopped=named):
+            console.warning(f"{why}; the job stays in its queue, and ends itself when it starts")
     if asked:
         _await(asked, _grace(live), _lead(live) if save else 0)
     if now:

@@ -11,11 +11,11 @@ import click
 from serried.cli import answers, selecting
 from serried.config.values import BadValue, duration
 from serried.contract import names
-from serried.errors import SerriedError, SubmissionUncertain, UsageError
+from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.records.verdict import UNCERTAIN
-from serried.records.waiting import statuses_of, wait
+from serried.records.waiting import never_starts, statuses_of, wait
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import duration as in_words
@@ -109,6 +109,11 @@ def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
     if bad:
         console.next_steps([(f"serried why {bad[0].id}", "what happened, and what to do")])
         sys.exit(1)
+    stuck = [status for status in found if never_starts(status)]
+    if stuck:
+        raise RunFailed(
+            f"{stuck[0].id} never starts: what it waits for was deleted", hint=f"serried stop {stuck[0].id} ends it"
+        )
     going_on = [status for status in found if not status.has_ended]
     if going_on:
         more = f" and {len(going_on) - 1} more" if len(going_on) > 1 else ""

@@ -7,7 +7,7 @@ import dataclasses
 import getpass
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from serried.contract import names
@@ -16,12 +16,13 @@ from serried.contract.layout import ElementDirectory
 from serried.contract.links import job_of
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.records import seen
+from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
-from serried.records.index import Selection
+from serried.records.index import Selection, records
 from serried.records.moments import iso
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
-from serried.records.status import registered
+from serried.records.status import registered, statuses
 from serried.records.waiting import has_ended_by_file
 from serried.schedulers.interface import Job
 
@@ -118,28 +119,47 @@ def withdraw(record: Record) -> bool:
     return True
 
 
-def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool) -> bool:
+def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped: Collection[str] = ()) -> str | None:
     """End `left` of a run, which nobody could ask or was to be asked, through its scheduler.
 
-    Return False where the scheduler did not answer and that does no harm: the claim is taken, the job ends itself.
+    Return why its job stays in the queue, where it does. That does no harm: the claim is taken, the job ends itself.
+    `stopped` are all runs that are being stopped.
 
     Raises SchedulerUnreachable where a job runs on.
     """
     record, job, summary = status.record, status.job, status.summary
     if job is None or summary is None or not left:
-        return True
+        return None
     is_whole = status.element is None and (now or status.elements is None)
     further = withdraw_further(status, [None] if is_whole else left)
     if status.element is None and withdraw(record):
+        if not now and (other := _stranded(record, stopped)):
+            return f"{other} waits for it, and would never start if it were deleted"
         try:
             _cancel(status, list(dict.fromkeys([job, *further])))
         except SchedulerUnreachable:
-            return False
-        return True
+            return "the scheduler does not answer"
+        return None
     ids = [job] if is_whole else [job_of(_job(status, index), index) for index in left]
     _cancel(status, [*ids, *(each for each in further if each not in ids)])
     remember_cancelled(status, waiting(status, left))
-    return True
+    return None
+
+
+def _stranded(record: Record, stopped: Collection[str]) -> str | None:
+    """A run, not itself `stopped`, that would wait for ever if the job of `record` were deleted before it begins."""
+    scheduler = registered(record.summary.scheduler)
+    if not record.where.followed.exists() or not scheduler.commands(record.plan, {}).strands:
+        return None
+    behind = [other for other in records() if other.id not in stopped and _comes_after(other, record)]
+    return next((status.id for status in statuses(behind) if not status.has_ended), None)
+
+
+def _comes_after(record: Record, other: Record) -> bool:
+    try:
+        return any(after.run == other.id for after in record.plan.after)
+    except RecordUnreadable:
+        return False
 
 
 def end_job(status: RunStatus, job: str) -> None:

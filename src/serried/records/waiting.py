@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from serried.contract import names
 from serried.contract.files import read_json
+from serried.records.arrays import FOR_EVER
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, element_of, statuses
@@ -35,17 +37,21 @@ def wait(
     tick: Callable[[], None] = lambda: None,
     scheduler_for: SchedulerFor | None = None,
 ) -> list[RunStatus]:
-    """Return how they stand once all have ended, are uncertain for good, or `timeout` seconds are over.
+    """Return how they stand once all have ended, never start, are uncertain for good, or `timeout` seconds are over.
 
     `observe` hears of each look at the scheduler; `tick` is called about once a second.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     interval, before = _FIRST_SECONDS, ""
+    stuck: set[str] = set()
     while True:
         found = statuses_of(selections, scheduler_for)
         if observe:
             observe(found)
-        open_ = [one for one, status in zip(selections, found, strict=True) if not is_over(status)]
+        # What never starts is believed when it is seen twice: between two questions a job may have ended.
+        over = [is_over(status) or (never_starts(status) and status.id in stuck) for status in found]
+        stuck = {status.id for status in found if never_starts(status)}
+        open_ = [one for one, is_done in zip(selections, over, strict=True) if not is_done]
         if not open_ or (deadline is not None and time.monotonic() >= deadline):
             return found
         now = repr([(status.state, status.attempt, len(_ended_elements(status))) for status in found])
@@ -57,6 +63,11 @@ def wait(
 def is_over(status: RunStatus) -> bool:
     """Whether waiting longer would not help."""
     return (status.has_ended and status.verdict.stale is None) or status.state == UNCERTAIN
+
+
+def never_starts(status: RunStatus) -> bool:
+    """Whether its scheduler lets it wait for ever, as PBS does behind a job that was deleted before it began."""
+    return status.state == names.PENDING and status.reason == FOR_EVER
 
 
 def _ended_elements(status: RunStatus) -> list[int]:
