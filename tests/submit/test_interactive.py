@@ -149,19 +149,26 @@ def test_setup_that_fails_is_no_shell():
     assert "`setup` failed: `nosuchcommand` ended with status 127" in done.stderr
 
 
-def test_now_does_not_wait_and_otherwise_the_reason_is_told(project):
-    blocker = subprocess.run(
+@pytest.fixture
+def full_cluster(in_lab):  # noqa: ARG001 - its Slurm
+    """No node is free."""
+    job = subprocess.run(
         ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 300"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
+    yield
+    subprocess.run(["scancel", job], check=True)
+
+
+@pytest.mark.usefixtures("full_cluster")
+def test_now_does_not_wait_and_otherwise_the_reason_is_told(project):
     now = shell("--now", "--time", "1m")
     terminal = Terminal(*SERRIED, "shell", "--time", "1m")
     terminal.await_text("waits: ")
     terminal.type("\x03")
 
-    assert terminal.status() == 130
+    assert terminal.status() == 130, terminal.said
     assert (now.returncode, "nothing that fits is free just now" in now.stderr) == (1, True)
-    subprocess.run(["scancel", blocker], check=True)
     assert left(project) == []
 
 
