@@ -26,6 +26,8 @@ def test_a_script_becomes_this_file_and_each_of_its_lines_is_told_of(script: Pat
 @each_script
 def test_what_was_written_loads_and_makes_a_plan(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SCRATCH", str(tmp_path))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / ".env").touch()
     imported = importing.read(script.read_bytes(), script.name)
     (tmp_path / "serried.toml").write_text(importing.text(imported, script.name), encoding="utf-8")
     cluster = "pbs" if script.suffix == ".pbs" else "slurm"

@@ -38,6 +38,7 @@ def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
         names.KEY: key.hex(),
         names.ATTEMPT: str(work.number),
         names.RUN_DIR: str(work.run.path),
+        names.RUN_ID: str(work.plan["run"]),
         names.RESUME: work.newest_checkpoint,  # once for all nodes: they may not see the same yet
         names.ELEMENT: "" if work.element is None else str(work.element),
     }

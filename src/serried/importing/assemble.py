@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -13,7 +14,7 @@ from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
 from serried.importing.directives import header
 from serried.importing.environment import Environment, without_parts_of_commands
-from serried.importing.expand import Variables, as_shell, literal, static
+from serried.importing.expand import Variables, as_shell, literal, outside, static
 from serried.importing.told import LEFT, NEEDLESS, TAKEN, Experiment, Header, Imported, Line, is_secret, line
 
 MOST_BYTES = 256 * 1024
@@ -41,14 +42,16 @@ def read(content: bytes, file: str, name: str | None = None) -> Imported:
         )
     lines = [*head.lines, *found.made.lines]
     experiments: list[Experiment] = []
+    last = chosen[0][0]
     for each, group in zip(_names(called, len(chosen)), chosen, strict=True):
         settings = _settings(group, head, found)
-        if experiments and not group[0].statement.in_background:
+        if experiments and not _are_together(last, group[0], found):
             settings["after"] = experiments[-1].name + ("" if found.made.stops else ":any")
+        last = group[-1]
         experiments.append(Experiment(each, dict(_accepted(each, settings, lines))))
         lines += _launched(each, group, head, found)
     if len(chosen) > 1:
-        is_beside = any(group[0].statement.in_background for group in chosen)
+        is_beside = any(_are_together(before[-1], after[0], found) for before, after in itertools.pairwise(chosen))
         how = "side by side" if is_beside else "one after the other"
         why = f"one job ran them {how}: here each is a run of its own, with its own resources"
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
@@ -79,9 +82,11 @@ def _variables(head: Header, name: str) -> Variables:
     """What is known before the first line: what the scheduler tells a job, in Serried's words."""
     asked = head.asked
     nodes, gpus, tasks = counts.nodes_of(asked), counts.gpus_of(asked), counts.tasks_of(asked)
+    job = "{run}-{element}" if head.array else "{run}"
     told = {
         **dict.fromkeys(["SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"], "{element}"),
-        **dict.fromkeys(["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "PBS_JOBID", "PBS_ARRAY_ID"], "{run}"),
+        **dict.fromkeys(["SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID"], job),
+        **dict.fromkeys(["SLURM_ARRAY_JOB_ID", "PBS_ARRAY_ID"], "{run}"),
         **dict.fromkeys(["SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PWD"], "."),
         **dict.fromkeys(["SLURM_JOB_NAME", "PBS_JOBNAME"], name),
         **dict.fromkeys(["SLURM_NNODES", "SLURM_JOB_NUM_NODES", "PBS_NUM_NODES"], str(nodes)),
@@ -112,6 +117,12 @@ def _chosen(found: Body) -> list[list[Found]]:
     return [chosen] if len(chosen) > 1 and not any(together) else [[each] for each in chosen]
 
 
+def _are_together(first: Found, second: Found, found: Body) -> bool:
+    """Whether the second began while the first one ran."""
+    lines = range(first.command.line, second.command.line)
+    return first.statement.in_background and not any(line in lines for line in found.waits)
+
+
 def _names(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}-{number}" for number in range(1, count + 1)]
 
@@ -119,14 +130,15 @@ def _names(name: str, count: int) -> list[str]:
 def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
     first, made = group[0], found.made
     ours = {*known.SAID_BY_SERRIED, "CUDA_VISIBLE_DEVICES"}
-    given = {name: text for name, value in first.launch.env.items() if (text := static(value)) is not None}
-    env = {**made.env, **{name: text for name, text in given.items() if name not in ours}}
-    secrets = list(dict.fromkeys([*made.secrets, *filter(is_secret, env)]))
+    given = {name: outside(value) for name, value in first.launch.env.items() if name not in ours}
+    env = {**made.env, **{name: text for name, value in given.items() if (text := static(value)) is not None}}
+    secrets = list(dict.fromkeys([*made.secrets, *filter(is_secret, [*env, *given])]))
+    worked_out = [f"export {name}={as_shell(given[name])}" for name in given if name not in env and name not in secrets]
     started = _started(first)
     counted = counts.count(head.asked, started)
     several = counted.nodes * counted.ranks > 1
     rest = {
-        "environment.setup": "\n".join(made.setup),
+        "environment.setup": "\n".join([*made.setup, *worked_out]),
         "environment.env": {name: value for name, value in env.items() if name not in secrets},
         "environment.secrets": secrets,
     }
@@ -220,6 +232,10 @@ def _launched(name: str, group: list[Found], head: Header, found: Body) -> Itera
         notes.append(
             "each rank is a task of Slurm: for a program that reads RANK and not SLURM_PROCID, drop `launch.kind`"
         )
+        if counted.ranks > 1 and head.asked.gpus_per_task:
+            notes.append(
+                "each task saw its own GPU alone: here all of its node, and it has to take that of SLURM_LOCALID"
+            )
     for why in notes:
         yield line(first.command.line, first.command.text, LEFT, why)
 

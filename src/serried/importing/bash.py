@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _OPERATOR = re.compile(r"&&|\|\||;;&|;&|;;|\|&|<<<|<<-?|&>>?|>>|>&|<&|<>|>\||[;&|()<>\n]")
+_ARITHMETIC = re.compile(r"\(\((?:[^()\n]|\([^()\n]*\))*\)\)")
+"""`((i++))`, and what stands behind `for` in C's way."""
 _REDIRECTIONS = frozenset(["<<<", "<<", "<<-", "&>", "&>>", ">>", ">&", "<&", "<>", ">|", "<", ">"])
 _KINDS = {"<<": "<<", "<<-": "<<", "<": "<", "<>": "<", ">": ">", ">>": ">", "&>": ">", "&>>": ">", ">|": ">"}
 _ENDS = frozenset([";", "\n", "&", ";;", ";&", ";;&"])
@@ -77,6 +79,9 @@ def _tokens(text: str) -> list[_Token]:
         elif character == "#":
             end = text.find("\n", position)
             position = len(text) if end < 0 else end
+        elif match := _ARITHMETIC.match(text, position):
+            position = match.end()
+            found.append(_Token(match[0], match.start(), position, is_operator=False))
         elif match := _OPERATOR.match(text, position):
             position = match.end()
             found.append(_Token(match[0], match.start(), position, is_operator=True))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from serried.importing import known
 from serried.importing.bash import ASSIGNED, Command, Statement, statements
 from serried.importing.environment import BUILTINS, EVALUATES, Environment, assign
-from serried.importing.expand import literal, static
+from serried.importing.expand import Variables, literal, static
 from serried.importing.launch import Launch
 from serried.importing.launchers import peel
 from serried.importing.told import LEFT, NEEDLESS, TAKEN, line
@@ -17,7 +17,8 @@ _DECLARES = frozenset(["export", "declare", "typeset", "local", "readonly"])
 _FUNCTION = re.compile(r"(?:function\s+)?([\w:.-]+)\s*\(\s*\)|function\s+([\w:.-]+)")
 _CONDA_INIT = re.compile(r"conda_setup|etc/profile\.d/(?:conda|mamba)\.sh")
 """What `conda init` writes."""
-_KEYWORDS = frozenset(["for", "select", "case", "read"])
+_ALL = r"\s([-+])(?:\w*a\w*|o\s+allexport)(?!\S)"
+_KEYWORDS = frozenset(["for", "select", "case", "read", "mapfile", "readarray"])
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Body:
     launches: list[Found] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)
     """Of the script's own."""
+    waits: list[int] = field(default_factory=list)
+    """Where it waits for what it has started in the background."""
 
 
 def read(text: str, made: Environment) -> Body:
@@ -65,7 +68,7 @@ def _block(body: Body, statement: Statement) -> None:
     for command in statement.commands:
         names = [assigned[1] for word in command.words if (assigned := ASSIGNED.fullmatch(word))]
         names += command.words[1:2] if command.words[0] in ("for", "select") else ()
-        names += command.words[-1:] if command.words[0] == "read" else ()
+        names += _that_it_reads(command)
         for name in names:
             body.made.hide(name, statement.first)
     programs = [command for command in statement.commands if _is_program(command)]
@@ -77,13 +80,22 @@ def _block(body: Body, statement: Statement) -> None:
     body.made.lines.append(line(statement.first, statement.text, fate, why))
 
 
+def _that_it_reads(command: Command) -> list[str]:
+    """The variables that `read -r a b` and `mapfile -t c` set."""
+    words = [word for word in command.words if not ASSIGNED.fullmatch(word)]
+    if words[:1] not in (["read"], ["mapfile"], ["readarray"]):
+        return []
+    return [word for word in words[1:] if word.isidentifier()]
+
+
 def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
     if _CONDA_INIT.search(statement.text) and not programs:
         return NEEDLESS, "`environment.conda` finds conda without it"
     if not programs and all(_is_idle(command) for command in statement.commands):
         return NEEDLESS, "it prints, or ends the job"
-    if re.search(known.LOCAL_DISK, statement.text) and not programs:
-        return LEFT, known.STAGING
+    is_again = any(map(_starts_again, statement.commands))
+    if not programs and (is_again or re.search(known.LOCAL_DISK, statement.text)):
+        return LEFT, known.PREPARES["sbatch"] if is_again else known.STAGING
     kind = statement.text.split(None, 1)[0]
     if kind in ("for", "while", "until", "select") and programs:
         return LEFT, "a loop: its program is taken once; `--array` and `--each` of `serried submit` run it many times"
@@ -100,8 +112,9 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
     if name in _DECLARES or _only_assigns(command):
         assign(made, command, is_export=name == "export" or command.words[1:2] == ("-x",))
     elif name in known.SHELL:
-        made.stops = made.stops or (name == "set" and any(re.match(r"-\w*e", word) for word in command.words))
-        made.say(command, NEEDLESS, known.SHELL[name])
+        _set(made, command, name)
+        is_of_exports = name == "set" and re.search(_ALL, command.text)
+        made.say(command, NEEDLESS, "`environment.env_file` exports" if is_of_exports else known.SHELL[name])
     elif _is_idle(command):
         writes = ">" in command.redirections
         why = known.WRITES if writes else "it prints, or waits"
@@ -111,11 +124,24 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
     elif _is_program(command):
         _launch(body, command, statement)
     else:
-        why = known.PREPARES.get("sbatch" if "requeue" in command.words else name, known.FILES)
-        is_staging = why == known.FILES and re.search(known.LOCAL_DISK, command.text)
-        if is_staging:
+        why = known.PREPARES.get("sbatch" if _starts_again(command) else name, known.FILES)
+        if why == known.FILES and re.search(known.LOCAL_DISK, command.text):
             made.copies(command)
-        made.say(command, LEFT, known.STAGING if is_staging else why)
+            source = " ".join(command.words[:-1])
+            why = known.STAGING_OUT if re.search(known.LOCAL_DISK, source) else known.STAGING
+        made.say(command, LEFT, why)
+
+
+def _starts_again(command: Command) -> bool:
+    return _name(command) in ("sbatch", "qsub") or "requeue" in command.words
+
+
+def _set(made: Environment, command: Command, name: str) -> None:
+    """`set -e`, and `set -a`, after which every variable is exported."""
+    if name == "set":
+        made.stops = made.stops or any(re.match(r"-\w*e", word) for word in command.words)
+        if found := re.search(_ALL, command.text):
+            made.exports_all = found[1] == "-"
 
 
 def _is_dealt_with(body: Body, command: Command, name: str) -> bool:
@@ -124,6 +150,13 @@ def _is_dealt_with(body: Body, command: Command, name: str) -> bool:
         if ">" in command.redirections:
             body.made.say(command, LEFT, known.WRITES)
         return True
+    if names := _that_it_reads(command):
+        for each in names:
+            body.made.hide(each, command.line)
+        body.made.say(command, LEFT, known.READS)
+        return True
+    if name == "wait":
+        body.waits.append(command.line)
     if name in body.functions:
         body.made.say(command, NEEDLESS, "what the function does is told where it stands")
         return True
@@ -132,7 +165,9 @@ def _is_dealt_with(body: Body, command: Command, name: str) -> bool:
 
 def _launch(body: Body, command: Command, statement: Statement) -> None:
     words = body.made.words(command, 0)
-    launch = peel(words)
+    launch = peel(words, body.made.known_to_programs())
+    for each in launch.before:
+        _command(body, replace(each, line=command.line), statement)
     text = statement.text
     if "<<" in command.redirections:
         body.made.say(command, LEFT, "the program stands in the script: put it into a file, and run that")
@@ -149,6 +184,8 @@ def _is_program(command: Command) -> bool:
     """Whether it may be what the job is for."""
     name = _name(command)
     second = command.words[1] if len(command.words) > 1 else ""
+    if name in ("ssh", "pbs_tmrsh"):
+        return len(peel([word for raw in command.words for word in Variables().expand(raw)]).by) > 1
     if (name, second) in known.PROGRAMS or EVALUATES.fullmatch(command.text):
         return True
     if name in known.PREPARES or name in BUILTINS or name in known.SHELL or name in known.SETUP:
@@ -192,5 +229,7 @@ def _is_idle(command: Command) -> bool:
     if name in ("bash", "sh") and second == "-c":
         inner = statements(command.words[2].strip("\"'") if len(command.words) > 2 else "")
         return all(_is_idle(each) for statement in inner for each in statement.commands)
+    if command.words[0].startswith("(("):
+        return True
     asks = any(word in ("--version", "-V", "--help", "--check-build") for word in command.words[1:])
     return name in known.PRINTS or (asks and len(command.words) < 4)

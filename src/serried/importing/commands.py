@@ -39,4 +39,4 @@ def _needed(text: str, made: Environment) -> Iterator[str]:
     for name in dict.fromkeys(re.findall(r"\$\{[#!]?(\w+)[^\w}]", text)):
         if name in made.assigned:
             values = [as_shell(word) for word in made.variables.values.get(name, ())]
-            yield f"{name}=({' '.join(values)})" if len(values) > 1 else f"{name}={''.join(values)}"
+            yield f"{name}=({' '.join(values)})" if name in made.variables.arrays else f"{name}={''.join(values)}"

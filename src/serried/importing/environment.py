@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 from serried.importing import known
 from serried.importing.bash import ASSIGNED, Command, words_of
-from serried.importing.expand import Variables, Word, as_shell, static
+from serried.importing.expand import Variables, Word, as_shell, outside, outside_text, static
 from serried.importing.told import LEFT, NEEDLESS, TAKEN, Line, is_secret, line
 
 _ACTIVATE = re.compile(r"/bin/activate(?:\.sh)?$")
@@ -20,6 +21,10 @@ _OF_A_COMMAND = re.compile(
 )
 """What the first word of a part of a command looks like."""
 _MODULE_VERBS = frozenset(["load", "add", "purge", "reset", "list", "avail", "spider", "swap", "use", "unload", "show"])
+_OF_A_FILE = re.compile(
+    r"(?:\$\(|`)\s*(?:(?:cat|grep|egrep|sed)\b[^|;]*?\s)?<?\s*([\w./${}~-]+)\s*\|.*xargs.*[)`]", re.DOTALL
+)
+"""`$(grep -v '^#' .env | xargs)`, which `export` is given."""
 _HERE = frozenset([".", "$(pwd)", "`pwd`"])
 
 
@@ -40,6 +45,8 @@ class Environment:
     hidden: dict[str, int] = field(default_factory=dict)
     """Variables that a block sets, so that nobody knows their values, and where it begins."""
     workdir: str = ""
+    exports_all: bool = False
+    """After `set -a`."""
     stops: bool = False
     """After `set -e`: a command that fails ends the script."""
     copied: dict[str, str] = field(default_factory=dict)
@@ -52,8 +59,18 @@ class Environment:
         """The words of a command from `first` on, as bash would have them."""
         return [word for raw in command.words[first:] for word in self.variables.expand(raw)]
 
+    def path(self, said: str) -> str:
+        """As serried.toml has it: from its folder on, and not from the one that the script has gone to."""
+        is_absolute = said.startswith(("/", "~", "$"))
+        return at_home(said) if is_absolute or not self.workdir else f"{self.workdir}/{said}"
+
+    def known_to_programs(self) -> Variables:
+        """What is exported."""
+        values = {name: self.variables.values[name] for name in self.exported if name in self.variables.values}
+        return Variables(values, self.variables.used)
+
     def into_setup(self, command: Command) -> None:
-        self.setup.append(self.variables.within(command.text))
+        self.setup.append(outside_text(self.variables.within(command.text)))
         self.say(command, TAKEN, "`environment.setup`")
 
     def copies(self, command: Command) -> None:
@@ -72,6 +89,8 @@ def assign(made: Environment, command: Command, *, is_export: bool) -> None:
     """`A=b`, `export A=b`, `export A`, and arrays."""
     for word in command.words:
         match = ASSIGNED.fullmatch(word)
+        if is_export and (file := _OF_A_FILE.fullmatch(word)):
+            _env_file(made, command, file[1])
         if match is None:
             known_here = made.variables.values.get(word, ())
             if is_export and word in made.assigned and known_here:
@@ -80,6 +99,7 @@ def assign(made: Environment, command: Command, *, is_export: bool) -> None:
         name, plus, raw = match.groups()
         if raw.startswith("(") and raw.endswith(")"):
             values = [each for part in words_of(raw[1:-1]) for each in made.variables.expand(part)]
+            made.variables.arrays.add(name)
         else:
             values = [made.variables.one(raw)]
         made.variables.set(name, [*made.variables.values.get(name, ()), *values] if plus else values)
@@ -90,8 +110,20 @@ def assign(made: Environment, command: Command, *, is_export: bool) -> None:
             made.assigned[name] = (command.line, command.text)
 
 
+def _env_file(made: Environment, command: Command, raw: str) -> None:
+    """Every variable of a file is exported."""
+    file = "".join(piece.text for word in made.variables.expand(raw) for piece in word)
+    if made.settings.setdefault("environment.env_file", made.path(file)) == made.path(file):
+        made.say(command, TAKEN, "`environment.env_file`")
+    else:
+        made.setup.append(f"set -a; . {file}; set +a")
+        made.say(command, TAKEN, "`environment.setup`")
+
+
 def _export(made: Environment, name: str, value: Word, command: Command, raw: str) -> None:
+    value = outside(value)
     text = static(value)
+    shell = " ".join(piece.text for piece in value if piece.is_shell)
     if name in known.SAID_BY_SERRIED:
         made.say(command, NEEDLESS, "ranks get it from Serried")
     elif name == "OMP_NUM_THREADS" and "SLURM_CPUS" in raw:
@@ -106,7 +138,8 @@ def _export(made: Environment, name: str, value: Word, command: Command, raw: st
         made.env[name] = text
         made.exported[name] = (command, "")
         made.say(command, TAKEN, "`environment.env`")
-    elif re.search(known.OF_THE_JOB, raw):
+    elif re.search(known.OF_THE_JOB, shell):
+        made.exported[name] = (command, "")
         made.say(command, NEEDLESS, "ranks find each other by Serried's variables")
     else:
         made.setup.append(f"export {name}={as_shell(value)}")
@@ -159,8 +192,10 @@ def _source(made: Environment, command: Command) -> bool:
     elif _OF_CONDA.search(shown):
         made.say(command, NEEDLESS, "`environment.conda` finds conda without it")
     elif _ACTIVATE.search(shown):
-        made.settings["environment.venv"] = at_home(_ACTIVATE.sub("", shown))
+        made.settings["environment.venv"] = made.path(_ACTIVATE.sub("", shown))
         made.say(command, TAKEN, "`environment.venv`")
+    elif made.exports_all and words:
+        _env_file(made, command, command.words[1])
     elif _OF_LOGIN.search(shown):
         made.say(command, NEEDLESS, "the job gets the environment that you submit from")
     else:
@@ -198,6 +233,17 @@ def _eval(made: Environment, command: Command) -> bool:
         return False
     else:
         made.into_setup(command)
+    return True
+
+
+def _pip(made: Environment, command: Command) -> bool:
+    """Into an environment on the node's own disk, made anew by each job."""
+    words = ["".join(piece.text for piece in word) for word in made.words(command)]
+    file = next((after for word, after in itertools.pairwise(words) if word in ("-r", "--requirement")), "")
+    if not file or not re.search(known.LOCAL_DISK, made.settings.get("environment.venv", "")):
+        return False
+    made.settings["environment.venv"] = made.path(file)
+    made.say(command, TAKEN, "`environment.venv`, which is built once and kept")
     return True
 
 
@@ -239,6 +285,8 @@ BUILTINS: dict[str, Callable[[Environment, Command], bool]] = {
     "micromamba": _conda,
     "eval": _eval,
     "unset": _unset,
+    "pip": _pip,
+    "pip3": _pip,
     "cd": _cd,
     "pushd": _cd,
 }

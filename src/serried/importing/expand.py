@@ -58,6 +58,31 @@ def escaped(text: str) -> str:
     return _PLACEHOLDER.sub(r"{{\1}}", text)
 
 
+_OUTSIDE = re.compile(rf"{{({_PLACEHOLDER.pattern})}}|\{{(run|element)\}}")
+_VARIABLES = {"run": "${SERRIED_RUN_ID}", "element": "${SERRIED_ELEMENT}"}
+
+
+def outside(word: Word) -> Word:
+    """The word where it is no command's, and Serried fills in nothing: bash has variables for that."""
+    made: list[Piece] = []
+    for piece in word:
+        position = 0
+        for match in () if piece.is_shell else _OUTSIDE.finditer(piece.text):
+            made += [Piece(piece.text[position : match.start()]), Piece(_variable(match), True, True)]
+            made[-1] = made[-1] if match[3] else Piece(match[1])
+            position = match.end()
+        made.append(Piece(outside_text(piece.text[position:]), piece.is_shell, piece.is_quoted))
+    return tuple(piece for piece in made if piece.text)
+
+
+def outside_text(text: str) -> str:
+    return _OUTSIDE.sub(_variable, text)
+
+
+def _variable(match: re.Match[str]) -> str:
+    return _VARIABLES[match[3]] if match[3] else match[1]
+
+
 def as_shell(word: Word) -> str:
     """The word as bash has to be given it."""
     if not any(piece.is_shell for piece in word):
@@ -84,6 +109,7 @@ class Variables:
     values: dict[str, tuple[Word, ...]] = field(default_factory=dict)
     """Several words: an array."""
     used: set[str] = field(default_factory=set)
+    arrays: set[str] = field(default_factory=set)
 
     def set(self, name: str, words: Iterable[Word]) -> None:
         self.values[name] = tuple(words)
@@ -173,6 +199,8 @@ class Variables:
             known = self.values.get(name, ())
             value = static(known[0]) if len(known) == 1 else None
             is_plain = value is not None and _PLAIN.fullmatch(value)
+            if value and "{run}" in value and text.count("$((", 0, match.start()) > text.count("))", 0, match.start()):
+                is_plain = None  # to reckon with it takes the job's own number
             made += escaped(text[position : match.start()]) + (value if is_plain and value else escaped(match[0]))
             position = match.end()
         self.used |= set(re.findall(r"\$\{(\w+)\[", text))

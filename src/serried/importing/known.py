@@ -29,6 +29,8 @@ SETUP = frozenset(["ulimit", "umask", "unset", "eval", "alias", "newgrp", "renic
 STAGING = (
     "data is not copied to a node's own disk: let the program read it where it is, or copy it in `environment.setup`"
 )
+STAGING_OUT = "results are not copied from a node's own disk: let the program write into `{results}`"
+READS = "what it reads is not taken over: let the program do so, or give each run its command by `--each`"
 WRITES = "it writes a file: if the program reads that, make it beforehand"
 FILES = "no part of the training: do it by hand, in the program, or in `environment.setup` on every node"
 
@@ -68,9 +70,7 @@ SAID_BY_SERRIED = frozenset(
 )  # fmt: skip
 """Variables that ranks get from Serried, or that a launcher's options were made of."""
 
-OF_THE_JOB = (
-    r"scontrol|NODELIST|NODEFILE|hostname|SLURM_(?:JOB_ID|JOBID|PROCID|LOCALID|NODEID)|/dev/(?:tcp|urandom)|shuf|RANDOM"
-)
+OF_THE_JOB = r"scontrol|NODELIST|NODEFILE|hostname|SLURM_(?:PROCID|LOCALID|NODEID)|/dev/(?:tcp|urandom)|shuf|RANDOM"
 """What a script makes addresses and ports from."""
 
 LOCAL_DISK = r"SLURM_TMPDIR|\bTMPDIR|PBS_JOBDIR|LOCAL_SCRATCH|/scratch-ssd|\$TMP\b"

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from serried.importing.bash import Command
 from serried.importing.counts import Started
-from serried.importing.expand import Word, literal, static
+from serried.importing.expand import Variables, Word, literal, static
 
 NUL = "\0"
 """Stands for what only a shell can say."""
@@ -25,8 +26,12 @@ class Launch:
     settings: dict[str, object] = field(default_factory=dict)
     options: list[str] = field(default_factory=list)
     """What srun was told beyond that."""
+    exported: Variables = field(default_factory=Variables)
+    """What a shell that is started knows of the script's variables."""
     unwrapped: int = 0
     """How many shells were taken off."""
+    before: list[Command] = field(default_factory=list)
+    """What these did before they started the program."""
     is_on_one_node: bool = False
     """It stands for one node of a loop over all."""
     notes: list[str] = field(default_factory=list)
@@ -74,10 +79,10 @@ def long_options(
         name, equals, value = texts[position].lstrip("-").partition("=")
         name = short.get(name, name.replace("_", "-"))
         position += 1
+        if name == "":  # `--`
+            break
         if name not in flags and not equals and position < len(texts):
             value = texts[position]
             position += 1
         given[name] = value
-        if name == "":  # `--`
-            break
     return given, position

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from serried.contract import names
 from serried.importing import wrappers
-from serried.importing.bash import statements
+from serried.importing.bash import Command, statements
 from serried.importing.counts import Started
 from serried.importing.expand import Variables, Word, literal
 from serried.importing.launch import NUL, Launch, exported, long_options, number
@@ -28,9 +29,9 @@ _NP = {"-np", "--np", "-n", "--n", "-c"}
 _PER_NODE = {"-ppn", "--ppn", "-npernode", "--npernode", "-perhost", "--map-by-ppr", "-N"}
 
 
-def peel(words: list[Word]) -> Launch:
-    """Take off what starts the program, from outside to inside."""
-    launch = Launch(list(words))
+def peel(words: list[Word], exported: Variables | None = None) -> Launch:
+    """Take off what starts the program, from outside to inside. A shell within knows what was `exported`."""
+    launch = Launch(list(words), exported=exported or Variables())
     while reader := _reader(launch):
         before = (len(launch.words), launch.unwrapped)
         reader(launch)
@@ -47,8 +48,8 @@ def _reader(launch: Launch) -> Callable[[Launch], None] | None:
         module = next((at for at, text in enumerate(texts[1:], 1) if not text.startswith("-") or text == "-m"), 0)
         is_torch = module and texts[module] == "-m" and texts[module + 1 : module + 2]
         return _torchrun if is_torch and is_torch[0] in _TORCH_MODULES else None
-    if name in ("bash", "sh") and len(texts) == 3 and re.fullmatch(r"-l?c", texts[1]):
-        return _shell if _one_launch(launch) else None
+    if name in ("bash", "sh") and texts[1:-1] in (["-c"], ["-lc"], ["-l", "-c"], ["--login", "-c"]):
+        return _shell if _in_shell(launch) else None
     if name in _BY_SECOND:
         second, reader = _BY_SECOND[name]
         return reader if texts[1:2] == [second] else None
@@ -67,20 +68,57 @@ _OF_SRUN = frozenset(
 """What is counted, or is so here anyway."""
 
 
-def _one_launch(launch: Launch) -> list[Word] | None:
-    """The words of `bash -c "torchrun …"`; None where it is more than one program that starts ranks."""
-    found = statements("".join(piece.text for piece in launch.words[2]))
-    if len(found) != 1 or found[0].is_block or len(found[0].commands) != 1:
+_IN_SHELL = frozenset(["cd", "source", ".", "module", "ml", "conda", "export", "ulimit", "set", "echo", "hostname"])
+"""What may stand before a launcher in `bash -c "…"`, and is as good in the script itself."""
+_TOLD = {"{run}": names.RUN_ID, "{element}": names.ELEMENT}
+
+
+def _in_shell(launch: Launch) -> tuple[list[Command], list[Word]] | None:
+    """Of `bash -c "cd …; torchrun …"` the words of the launch, and what stands before it; None for other programs."""
+    text = "".join(piece.text for piece in launch.words[-1])
+    for said, name in _TOLD.items():
+        text = text.replace(said, f"${{{name}}}")
+    found = statements(text)
+    commands = [command for statement in found for command in statement.commands]
+    if commands and commands[-1].is_piped and commands[-1].words[0] == "tee":
+        commands.pop()
+    if not commands or any(statement.is_block or statement.in_background for statement in found):
         return None
-    inner = Launch([word for raw in found[0].commands[0].words for word in Variables().expand(raw)])
-    return inner.words if inner.words and _reader(inner) not in (None, wrappers.assignment, wrappers.nothing) else None
+    *before, last = commands
+    if last.is_piped or any(command.is_piped or command.words[0] not in _IN_SHELL for command in before):
+        return None
+    told = {name: (literal(said),) for said, name in _TOLD.items()}
+    known = Variables({**launch.exported.values, **told}, launch.exported.used)
+    inner = Launch([word for raw in last.words for word in known.expand(raw)])
+    if not inner.words or _reader(inner) in (None, wrappers.assignment, wrappers.nothing):
+        return None
+    return before, inner.words
 
 
 def _shell(launch: Launch) -> None:
-    inner = _one_launch(launch)
-    if inner:
-        launch.words[:] = inner
+    if found := _in_shell(launch):
+        launch.before += found[0]
+        launch.words[:] = found[1]
         launch.unwrapped += 1
+
+
+def _remote(launch: Launch) -> None:
+    """`ssh HOST …`, `pbs_tmrsh HOST …`: for one node of a loop over all."""
+    _, position = long_options(launch.texts(), 1, set("46AaCfGgKkMNnqsTtVvXxYy"), {})
+    is_one = position < len(launch.words) and any(piece.is_shell for piece in launch.words[position])
+    script = " ".join("".join(piece.text for piece in word) for word in launch.words[position + 1 :])
+    launch.words[:] = [literal("bash"), literal("-c"), literal(script)] if script else []
+    launch.by.append("ssh")
+    launch.started.append(Started())
+    launch.unwrapped += 1
+    launch.is_on_one_node = launch.is_on_one_node or is_one
+
+
+def _pbsdsh(launch: Launch) -> None:
+    given, position = long_options(launch.texts(), 1, set("osuv"), {})
+    launch.drop(position)
+    launch.by.append("pbsdsh")
+    launch.started.append(Started(ranks=1 if "u" in given else None))
 
 
 def _srun(launch: Launch) -> None:
@@ -185,7 +223,7 @@ def _horovodrun(launch: Launch) -> None:
     launch.drop(position)
     launch.by.append("horovodrun")
     launch.started.append(Started(total=launch.number("-np", given.get("num-proc"))))
-    lost = sorted(set(given) - {"num-proc", "hosts", "hostfile", "gloo", "mpi", "verbose", "p", "ssh-port", ""})
+    lost = sorted(set(given) - {"num-proc", "hosts", "hostfile", "gloo", "mpi", "verbose", "p", "ssh-port"})
     if lost:
         launch.notes.append(
             f"horovodrun was told {', '.join(f'`--{name}`' for name in lost)}: Horovod has variables for it"
@@ -211,7 +249,7 @@ def _accelerate(launch: Launch) -> None:
     launch.by.append("accelerate")
     launch.started.append(Started(total=launch.number("--num_processes", given.get("num-processes")), per_gpu=True))
     told = [f"--{name.replace('-', '_')}{f'={value}' if value else ''}" for name, value in given.items()]
-    told = [option for option, name in zip(told, given, strict=True) if name and name not in _OF_ACCELERATE]
+    told = [option for option, name in zip(told, given, strict=True) if name not in _OF_ACCELERATE]
     if told:  # a plain one needs no launcher: accelerate reads torch's variables
         launch.settings |= {"launch.kind": "accelerate", "launch.options": told}
     if "module" in given or "m" in given:
@@ -246,6 +284,9 @@ _READERS: dict[str, Callable[[Launch], None]] = {
     "torchrun": _torchrun,
     "horovodrun": _horovodrun,
     "deepspeed": _deepspeed,
+    "pbsdsh": _pbsdsh,
+    "ssh": _remote,
+    "pbs_tmrsh": _remote,
 }
 _BY_SECOND: dict[str, tuple[str, Callable[[Launch], None]]] = {
     "singularity": ("exec", wrappers.container),
