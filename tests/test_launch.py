@@ -45,22 +45,37 @@ REFUSED = [
     (
         {"resources__ranks": 4},
         "torchrun --nproc-per-node=4 train.py",
-        "`torchrun` starts ranks of its own, and 4 ranks on each node would each start it",
+        "`torchrun` starts ranks of its own, and 4 ranks would each start it",
     ),
     (
         {"resources__ranks": 2},
         "/opt/conda/bin/python3.11 -m torch.distributed.launch train.py",
-        "`torchrun` starts ranks of its own, and 2 ranks on each node would each start it",
+        "`torchrun` starts ranks of its own, and 2 ranks would each start it",
     ),
     (
         {"resources__ranks": 2},
         "/opt/bin/accelerate launch train.py",
-        "`accelerate` starts ranks of its own, and 2 ranks on each node would each start it",
+        "`accelerate` starts ranks of its own, and 2 ranks would each start it",
     ),
     (
         {"resources__ranks": 2, "launch__kind": "srun"},
         "torchrun train.py",
-        "`torchrun` starts ranks of its own, and 2 ranks on each node would each start it",
+        "`torchrun` starts ranks of its own, and 2 ranks would each start it",
+    ),
+    (
+        {"resources__nodes": 2},
+        "torchrun train.py",
+        "`torchrun` starts ranks of its own, and 2 ranks would each start it",
+    ),
+    (
+        {"resources__nodes": 2},
+        "env -i B=1 mpiexec.hydra python train.py",
+        "the command begins with `mpiexec.hydra`, which each of 2 ranks would start anew",
+    ),
+    (
+        {"resources__gpus": 2, "resources__ranks": 4},
+        "python train.py",
+        "4 ranks on each node were asked for, and 2 GPUs: some would have none",
     ),
     (
         {"resources__nodes": 2},
@@ -92,6 +107,11 @@ REFUSED = [
         {"launch__kind": "accelerate", "resources__ranks": 2},
         "python -m accelerate.commands.launch train.py",
         "`accelerate` is named twice: each rank that it starts would start it anew",
+    ),
+    (
+        {"launch__kind": "torchrun"},
+        "env A=1 torchrun train.py",
+        "`torchrun` is named twice: each rank that it starts would start it anew",
     ),
     (
         {"launch__kind": "horovodrun", "launch__options": ["--min-np=2"]},
@@ -150,10 +170,19 @@ def test_options_of_a_typed_torchrun_are_refused_with_the_key_to_set(planned, op
     assert told == (f"`{option}` in the command is an option of torchrun's, which Serried starts", hint)
 
 
+def test_programs_that_speak_mpi_may_share_gpus(planned):
+    assert planned("./solver", launch__kind="mpirun", resources__gpus=2, resources__ranks=16).allocation.gpus == 2
+
+
 def test_srun_needs_slurm(planned):
     with pytest.raises(UsageError) as refusal:
         planned("python train.py", "local", launch__kind="srun")
     assert refusal.value.message == '`launch.kind = "srun"` needs Slurm, and this machine has none'
+
+
+def test_one_that_is_told_of_several_nodes_may_be_started_on_each(planned):
+    command = "torchrun --nnodes=2 --nproc-per-node=4 --rdzv-endpoint={master_addr}:29500 train.py"
+    assert planned(command, resources__nodes=2, resources__gpus=4, resources__ranks=1).allocation.ranks == 1
 
 
 @pytest.mark.parametrize("command", ["torchrun --standalone --nproc-per-node=4 train.py", "accelerate launch train.py"])

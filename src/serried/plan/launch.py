@@ -15,10 +15,12 @@ from serried.resources import Allocation
 if TYPE_CHECKING:
     from serried import config
 
-OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
+OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
 """Programs that start others on all nodes of a job."""
 DOUBLES = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 """Programs that start ranks, each of them its own."""
+SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
+"""Their options that say there are several nodes."""
 ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
 """Options of horovodrun's."""
 MODULES = {
@@ -42,6 +44,7 @@ def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: A
     made = Launch(asked.kind, asked.max_restarts, asked.options, asked.tf_config)
     if made.kind == "single":
         allocation = _single(experiment.resources.ranks, allocation)
+    _check_gpus(made, allocation)
     _check_options(made, allocation)
     _check_command(made, experiment, allocation)
     CHECKS.get(made.kind, _nothing)(made, experiment, cluster)
@@ -62,6 +65,16 @@ def _single(ranks: int | None, allocation: Allocation) -> Allocation:
             hint="leave `ranks` out: it sees all GPUs of its node",
         )
     return dataclasses.replace(allocation, ranks=1)
+
+
+def _check_gpus(made: Launch, allocation: Allocation) -> None:
+    """A training has a GPU for each rank; what speaks MPI may share them."""
+    ranks, gpus = allocation.ranks, allocation.gpus
+    if 0 < gpus < ranks and made.kind not in ("mpirun", "srun"):
+        raise UsageError(
+            f"{ranks} ranks on each node were asked for, and {gpus} GPU{'s' if gpus > 1 else ''}: some would have none",
+            hint="leave `ranks` out for one per GPU; `gpus = 0` for ranks that need none",
+        )
 
 
 def _check_options(made: Launch, allocation: Allocation) -> None:
@@ -89,22 +102,28 @@ def _check_command(made: Launch, experiment: config.Experiment, allocation: Allo
     if experiment.shell:
         return
     program = program_of(experiment.command)
-    ranks = allocation.ranks
+    ranks = allocation.nodes * allocation.ranks
     if program in OF_A_CLUSTER:
         raise UsageError(
-            f"the command begins with `{program}`, which each of {allocation.nodes * ranks} ranks would start anew",
+            f"the command begins with `{program}`, which each of {ranks} ranks would start anew",
             hint=f"give the command alone; `launch.kind` says what starts it{_instead(program)}",
         )
-    if program == made.kind and program != "torchrun":
+    if program == made.kind and words(experiment) == experiment.command:
         raise UsageError(
             f"`{program}` is named twice: each rank that it starts would start it anew",
             hint="give what each rank runs alone, `python train.py`; further options go into `launch.options`",
         )
-    if program in DOUBLES and made.kind not in ("single", program) and ranks > 1:
+    if program in DOUBLES and made.kind not in ("single", program) and ranks > 1 and not _spans(experiment, allocation):
         raise UsageError(
-            f"`{program}` starts ranks of its own, and {ranks} ranks on each node would each start it",
+            f"`{program}` starts ranks of its own, and {ranks} ranks would each start it",
             hint=f"`--launch {program}`, or `--launch single` to start it once with its own options",
         )
+
+
+def _spans(experiment: config.Experiment, allocation: Allocation) -> bool:
+    """Whether one on each node is what was meant: it is told of several."""
+    told = {word.partition("=")[0].replace("_", "-") for word in experiment.command}
+    return allocation.ranks == 1 and bool(told & SPANNING)
 
 
 def _instead(program: str) -> str:
@@ -112,8 +131,13 @@ def _instead(program: str) -> str:
 
 
 def program_of(command: Sequence[str]) -> str:
-    """What the command starts, by name: `torchrun` too for `python -m torch.distributed.run`."""
+    """What the command starts, by name: `torchrun` too for `env A=1 python -m torch.distributed.run`."""
     name = PurePosixPath(command[0]).name if command else ""
+    if name == "env":
+        words = command[1:]
+        while words and ("=" in words[0] or words[0].startswith("-")):
+            words = words[1:]
+        return program_of(words)
     if name.startswith("python") and len(command) > 2 and command[1] == "-m":
         return MODULES.get(command[2], name)
     return name
