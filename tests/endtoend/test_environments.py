@@ -112,8 +112,8 @@ environment.setup = "[[ ${{SLURM_NODEID:-${{PBS_NODENUM:-1}}}} == 0 ]] || {{ ech
 
 CONDA = """#!/bin/bash
 # Makes what conda would: `conda env create --quiet --prefix PREFIX --file FILE`.
-[[ "$1 $2 $3 $4 $6 $7" == "env create --quiet --prefix --file environment.yml" ]] || exit 2
-grep -q 'name: fine' environment.yml || { echo "PackagesNotFoundError: no-such-thing"; exit 1; }
+[[ "$1 $2 $3 $4 $6" == "env create --quiet --prefix --file" ]] || exit 2
+grep -q 'name: fine' "$7" || { echo "PackagesNotFoundError: no-such-thing"; exit 1; }
 mkdir -p "$5"/conda-meta "$5"/bin "$5"/etc/conda/activate.d
 ln -s PYTHON "$5"/bin/python
 echo 'export FROM_HOOK="hook of $CONDA_DEFAULT_ENV"' >"$5"/etc/conda/activate.d/hook.sh
@@ -204,5 +204,10 @@ check = "import os; assert os.environ['FROM_HOOK']"
     (place.project / "environment.yml").write_text("name: fine too\n")
     assert env("clean", "--dry-run") == (0, f"{prefix}\n")
     assert Path(prefix).exists()
-    assert env("clean") == (0, f"{prefix}\n")
+    (place.project / "other.yml").write_text("name: fine\n")
+    with (place.project / "serried.toml").open("a") as file:
+        file.write('[experiments.train.on.slurm.environment]\nconda = "other.yml"\n')
+    other = env("build", "--cluster", "slurm")[1].strip()
+    assert Path(other).exists()
+    assert env("clean") == (0, f"{prefix}\n")  # and not the other, which only runs on Slurm have
     assert not Path(prefix).exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -114,7 +115,12 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
     known = config.catalogue(Path.cwd(), os.environ)
     plans = [_asked(name, None, ())[0] for name in known.experiments]
     project = Path(plans[0].source.directory) if plans else Path.cwd()
-    removed = inspecting.unused(plans, os.environ, project)
+    elsewhere = []
+    for cluster in known.clusters:
+        for name in known.experiments:
+            with contextlib.suppress(UsageError):  # what cannot run there has no environment there
+                elsewhere.append(_asked(name, cluster.name, ())[0])
+    removed = inspecting.unused(plans, elsewhere, os.environ, project)
     if not dry_run:
         for prefix in removed:
             store.remove(prefix)

@@ -168,10 +168,10 @@ def _started(pid: int) -> str:
     return text.rpartition(")")[2].split()[19]
 
 
-def built(project: Path) -> list[Path]:
-    """The environments that were built in a project."""
+def built(project: Path) -> list[tuple[Path, str]]:
+    """The environments that were built in a project, and from which files."""
     said = [(path, read_json(path) or {}) for path in sorted((project / FOLDER).glob("*.json"))]
-    return [path.parent / str(facts["folder"]) for path, facts in said if facts.get("folder")]
+    return [(path.parent / str(facts["folder"]), str(facts.get("source"))) for path, facts in said if "folder" in facts]
 
 
 def remove(prefix: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from serried import inherit
 from serried.config.env_file import read_env_file
-from serried.environments import containers, store, trial
+from serried.environments import containers, sources, store, trial
 from serried.environments.choice import choose
+from serried.errors import UsageError
 from serried.plan import Plan
 from serried.records import index
 from serried.records.documents import RecordUnreadable
@@ -67,11 +68,24 @@ def about(plan: Plan, environ: Mapping[str, str]) -> dict[str, str | None]:
     return trial.about(plan.environment, variables, workdir, inside)
 
 
-def unused(plans: list[Plan], environ: Mapping[str, str], project: Path) -> list[Path]:
-    """What Serried has built in `project` that is for none of `plans`, nor for a run that has not ended."""
+def unused(plans: list[Plan], elsewhere: list[Plan], environ: Mapping[str, str], project: Path) -> list[Path]:
+    """What Serried has built in `project` that is for none of `plans`, nor for a run that has not ended.
+
+    Plans for other clusters keep all that is from a file that only they name: which Python and modules are there
+    cannot be seen from here.
+    """
     wanted = [building.wanted(plan, environ) for plan in plans]
     kept = {one.ready for one in wanted if one} | set(_in_use())
-    return [prefix for prefix in store.built(project) if prefix not in kept]
+    spared = _sources(elsewhere, project) - _sources(plans, project)
+    return [prefix for prefix, source in store.built(project) if prefix not in kept and source not in spared]
+
+
+def _sources(plans: list[Plan], project: Path) -> set[str]:
+    found = set()
+    for build in filter(None, (plan.environment.build for plan in plans)):
+        with contextlib.suppress(UsageError):
+            found.add(str(sources.find(build, project).path))
+    return found
 
 
 def _in_use() -> Iterator[Path]:
