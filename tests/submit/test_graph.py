@@ -132,6 +132,19 @@ def test_what_is_named_after_is_for_those_that_would_begin_at_once(project, ask,
     assert scheduler.asked
 
 
+def test_the_first_of_those_that_it_comes_after_is_the_first_of_the_file_whoever_is_there_already(project, ask):
+    (project / "serried.toml").write_text(
+        FILE + '[experiments.evaluate]\ncommand = "cat {after}"\nafter = ["train", "prepare:any", "again"]\n'
+    )
+    for name in ("prepare", "again"):
+        deliver(ask(experiment=name, command=None, after=[]))
+
+    train, evaluate = decide_all(Request(cluster="local", after=UNSAID), ["train", "evaluate"], project, os.environ)
+
+    assert [one.name for one in evaluate.plan.after] == ["train", "prepare", "again"]
+    assert evaluate.plan.after[0].directory == train.plan.directory
+
+
 def test_what_became_of_a_run_is_known_without_its_directory_and_that_it_is_gone_is_said(project, ask, scheduler):
     (project / "serried.toml").write_text(FILE)
     assert scheduler.accepts

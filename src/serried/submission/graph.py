@@ -57,10 +57,18 @@ def _circle(after: Mapping[str, Sequence[str]], left: Sequence[str]) -> list[str
 
 
 def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
-    afters = list(decided.plan.after)
-    for name, condition in decided.together.items():
-        other = each[name].plan
-        following.check_pair(other, decided.plan)
-        # Its job is known once it is submitted.
-        afters.append(After(other.run, other.name, other.directory, condition, None, ""))
-    return dataclasses.replace(decided, plan=dataclasses.replace(decided.plan, after=tuple(afters)))
+    """With those that are submitted with it among those that are there, in the file's order: `{after}` is the first."""
+    if not decided.together:
+        return decided
+    named = dict.fromkeys(following.split(text)[0] for text in decided.resolved.experiment.after)
+    there = iter(decided.plan.after)
+    found = [_other(name, decided, each) if name in decided.together else next(there, None) for name in named]
+    afters = tuple(after for after in found if after is not None)
+    return dataclasses.replace(decided, plan=dataclasses.replace(decided.plan, after=afters))
+
+
+def _other(name: str, decided: Decided, each: Mapping[str, Decided]) -> After:
+    other = each[name].plan
+    following.check_pair(other, decided.plan)
+    # Its job is known once it is submitted.
+    return After(other.run, other.name, other.directory, decided.together[name], None, "")
