@@ -64,6 +64,18 @@ wrote serried.toml for `train.py` on cluster `local`
     )
 
 
+def test_a_job_script_that_is_here_can_be_imported(folder: Path):
+    (folder / "train.py").write_text("import torch.distributed")
+    (folder / "README.md").write_text("Jobs begin with `#SBATCH`.")
+    assert "job script" not in start()
+    (folder / "serried.toml").unlink()
+
+    (folder / "go there.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n")
+    assert start().splitlines()[1] == (
+        "note: `go there.sh` is a job script: `serried import 'go there.sh' >> serried.toml` adds what it does"
+    )
+
+
 def test_a_script_that_shares_nothing_out_is_noted(folder: Path):
     (folder / "train.py").write_text("import torch")
     assert start().splitlines()[1] == (
@@ -134,6 +146,7 @@ def test_what_is_written_is_valid_for_every_cluster(cluster: str, gpus: int):
         (["src/train.py", "helpers.py"], "src/train.py"),
         ([".venv/train.py", "tests/train.py"], None),
         (["a.py", "b.py"], None),
+        (["my experiment.py", "setup.py", "test_it.py"], "my experiment.py"),
         ([], None),
     ],
 )

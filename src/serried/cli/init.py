@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +27,11 @@ from serried.ui.text import pad
 
 _PREFERRED = ("train.py", "main.py", "run.py")
 _MOST_SCRIPTS = 200
+_LONG_FOR_A_JOB = 64 * 1024
 _PARALLEL = re.compile(rb"distributed|serried|RANK|lightning|accelerat|Trainer|deepspeed|horovod|mpi4py|jax")
 """What a script that shares its work out among ranks names somewhere."""
+_DIRECTIVE = re.compile(rb"^#(SBATCH|PBS)\b", re.MULTILINE)
+_NO_PROGRAMS = re.compile(r"(setup|conftest|__init__|test_.*|.*_test)\.py")
 _MAY_BE_YOURS = (".env.template", ".gitignore", "README.md")
 """Files of a template that a folder may have already: they stay as they are, and the project works with them."""
 
@@ -133,6 +138,8 @@ def _settings(here: Path) -> Draft:
             f"no environment is active: `environment.venv = true` has Serried build one from `{required[0]}`; "
             "see docs/environments.md"
         )
+    if job := _job_script(here):
+        notes.append(f"`{job}` is a job script: `serried import {shlex.quote(job)} >> serried.toml` adds what it does")
     if script is None:
         notes.append("no script was found: write its name into `command`")
     elif not _may_be_parallel(here / script):
@@ -167,13 +174,27 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def find_script(folder: Path) -> str | None:
-    """The script that trains: train.py, main.py or run.py, here or one folder below, else the one program here."""
+    """The script that trains: train.py, main.py or run.py, here or one folder below, else the one program here.
+
+    That has `if __name__ == "__main__"`, or is the only script.
+    """
     scripts = sorted(path.relative_to(folder) for path in _scripts(folder))
     named = [script for name in _PREFERRED for script in scripts if script.name == name]
     if named:
         return str(min(named, key=lambda script: (len(script.parts), _PREFERRED.index(script.name))))
-    programs = [script for script in scripts if len(script.parts) == 1 and _is_program(folder / script)]
+    here = [script for script in scripts if len(script.parts) == 1 and not _NO_PROGRAMS.fullmatch(script.name)]
+    programs = [script for script in here if _is_program(folder / script)] or here
     return str(programs[0]) if len(programs) == 1 else None
+
+
+def _job_script(folder: Path) -> str | None:
+    """One for `sbatch` or `qsub`, if there is one here."""
+    for path in sorted(folder.iterdir()):
+        with contextlib.suppress(OSError):
+            may_be = path.is_file() and path.suffix != ".py" and path.stat().st_size < _LONG_FOR_A_JOB
+            if may_be and _DIRECTIVE.search(path.read_bytes()):
+                return path.name
+    return None
 
 
 def _scripts(folder: Path) -> list[Path]:
