@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serried.config import container_kinds, definitions, env_file, environment_kinds, roots, schema, words
+from serried.config import definitions, env_file, roots, schema, words
 from serried.config.definitions import (
     Cluster,
     Container,
@@ -25,6 +25,8 @@ from serried.config.definitions import (
 from serried.config.document import Keys
 from serried.config.sources import Files, Origin, Setting
 from serried.config.values import BadValue
+from serried.config.values.container import is_reference
+from serried.config.values.environment import is_path
 from serried.contract import binds
 from serried.errors import ConfigError, UsageError
 
@@ -148,7 +150,7 @@ class Builder:
             given["env_file"] = str(project / roots.at_home(path, self._environ))
             given["env_file_names"] = tuple(env_file.read_env_file(Path(given["env_file"])))
         for name in ("venv", "conda"):
-            if isinstance(said := given.get(name), str) and (name == "venv" or environment_kinds.is_path(said)):
+            if isinstance(said := given.get(name), str) and (name == "venv" or is_path(said)):
                 given[name] = self._path(("environment", name), said, project)
         return Environment(**given)
 
@@ -174,7 +176,7 @@ class Builder:
         """Its paths are absolute afterwards."""
         given = self._values(definitions.keys(Container), ("container",))
         for name in ("image", "requirements"):
-            if (said := given.get(name)) and not container_kinds.is_reference(said, given.get("runtime")):
+            if (said := given.get(name)) and not is_reference(said, given.get("runtime")):
                 given[name] = self._path(("container", name), said, project)
         if given.get("runtime", "")[:1] in {"~", "$"}:
             given["runtime"] = self._path(("container", "runtime"), given["runtime"], project)

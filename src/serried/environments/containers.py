@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.config.container_kinds import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
+from serried.config.values.container import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
 from serried.contract import binds
 from serried.environments import images
 from serried.errors import UsageError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
-from serried.config.container_kinds import is_reference
+from serried.config.values.container import is_reference
 from serried.contract.slug import slug
 from serried.environments import activation, trial
 from serried.environments.store import Store

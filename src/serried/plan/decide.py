@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from serried.config.environment_kinds import is_source
+from serried.config.values.environment import is_source
 from serried.errors import UsageError
 from serried.plan.chain import Chain, chain
 from serried.plan.launch import launch as launch_of

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serried.config import container_kinds, values
+from serried.config import values
 from serried.config.definitions.key import key
+from serried.config.values import container as kinds
 
 
 @dataclass(frozen=True)
 class Container:
     image: str = key(
-        container_kinds.IMAGE,
+        kinds.IMAGE,
         "A file (`.sif`, `.sqfs`) or folder; or what `serried image build` makes one from: a definition "
         "(`.def`), or `docker://…`. From the project's folder. May name variables.",
         default="no container",
@@ -21,12 +22,12 @@ class Container:
         values.TEXT, "A file of requirements that `serried image build` installs on top of `image`."
     )
     runtime: str | None = key(
-        container_kinds.RUNTIME,
+        kinds.RUNTIME,
         "What runs it.",
         default="the first of them that is found here",
     )
     binds: tuple[str, ...] = key(
-        container_kinds.BINDS,
+        kinds.BINDS,
         "What else of the host it sees; `/data` alone is `/data:/data`. May name variables.",
         value=(),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from serried.config import environment_kinds as kinds
 from serried.config import values
 from serried.config.definitions.key import key
+from serried.config.values import environment as kinds
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serried.config import notify_kinds, values
+from serried.config import values
 from serried.config.definitions.container import Container
 from serried.config.definitions.environment import Environment
 from serried.config.definitions.key import key
 from serried.config.values import Kind
+from serried.config.values import notify as notices
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class Notify:
     command: tuple[str, ...] = key(
         values.COMMAND, "What to run, without a shell: a list of words, or text split as one would.", value=()
     )
-    webhook: str | None = key(notify_kinds.VARIABLE, "The variable that holds the address to post to: a secret.")
+    webhook: str | None = key(notices.VARIABLE, "The variable that holds the address to post to: a secret.")
     on: tuple[str, ...] = key(
-        notify_kinds.EVENTS,
+        notices.EVENTS,
         "When: `start`, `finish`, `fail`, `stall`.",
         default="`finish` and `fail`",
         value=("finish", "fail"),
