@@ -165,6 +165,13 @@ def test_what_cannot_be_built_from_is_refused(project, monkeypatch):
         made(project)
 
 
+def test_modules_that_cannot_be_loaded_are_not_called_a_python_that_cannot_build(project):
+    environment = Environment(build=Build("venv"), modules=("no-such-python/3.11",))
+    with pytest.raises(EnvironmentFailed, match=r"the modules no-such-python/3\.11 cannot be used here") as failure:
+        recipe.recipe(environment, project, variables())
+    assert "'module load no-such-python/3.11' failed" in (failure.value.details or "")
+
+
 def test_a_pipfile_is_what_pip_reads(project):
     (project / "Pipfile").write_text(
         """

@@ -97,9 +97,18 @@ def _python(build: Build, bare: Environment, environ: Mapping[str, str]) -> tupl
         if done.status == 0:
             return candidate, done.stdout.strip()
         said = said or done.stderr.strip()
+        if done.status == trial.UNABLE:
+            break
+    details = "\n".join(said.splitlines()[-trial.LAST_LINES :])
+    if done.status == trial.UNABLE:
+        raise EnvironmentFailed(
+            f"{trial.where(bare)} cannot be used here, and the environment is built with them",
+            details=details,
+            hint="`environment.modules` names them; `module avail` lists what is here",
+        )
     raise EnvironmentFailed(
         f"`{candidates[0]}` cannot make virtual environments",
-        details="\n".join(said.splitlines()[-trial.LAST_LINES :]),
+        details=details,
         hint="name another: `environment.python`; on Debian and Ubuntu `apt-get install python3-venv`",
     )
 

@@ -12,6 +12,7 @@ from serried.environments import activation
 from serried.errors import EnvironmentFailed
 from serried.plan import Environment
 
+UNABLE = 70
 PREAMBLE = """\
 said=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
