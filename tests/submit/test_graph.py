@@ -8,10 +8,13 @@ import shutil
 import pytest
 
 from serried.errors import SerriedError, UsageError
+from serried.records.index import Selection
+from serried.submission.again import prepare_again
 from serried.submission.deliver import deliver
 from serried.submission.following import holds, split
 from serried.submission.graph import decide_all, order
 from serried.submission.request import Request, decide
+from serried.ui.plan_lines import comes_after
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,20 @@ def test_the_first_of_those_that_it_comes_after_is_the_first_of_the_file_whoever
 
     assert [one.name for one in evaluate.plan.after] == ["train", "prepare", "again"]
     assert evaluate.plan.after[0].directory == train.plan.directory
+
+
+def test_a_directory_that_a_command_asks_for_is_there_or_it_is_refused(ask):
+    command = ("cat", "{after}/results/made")
+    with pytest.raises(UsageError, match="the directory of a run that it comes after, and it comes after none"):
+        ask(command=command)
+    ask(command=("echo", "{{after}}"))
+
+    before = deliver(ask(name="before"))
+    behind = deliver(ask(command=command, after=["before"]))
+    again = prepare_again(Selection(behind), os.environ)
+
+    assert [(one.directory, one.job) for one in again.plan.after] == [(str(before.where.path), None)]
+    assert comes_after(again.plan) == f"before ({before.id}), which is not waited for"
 
 
 def test_what_became_of_a_run_is_known_without_its_directory_and_that_it_is_gone_is_said(project, ask, scheduler):

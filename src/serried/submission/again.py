@@ -61,7 +61,7 @@ def prepare_again(
         array=array,
         resume=found.resume,
         rerun_of=str(selection),
-        after=(),
+        after=tuple(dataclasses.replace(one, job=None) for one in old.after),
     )
     warnings = (*found.warnings, *(() if found.resume is None or fresh else _completed(selection)))
     each = _each(record, old, array)

@@ -79,6 +79,7 @@ def prepare(
     _check_jobs(plan)
     _check_workdir(plan, project)
     _check_settings(plan, each)
+    _check_after(plan, each)
     plan = containers.settle(plan, environ)
     plan, said = building.settle(plan, resolved, environ, observe)
     if not said:
@@ -179,6 +180,8 @@ def _script(plan: Plan, handover: Submission) -> str:
 _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
 """What urllib can post to: it takes a user before `@` for a part of the host."""
 
+_AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
+
 _SETTING = re.compile(r"\{\{SETTING\}\}|\{(SETTING)\}".replace("SETTING", settings.PLACEHOLDER))
 
 
@@ -192,6 +195,15 @@ def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
                     f"the command says `{{{found}}}`, and `config` has no such setting",
                     hint=did_you_mean(found, known) or f"set it, or write `{{{{{found}}}}}` for the word itself",
                 )
+
+
+def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    """`{after}` of a run that comes after none would be an empty word, and `{after}/results` a folder of the system."""
+    if not plan.after and any(_AFTER.search(word) for word in itertools.chain(plan.command, *each)):
+        raise UsageError(
+            "the command says `{after}`, the directory of a run that it comes after, and it comes after none",
+            hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` waits for none",
+        )
 
 
 def _unreachable_library(plan: Plan) -> tuple[str, ...]:

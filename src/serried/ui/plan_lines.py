@@ -83,12 +83,13 @@ CONDITIONS = {
 
 def comes_after(plan: Plan) -> str:
     """`prepare (k3f9q2), once it has completed`; empty where it comes after nothing."""
-    return "; ".join(_comes_after(after) for after in plan.after)
+    return "; ".join(_comes_after(after, plan) for after in plan.after)
 
 
-def _comes_after(after: After) -> str:
+def _comes_after(after: After, plan: Plan) -> str:
     element = "" if after.element is None else f"/{after.element}"
-    when = "which has ended" if after.job is None else CONDITIONS[after.condition]
+    past = "which is not waited for" if plan.rerun_of else "which has ended"
+    when = past if after.job is None else CONDITIONS[after.condition]
     return f"{after.name} ({after.run}{element}), {when}"
 
 
