@@ -17,6 +17,8 @@ _PIECE = re.compile(
     | (?P<quote>")
     | \$(?:\{(?P<braced>\w+)\}|(?P<name>[A-Za-z_]\w*|[0-9@*#?]))
     | \$\{(?P<array>\w+)\[[@*]\]\}
+    | (?P<named>\{\w*\})
+    | (?P<braces>\{[^{}\s'"$`\\]*(?:,|\.\.)[^{}\s'"$`\\]*\})
     | (?P<shell>\$[({]|`|[*?\[{])
     | (?P<tilde>~)
     | (?P<plain>[^'"\\$`*?\[{~]+|.)
@@ -118,24 +120,30 @@ class Variables:
         """The words that one written word becomes: none, one, or several where `$ARGS` holds several."""
         made: list[list[Piece]] = [[]]
         has_quotes = False
-        position, in_quotes = 0, False
+        position, in_quotes, opened = 0, False, False
         while match := _PIECE.match(raw, position):
             kind = match.lastgroup or ""
             if in_quotes and kind in ("single", "ansi", "tilde"):
                 kind, text, position = "plain", raw[position], position + 1
             else:
                 text, position = match[kind], match.end()
+            opened = opened or (kind == "shell" and text == "{" and not in_quotes)
             if kind == "quote":
                 in_quotes, has_quotes = not in_quotes, True
             elif kind in ("braced", "name"):
                 self._variable(match[0], text, made, in_quotes=in_quotes)
             elif kind == "array":
                 self._array(match[0], text, made, in_quotes=in_quotes)
+            elif kind == "braces" and not in_quotes:
+                made[-1].append(Piece(text, is_shell=True))
             elif kind == "shell":
                 position = self._shell(raw, match.start(), made, in_quotes=in_quotes)
             else:
                 has_quotes = has_quotes or kind in ("single", "ansi")
-                made[-1].append(_read(kind, text, in_quotes=in_quotes))
+                is_brace = (
+                    opened and not in_quotes and kind == "plain" and re.fullmatch(r"[\w,.}/-]+", text)
+                )  # `{"a b",c}`
+                made[-1].append(Piece(text, is_shell=True) if is_brace else _read(kind, text, in_quotes=in_quotes))
         words = [tuple(word) for word in made if word]
         return words or ([literal("")] if has_quotes else [])
 

@@ -7,4 +7,4 @@ export ALL=out-$SLURM_ARRAY_JOB_ID FOLD=$SLURM_ARRAY_TASK_ID
 export PORT=$((10000 + SLURM_JOB_ID % 1000))
 ulimit -n $((64 + SLURM_ARRAY_TASK_ID))
 PYTHONPATH=$PWD/src:$PYTHONPATH SEED=$SLURM_ARRAY_TASK_ID WANDB_API_KEY=$(cat key) \
-  python train.py --port $((20000 + SLURM_JOB_ID % 1000)) --out out/$SLURM_JOB_ID
+  python train.py --port $((20000 + SLURM_JOB_ID % 1000)) --out out/$SLURM_JOB_ID --of {a,b} {1..3} "{seed}" {seed} {"x y",z}
