@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -70,3 +71,19 @@ def test_text_of_each_awkward_kind_comes_back_as_it_was():
     }
     text = writing.table(("a b", "c.d", "é"), {**table, "inner": {'quo"ted': "x"}, "empty": {}})
     assert tomllib.loads(text)["a b"]["c.d"]["é"] == {**table, "inner": {'quo"ted': "x"}}
+
+
+def test_words_reach_the_program_as_bash_would_have_given_them():
+    words = """{"x y",z} a{1..2}b "{seed}" '{run}' {run} "{a,b}" --x={1,2} '{"a": [1,2]}' '+tags=["a","b c"]' \
+        "$HOME/{x}" ~/y $'t\\tb' it\\'s "${LRS[1]}" "${#LRS[@]}" "${ARGS[@]}" $TWO "$TWO" ${HOME##*/} $((1 + 2)) "" "*.none" """
+    before = "LRS=(0.5 '0 1')\nARGS=(--a 'b  c')\nTWO='d  e'\n"
+    imported = importing.read(f"#!/bin/bash\n{before}python show.py {words}\n".encode(), "job.sh")
+    command = imported.experiments[0].settings["command"]
+
+    def shown(script: str) -> list[str]:
+        said = script.replace("python show.py", "printf '%s\\0'")
+        return subprocess.run(["/bin/bash", "-c", said], stdout=subprocess.PIPE, check=True, text=True).stdout.split(
+            "\0"
+        )
+
+    assert shown(re.sub(r"\{(\{\w+\})\}", r"\1", command)) == shown(f"{before}python show.py {words}")
