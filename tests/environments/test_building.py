@@ -85,7 +85,9 @@ def test_it_is_built_once_and_anew_elsewhere_when_its_inputs_change(project, tmp
 
 
 def test_a_build_that_fails_says_why_and_leaves_nothing_half_built(project):
-    wanted = dataclasses.replace(made(project), python="true", commands='mkdir "$prefix"; echo no such thing; exit 3\n')
+    wanted = dataclasses.replace(
+        made(project), python="true", commands='mkdir "$prefix"; echo -e "\\e[91mno such\\e[0m thing"; exit 3\n'
+    )
 
     with pytest.raises(EnvironmentFailed, match=r"`venv-.*` was not built: .* status 3") as failure:
         building.provide(wanted, project, building.here(variables()), lambda _: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,7 @@ class Recipe(Protocol):
 
 
 LAST_LINES = 12
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def provide(recipe: Recipe, root: Path, builder: Builder, observe: Observe) -> Path:
@@ -134,7 +136,7 @@ def _lines(log: Path) -> list[str]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in COLOURS.sub("", text).splitlines() if line.strip()]
 
 
 @contextlib.contextmanager
