@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from serried.cli.submit import send
 from serried.contract.files import read_json
 from serried.errors import SubmissionRefused, SubmissionUncertain, UsageError
 from serried.submission.deliver import deliver
@@ -23,6 +24,17 @@ def test_each_further_job_comes_after_the_one_before(prequeued, scheduler):
 
     assert states(record) == [(1, "submitted", "1"), (2, "submitted", "2"), (3, "submitted", "3")]
     assert [argv[2:-1] for argv in scheduler.asked] == [(), ("--after=1",), ("--after=2",)]
+
+
+def test_who_interrupts_while_further_jobs_are_queued_is_told_of_the_run_that_is_there(prequeued, scheduler, capsys):
+    run = prequeued.plan.run
+    scheduler.raises_for[f"{run}-3"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        send(prequeued, dry_run=False, as_json=False, yes=True)
+    told = capsys.readouterr()
+    assert told.out == f"{run}\n"
+    assert f"submitted {run} as job 1 of local, then 2" in told.err
+    assert "only 1 further jobs are queued: interrupted" in told.err
 
 
 def test_a_slip_in_the_total_time_does_not_fill_the_queue(ask, scheduler):

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from serried.cli import asking, selecting
-from serried.errors import SerriedError, UsageError
+from serried.errors import SerriedError, SubmissionUncertain, UsageError
+from serried.records.documents import RecordUnreadable
 from serried.records.record import Record
 from serried.submission.deliver import deliver
 from serried.submission.graph import decide_all
@@ -101,14 +102,26 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
         for one in prepared:
             records.append(deliver(behind(one, {record.id: _jobs(record) for record in records})))
     except (SerriedError, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt):
+            records += _submitted(prepared[len(records)])
         if records:
             _say(records, prepared, as_json=as_json)
         if records and isinstance(error, SerriedError):
             there = " ".join(record.id for record in records)
-            error.message = f"`{prepared[len(records)].plan.name}` was not submitted: {error.message}"
+            what = "may have been submitted" if isinstance(error, SubmissionUncertain) else "was not submitted"
+            error.message = f"`{prepared[len(records)].plan.name}` {what}: {error.message}"
             error.hint = f"{error.hint or 'those before it are there'}; `serried stop {there}` takes back what is there"
         raise
     _say(records, prepared, as_json=as_json)
+
+
+def _submitted(prepared: Prepared) -> list[Record]:
+    """The run, where it was interrupted only when its further jobs were being queued."""
+    try:
+        record = Record.load(prepared.plan.run)
+        return [record] if record.first_submissions[0].state == "submitted" else []
+    except (RecordUnreadable, IndexError):
+        return []
 
 
 def _jobs(record: Record) -> list[str]:

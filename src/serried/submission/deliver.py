@@ -132,6 +132,9 @@ def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
             message = " ".join(filter(None, (error.message, error.details)))
             record.write_submission(dataclasses.replace(link, state=state, message=message))
             return
+        except KeyboardInterrupt:
+            record.write_submission(dataclasses.replace(link, state="uncertain", message="interrupted"))
+            raise
         record.write_submission(dataclasses.replace(link, state="submitted", job=job))
 
 
