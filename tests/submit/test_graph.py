@@ -105,6 +105,12 @@ UNSAID = None
             "there is no run `gone`, nor any other yet",
             "serried submit -- python train.py",
         ),
+        (
+            ["prepare", "train"],
+            ["last:failed"],
+            "there is no run `last:failed`, nor any other yet",
+            "how it is to end is `:ok`, `:any` or `:notok`",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_submitted(project, names, after, error, hint):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from serried import schedulers
 from serried.contract import names
 from serried.contract.links import job_of
-from serried.errors import SubmissionUncertain, UsageError
+from serried.errors import RunNotFoundError, SubmissionUncertain, UsageError
 from serried.plan import After, Plan
 from serried.records import index
 from serried.records.documents import RecordUnreadable
@@ -51,7 +51,12 @@ def run(text: str, plan: Plan) -> Followed:
     Raises UsageError where there is none, where it has ended and not as it was to, or where it is on another cluster.
     """
     word, condition = split(text)
-    selection = index.find(word)
+    try:
+        selection = index.find(word)
+    except RunNotFoundError as error:
+        if ":" in word:
+            error.hint = "how it is to end is `:ok`, `:any` or `:notok`"
+        raise
     hint = f"`--after {word}:any` begins after any end, and without `--after` it begins by itself"
     return _follow(selection, condition, plan, hint)
 
