@@ -107,7 +107,8 @@ def check(name: str | None, *, as_json: bool) -> None:
             console.out(line)
         found = len(checked.differences)
         differ = "they agree" if not found else f"{found} difference{'' if found == 1 else 's'}"
-        console.say(f"{checked.name}: {checked.compared} values of the profile that its scheduler speaks of: {differ}")
+        of = f"{checked.compared} value{'' if checked.compared == 1 else 's'} of the profile"
+        console.say(f"{checked.name}: {of} that its scheduler speaks of: {differ}")
         if found:
             console.say(
                 f"`[clusters.{checked.name}]` in a file of yours overrides each; `clusters learn` writes them all"
