@@ -37,6 +37,7 @@ QSTAT = """Job Id: 53.pbshead
     Resource_List.select = 1:ncpus=2:mpiprocs=2:ngpus=1+1:ncpus=4:mpiprocs=2:ngpus=2
     Resource_List.walltime = 01:30:00
     resources_used.walltime = 00:10:30
+    stime = Sat Nov 21 18:57:31 2026
 """
 
 
@@ -66,6 +67,12 @@ def test_one_task_of_several_does_not_start_what_each_of_them_would():
         inside.inside({**SALLOC, "SLURM_PROCID": "1"})
 
 
+@pytest.mark.parametrize("more", [{}, {"PBS_NODEFILE": "/aux/53"}])
+def test_one_task_that_pbsdsh_started_does_not_start_what_each_of_them_would(more):
+    with pytest.raises(UsageError, match="task 20000001 of job 53"):
+        inside.inside({"PBS_JOBID": "53.pbshead", "PBS_TASKNUM": "20000001", **more})
+
+
 def test_a_job_without_a_limit_or_gpus_has_none():
     text = "JobId=7 EndTime=Unknown   Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES= MinCPUsNode=1"
     found = slurm.described(text, {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}, NOW, "n1")
@@ -76,12 +83,17 @@ def test_a_job_without_a_limit_or_gpus_has_none():
 def test_of_a_pbs_job_the_node_file_and_qstat_tell():
     lines = ["pbsn1", "pbsn1", "pbsn2", "pbsn2"]
 
-    assert pbs.described(QSTAT, "53.pbshead", lines) == Inside(
-        "pbs", "53.pbshead", ("pbsn1", "pbsn2"), cpus=2, gpus=1, tasks=2, seconds=4770, is_here=True
+    assert pbs.described(QSTAT, "53.pbshead", lines, NOW) == Inside(
+        "pbs", "53.pbshead", ("pbsn1", "pbsn2"), cpus=2, gpus=1, tasks=2, seconds=4680, is_here=True
     )
+
+
+def test_the_time_that_pbs_says_was_used_is_not_counted_where_it_is_old():
+    assert pbs.described(QSTAT, "53.pbshead", ["pbsn1"], NOW - 600).seconds == 5400 - 630
+    assert pbs.described(QSTAT.replace("stime", "qtime"), "53.pbshead", ["pbsn1"], NOW).seconds == 5400 - 630
 
 
 def test_a_pbs_job_with_gpus_on_some_nodes_alone_has_none_on_each():
     text = QSTAT.replace("mpiprocs=2:ngpus=2", "mpiprocs=2")
 
-    assert pbs.described(text, "53.pbshead", ["pbsn1", "pbsn2"]).gpus == 0
+    assert pbs.described(text, "53.pbshead", ["pbsn1", "pbsn2"], NOW).gpus == 0

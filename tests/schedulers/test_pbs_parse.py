@@ -116,6 +116,13 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
             "Can Never Run: Insufficient amount of resource: ncpus (R: 9 A: 8 T: 8)",
             "no node can ever give what it asks for: ncpus (R: 9 A: 8 T: 8)",
         ),
+        (
+            "job held, too many failed attempts to run",
+            (
+                "PBS could not start it, again and again, and holds it for good: its nodes may not see the folder"
+                " of the run, see `root` in the cluster's profile; `serried stop` ends it"
+            ),
+        ),
         ("Not Running: [odd] words", "PBS says `Not Running: [odd] words`"),
     ],
 )

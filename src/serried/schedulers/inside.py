@@ -45,7 +45,7 @@ def inside(environ: Mapping[str, str]) -> Inside | None:
         from serried.schedulers.slurm import inside as slurm
 
         return slurm.inside(environ)
-    if environ.get("PBS_JOBID") and environ.get("PBS_NODEFILE"):
+    if environ.get("PBS_JOBID") and (environ.get("PBS_NODEFILE") or environ.get("PBS_TASKNUM")):
         from serried.schedulers.pbs import inside as pbs
 
         return pbs.inside(environ)

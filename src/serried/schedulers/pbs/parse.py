@@ -141,7 +141,8 @@ def _job(identity: str, attributes: Attributes) -> Job:
 
 def _ended(job: Job, attributes: Attributes) -> Job:
     """Without an Exit_status it never ran, whatever its substate says: a failed dependency leaves one of success."""
-    ended = _epoch(attributes)
+    told = attributes.get("history_timestamp", "")
+    ended = float(told) if told.isdecimal() else epoch(attributes.get("mtime", ""))
     text = attributes.get("Exit_status", "")
     if not re.fullmatch(r"-?\d+", text):
         reason = NEVER if attributes.get("Hold_Types") == "s" else ""
@@ -163,12 +164,10 @@ def _hold(attributes: Attributes) -> str:
     return HELD if "s" in holds and attributes.get("depend") else f"held ({holds})"
 
 
-def _epoch(attributes: Attributes) -> float | None:
-    """When it ended; the history says so in seconds, all else is local time without a zone."""
-    if attributes.get("history_timestamp", "").isdecimal():
-        return float(attributes["history_timestamp"])
+def epoch(text: str) -> float | None:
+    """PBS says times of the day without a zone: those are of this machine."""
     try:
-        return time.mktime(time.strptime(attributes.get("mtime", ""), "%a %b %d %H:%M:%S %Y"))
+        return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):
         return None
 

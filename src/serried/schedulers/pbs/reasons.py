@@ -29,6 +29,11 @@ REASONS = (
     ("Not Running: Draining system*", "an older job that waits for long goes first"),
     ("Not Running: Not enough free nodes*", "not enough nodes are free"),
     ("Not Running: No available resources*", "not enough nodes are free"),
+    (
+        "?ob held, too many failed attempts to run",
+        ("PBS could not start it, again and again, and holds it for good: its nodes may not see the folder"
+        " of the run, see `root` in the cluster's profile; `serried stop` ends it"),
+    ),
     ("Job held*", "it is held: {rest}"),
     ("", "PBS has not looked at it yet"),
 )  # fmt: skip
