@@ -142,6 +142,17 @@ def test_one_command_has_its_exit_status_and_leaves_nothing(project):
     assert left(project) == []
 
 
+def test_a_command_that_never_began_is_no_success_whatever_the_scheduler_says(tmp_path, monkeypatch):
+    salloc = tmp_path / "bin" / "salloc"
+    salloc.parent.mkdir()
+    salloc.write_text("#!/bin/sh\n# as `qsub -I` does where the node does not see job.sh\nexit 0\n")
+    salloc.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{salloc.parent}{os.pathsep}{os.environ['PATH']}")
+    done = shell("--", "touch", "ran")
+
+    assert (done.returncode, "nothing ran" in done.stderr) == (1, True)
+
+
 def test_setup_that_fails_is_no_shell():
     done = shell("train", "--set", "environment.setup=nosuchcommand", "--", "true")
 
@@ -182,16 +193,18 @@ def test_who_is_told_to_end_gives_the_allocation_back(project, wait_until):
     wait_until(lambda: not subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout, 30)
 
 
-def test_a_job_that_ends_around_the_shell_is_told(project):
+def test_a_job_that_ends_around_the_shell_is_told_and_leaves_nothing(project, wait_until):
     terminal = Terminal(*SERRIED, "shell", "--time", "1m", "--ranks", "1", "--name", "doomed")
     terminal.await_text("(shell) ")
     queue = subprocess.run(["squeue", "--noheader", "--format=%i %j"], capture_output=True, text=True, check=True)
     job = next(line.split()[0] for line in queue.stdout.splitlines() if "doomed" in line)
-    terminal.type("trap '' TERM; sleep 600\n")
+    terminal.type("tr '\\0' '\\n' < /proc/$$/cmdline | grep /bashrc > rc; trap '' TERM; touch ready; sleep 600\n")
+    wait_until((project / "ready").exists, 20)
     subprocess.run(["scancel", job], check=True)
     terminal.await_text("the job ended around the shell")
 
     assert (terminal.status(), left(project)) == (143, [])
+    assert not Path((project / "rc").read_text().strip()).parent.exists()
 
 
 def test_beside_a_run_one_is_on_the_node_of_its_ranks_and_none_of_them(wait_until):
@@ -204,10 +217,14 @@ def test_beside_a_run_one_is_on_the_node_of_its_ranks_and_none_of_them(wait_unti
     subprocess.run([*SERRIED, "stop", "-y", "--now", run], check=True, capture_output=True)
     subprocess.run([*SERRIED, "wait", run], check=False, capture_output=True)
     over = shell(run, "--", "true")
+    more = shell(run, "--gpus", "4", "--", "true")
+    no_run = shell("--node", "1", "--", "true")
 
     assert (beside.returncode, beside.stdout) == (0, '-|-|n2|it\'s "$HOME"|333\n'), beside.stderr
     assert (nowhere.returncode, "has no node 2" in nowhere.stderr) == (2, True)
     assert (over.returncode, "does not run" in over.stderr) == (2, True)
+    assert (more.returncode, "has what it has" in more.stderr) == (2, True)
+    assert (no_run.returncode, "beside a run" in no_run.stderr) == (2, True)
 
 
 def test_the_shell_of_an_experiment_with_a_container_is_in_it(project, monkeypatch):

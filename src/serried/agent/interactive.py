@@ -80,7 +80,8 @@ def run(work: Work, words: List[str], told: Dict[str, str]) -> Optional[int]:
         ended.append(number)
         if child is not None:
             with contextlib.suppress(ProcessLookupError):  # it was told by the scheduler too
-                os.kill(child.pid, number)
+                # A shell at its prompt does not mind TERM.
+                os.kill(child.pid, number if words else signal.SIGHUP)
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)

@@ -35,9 +35,9 @@ SHOWN = ("cluster", "each node", "ranks", "costs")
 @options.resources
 @options.common
 @click.option("--now", is_flag=True, help="Fail at once if nothing that fits is free.")
-@click.option("--node", type=int, default=0, metavar="N", help="Of a run: which node, from 0 on.")
+@click.option("--node", type=int, metavar="N", help="Of a run: which node, from 0 on.")
 @click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing.")
-def command(*, what: str | None, now: bool, node: int, dry_run: bool, **values: Any) -> None:
+def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **values: Any) -> None:
     r"""Open a shell on a node, with all that an experiment would have there, or beside a run's ranks.
 
     \b
@@ -53,19 +53,27 @@ def command(*, what: str | None, now: bool, node: int, dry_run: bool, **values: 
     """
     words = tuple(click.get_current_context().meta.get(asking.COMMAND, ()))
     run = _run(what)
+    overrides = options.overrides(values, values["settings"])
     if run is not None:
+        if overrides or now or values["cluster"] or values["name"]:
+            raise UsageError(
+                f"`{what}` is a run, and beside it one has what it has",
+                hint="only `--node`, `--dry-run` and a command go with it",
+            )
         status = statuses_of([run])[0]
         if dry_run:
-            console.out(shlex.join(interactive.joining(status, node, words, os.environ)[0]))
+            console.out(shlex.join(interactive.joining(status, node or 0, words, os.environ)[0]))
             return
-        sys.exit(interactive.join(status, node, words, os.environ))
+        sys.exit(interactive.join(status, node or 0, words, os.environ))
+    if node is not None:
+        raise UsageError("`--node` is for a shell beside a run", hint="a shell of its own is on its first node")
     job = inside(os.environ)
     if job is not None:
         raise UsageError(f"this is job {job.job} already", hint="`serried run` uses all its nodes; `exit` leaves it")
     asked = Request(
         experiment=what,
         command=None if what else A_SHELL,
-        overrides=options.overrides(values, values["settings"]),
+        overrides=overrides,
         cluster=values["cluster"],
         name=values["name"] or f"{what or ''}-shell".strip("-"),
     ).with_setting("project.snapshot", value=False)

@@ -30,7 +30,7 @@ from serried.submission.root import plain_errors, probe
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
 """After how many seconds the scheduler is asked again, the last one from then on."""
-END_SECONDS = 8.0
+END_SECONDS = 15.0
 """How long a job that has ended may take to say so."""
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -151,12 +151,13 @@ def _outcome(status: int, where: RunDirectory, watch: _Watch) -> int:
     said = files.read_json(where.shell)
     if said is not None and "exit_code" in said:
         return int(said["exit_code"])
-    if said is None and (status == 0 or watch.is_interrupted):
-        return 130 if watch.is_interrupted else 0
-    if said is None and watch.now:
+    if said is None and watch.is_interrupted:
+        return 130
+    if said is None and watch.now and status:
         raise SerriedError("nothing that fits is free just now", hint="without `--now` it waits until there is")
-    if said is None:
-        raise SerriedError("there was no allocation", hint="what the scheduler said is above")
+    if said is None:  # `qsub -I` tells success also where its job could not begin
+        hint = f"what was said about it is above; the job's node must see `{where.path.parent}`"
+        raise SerriedError("nothing ran: there was no allocation, or its node has no folder of this run", hint=hint)
     state = watch.final_state()
     error = SerriedError(
         f"the job ended around the shell on {said['host']}" + (f": {state}" if state in names.ENDED else ""),
