@@ -75,7 +75,8 @@ def test_text_of_each_awkward_kind_comes_back_as_it_was():
 
 def test_words_reach_the_program_as_bash_would_have_given_them():
     words = """{"x y",z} a{1..2}b "{seed}" '{run}' {run} "{a,b}" --x={1,2} '{"a": [1,2]}' '+tags=["a","b c"]' \
-        "$HOME/{x}" ~/y $'t\\tb' it\\'s "${LRS[1]}" "${#LRS[@]}" "${ARGS[@]}" $TWO "$TWO" ${HOME##*/} $((1 + 2)) "" "*.none" """
+        "$HOME/{x}" ~/y $'t\\tb' it\\'s "${LRS[1]}" "${#LRS[@]}" "${ARGS[@]}" $TWO "$TWO" \
+        ${HOME##*/} $((1 + 2)) "" "*.none" """
     before = "LRS=(0.5 '0 1')\nARGS=(--a 'b  c')\nTWO='d  e'\n"
     imported = importing.read(f"#!/bin/bash\n{before}python show.py {words}\n".encode(), "job.sh")
     command = imported.experiments[0].settings["command"]

@@ -45,12 +45,19 @@ def read(text: str, made: Environment) -> Body:
     """What a script starts, and what it makes of an environment."""
     body = Body(made)
     for statement in statements(text):
-        if statement.is_block and not _only_ends_in_a_block(statement):
+        if _sets_if(statement) or (statement.is_block and not _only_ends_in_a_block(statement)):
             _block(body, statement)
         else:
             for command in statement.commands:
                 _command(body, command, statement)
     return body
+
+
+def _sets_if(statement: Statement) -> bool:
+    """`[ -n "$DEBUG" ] && ARGS="$ARGS --debug"`."""
+    first, *rest = statement.commands or (None,)
+    is_test = first is not None and first.words[0] in ("[", "[[", "test")
+    return is_test and any(command.words[0] in _DECLARES or _only_assigns(command) for command in rest)
 
 
 def _only_ends_in_a_block(statement: Statement) -> bool:
@@ -101,7 +108,16 @@ def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
         return LEFT, "a loop: its program is taken once; `--array` and `--each` of `serried submit` run it many times"
     if _FUNCTION.match(statement.text) and programs:
         return LEFT, "a function: its program is taken once"
-    what = {"if": "a condition", "case": "a condition", "for": "a loop", "while": "a loop", "until": "a loop"}
+    what = {
+        "[": "a condition",
+        "[[": "a condition",
+        "test": "a condition",
+        "if": "a condition",
+        "case": "a condition",
+        "for": "a loop",
+        "while": "a loop",
+        "until": "a loop",
+    }
     return LEFT, f"{what.get(kind, 'a function or a group')}: what ranks need of it goes into `environment.setup`"
 
 

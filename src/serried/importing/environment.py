@@ -103,10 +103,13 @@ def assign(made: Environment, command: Command, *, is_export: bool) -> None:
         else:
             values = [made.variables.one(raw)]
         made.variables.set(name, [*made.variables.values.get(name, ()), *values] if plus else values)
-        made.hidden.pop(name, None)
+        if not re.search(rf"\$\{{?{name}\b", raw):  # else it has still what a block gave it
+            made.hidden.pop(name, None)
         if is_export:
             _export(made, name, values[0] if values else (), command, raw)
         else:
+            if name in made.assigned and made.assigned[name][0] != command.line:
+                made.lines.append(line(*made.assigned[name], NEEDLESS, f"line {command.line} sets it again"))
             made.assigned[name] = (command.line, command.text)
 
 

@@ -99,7 +99,7 @@ def _resource(made: Header, part: str) -> tuple[str, str]:
         if "excl" in value:
             made.settings["resources.exclusive"] = True
         return TAKEN, "`resources.exclusive`" if "excl" in value else "each node is one chunk"
-    if name in ("ncpus", "ngpus", "mem"):
+    if name in ("ncpus", "ngpus", "mem", "gpu_type", "gpu_model"):
         return _piece(made, part, _CHUNK)
     return LEFT, f"`{name}` has no counterpart, and cannot be asked for beside `select`"
 
@@ -139,6 +139,9 @@ def _piece(made: Header, piece: str, known: dict[str, str]) -> tuple[str, str]:
     if name in ("gpu_type", "gpu_model") and value:
         made.settings["resources.gpu_type"] = value
         return TAKEN, "`resources.gpu_type`"
+    if name == "ompthreads" and value:
+        made.env["OMP_NUM_THREADS"] = value
+        return TAKEN, "`environment.env`"
     if name in known and re.fullmatch(r"\d{1,9}", value):
         setattr(made.asked, known[name], int(value) or None)
         return TAKEN, "counted"

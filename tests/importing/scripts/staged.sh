@@ -6,5 +6,9 @@ source $SLURM_TMPDIR/env/bin/activate
 pip install --no-index -r requirements.txt
 tar xf ~/projects/def-ada/data.tar -C $SLURM_TMPDIR
 IFS=',' read -r lr bs < settings.csv
-torchrun --nproc_per_node=1 -- train.py --data $SLURM_TMPDIR/data --out $SLURM_TMPDIR/out --lr "$lr" --bs "$bs"
+[[ $lr == 0.1 ]] && WARM=--warm
+OPTS=""
+if [[ -n $WARM ]]; then OPTS="$OPTS $WARM"; fi
+OPTS="$OPTS --quiet"
+torchrun --nproc_per_node=1 -- train.py $OPTS --data $SLURM_TMPDIR/data --out $SLURM_TMPDIR/out --lr "$lr" --bs "$bs"
 cp -r $SLURM_TMPDIR/out ~/scratch/results-$SLURM_JOB_ID
