@@ -67,7 +67,8 @@ setup = '''
 ulimit -S -n 321
 module load second
 export FROM_SETUP="a 'b' $(echo c)"
-sleep 600 & # who watches the ranks is not one of them
+(while sleep 1; do :; done) & # who watches the ranks is not one of them
+setsid sleep 600 >/dev/null 2>&1 &
 '''
 check = "import os; assert os.environ['SECOND']"
 """

@@ -23,5 +23,6 @@ def enter(work: Work, arguments: Sequence[str], role: str = "node") -> str:
         return ""
     said = os.environ.pop(names.SETUP, None)
     if said is None:
+        os.environ[names.SETUP] = names.IN_SETUP  # what it leaves in the background is known by that
         os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *agent_command(role, *arguments)])  # noqa: S606
     return "" if said == DONE else f"`setup` failed: {said[:LONGEST].rstrip(': ')}"

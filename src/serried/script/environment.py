@@ -24,7 +24,6 @@ SETUP = Template("""\
 
 serried_agent=("$$@")
 serried_said=$$(mktemp 2>/dev/null || mktemp -p /tmp)
-export SERRIED_SETUP=running # what it leaves in the background is known by that
 exec 3>&2
 serried_go_on() {
   export SERRIED_SETUP=$$1
