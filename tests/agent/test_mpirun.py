@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -92,6 +93,17 @@ def test_ranks_that_are_asked_to_save_have_time_for_it_and_leave_one_by_one(mpir
     assert run.output(1).splitlines()[-1] == "saved"
     ended = {exit_["rank"]: exit_["exit_code"] for event in run.events("node-ended") for exit_ in event["exits"]}
     assert ended == dict.fromkeys(range(4), 85)
+
+
+def test_ranks_can_save_when_the_scheduler_ends_mpirun_as_well(mpirun, wait_until):
+    """Preemption: TERM comes to every process at once, and mpirun alone would kill its ranks two seconds later."""
+    save = "trap '' TERM; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo saved; exit 0"
+    run = mpirun(f'trap "{save}" TERM; echo ready; while :; do sleep 0.1; done', limit={"grace_seconds": 10})
+    wait_until(lambda: all("ready" in run.output(rank, rank // 2) for rank in range(4)))
+    os.kill(run.pid_of("mpirun", "-n"), signal.SIGTERM)
+    run.process.terminate()
+    run.wait()
+    assert [run.output(rank, rank // 2).splitlines()[-1] for rank in range(4)] == ["saved"] * 4
 
 
 def test_a_run_can_be_cancelled(mpirun, wait_until, marked_processes):

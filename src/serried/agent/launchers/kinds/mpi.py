@@ -7,6 +7,7 @@ plan's, while Slurm and PBS count tasks or CPUs.
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import Dict
@@ -26,7 +27,7 @@ def lay_out(scene: Scene) -> Dict[str, str]:
     """Write host lists and remote shell into the folder; the variables that lead each dialect there."""
     shell = remote_shell(scene)
     return {
-        **open_mpi(f"/bin/sh {shell}", host_file(scene, "slots", "{} slots={}"), len(scene.hosts)),
+        **open_mpi(f"/bin/sh {shell}", host_file(scene, "slots", "{} slots={}"), scene),
         **hydra(str(shell), host_file(scene, "machines", "{}:{}")),
     }
 
@@ -46,18 +47,20 @@ def remote_shell(scene: Scene) -> Path:
     return shell
 
 
-def open_mpi(shell: str, hosts: str, nodes: int) -> Dict[str, str]:
+def open_mpi(shell: str, hosts: str, scene: Scene) -> Dict[str, str]:
     """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks.
 
     Its daemons stay children of our agents: mpirun would wait for ever for one that has detached itself and died.
+    Where TERM comes to it too, ranks have the time to save that agents give; by default it kills them a second later.
     """
-    shells = str(max(128, nodes))  # each lasts as long as its daemon
+    shells = str(max(128, len(scene.hosts)))  # each lasts as long as its daemon
     return {
         "OMPI_MCA_plm": "rsh",
         "OMPI_MCA_plm_rsh_agent": shell,
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         "OMPI_MCA_plm_rsh_num_concurrent": shells,
         "OMPI_MCA_orte_leave_session_attached": "1",
+        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(scene.work.hurried_grace)),
         "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
         "OMPI_MCA_orte_default_hostfile": hosts,
         "OMPI_MCA_hwloc_base_binding_policy": "none",
