@@ -234,3 +234,15 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
 
 def test_each_pattern_leads_to_a_row():
     assert {key for _, key in OF_OUTPUT} <= set(ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("/usr/bin/python3: No module named deepspeed", "no-launcher"),
+        ("`mpirun` on n1 cannot be started: no such file or directory", "no-launcher"),
+        ("`mpirun` on n1 exited with status 1, before it had started a rank", "launch"),
+    ],
+)
+def test_a_launcher_that_is_not_installed_is_not_called_the_nodes_fault(line, key):
+    assert advice_for("LAUNCH_FAILED", "launch", [line])[0] == key

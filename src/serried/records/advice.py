@@ -31,6 +31,9 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
 )
 """Tried from the top on the last lines of a rank that failed by itself (cause `exit`)."""
 
+MISSING = re.compile(r"No module named|^`[^`]*` on \S+ cannot be started: no such file", re.MULTILINE)
+"""The same of a launcher that was not found, or of the sentence that says so."""
+
 ADVICE: Mapping[str, Advice] = {
     "exit": Advice(
         "the program itself ended with an error",
@@ -199,6 +202,13 @@ ADVICE: Mapping[str, Advice] = {
             "submit it again if a node or the network was at fault",
         ),
     ),
+    "no-launcher": Advice(
+        "what should start the ranks (`launch.kind`) is not where the job looks for it",
+        (
+            "install it in what `serried env` shows, or name the module that has it in `environment.modules`",
+            "leave it out, if the program does not need it: serried submit --launch agent …",
+        ),
+    ),
     "untold": Advice(
         "the job's script could not write why: it was killed, a disk is full, or its folder is gone",
         (
@@ -245,4 +255,6 @@ def advice_for(state: str, cause: str | None, tail: Sequence[str] = ()) -> tuple
     if key in {"exit", "untold"}:
         text = "\n".join(tail)
         key = next((better for pattern, better in OF_OUTPUT if pattern.search(text)), key)
+    if key == "launch" and MISSING.search("\n".join(tail)):
+        key = "no-launcher"
     return (key, ADVICE[key]) if key else None

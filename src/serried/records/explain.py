@@ -120,7 +120,7 @@ def _ended(status: RunStatus) -> Explanation:
     failure = document.get("first_failure")
     failure = failure if isinstance(failure, dict) else None
     tail, tail_of = _tail(status, failure)
-    advice = advice_for(status.state, status.verdict.cause, tail)
+    advice = advice_for(status.state, status.verdict.cause, [*tail, status.verdict.message])
     filled = {
         "run": status.id,
         "rank": failure.get("rank") if failure else 0,
