@@ -24,6 +24,7 @@ met.joinpath(f"{rank}-of-{os.environ['WORLD_SIZE']}").write_text(f"{sys.prefix} 
 while len(list(met.glob("*-of-4"))) < 4:
     time.sleep(0.02)
 if rank == 1:
+    print("leaving", flush=True)
     sys.exit(3)
 time.sleep(60)
 """
@@ -72,6 +73,8 @@ def test_ranks_are_in_it_and_the_one_that_fails_is_named_under_each_launcher(cho
     for kind, run in runs.items():
         status, end = place.wait(run)
         assert (status, end["exit_code"]) == (1, 3), f"{kind}: {place.serried('why', run).stdout}"
-        assert (place.why(run)["first_failure"]["rank"], marked_processes(f"{run}/")) == (1, []), kind
+        failure = place.why(run)["first_failure"]
+        assert end["message"] == f"rank 1 on {failure['host']} exited with status 3"
+        assert (failure["rank"], failure["tail"], marked_processes(f"{run}/")) == (1, ["leaving"], []), kind
         found = {path.name: path.read_text() for path in (place.directory(run) / "results").iterdir()}
         assert found == {f"{rank}-of-4": expected for rank in range(4)}, kind
