@@ -20,7 +20,12 @@ from serried.contract.layout import RunDirectory
 
 SCRIPTS = Path(__file__).parents[1] / "frameworks"
 PYTHON = sys.executable
-LIGHTNING, ACCELERATE, TORCHRUN = "lightning_trainer.py", "accelerate_loop.py", "torchrun_style.py"
+LEAVING, LIGHTNING, ACCELERATE, TORCHRUN = (
+    "leaving.py",
+    "lightning_trainer.py",
+    "accelerate_loop.py",
+    "torchrun_style.py",
+)
 
 pytestmark = pytest.mark.torch
 
@@ -38,10 +43,12 @@ def _installed() -> None:
 def submit(
     place: Place, script: str, *arguments: str, nodes: int = 1, ranks: int = 2, cpus: int = 1, options=(), before=()
 ) -> str:
-    shutil.copy(SCRIPTS / script, place.project)
+    for name in (script, LEAVING):
+        shutil.copy(SCRIPTS / name, place.project)
+    leaving = [LEAVING] if script in (LIGHTNING, ACCELERATE, TORCHRUN) else []  # a session leaves by itself
     size = ("--nodes", str(nodes), "--ranks", str(ranks), "--cpus", str(cpus))
     threads = ("--set", "environment.env.OMP_NUM_THREADS=1")
-    return place.submit(*size, *threads, *options, "--", *before, PYTHON, script, *arguments)
+    return place.submit(*size, *threads, *options, "--", *before, PYTHON, *leaving, script, *arguments)
 
 
 def lines(place: Place, run: str, pattern: str, attempt: int = 1) -> list[str]:

@@ -103,7 +103,7 @@ def _check_command(made: Launch, experiment: config.Experiment, allocation: Allo
         return
     program = program_of(experiment.command)
     ranks = allocation.nodes * allocation.ranks
-    if program in OF_A_CLUSTER:
+    if program in OF_A_CLUSTER and ranks > 1:
         raise UsageError(
             f"the command begins with `{program}`, which each of {ranks} ranks would start anew",
             hint=f"give the command alone; `launch.kind` says what starts it{_instead(program)}",
