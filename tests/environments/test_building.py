@@ -178,6 +178,7 @@ def test_a_pipfile_is_what_pip_reads(project):
     (project / "Pipfile").write_text(
         """
 [[source]]
+name = "pypi"
 url = "https://index.example.org/simple"
 [[source]]
 url = "https://${TOKEN}@example.org/simple"

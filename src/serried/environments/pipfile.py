@@ -13,8 +13,8 @@ from typing import Any
 
 from serried.errors import UsageError
 
-USUAL = "https://index.example.org/simple"
-"""Every Pipfile names it; whoever has another index configured for pip has it instead."""
+USUAL = "pypi"
+"""By this name pipenv writes the public index into every Pipfile; who has another one for pip has that instead."""
 CONDITIONS = ("os_name", "sys_platform", "platform_machine", "platform_system", "python_version")
 VERSION_CONTROL = ("git", "hg", "svn", "bzr")
 
@@ -37,7 +37,7 @@ def requirements(path: Path) -> str:
 
 def _indexes(sources: list[Mapping[str, Any]]) -> Iterator[str]:
     for source in sources:
-        if source["url"].rstrip("/") != USUAL:
+        if source.get("name") != USUAL:
             yield f"--extra-index-url {source['url']}"
 
 
