@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.config import Cluster, Gpu, Partition, Resources
-from serried.errors import UsageError
-from serried.resources import Allocation, allocate, clock, left_out, notes
+from serried.resources import Allocation, allocate, clock, left_out
 
 SLURM = Cluster("slurm", gpus_per_node=8)
 CPUS_ONLY = Cluster("cpus", gpus_per_node=0)
@@ -203,196 +202,6 @@ def test_what_was_left_out_is_known():
     )
 
 
-SITE = Cluster(
-    "pine",
-    gpus_per_node=4,
-    cpus_per_node=48,
-    gpu_types=("v100", "h100"),
-    max_time=7 * 24 * HOUR,
-    partitions={
-        "gpu": Partition(time=24 * HOUR, nodes=8, gpus=4),
-        "short": Partition(time=HOUR, gpus=2),
-        "cpu": Partition(gpus=0),
-    },
-    default_partition="gpu",
-)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "request_", "message", "hint"),
-    [
-        (
-            Cluster("small", gpus_per_node=2),
-            {"gpus": 3},
-            "3 GPUs per node were asked for and a node of cluster `small` has 2",
-            "--nodes 2 --gpus 2",
-        ),
-        (
-            SITE,
-            {"gpus": 4, "partition": "short"},
-            "4 GPUs per node were asked for and a node of partition `short` has 2",
-            "--nodes 2 --gpus 2",
-        ),
-        (
-            SITE,
-            {"gpus": 1, "partition": "cpu"},
-            "GPUs were asked for and a node of partition `cpu` has none",
-            "for CPUs alone: --gpus 0 --ranks 4",
-        ),
-        (LOCAL, {"gpus": 1}, "GPUs were asked for and this machine has none", "for CPUs alone: --gpus 0 --ranks 4"),
-        (
-            replace(LOCAL, gpus_per_node=1),
-            {"gpus": 2},
-            "2 GPUs per node were asked for and this machine has 1",
-            "--gpus 1",
-        ),
-        (
-            LOCAL,
-            {"nodes": 2},
-            "this machine is one node, and 2 were asked for",
-            "ask for more ranks or GPUs on it, or name a cluster with --cluster",
-        ),
-        (
-            SITE,
-            {"gpu_type": "v1000"},
-            "there is no GPU of type `v1000` on cluster `pine`",
-            "did you mean `v100`?",
-        ),
-        (SITE, {"gpu_type": "tpu"}, "there is no GPU of type `tpu` on cluster `pine`", "there are `v100`, `h100`"),
-        (SITE, {"partition": "gpuu"}, "partition `gpuu` does not exist on cluster `pine`", "did you mean `gpu`?"),
-        (
-            SITE,
-            {"nodes": 9},
-            "9 nodes were asked for and partition `gpu` gives 8",
-            "ask for at most 8; --partition short allows it",
-        ),
-        (
-            SITE,
-            {"time": 2 * 24 * HOUR},
-            "2-00:00:00 were asked for and partition `gpu` allows 1-00:00:00",
-            "--time 1d; or a chain, if it saves checkpoints: --time 1d --chain 2",
-        ),
-        (
-            SITE,
-            {"time": 8 * 24 * HOUR},
-            "8-00:00:00 were asked for and cluster `pine` allows 7-00:00:00",
-            "--time 7d; or a chain, if it saves checkpoints: --time 7d --chain 2",
-        ),
-        (
-            SITE,
-            {"gpus": 4, "ranks": 3},
-            "4 GPUs cannot be shared evenly by 3 ranks",
-            "give each rank the same number of GPUs, or each GPU the same number of ranks",
-        ),
-        (
-            SITE,
-            {"gpus": 4, "cpus": 16},
-            "64 CPUs per node were asked for and cluster `pine` has 48",
-            "`cpus` counts per GPU, or per rank without GPUs",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_with_a_way_out(cluster: Cluster, request_: dict[str, Any], message: str, hint: str):
-    with pytest.raises(UsageError) as caught:
-        allocate(Resources(**request_), cluster)
-    assert (caught.value.message, caught.value.hint) == (message, hint)
-
-
-BATCH = Cluster(
-    "satori",
-    contact="help@site",
-    docs="https://site/docs",
-    partitions={
-        "batch": Partition(time=12 * HOUR, cpus=40, mem=256 * GIB, jobs=1),
-        "wide": Partition(time=24 * HOUR, nodes=2, total_gpus=8),
-        "debug": Partition(time=HOUR),
-    },
-    default_partition="batch",
-)
-ASK = "\nask help@site, or see https://site/docs"
-
-
-@pytest.mark.parametrize(
-    ("request_", "message", "hint"),
-    [
-        (
-            {"time": 24 * HOUR},
-            "1-00:00:00 were asked for and partition `batch` allows 12:00:00",
-            "--time 12h; --partition wide allows it; or a chain, if it saves checkpoints: --time 12h --chain 2",
-        ),
-        (
-            {"time": 30 * HOUR},
-            "1-06:00:00 were asked for and partition `batch` allows 12:00:00",
-            "--time 12h; or a chain, if it saves checkpoints: --time 12h --chain 3",
-        ),
-        (
-            {"nodes": 3, "partition": "wide"},
-            "3 nodes were asked for and partition `wide` gives 2",
-            "ask for at most 2; --partition batch or --partition debug allow it",
-        ),
-        (
-            {"nodes": 2, "gpus": 8, "partition": "wide", "time": 18 * HOUR},
-            "16 GPUs were asked for in all and partition `wide` gives 8 to a job",
-            "ask for at most 8",
-        ),
-        (
-            {"gpus": 4, "cpus": 12},
-            "48 CPUs per node were asked for and a node of partition `batch` has 40",
-            "`cpus` counts per GPU, or per rank without GPUs; --partition wide or --partition debug allow it",
-        ),
-        (
-            {"mem_per_node": 300 * GIB},
-            "300G of memory per node were asked for and a node of partition `batch` has 256G",
-            "`mem` counts per GPU, or per rank without GPUs; --partition wide or --partition debug allow it",
-        ),
-    ],
-)
-def test_limits_are_refused_with_the_partitions_that_allow_it_and_whom_to_ask(
-    request_: dict[str, Any], message: str, hint: str
-):
-    with pytest.raises(UsageError) as caught:
-        allocate(Resources(**request_), BATCH)
-    assert (caught.value.message, caught.value.hint) == (message, hint + ASK)
-
-
-def test_a_partition_of_an_odd_name_is_offered_as_one_can_type_it():
-    cluster = Cluster("x", partitions={"a": Partition(time=HOUR), "$(id) b": Partition()}, default_partition="a")
-    with pytest.raises(UsageError) as caught:
-        allocate(Resources(time=2 * HOUR), cluster)
-    assert (caught.value.hint or "").startswith("--time 1h; --partition '$(id) b' allows it; or a chain")
-
-
-def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
-    cluster = Cluster("fir", needs_account=True, accounts=("def-*", "rrg-*"), contact="help@site")
-    with pytest.raises(UsageError) as caught:
-        allocate(Resources(), cluster)
-    assert (caught.value.message, caught.value.hint) == (
-        "jobs on cluster `fir` must name an account",
-        (
-            "--account NAME, which looks like `def-*` or `rrg-*`; or `account` in `[clusters.fir.resources]`, "
-            "once for all\nask help@site"
-        ),
-    )
-    assert allocate(Resources(account="def-ada"), cluster).account == "def-ada"
-
-
-@pytest.mark.parametrize(
-    ("partition", "elements", "parallel", "expected"),
-    [
-        (None, 10, None, ("partition `batch` runs 1 of your jobs at a time: the 10 elements take turns",)),
-        (None, 10, 1, ()),
-        (None, 1, None, ()),
-        ("wide", 10, None, ()),
-        ("elsewhere", 10, None, ()),
-    ],
-)
-def test_elements_that_cannot_run_side_by_side_are_said_to_take_turns(
-    partition: str | None, elements: int, parallel: int | None, expected: tuple[str, ...]
-):
-    asked = Allocation(1, 1, 1, 2, None, HOUR, partition=partition)
-    assert notes(asked, BATCH, elements, parallel) == expected
-
-
 @pytest.mark.parametrize(
     ("request_", "cpus", "memory"),
     [
@@ -414,11 +223,6 @@ def test_what_nobody_asked_for_is_never_more_than_a_node_has():
     small = replace(SLURM, partitions={"p": Partition(cpus=6, mem=32 * GIB)}, default_partition="p")
     asked = allocate(Resources(gpus=4), small)
     assert (asked.cpus, asked.memory_mb) == (6, 32 * GIB)
-
-
-@pytest.mark.parametrize("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])
-def test_what_only_slurm_can_judge_is_left_to_it(request_: dict[str, Any]):
-    assert allocate(Resources(**request_), SITE)
 
 
 @pytest.mark.parametrize(
