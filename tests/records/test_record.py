@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import stat
 
 import pytest
 
 from building import a_plan
 from serried.contract.files import make_directory
+from serried.records import index
 from serried.records import record as records
 from serried.records.documents import RecordUnreadable, Submission, Summary
 from serried.records.record import Record
@@ -50,6 +52,28 @@ def test_an_id_that_is_taken_is_refused():
     Record.create(a_plan("k3f9q2"))
     with pytest.raises(FileExistsError):
         Record.create(a_plan("k3f9q2"))
+
+
+def test_a_record_is_there_whole_or_not_at_all(monkeypatch):
+    """Whoever is killed while one is made or removed leaves what no listing shows."""
+    seen = []
+
+    def looking(act):
+        def look_and_act(*arguments, **options):
+            seen.append([each.id for each in index.records()])
+            return act(*arguments, **options)
+
+        return look_and_act
+
+    for module, name in ((records, "write_text"), (records, "write_json"), (shutil, "rmtree")):
+        monkeypatch.setattr(module, name, looking(getattr(module, name)))
+
+    record = Record.create(a_plan("k3f9q2"), submission(1, state="submitting"))
+
+    assert [each.state for each in Record.load("k3f9q2").submissions] == ["submitting"]
+    record.remove()
+    assert seen == [[]] * 4
+    assert list(records.records_directory().iterdir()) == []
 
 
 def test_submissions_are_read_back_in_their_order(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -43,6 +44,11 @@ def is_id(text: str) -> bool:
     return len(text) == _ID_LENGTH and text[0] in _FIRST and set(text) <= set(_REST)
 
 
+def _aside(path: Path) -> Path:
+    """Beside a record's folder: what bears that name is no record."""
+    return path.with_name(f".{path.name}")
+
+
 class Record:
     """One run's record. Everything is read when asked for; a missing or torn file raises RecordUnreadable."""
 
@@ -51,19 +57,34 @@ class Record:
         self.directory = RecordDirectory(path)
 
     @classmethod
-    def create(cls, plan: Plan) -> Record:
-        """The record of a new run, before anything is submitted. Raises FileExistsError where the id is taken."""
-        make_directory(records_directory())
+    def create(cls, plan: Plan, first: Submission | None = None) -> Record:
+        """The record of a new run, with the intent to submit it. Raises FileExistsError where the id is taken.
+
+        It is made aside and renamed: whoever is killed meanwhile leaves no record, and nobody reads half of one.
+        """
         record = cls(records_directory() / plan.run)
-        record.directory.path.mkdir(mode=PRIVATE_DIRECTORY)
+        make_directory(records_directory())
+        if record.directory.path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(record.directory.path))
+        aside = cls(_aside(record.directory.path))
+        aside.directory.path.mkdir(mode=PRIVATE_DIRECTORY)
         try:
-            record.directory.submissions.mkdir(mode=PRIVATE_DIRECTORY)
-            write_text(record.directory.where, plan.directory + "\n")
-            write_json(record.directory.plan, plan.to_json())  # last: a record without a plan never had a job
-        except BaseException:  # a full disk, say: half a record would be listed for ever
-            shutil.rmtree(record.directory.path, ignore_errors=True)
+            aside.directory.submissions.mkdir(mode=PRIVATE_DIRECTORY)
+            write_text(aside.directory.where, plan.directory + "\n")
+            write_json(aside.directory.plan, plan.to_json())
+            if first is not None:
+                aside.write_submission(first)
+            aside.directory.path.rename(record.directory.path)
+        except BaseException:  # a full disk, say
+            shutil.rmtree(aside.directory.path, ignore_errors=True)
             raise
         return record
+
+    def remove(self) -> None:
+        """Forget the run, at once for whoever lists records meanwhile."""
+        with contextlib.suppress(OSError):
+            self.directory.path.rename(_aside(self.directory.path))
+            shutil.rmtree(_aside(self.directory.path), ignore_errors=True)
 
     @classmethod
     def load(cls, run: str) -> Record:

@@ -82,10 +82,9 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
             archive = snapshot.store(prepared.survey, sources_directory(plan), modes)
         plan = dataclasses.replace(plan, source=dataclasses.replace(plan.source, archive=str(archive.path)))
     with plain_errors(records_directory()):
-        record = Record.create(plan)
+        record = Record.create(plan, intent(prepared.token, plan))
     try:
         with plain_errors(record.directory.path):
-            record.write_submission(intent(prepared.token, plan))
             directory.write_source(record, prepared, plan, archive)
         with plain_errors(root):
             directory.make_run_directory(prepared, plan)

@@ -75,4 +75,4 @@ def remove(record: Record, plan: Plan) -> None:
     with contextlib.suppress(OSError):
         directory.parent.rmdir()
         directory.parent.parent.rmdir()
-    shutil.rmtree(record.directory.path, ignore_errors=True)
+    record.remove()
