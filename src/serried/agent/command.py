@@ -83,6 +83,14 @@ class Place(NamedTuple):
     """The port beside `master` where Horovod's ranks meet; 0 where there are none."""
     workers: Sequence[str] = ()
     """An address for each rank of all nodes, where TensorFlow's are to have them."""
+    local: str = ""
+    """The attempt's folder on this node's own disk; empty where the node has none."""
+    data: str = ""
+    """Where this node has the data that was staged; empty where nothing was."""
+    results: str = ""
+    """Where ranks of this node write results that are brought back; empty for the run's own folder."""
+    checkpoints: str = ""
+    """The same for checkpoints."""
 
 
 def hidden(work: Work) -> Tuple[str, ...]:
@@ -118,9 +126,9 @@ def argv(work: Work, place: Place) -> List[str]:
 
 def placeholders(work: Work, place: Place) -> Dict[str, str]:
     return {
-        "data": str(work.tree / "data"),
-        "results": str(work.place.results),
-        "checkpoints": str(work.place.checkpoints),
+        "data": place.data or str(work.tree / "data"),
+        "results": place.results or str(work.place.results),
+        "checkpoints": place.checkpoints or str(work.place.checkpoints),
         "resume": os.environ.get(names.RESUME, ""),
         "after": next(iter(work.after), ""),
         "seed": str(work.seed),
@@ -213,9 +221,9 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
         names.RUN_ID: str(work.plan["run"]),
         names.RUN_DIR: str(work.run.path),
         names.ATTEMPT: str(work.number),
-        names.DATA_DIR: str(work.tree / "data"),
-        names.CHECKPOINT_DIR: str(work.place.checkpoints),
-        names.RESULTS_DIR: str(work.place.results),
+        names.DATA_DIR: place.data or str(work.tree / "data"),
+        names.CHECKPOINT_DIR: place.checkpoints or str(work.place.checkpoints),
+        names.RESULTS_DIR: place.results or str(work.place.results),
         names.STOP_FILE: place.stop_file,
         names.MARK: work.mark,
         names.NODE: str(place.node),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -70,6 +71,8 @@ def _rows(resolved: config.Resolved) -> Iterator[Row]:
         ("environment", resolved.experiment.environment),
         ("container", resolved.experiment.container),
         ("launch", resolved.experiment.launch),
+        ("data", resolved.experiment.data),
+        ("checkpoint", resolved.experiment.checkpoint),
         ("limit", resolved.experiment.limit),
         ("cluster", resolved.cluster),
     ]
@@ -89,9 +92,16 @@ def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, con
             shown = item if key.kind.nested or not _SECRET.search(name) else _REDACTED
             yield _shown((*place, *name.split(".")), shown, key.kind.show(shown), origins)
     elif value not in (None, (), ""):
-        yield _shown(place, list(value) if isinstance(value, tuple) else value, key.kind.show(value), origins)
+        yield _shown(place, _plain(value), key.kind.show(value), origins)
     elif key.default:
         yield _shown(place, None, key.default.replace("`", ""), origins)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _shown(place: tuple[str, ...], value: Any, text: str, origins: Mapping[str, config.Origin]) -> Row:

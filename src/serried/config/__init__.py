@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from serried.config.catalogue import Catalogue, catalogue
 from serried.config.definitions import (
+    Checkpoint,
     Cluster,
     Container,
+    Data,
     Environment,
     Experiment,
     Gpu,
@@ -18,14 +20,18 @@ from serried.config.definitions import (
 )
 from serried.config.resolve import Resolved, resolve
 from serried.config.sources import Origin
+from serried.config.values.data import Item
 
 __all__ = [
     "Catalogue",
+    "Checkpoint",
     "Cluster",
     "Container",
+    "Data",
     "Environment",
     "Experiment",
     "Gpu",
+    "Item",
     "Launch",
     "Limit",
     "Notify",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any, TypeVar
 
 from serried.config import definitions, env_file, roots, schema, words
 from serried.config.definitions import (
+    Checkpoint,
     Cluster,
     Container,
+    Data,
     Environment,
     Experiment,
     Gpu,
@@ -26,6 +29,7 @@ from serried.config.document import Keys
 from serried.config.sources import Files, Origin, Setting
 from serried.config.values import BadValue
 from serried.config.values.container import is_reference
+from serried.config.values.data import Item
 from serried.config.values.environment import is_path
 from serried.contract import binds
 from serried.errors import ConfigError, UsageError
@@ -55,6 +59,7 @@ class Builder:
         place = ("clusters", self._cluster)
         given = self._values(definitions.keys(Cluster), place)
         given["root"] = self._root(given)
+        given["scratch"] = self._scratch(given)
         if given.get("private"):
             given["private"] = self._expanded("private", given["private"])
         return Cluster(
@@ -85,6 +90,8 @@ class Builder:
             notify=self._notify(),
             launch=self._table(Launch, ("launch",)),
             container=self._container(project),
+            data=self._data(project),
+            checkpoint=self._table(Checkpoint, ("checkpoint",)),
         )
 
     def _table(self, table: type[Made], place: Keys) -> Made:
@@ -190,6 +197,32 @@ class Builder:
             return binds.spell(binds.make(parts))
         except ValueError as error:
             raise self._wrong(place, f"`container.binds`: `{text}` {error}") from None
+
+    def _data(self, project: Path) -> Data:
+        """Its paths are absolute afterwards, but for those below `root`, where nobody said that."""
+        given = self._values(definitions.keys(Data), ("data",))
+        if given.get("root"):
+            given["root"] = self._path(("data", "root"), given["root"], project)
+        given["stage"] = tuple(self._item(item, project) for item in given.get("stage", ()))
+        given["in_place"] = tuple(self._path(("data", "in_place"), path, project) for path in given.get("in_place", ()))
+        if isinstance(text := given.get("prepare"), str):
+            try:
+                given["prepare"] = words.split(text)
+            except ValueError as error:
+                raise self._wrong(("data", "prepare"), f"`data.prepare` {error}") from None
+        return Data(**given)
+
+    def _item(self, item: Item, project: Path) -> Item:
+        source = self._path(("data", "stage"), item.source, project) if item.is_elsewhere else item.source
+        return dataclasses.replace(item, source=source)
+
+    def _scratch(self, given: Mapping[str, Any]) -> str:
+        """Empty where there is none."""
+        if given.get("scratch"):
+            return self._expanded("scratch", given["scratch"])
+        if given.get("scheduler", Cluster.scheduler) == "local":
+            return ""
+        return roots.scratch(self._environ) or ""
 
     def _root(self, given: Mapping[str, Any]) -> str:
         scheduler = given.get("scheduler", Cluster.scheduler)

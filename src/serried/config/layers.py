@@ -126,7 +126,12 @@ def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys]
     """How strong a place is within its source, and what it sets; None when it is about something else."""
     found: tuple[int, Keys] | None
     match place:
-        case ("clusters", name, ("resources" | "environment" | "limit" | "container") as table, *rest):
+        case (
+            "clusters",
+            name,
+            ("resources" | "environment" | "limit" | "container" | "data" | "checkpoint") as table,
+            *rest,
+        ):
             found = (1, (table, *rest)) if name == cluster else None
         case ("project", *_) | ("clusters", _, *_):
             found = (0, place) if place[0] == "project" or place[1] == cluster else None

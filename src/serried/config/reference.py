@@ -62,6 +62,19 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         ),
     ),
     (
+        "[experiments.NAME.data]",
+        definitions.Data,
+        "What comes to the nodes' own disks, and what goes back: see [data](data.md).",
+    ),
+    (
+        "[experiments.NAME.checkpoint]",
+        definitions.Checkpoint,
+        (
+            "Checkpoints that are not `serried.train`'s own: see [data](data.md). `[clusters.NAME.data]` and "
+            "`[clusters.NAME.checkpoint]` hold the same keys, as defaults for all that runs there."
+        ),
+    ),
+    (
         "[clusters.NAME]",
         definitions.Cluster,
         "A cluster: a new one, or changes to one that Serried knows (`serried clusters`).",

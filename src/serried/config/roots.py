@@ -16,15 +16,26 @@ def default(scheduler: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """The folder, and what decided on it."""
     if scheduler == "local":
         data = environ.get("XDG_DATA_HOME", "")
-        folder = Path(data) if _is_absolute(data) else home(environ) / ".local" / "share"
-        return str(folder / NAME), "XDG_DATA_HOME" if _is_absolute(data) else "default"
+        share = Path(data) if _is_absolute(data) else home(environ) / ".local" / "share"
+        return str(share / NAME), "XDG_DATA_HOME" if _is_absolute(data) else "default"
+    variable, folder = _scratch(environ)
+    if folder:
+        return str(Path(folder) / NAME), variable
+    return str(home(environ) / NAME), "default"
+
+
+def scratch(environ: Mapping[str, str]) -> str:
+    """Where users keep what compute nodes see and write; empty where there is no such folder."""
+    return _scratch(environ)[1]
+
+
+def _scratch(environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in ("SCRATCH", "PSCRATCH"):
         if _is_absolute(environ.get(variable, "")):
-            return str(Path(environ[variable]) / NAME), variable
-    scratch = Path("/scratch") / environ.get("USER", "")
-    if environ.get("USER") and os.access(scratch, os.W_OK):
-        return str(scratch / NAME), "default"
-    return str(home(environ) / NAME), "default"
+            return variable, environ[variable]
+    folder = Path("/scratch") / environ.get("USER", "")
+    found = environ.get("USER") and os.access(folder, os.W_OK)
+    return "default", str(folder) if found else ""
 
 
 def _is_absolute(path: str) -> bool:

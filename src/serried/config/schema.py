@@ -43,6 +43,8 @@ _PARTS = {
     "notify": Table(definitions.keys(definitions.Notify)),
     "launch": Table(definitions.keys(definitions.Launch)),
     "container": Table(definitions.keys(definitions.Container)),
+    "data": Table(definitions.keys(definitions.Data)),
+    "checkpoint": Table(definitions.keys(definitions.Checkpoint)),
 }
 _EXPERIMENT = definitions.keys(definitions.Experiment)
 _OVERLAY = {name: key for name, key in _EXPERIMENT.items() if name != "cluster"}

@@ -16,7 +16,7 @@ from serried.errors import UsageError
 FILE = "serried.toml"
 PROFILES = "clusters"
 """The folder of profiles beside a `config.toml`."""
-_TABLES = ("project", "resources", "environment", "container", "limit", "launch")
+_TABLES = ("project", "resources", "environment", "container", "limit", "launch", "data", "checkpoint")
 """Tables that `SERRIED_TABLE_KEY` variables reach."""
 _SCHEDULER_VARIABLES = ("account", "partition", "qos", "reservation")
 

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from serried.plan.decide import plan
 from serried.plan.model import Plan
-from serried.plan.parts import After, Array, Build, Container, Environment, Launch, Limit, Notify, Resume, Site, Source
+from serried.plan.parts import (
+    After,
+    Array,
+    Build,
+    Container,
+    Data,
+    Environment,
+    Launch,
+    Limit,
+    Notify,
+    Resume,
+    Site,
+    Source,
+    Staged,
+    Sync,
+)
 from serried.resources import Allocation
 
 __all__ = [
@@ -13,6 +28,7 @@ __all__ = [
     "Array",
     "Build",
     "Container",
+    "Data",
     "Environment",
     "Launch",
     "Limit",
@@ -21,5 +37,7 @@ __all__ = [
     "Resume",
     "Site",
     "Source",
+    "Staged",
+    "Sync",
     "plan",
 ]

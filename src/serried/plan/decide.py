@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from serried.config.values.environment import is_source
 from serried.errors import UsageError
 from serried.plan.chain import Chain, chain
+from serried.plan.data import data, sync
 from serried.plan.launch import launch as launch_of
 from serried.plan.launch import words as launch_words
 from serried.plan.model import Plan
@@ -50,6 +51,8 @@ def plan(
         source=Source(project.directory, experiment.workdir, project.snapshot),
         environment=_environment(_with_webhook(experiment), cluster),
         container=_container(experiment.container),
+        data=data(experiment.data, cluster, project),
+        sync=sync(experiment.checkpoint),
         limit=_limit(experiment.limit, allocation.time_seconds, links),
         launch=launch,
         notify=_notify(experiment.notify),
@@ -127,6 +130,10 @@ def _site(cluster: config.Cluster) -> Site:
         gpu_option=cluster.gpu_option,
         kill_wait_seconds=cluster.kill_wait,
         local_disk=cluster.local_disk,
+        local_disk_bytes=_bytes(cluster.local_disk_size),
+        local_disk_files=cluster.local_disk_files,
+        cache_bytes=_bytes(cluster.data_cache) or 0,
+        transfer=cluster.data_transfer,
         hides_gpus=bool(cluster.hides_gpus),
         node_option=cluster.node_option,
         launcher=cluster.launcher,
@@ -135,6 +142,10 @@ def _site(cluster: config.Cluster) -> Site:
         docs=cluster.docs,
         private=cluster.private,
     )
+
+
+def _bytes(mebibytes: int | None) -> int | None:
+    return None if mebibytes is None else mebibytes << 20
 
 
 def _limit(asked: config.Limit, time_seconds: int | None, links: Chain | None) -> Limit:

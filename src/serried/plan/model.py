@@ -11,7 +11,20 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.contract.layout import run_directory
-from serried.plan.parts import After, Array, Container, Environment, Launch, Limit, Notify, Resume, Site, Source
+from serried.plan.parts import (
+    After,
+    Array,
+    Container,
+    Data,
+    Environment,
+    Launch,
+    Limit,
+    Notify,
+    Resume,
+    Site,
+    Source,
+    Sync,
+)
 from serried.resources import Allocation
 
 
@@ -38,6 +51,8 @@ class Plan:
     """What the training is told, by dotted name; `serried.train.config` and `{config.NAME}` have it."""
     environment: Environment = field(default_factory=Environment)
     container: Container | None = None
+    data: Data | None = None
+    sync: Sync | None = None
     limit: Limit = field(default_factory=Limit)
     launch: Launch = field(default_factory=Launch)
     notify: Notify | None = None

@@ -174,6 +174,44 @@ class Resume:
 
 
 @dataclass(frozen=True)
+class Staged:
+    """Something that each node copies to its own disk before ranks start."""
+
+    source: str
+    """Absolute."""
+    to: str
+    """Where ranks find it in their data folder, relative to that."""
+    unpack: str = ""
+    """The kind of archive that is unpacked to a folder there: `tar`, `tar.gz`, `tar.zst`, `zip` or `squashfs`."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What goes to the nodes, and what comes back."""
+
+    stage: tuple[Staged, ...] = ()
+    in_place: tuple[str, ...] = ()
+    """Paths that each node must see."""
+    results: tuple[str, ...] = ()
+    """Patterns below the results folder, which is on the node's own disk then."""
+    results_every_seconds: int = 300
+    verify: str = "times"
+    """`times` or `hashes`."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Checkpoints that the agents bring to the run's own, because the program does not."""
+
+    watch: tuple[str, ...]
+    """Patterns: from where ranks start, or below `{checkpoints}`, which is on the node's own disk then."""
+    every_seconds: int = 30
+    keep: int = 3
+    bandwidth: int | None = None
+    """Bytes in a second."""
+
+
+@dataclass(frozen=True)
 class Site:
     """What the script and the agent must know about the cluster."""
 
@@ -189,6 +227,13 @@ class Site:
     """Between the scheduler's TERM and its KILL."""
     local_disk: str | None = None
     """Node-local scratch; may name environment variables of the node."""
+    local_disk_bytes: int | None = None
+    """How much a job may put there."""
+    local_disk_files: int | None = None
+    cache_bytes: int = 0
+    """How much staged data may stay there between jobs."""
+    transfer: str = "chain"
+    """How staged data comes to several nodes: `chain`, or `each` reads the source."""
     gpu_resource: str = "gpu_type"
     """What PBS calls the type of a GPU."""
     hides_gpus: bool = False

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
 from serried.config.definitions.container import Container
+from serried.config.definitions.data import Checkpoint, Data
 from serried.config.definitions.environment import Environment
 from serried.config.definitions.experiment import Experiment, Launch, Limit, Notify, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
 
 __all__ = [
+    "Checkpoint",
     "Cluster",
     "Container",
+    "Data",
     "Environment",
     "Experiment",
     "Gpu",

@@ -9,7 +9,7 @@ from typing import Any
 from serried.config import values
 from serried.config.definitions.experiment import Limit, Resources
 from serried.config.definitions.key import key, keys
-from serried.config.values import BadValue, Kind
+from serried.config.values import BadValue, Kind, data
 from serried.errors import did_you_mean
 
 
@@ -138,6 +138,25 @@ class Cluster:
     local_disk: str | None = key(values.TEXT, "Scratch on each node. May name the node's variables.")
     local_disk_stays: bool | None = key(
         values.BOOLEAN, "Whether what a job leaves there stays until somebody removes it.", default="false"
+    )
+    local_disk_size: int | None = key(values.MEMORY_PART, "How much a job may put there.", default="not checked")
+    local_disk_files: int | None = key(values.COUNT, "How many files a job may put there.", default="not checked")
+    scratch: str = key(
+        values.TEXT,
+        "Where users keep data that compute nodes see. May name variables.",
+        default="`$SCRATCH`, `$PSCRATCH` or `/scratch/$USER`",
+        value="",
+    )
+    data_cache: int | None = key(
+        values.MEMORY_PART,
+        "How much staged data may stay on a node's disk when no job uses it; what was unused longest goes first.",
+        default="none",
+    )
+    data_transfer: str = key(
+        data.TRANSFER,
+        "How staged data comes to several nodes: read once and passed on from node to node, or read by each.",
+        default="`chain`",
+        value="chain",
     )
     gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="asked of the cluster")
     cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")

@@ -8,6 +8,7 @@ from typing import Any
 
 from serried.config import values
 from serried.config.definitions.container import Container
+from serried.config.definitions.data import Checkpoint, Data
 from serried.config.definitions.environment import Environment
 from serried.config.definitions.key import key
 from serried.config.values import Kind
@@ -148,6 +149,8 @@ class Experiment:
     notify: Notify = Notify()
     launch: Launch = Launch()
     container: Container = field(default_factory=Container)
+    data: Data = field(default_factory=Data)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""Kinds of values that say which data goes to the nodes, and what comes back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from serried.config.values import BadValue, Kind, boolean, choice, texts
+from serried.errors import did_you_mean
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to stage, as it was asked for."""
+
+    source: str
+    """Absolute, or below `data.root`; may name variables."""
+    to: str | None = None
+    """Where it appears in the data folder; None follows from `source`."""
+    unpack: bool | None = None
+    """Whether an archive is unpacked; None does what is known to be one."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is not below `data.root`."""
+        return is_elsewhere(self.source)
+
+
+def is_elsewhere(path: str) -> bool:
+    return path[:1] in {"/", "~", "$"}
+
+
+def items(value: Any) -> tuple[Item, ...]:
+    """Paths, or tables `{from = "/abs/x", to = "x", unpack = false}`."""
+    return tuple(_item(one) for one in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _item(value: Any) -> Item:
+    if not isinstance(value, Mapping):
+        return Item(_path(value))
+    known = ("from", "to", "unpack")
+    for name in value:
+        if name not in known:
+            raise BadValue(f"knows `from`, `to` and `unpack`, not `{name}`", did_you_mean(str(name), known))
+    if "from" not in value:
+        raise BadValue("has a table without `from`", 'write `{from = "/abs/x", to = "x"}`')
+    to = _inner(value["to"]) if "to" in value else None
+    return Item(_path(value["from"]), to, boolean(value["unpack"]) if "unpack" in value else None)
+
+
+def _path(value: Any) -> str:
+    """A path, relative ones below what they are relative to; a path may hold any character but NUL."""
+    if isinstance(value, bool) or not isinstance(value, str):
+        raise BadValue(f"must be paths in quotes, not `{value}`")
+    if not value.strip() or "\0" in value:
+        raise BadValue("must not hold an empty path" if not value.strip() else "must not contain a NUL character")
+    return value if is_elsewhere(value) else _inner(value)
+
+
+def _inner(value: Any) -> str:
+    """A relative path that stays where it is relative to."""
+    if not isinstance(value, str) or "\0" in value:
+        raise BadValue(f"must be paths in quotes, not `{value}`")
+    normal = os.path.normpath(value)
+    if normal == "." or PurePosixPath(normal).is_absolute() or normal.split("/")[0] == "..":
+        raise BadValue(f"must be a path that stays inside, not `{value}`", "name what is elsewhere by `from`")
+    return normal
+
+
+def _show_items(held: tuple[Item, ...]) -> str:
+    return ", ".join(one.source if one.to is None else f"{one.source} as {one.to}" for one in held)
+
+
+ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_items)
+PATTERNS = Kind("text or list of patterns", texts, many=True, show=", ".join)
+VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
+TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
