@@ -37,7 +37,7 @@ def root(tmp_path):
         ("logs/**/*.pt", ["logs/z.pt", "logs/x/y/z.pt"]),
         ("**/*.png", ["samples/1.png", "samples/deep/2.png"]),
         ("samples/**", ["samples/1.png", "samples/deep", "samples/deep/2.png"]),
-        ("[!a]?txt", []),
+        ("[!a]?txt", ["ü.txt"]),
         ("ü.*", ["ü.txt"]),
         ("../*.csv", [".hidden.csv", "a\nb.csv", "a.csv"]),
         ("loop/*.csv", []),
