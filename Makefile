@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := $(CURDIR)/.venv/bin
 # Pins what is installed and also what builds it. -qq: of pip's words only the errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules
+SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules zstd rsync
 # Many tests wait for Slurm: three at a time keep two cores busy.
 PYTEST_ARGS ?= -n 3 --dist worksteal
 
@@ -65,7 +65,7 @@ clean: ## remove what was installed and cached here
 # Where this user may not install Slurm, the tests that need it skip and say what to install.
 .PHONY: slurm
 slurm:
-	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun,$(SLURM_PACKAGES))
+	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun zstd rsync,$(SLURM_PACKAGES))
 
 # $(call apt_get,PROGRAMS,PACKAGES): install the packages where one of the programs is missing and this user may.
 define apt_get

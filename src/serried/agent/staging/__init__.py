@@ -1,0 +1,1 @@
+"""Data on the way to a node's own disk."""

@@ -1,0 +1,239 @@
+"""Archives become folders: by the tools that people pack them with, and never outside the folder.
+
+What tar does with hostile members (absolute names, `..`, links to write through) was tried with GNU tar 1.34 and is
+tested: it leaves the slash out, refuses, and makes links last. `zipfile` leaves such parts of names out, which may put
+two members into one file, so we refuse them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+if TYPE_CHECKING:
+    import zipfile
+
+DECOMPRESSORS: Dict[str, Tuple[Tuple[str, ...], ...]] = {
+    "tar": (),
+    "tar.gz": (("pigz", "-dc"), ("gzip", "-dc")),
+    "tar.zst": (("zstd", "-dc", "-T0"), ("zstdmt", "-dc")),
+}
+"""For each kind of tar the programs that can read it, the fastest first."""
+CHUNK = 1 << 20
+LONGEST_SAID = 300
+ENGLISH = {**os.environb, b"LC_ALL": b"C"}
+"""For the programs whose words we read."""
+NEVER_MOUNTED = 20.0
+"""Seconds that a mount may take to show."""
+
+
+class ArchiveError(Exception):
+    """It cannot be unpacked. `str()` is a sentence that begins with what is wrong, and names no archive."""
+
+
+def unpack(archive: Path, kind: str, target: Path) -> None:
+    """Make `target`, which must not be there yet, the folder of what is in `archive`, times and modes kept.
+
+    Links are made as they are. Raises ArchiveError, or OSError where the disk is full; `target` is incomplete then.
+    """
+    target.mkdir(mode=0o700)
+    if kind == "zip":
+        _unzip(archive, target)
+    elif kind == "squashfs":
+        _unsquash(archive, target)
+    else:
+        _untar(archive, kind, target)
+    _refuse_special(target)
+
+
+def mount(image: Path, folder: Path) -> Callable[[], None]:
+    """Mount a squashfs on `folder`, and return what takes it off again.
+
+    Raises ArchiveError where that cannot be done here: `unpack` then.
+    """
+    program = _program("squashfuse_ll", "squashfuse")
+    if program is None or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise ArchiveError("squashfs cannot be mounted here: no squashfuse, or no /dev/fuse")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _run([program, str(image), str(folder)], "squashfuse", patience=NEVER_MOUNTED)
+    if not folder.is_mount():
+        raise ArchiveError("squashfuse mounted nothing")
+    return lambda: unmount(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Take a FUSE mount off `folder`, also where its program has died. Raises ArchiveError where it stays."""
+    program = _program("fusermount3", "fusermount", "umount")
+    if program is None:
+        raise ArchiveError("no program that unmounts: neither fusermount nor umount")
+    options = [] if program.endswith("umount") and "fusermount" not in program else ["-u", "-z"]
+    _run([program, *options, str(folder)], Path(program).name, patience=NEVER_MOUNTED)
+
+
+def _untar(archive: Path, kind: str, target: Path) -> None:
+    import subprocess
+
+    tar = _program("tar")
+    if tar is None:
+        raise ArchiveError("there is no `tar` on this node")
+    command = [tar, "-x", "-p", "--no-same-owner", "-f", "-", "-C", str(target)]
+    with archive.open("rb") as packed:
+        reader = _decompress(kind, packed)
+        process = subprocess.Popen(
+            command,
+            stdin=reader.stdout if reader else packed,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=ENGLISH,
+        )
+        if reader and reader.stdout:
+            reader.stdout.close()  # tar alone has it now: if tar ends, the other is told
+        said = process.communicate()[1]
+        trouble = _ended(reader) if reader else None
+    if process.returncode or trouble:
+        raise _failed(trouble if trouble and not _is_full(said) else _words(said), "tar")
+
+
+def _decompress(kind: str, packed: IO[bytes]) -> Optional[Any]:
+    import subprocess
+
+    choices = DECOMPRESSORS[kind]
+    if not choices:
+        return None
+    for name, *options in choices:
+        program = _program(name)
+        if program:
+            return subprocess.Popen(
+                [program, *options], stdin=packed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENGLISH
+            )
+    raise ArchiveError(f"there is no `{choices[-1][0]}` on this node, which a .{kind} needs")
+
+
+def _ended(reader: Any) -> Optional[str]:
+    """What the decompressor had to complain of; None where all was well, or where its reader left first."""
+    said = reader.stderr.read()
+    reader.stderr.close()
+    status = reader.wait()
+    return None if status <= 0 else _words(said) or f"status {status}"
+
+
+def _unsquash(image: Path, target: Path) -> None:
+    program = _program("unsquashfs")
+    if program is None:
+        raise ArchiveError("there is neither a `squashfuse` that can mount it nor an `unsquashfs` on this node")
+    _run([program, "-no-progress", "-force", "-dest", str(target), str(image)], "unsquashfs")
+
+
+def _unzip(archive: Path, target: Path) -> None:
+    import zipfile
+    import zlib
+
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            _unzip_members(packed, target)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise ArchiveError(f"it is no whole zip: {error}") from None
+    except RuntimeError as error:  # what zipfile says of passwords
+        raise ArchiveError(str(error)) from None
+
+
+def _unzip_members(packed: "zipfile.ZipFile", target: Path) -> None:
+    """Folders, then files, then links, so that nothing can be written through a link; times of folders last."""
+    seen = set()
+    links: List[Tuple[Path, str]] = []
+    folders: List[Tuple[Path, "zipfile.ZipInfo"]] = []
+    for info in packed.infolist():
+        path = target.joinpath(*_inner(info.filename))
+        if path in seen and not info.is_dir():
+            raise ArchiveError(f"it holds {info.filename!r} twice")
+        seen.add(path)
+        mode = info.external_attr >> 16
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if info.is_dir():
+                path.mkdir(exist_ok=True)
+                folders.append((path, info))
+            elif stat.S_ISLNK(mode):
+                links.append((path, packed.read(info).decode("utf-8", "surrogateescape")))
+            else:
+                with packed.open(info) as source, path.open("xb") as written:
+                    shutil.copyfileobj(source, written, CHUNK)
+                _date(path, info)
+        except (FileExistsError, NotADirectoryError):
+            raise ArchiveError(f"it holds {info.filename!r} in the place of something else") from None
+    for path, goal in links:
+        path.symlink_to(goal)
+    for path, info in reversed(folders):
+        _date(path, info)
+
+
+def _inner(name: str) -> Tuple[str, ...]:
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:
+        raise ArchiveError(f"it holds {name!r}, which leads out of its folder")
+    return parts
+
+
+def _date(path: Path, info: "zipfile.ZipInfo") -> None:
+    import time
+
+    mode = stat.S_IMODE(info.external_attr >> 16)
+    if mode:
+        path.chmod(mode & 0o777)
+    with contextlib.suppress(OverflowError, ValueError):  # some packers write no date
+        when = time.mktime((*info.date_time, 0, 0, -1))
+        os.utime(path, (when, when))
+
+
+def _refuse_special(target: Path) -> None:
+    """Devices, pipes and sockets are no data, and opening one may block for ever."""
+    for folder, _, names in os.walk(target):
+        for name in names:
+            mode = os.lstat(os.path.join(folder, name)).st_mode  # noqa: PTH118 - a million, perhaps
+            if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                raise ArchiveError(f"it holds {name!r}, which is neither a file nor a folder nor a link")
+
+
+def _run(command: List[str], name: str, patience: Optional[float] = None) -> None:
+    import subprocess
+
+    try:
+        done = subprocess.run(  # noqa: PLW1510 - the status is looked at
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=patience,
+            env=ENGLISH,
+        )
+    except subprocess.TimeoutExpired:
+        raise ArchiveError(f"{name} did not end within {patience:.0f} s") from None
+    if done.returncode:
+        raise _failed(_words(done.stderr) or f"status {done.returncode}", name)
+
+
+def _failed(said: str, name: str) -> Exception:
+    if _is_full(said.encode()):
+        import errno
+
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return ArchiveError(f"{name} says: {said}")
+
+
+def _is_full(said: bytes) -> bool:
+    return any(words in said for words in (b"No space left", b"Disk quota exceeded", b"Wrote only"))
+
+
+def _words(said: bytes) -> str:
+    """The lines that say something, in one; the last of tar's only says that there were others."""
+    lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    told = [line for line in lines if "Removing leading" not in line and "Exiting with failure" not in line]
+    return "; ".join(told or lines)[:LONGEST_SAID]
+
+
+def _program(*names: str) -> Optional[str]:
+    return next((found for found in map(shutil.which, names) if found), None)
