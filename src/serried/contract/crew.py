@@ -1,0 +1,92 @@
+"""Threads for work that waits for a file system: one on a fast one, many where each call takes milliseconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Callable, Deque, List, Optional
+
+Task = Callable[[], None]
+
+LOOK_SECONDS = 0.02
+BUSY = 0.7
+"""Of one processor. Where we use more than that, further threads would only wait for Python's lock."""
+
+
+class Crew:
+    """Does tasks, which may add tasks. The first exception of any ends the work, and `run` raises it."""
+
+    def __init__(self, most: int, least: int = 1) -> None:
+        self._most, self._least = most, least
+        self._tasks: Deque[Task] = deque()
+        self._change = threading.Condition()
+        self._threads: List[threading.Thread] = []
+        self._at_work = 0
+        self._problem: Optional[BaseException] = None
+        self._looked = time.monotonic()
+        self._used = time.process_time()
+
+    def add(self, task: Task) -> None:
+        with self._change:
+            self._tasks.append(task)
+            self._change.notify()
+
+    def run(self) -> None:
+        """Return when every task is done. Whoever calls is interrupted only between tasks."""
+        self._hire(self._least)
+        with self._change:
+            while self._at_work or (self._tasks and not self._problem):
+                self._change.wait()
+            problem = self._problem
+            self._tasks.clear()
+            self._problem = self._problem or Done()
+            self._change.notify_all()
+        for thread in self._threads:
+            thread.join()
+        if problem:
+            raise problem
+
+    def stop(self, problem: BaseException) -> None:
+        """Begin no further task; `run` raises `problem`."""
+        with self._change:
+            self._problem = self._problem or problem
+            self._change.notify_all()
+
+    def _hire(self, count: int) -> None:
+        for _ in range(min(count, self._most - len(self._threads))):
+            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads[-1].start()
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                while not self._tasks and not self._problem:
+                    self._change.wait()
+                if self._problem:
+                    return
+                task = self._tasks.popleft()
+                self._at_work += 1
+            try:
+                task()
+            except BaseException as problem:  # noqa: BLE001 - `run` raises it
+                self.stop(problem)
+            with self._change:
+                self._at_work -= 1
+                if not self._at_work:
+                    self._change.notify_all()
+                self._look()
+
+    def _look(self) -> None:
+        """Twice as many, while tasks wait and the processor has time for them."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        used = time.process_time()
+        if used - self._used < BUSY * (now - self._looked) and self._tasks and not self._problem:
+            self._hire(len(self._threads))
+        self._looked, self._used = now, used
+
+
+class Done(Exception):  # noqa: N818 - no error
+    """Nothing is left to do."""

@@ -1,0 +1,132 @@
+"""What a file or folder is made of, as far as a copy has to be the same: paths, kinds, sizes, times, modes, links.
+
+Two trees of the same `key` are taken for the same tree. So a change of the source is seen by its size or time, and
+nothing has to be read to find out that a copy is there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cached_property
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+FILE, FOLDER, LINK, TWIN = "f", "d", "l", "h"
+"""What an entry is. A twin is a further name (hard link) of the file whose path is its `target`."""
+
+_HEAD = b"serried manifest 1"
+
+
+class Entry(NamedTuple):
+    path: bytes
+    """Below the root; empty for the root itself."""
+    kind: str
+    mode: int
+    """Of permissions only; who owns the copy can always read it."""
+    size: int
+    """Of a file; 0 else."""
+    time: int
+    """When it was last changed, in nanoseconds."""
+    held: int
+    """Bytes of a file that are no holes."""
+    target: bytes
+    """Where a symbolic link leads, or the first name of a twin; empty else."""
+
+    @property
+    def identity(self) -> Entry:
+        """What a copy must share. A folder's time tells of files that came and went: they are looked at themselves."""
+        return self._replace(time=self.time if self.kind == FILE else 0, held=0)
+
+
+class Manifest:
+    """The root first, then everything below in the order of paths: a folder comes before what is in it.
+
+    A file's number, by which agents speak of it, is its place in `entries`.
+    """
+
+    def __init__(self, entries: Sequence[Entry], problems: Sequence[str] = ()) -> None:
+        self.entries = entries
+        self.problems = problems
+        """What was left out, or leads out of the tree: a sentence each."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the root is a file itself."""
+        return self.entries[0].kind == FILE
+
+    @cached_property
+    def key(self) -> str:
+        """The same for the same content, wherever it is."""
+        import hashlib
+
+        digest = hashlib.sha256()
+        for entry in self.entries:
+            path, kind, mode, size, time, _, target = entry.identity
+            digest.update(b"%b\0%b\0%d %d %d %b\0" % (path, target, mode, size, time, kind.encode()))
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def held(self) -> int:
+        """Bytes that a copy takes on a disk, holes left out."""
+        return sum(entry.held for entry in self.entries)
+
+    @cached_property
+    def files(self) -> int:
+        """How many files, twins not counted."""
+        return sum(entry.kind == FILE for entry in self.entries)
+
+    @property
+    def inodes(self) -> int:
+        return sum(entry.kind != TWIN for entry in self.entries)
+
+    def difference(self, other: Manifest) -> Optional[str]:
+        """The first path that is not the same in `other`, as text; None where all are."""
+        mine = {entry.path: entry.identity for entry in self.entries}
+        for entry in other.entries:
+            if mine.pop(entry.path, None) != entry.identity:
+                return text(entry.path)
+        return text(next(iter(mine))) if mine else None
+
+    def to_bytes(self) -> bytes:
+        parts = [_HEAD, b"%d" % len(self.entries)]
+        for path, kind, mode, size, time, held, target in self.entries:
+            parts += (path, b"%b %d %d %d %d" % (kind.encode(), mode, size, time, held), target)
+        parts += (problem.encode("utf-8", "surrogateescape") for problem in self.problems)
+        return zlib.compress(b"\0".join(parts), 1)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Raises ValueError where it is torn, or names what is not below the root."""
+        try:
+            head, count, *rest = zlib.decompress(data).split(b"\0")
+            end = 3 * int(count)
+            entries = list(map(_entry, rest[0:end:3], rest[1:end:3], rest[2:end:3]))
+        except (zlib.error, TypeError) as error:
+            raise ValueError(f"no manifest: {error}") from None
+        if head != _HEAD or len(entries) != int(count) or not entries:
+            raise ValueError("no manifest, or one of another version")
+        _check(entries)
+        return cls(entries, [problem.decode("utf-8", "surrogateescape") for problem in rest[end:]])
+
+
+def _entry(path: bytes, facts: bytes, target: bytes) -> Entry:
+    kind, *numbers = facts.decode().split(" ")
+    mode, size, time, held = map(int, numbers)
+    return Entry(path, kind, mode, size, time, held, target)
+
+
+def _check(entries: List[Entry]) -> None:
+    """Each entry lies in a folder that comes before it, so that no path leads out of the root, nor through a link."""
+    kinds: Dict[bytes, str] = {}
+    for entry in entries:
+        parent, _, name = entry.path.rpartition(b"/")
+        is_root = not kinds and not entry.path
+        if not is_root and (kinds.get(parent) != FOLDER or name in (b"", b".", b"..") or entry.path in kinds):
+            raise ValueError(f"a manifest names {text(entry.path)!r}")
+        if entry.kind == TWIN and kinds.get(entry.target) != FILE:
+            raise ValueError(f"a manifest has {text(entry.path)!r} as a name of what is no file")
+        kinds[entry.path] = entry.kind
+
+
+def text(path: bytes) -> str:
+    """`path` as messages and JSON have it."""
+    return path.decode("utf-8", "surrogateescape")
