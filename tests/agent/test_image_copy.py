@@ -23,7 +23,7 @@ def copied(tmp_path):
     private.mkdir()
 
     def copy():
-        assert imagecopy.main([str(image), str(tmp_path / "disk" / "images"), str(private)]) == 0
+        assert imagecopy.main([str(image), str(tmp_path / "disk"), str(private)]) == 0
         answer = json.loads((private / "image.json").read_text())
         answer.pop("seconds")
         return answer
@@ -74,10 +74,10 @@ def test_nobody_else_can_slip_an_image_in(copied, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk").chmod(0o777)
 
-    assert copied() == {"problem": f"{tmp_path / 'disk'} is not ours alone"}
+    assert copied() == {"problem": f"not ours alone: {tmp_path / 'disk'}"}
 
 
 def test_a_disk_that_is_not_there_keeps_nobody_from_running(copied, tmp_path):
     (tmp_path / "disk").write_text("a file")
 
-    assert copied() == {"problem": f"File exists: {tmp_path / 'disk'}"}
+    assert copied() == {"problem": f"not ours alone: {tmp_path / 'disk'}"}

@@ -34,7 +34,7 @@ def test_a_killed_node_agent_ends_the_run_and_leaves_nothing(running, marked_pro
 
     assert run.wait() == 137
     assert run.ending == ("FAILED", 137, "agent-killed", f"the agent on {run.exit['nodes'][0]} was killed")
-    assert list(tmp_path.glob("serried-*")) == []
+    assert list(tmp_path.glob("serried-*/*")) == []
     assert marked_processes(run.mark) == []
 
 

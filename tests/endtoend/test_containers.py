@@ -198,7 +198,7 @@ def test_contained_ranks_have_a_home_and_a_tmp_of_their_own_and_only_the_job_s_v
     assert [{name: fact[name] for name in wanted} for fact in facts] == [wanted] * 2
     assert {"written-0", "written-1"} >= set(facts[0]["home"]) >= {"written-0"}
     assert list(Path(place.environ["HOME"]).glob("written-*")) == []
-    assert list(Path("/tmp").glob(f"serried-{run}*")) == []
+    assert list(Path("/tmp").glob(f"serried-*/jobs/{run}*")) == []
 
 
 @pytest.mark.slurm

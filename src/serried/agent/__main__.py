@@ -19,6 +19,7 @@ ROLES = {
     "tell": "hooks",
     "shell": "interactive",
     "sweep": "sweep",
+    "tidy": "local.leftovers",
 }
 """And the module of each."""
 

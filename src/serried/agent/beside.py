@@ -40,6 +40,7 @@ class Beside:
             (theirs.fileno(), null, 2),
             parent_death=signal.SIGKILL,
         )
+        system.OWN.add(self._child.pid)
         os.close(null)
         theirs.close()
         self._end.setblocking(False)

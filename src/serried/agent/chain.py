@@ -14,7 +14,7 @@ from serried.agent import system
 from serried.agent.launch import agent_command
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import SCHEMA, files, links, names
+from serried.contract import SCHEMA, asking, files, links, names
 from serried.contract.environment import scrub
 
 ANSWER_SECONDS = 20.0
@@ -26,9 +26,6 @@ BETWEEN_SECONDS = 3.0
 FAREWELL_SECONDS = 0.2
 SETTLE_SECONDS = 15.0
 """How long the end of an attempt waits to hear whether the next job was taken."""
-
-ENDING = ("CANCELLED", "COMPLETING", "COMPLETED", "FAILED", "PREEMPTED", "REVOKED", "TIMEOUT")
-"""Words for a job that has nothing to submit any more."""
 
 
 class NoAnswerError(Exception):
@@ -93,7 +90,7 @@ def submit(work: Work, token: str, after: str, why_not: Callable[[], Optional[st
 
 def _is_over(work: Work, job: str) -> Optional[str]:
     word = how_it_stands(work, job, AWAY_SECONDS)
-    if word is None or word in ENDING:
+    if word is None or word in asking.ENDING:
         return "the job before it was ending" if word else "the scheduler does not answer"
     return None
 

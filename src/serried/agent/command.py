@@ -84,7 +84,7 @@ class Place(NamedTuple):
     workers: Sequence[str] = ()
     """An address for each rank of all nodes, where TensorFlow's are to have them."""
     local: str = ""
-    """The attempt's folder on this node's own disk; empty where the node has none."""
+    """Where ranks may write on this node, gone with the attempt: SLURM_TMPDIR, where nobody else sets it."""
     data: str = ""
     """Where this node has the data that was staged; empty where nothing was."""
     results: str = ""
@@ -159,8 +159,8 @@ def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[
         own["OMP_NUM_THREADS"] = str(max(1, place.cpus))
     switches = {**SWITCHES, **(_debug(work, place) if work.plan.get("debug") else {})}
     own.update((name, value) for name, value in switches.items() if name not in told)
-    if work.plan["site"]["local_disk"] and "SLURM_TMPDIR" not in told:
-        own["SLURM_TMPDIR"] = os.path.expandvars(work.plan["site"]["local_disk"])
+    if place.local and not told.get("SLURM_TMPDIR"):
+        own["SLURM_TMPDIR"] = place.local
     own["PYTHONPATH"] = _python_path(work, told.get("PYTHONPATH", ""))
     return own
 

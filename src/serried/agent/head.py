@@ -32,6 +32,8 @@ BEAT_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
+LEAVE_SECONDS = 13.0
+"""For nodes to remove what is left on their disks; more than they take."""
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
 
@@ -79,7 +81,7 @@ class Head:
         self._launcher.signal(signal.SIGKILL)
         self._handover.remove()
         if self._argv and any(member.is_lost for member in self._members):
-            sweep_nodes(self.loop, self._argv, self.work.mark)
+            sweep_nodes(self.loop, self._argv, self.work)
         self.note("ended")
         if self._is_orphaned or self._is_superseded:
             self._conclude()
@@ -280,7 +282,8 @@ class Head:
             self._is_over = True
             self._members.close_door()
             self._members.tell("bye")
-            self.loop.after(FAREWELL_SECONDS if len(self._members) else 0, self._end_launcher)
+            patience = FAREWELL_SECONDS if any(member.is_lost for member in self._members) else LEAVE_SECONDS
+            self.loop.after(patience if len(self._members) else 0, self._end_launcher)
         if not self._launcher.is_running:
             self.loop.stop()
 

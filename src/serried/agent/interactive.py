@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
 from serried.agent import command, rendezvous, setup, system
 from serried.agent.containers import container
+from serried.agent.local import Folder
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, files, names
 
@@ -35,6 +34,7 @@ NOT_HERE = (names.MARK, names.NODE, names.STOP_FILE, names.ATTEMPT)
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 ANY_SHELL = ["/bin/sh", "-c", "command -v bash >/dev/null && exec bash -i; exec sh -i"]
 """What an image has of them."""
+REMOVE_SECONDS = 10.0
 ENDED = 143
 """What we exit with when the job ends around us."""
 
@@ -85,13 +85,14 @@ def run(work: Work, words: List[str], told: Dict[str, str]) -> Optional[int]:
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
-    own = Path(tempfile.mkdtemp(prefix="serried-shell-"))
+    own = Folder(work, "shell")
     try:
-        argv, environment = _program(work, words, told, own)
+        told = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **told}
+        argv, environment = _program(work, words, told, own.path)
         child = system.spawn(argv, environment, system.encode(str(work.workdir)), (0, 1, 2))
         _, status = os.waitpid(child.pid, 0)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        own.remove(REMOVE_SECONDS)
     problem = child.problem()
     if problem:
         name = argv[0].decode("utf-8", "replace")

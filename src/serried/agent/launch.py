@@ -121,9 +121,10 @@ class Launcher:
             self._errors = None
 
 
-def sweep_nodes(loop: Loop, argv: List[str], mark: str) -> None:
+def sweep_nodes(loop: Loop, argv: List[str], work: Work) -> None:
     """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
-    launcher = Launcher(loop, [*argv, *agent_command("sweep", mark)], {}, lambda _: loop.stop())
+    words = [str(work.number), *([] if work.element is None else [str(work.element)])]
+    launcher = Launcher(loop, [*argv, *agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, launcher.reap)
     launcher.start()
     loop.after(SWEEP_SECONDS, loop.stop)

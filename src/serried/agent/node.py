@@ -11,16 +11,19 @@ import signal
 import time
 from typing import Any, List, Optional
 
-from serried.agent import private, sweep, system
+from serried.agent import sweep, system
 from serried.agent.channel import Channel, Message, ProtocolError
 from serried.agent.containers import imagecopy
 from serried.agent.launchers import kinds
+from serried.agent.local import Folder, leftovers
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Forked, Ranks, has_failed
 from serried.agent.work import Work
 from serried.contract import files, names
 
 SILENT_HEAD_SECONDS = 60.0
+REMOVE_SECONDS, HURRIED_SECONDS = 10.0, 2.0
+"""For what the ranks leave on this node's disk to go at the end; the rest goes when the next job comes."""
 ABORT_SECONDS = 0.5
 """For a rank that did not heed TERM to write down where it was, before its KILL."""
 STUMBLED_SECONDS = 5.0
@@ -41,20 +44,24 @@ class Node:
         attempt = work.place.attempt(work.number)
         files.make_directory(attempt.node(index), work.directory_mode)
         self._journal = files.Journal(attempt.node_events(index), work.file_mode)
-        self._private = private.make(work.mark, index)
-        self._image = imagecopy.Copy(self.loop, work, self._private, self._note)
+        self._folder = Folder(work, index)
+        self._private = self._folder.path
+        self._image = imagecopy.Copy(self.loop, work, self._folder, self._note)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
         self._held: List[Exit] = []
         self._has_failure = False
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
+        self._is_hurried = False
+        """The scheduler will end us all soon."""
         self._is_done = False
         self._kill: Optional[Timer] = None
         self._lingering_since = 0.0
 
     def run(self) -> None:
         system.adopt_orphans()
+        leftovers.look(self.work)
         system.die_with_parent(signal.SIGHUP)
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
@@ -67,9 +74,7 @@ class Node:
             self.loop.run()
         finally:
             self._image.release()
-            import shutil  # see private.remove
-
-            shutil.rmtree(self._private, ignore_errors=True)
+            self._folder.remove(HURRIED_SECONDS if self._is_hurried else REMOVE_SECONDS)
 
     # What the head says.
 
@@ -105,6 +110,7 @@ class Node:
         if self._is_stopping:
             return
         place = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
+        place["local"] = str(self._folder.scratch)
         kind = kinds.of(self.work)
         if kind is None:
             self._ranks = Forked(self.work, self._index, place)
@@ -201,6 +207,7 @@ class Node:
 
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
+        self._is_hurried |= reason in (names.STOP_CANCEL, "lost")
         if reason == names.STOP_CANCEL:
             for exit_ in self._held:
                 exit_["ended_by_us"] = True

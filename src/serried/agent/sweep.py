@@ -9,7 +9,9 @@ import sys
 import time
 from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 
-from serried.agent import private
+from serried.agent import system
+from serried.agent.local import leftovers as places
+from serried.agent.work import Work, run_directory
 from serried.contract import names
 
 PROC = "/proc"
@@ -60,16 +62,17 @@ def end_groups(leaders: Iterable[int]) -> None:
             os.killpg(leader, signal.SIGKILL)
 
 
-def clear(mark: str) -> int:
-    """End what carries `mark` on this node, and remove what its agents could not; how many processes there were."""
-    count = end(lambda: leftovers(mark))
-    private.remove(mark)
+def clear(work: Work) -> int:
+    """End what the attempt has left on this node, and remove what its agents could not; how many processes it was."""
+    count = end(lambda: leftovers(work.mark))
+    places.clear(work)
     return count
 
 
 def _pids() -> List[int]:
+    spared = {os.getpid(), *system.OWN}
     try:
-        return [int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
+        return [int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) not in spared]  # noqa: PTH208
     except OSError:
         return []
 
@@ -106,8 +109,9 @@ def _reap_adopted() -> None:
 
 
 def main(arguments: List[str]) -> int:
-    """`sweep MARK`: what the head starts on the nodes when an agent there was killed."""
-    count = clear(arguments[0])
+    """`sweep ATTEMPT [ELEMENT]`: what the head starts on the nodes when an agent there was killed."""
+    number, element = [*map(int, arguments), None][:2]
+    count = clear(Work.load(run_directory(), element, number or 0))
     if count:
         print(f"serried: ended {count} processes that were left over", file=sys.stderr)
     return 0

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -23,6 +23,9 @@ DEFAULTED = (
     signal.SIGXFSZ,
 )
 """What a child must not inherit: bash ignores INT and QUIT for what it starts with `&`, Python PIPE and XFSZ."""
+
+OWN: Set[int] = set()
+"""Processes that an agent has started beside its ranks, and ends itself: what looks for leftovers spares them."""
 
 
 def _prctl(option: int, value: int) -> None:

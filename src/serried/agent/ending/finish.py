@@ -47,7 +47,7 @@ def _end(work: Work) -> Dict[str, Any]:
     attempt = work.place.attempt(work.number)
     if not any(event["event"] == "ended" for event in files.read_journal(attempt.events)):
         _await_stragglers(work)
-    sweep.clear(work.mark)
+    sweep.clear(work)
     sweep.end_groups(_unended(work))
     result = conclusion.assess(work)
     files.write_json(attempt.exit, result, work.file_mode)

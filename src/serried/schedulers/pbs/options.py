@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serried.contract import links, names
+from serried.contract import asking, links, names
 from serried.contract.environment import scrub
 from serried.contract.files import MODES
 from serried.contract.layout import RunDirectory
@@ -23,20 +23,6 @@ from serried.schedulers.pbs import parse
 
 MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 """Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""
-
-
-ASK = """
-said=$(qstat -x -f -w "$1" 2>&1)
-case $? in 0) ;; 35 | 153) exit 0 ;; *) exit 1 ;; esac
-case $said in
-  *"substate = 91"* | *" and terminated by "*) echo CANCELLED ;;
-  *"job_state = E"*) echo COMPLETING ;;
-  *"job_state = F"* | *"job_state = X"*) echo COMPLETED ;;
-  *"job_state = "[RSU]*) echo RUNNING ;;
-  *"job_state = "*) echo PENDING ;;
-esac
-"""
-"""How a job stands. One that was deleted is R until it is dead, and F or X later; its comment tells."""
 
 
 def submission(
@@ -71,7 +57,7 @@ def commands(plan: Plan) -> Commands:
     return Commands(
         submit=submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
         cancel=("qdel", links.JOB),
-        ask=("/bin/bash", "-c", ASK, "ask", links.JOB),
+        ask=asking.words("pbs", links.JOB),
         environment={},
         strands=True,
     )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.contract import links
+from serried.contract import asking, links
 from serried.contract.environment import scrub
 from serried.contract.files import MODES
 from serried.contract.layout import RunDirectory
@@ -26,16 +26,6 @@ LONGEST_LEAD = 65535
 
 CHANGED = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "TMPDIR")
 """Variables that Slurm, or a site's plug-in, sets in a job to what is true of that job alone."""
-
-ASK = """
-said=$(squeue --noheader --states=all --jobs="$1" --Format=State:40,PreemptTime:40 2>&1) ||
-  case $said in *"Invalid job id"*) said='' ;; *) exit 1 ;; esac
-[[ -n $said ]] || said=$(sacct --noheader --allocations --parsable2 --jobs="$1" --format=State 2>/dev/null)
-read -r state preempted _ <<<"$said"
-[[ $preempted == [0-9]* ]] && state=PREEMPTED
-echo "$state"
-"""
-"""How a job stands. Of one that is just ending `squeue` says COMPLETING, and no more but when it was preempted."""
 
 
 def submission(
@@ -54,7 +44,7 @@ def commands(plan: Plan, environment: Mapping[str, str]) -> Commands:
     return Commands(
         submit=submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
         cancel=("scancel", links.JOB),
-        ask=("/bin/bash", "-c", ASK, "ask", links.JOB),
+        ask=asking.words("slurm", links.JOB),
         environment={name: environment.get(name) for name in CHANGED},
     )
 

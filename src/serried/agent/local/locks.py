@@ -1,0 +1,94 @@
+"""Who uses a thing on the node's own disk: `flock` on a file beside it, `NAME.lock`.
+
+To be trusted here, as the disk is the node's own; and a lock goes with its process, however that ends. What nobody
+holds any more is removed by the next who comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Callable, Iterator
+
+SHARED = fcntl.LOCK_SH
+ALONE = fcntl.LOCK_EX
+AT_ONCE = fcntl.LOCK_NB
+"""Or not at all: BlockingIOError."""
+SUFFIX = ".lock"
+WAIT_SECONDS = 0.1
+
+
+def hold(path: Path, kind: int) -> int:
+    """Hold the lock of `path` until what is returned is closed; it is still the one that others see.
+
+    Raises OSError, BlockingIOError where `kind` says so.
+    """
+    name = lock_of(path)
+    while True:
+        held = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(held, kind)
+            if name.exists() and os.fstat(held).st_ino == name.stat().st_ino:
+                return held
+        except OSError:
+            os.close(held)
+            raise
+        os.close(held)
+
+
+def hold_or_make(path: Path) -> int:
+    """Hold the lock of what is to be made alone, and of what is there with others: who uses it does so for hours."""
+    while True:
+        is_there = path.exists()
+        try:
+            lock = hold(path, AT_ONCE | (SHARED if is_there else ALONE))
+        except BlockingIOError:
+            time.sleep(WAIT_SECONDS)
+            continue
+        if path.exists() or not is_there:
+            return lock
+        os.close(lock)
+
+
+def remove_unused(path: Path, remove: Callable[[Path], None]) -> bool:
+    """Call `remove`, and remove the lock, if nobody holds it; whether that was done. While it runs nobody can."""
+    try:
+        held = hold(path, ALONE | AT_ONCE)
+    except OSError:
+        return False
+    try:
+        remove(path)
+        lock_of(path).unlink()
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
+
+
+def is_used(path: Path) -> bool:
+    """Whether somebody holds its lock now."""
+    with contextlib.suppress(OSError):
+        held = os.open(lock_of(path), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, ALONE | AT_ONCE)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(held)
+    return False
+
+
+def things(folder: Path) -> Iterator[Path]:
+    """What has a lock in `folder`, or might have."""
+    with contextlib.suppress(OSError):
+        names = {entry.name for entry in os.scandir(folder)}
+        for name in sorted({name.removesuffix(SUFFIX) for name in names}):
+            yield folder / name
+
+
+def lock_of(path: Path) -> Path:
+    return path.with_name(path.name + SUFFIX)

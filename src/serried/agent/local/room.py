@@ -1,0 +1,92 @@
+"""Which folders of a node are for us to use: `serried-<uid>` on its disk, else where temporary files go."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Optional
+
+from serried.agent.work import Work
+
+JOBS, GONE = "jobs", "gone"
+UNSET = re.compile(r"\$\w|\$\{")
+
+
+class Base(NamedTuple):
+    path: Path
+    is_disk: bool
+    """Whether the site says so: worth to copy data to."""
+
+
+def bases(work: Work) -> List[Base]:
+    """Best first: what the job was given, what the profile names, what there is everywhere."""
+    said = os.path.expandvars(str(work.plan["site"].get("local_disk") or ""))
+    wanted = [(os.environ.get("SLURM_TMPDIR", ""), True), ("" if UNSET.search(said) else said, True)]
+    wanted += [(os.environ.get("TMPDIR", ""), False), ("/tmp", False)]  # noqa: S108 - where everybody else goes
+    found: List[Base] = []
+    for path, is_disk in wanted:
+        if path.startswith("/") and all(str(other.path) != os.path.normpath(path) for other in found):
+            found.append(Base(Path(os.path.normpath(path)), is_disk))
+    return found
+
+
+def name() -> str:
+    return f"serried-{os.getuid()}"
+
+
+def rooms(work: Work) -> Iterator[Path]:
+    """Those that are there and ours alone, from this job or one before it."""
+    for base in bases(work):
+        room = base.path / name()
+        if is_ours(room):
+            yield room
+
+
+def make(base: Base) -> Optional[Path]:
+    """None where none can be had; a profile's folder is made."""
+    with contextlib.suppress(OSError):
+        if base.is_disk:
+            base.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return sub(base.path, name())
+    return None
+
+
+def sub(folder: Path, name: str) -> Path:
+    """`folder/name`, made and ours alone. Raises OSError."""
+    path = folder / name
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if not is_ours(path):
+        raise PermissionError(errno.EPERM, "not ours alone", str(path))
+    return path
+
+
+def last_resort() -> Path:
+    """Where somebody else has taken every name of ours."""
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix=f"{name()}-"))
+
+
+def is_ours(folder: Path) -> bool:
+    """In a /tmp of everybody's, who could put other data or another image there could run programs as us."""
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
+
+
+def tidy(room: Path) -> None:
+    """Remove what is empty of it: whoever needs it makes it again."""
+    for folder in (room / JOBS, room / GONE, room):
+        remove_empty(folder)
+
+
+def remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,234 @@
+"""What of an attempt is on a node's own disk, and that it goes: whatever its ranks made of it, however they ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from serried.agent.local import Folder, gone, leftovers
+from serried.agent.work import Work
+from serried.contract.files import write_json
+from serried.contract.layout import RunDirectory
+
+MESS = """
+cd "$SLURM_TMPDIR" && pwd
+mkdir -p shut/inner read-only "a
+b" && echo x >read-only/file && ln -s "$OUTSIDE" link && ln -s "$OUTSIDE/file" shut/inner/link
+( for i in $(seq 300); do mkdir deep && cd deep; done; echo x >file )
+touch -- -rf '$(id)' "$(printf '\\377')"
+chmod 500 read-only && chmod 0 shut/inner && chmod 0 shut && chmod 0 .
+"""
+
+
+@pytest.fixture
+def outside(tmp_path):
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "file").write_text("stays")
+    return folder
+
+
+def folders(base):
+    return sorted(path.name for path in base.glob("serried-*/*/*"))
+
+
+def test_ranks_have_a_folder_on_the_node_that_goes_whatever_they_leave_in_it(start, tmp_path, outside):
+    as_nobody = os.getuid() == 0 and ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--ambient-caps=-all"]
+    run = start(MESS, ranks=1, environment={"OUTSIDE": str(outside)}, prefix=as_nobody or ())
+
+    assert run.wait() == 0
+    scratch = Path(run.output().strip())
+    assert scratch.parent.parent == tmp_path / f"serried-{os.getuid()}" / "jobs"
+    assert scratch.parent.name.startswith(f"{run.plan.run}.-.1.0.")
+    assert list(tmp_path.glob("serried-*")) == []
+    assert (outside / "file").read_text() == "stays"
+
+
+@pytest.mark.parametrize("role", ["head", "job.sh"])
+def test_the_folder_goes_also_when_the_head_or_the_script_is_killed(start, wait_until, tmp_path, role):
+    run = start("echo ready; sleep 475", ranks=1)
+    wait_until(lambda: "ready" in run.output())
+
+    os.kill(run.process.pid if role == "job.sh" else run.pid_of("head"), 9)
+
+    wait_until(lambda: run.exit is not None and folders(tmp_path) == [])
+
+
+def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, wait_until, tmp_path):
+    """Everything of a run is killed at once, as when a node loses its power."""
+    run = start("echo ready; touch $SLURM_TMPDIR/file; sleep 475", ranks=1)
+    wait_until(lambda: "ready" in run.output())
+    live = start("echo ready; while [ ! -e $SERRIED_RUN_DIR/go ]; do sleep 0.1; done; ls $SLURM_TMPDIR/..", ranks=1)
+    wait_until(lambda: "ready" in live.output())
+    for pid in (run.process.pid, run.pid_of("head"), run.pid_of("node")):
+        os.kill(pid, 9)
+    (left,) = (tmp_path / f"serried-{os.getuid()}" / "jobs").glob(f"{run.plan.run}.*[!k]")
+    foreign = left.with_name("somebody-else")
+    foreign.mkdir()
+    assert (left / "scratch" / "file").exists()
+
+    after = start(f"while [ -e {left} ]; do sleep 0.1; done", ranks=1)
+
+    assert after.wait(30) == 0
+    assert foreign.exists()  # nothing says whose it is, and it is new
+    (Path(live.plan.directory) / "go").touch()
+    assert live.wait() == 0
+    assert live.output() == "ready\nowner.json\nscratch\n"
+    assert folders(tmp_path) == ["somebody-else"]
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """An attempt on Slurm, whose `squeue` says of each job what is in the file of its name."""
+    disk, programs, told = tmp_path / "disk", tmp_path / "bin", tmp_path / "told"
+    for folder in (disk, programs, told):
+        folder.mkdir()
+    (programs / "squeue").write_text(
+        '#!/bin/sh\nfor word; do case $word in --jobs=*) job=${word#*=} ;; esac; done\n'
+        f'echo $job >>{told}/asked\n[ -e {told}/$job ] || {{ echo "Invalid job id" >&2; exit 1; }}; . {told}/$job\n'
+    )  # fmt: skip
+    (programs / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    site = {"name": "fir", "scheduler": "slurm", "local_disk": str(disk)}
+    return Work(RunDirectory(tmp_path / "run"), {"run": "k3f9q2", "site": site}, None, 1)
+
+
+def left_by(work, **changes):
+    """The folder of an agent that was killed."""
+    folder = Folder(work, 0)
+    os.close(folder._lock)
+    owner = json.loads((folder.path / "owner.json").read_text())
+    write_json(folder.path / "owner.json", {**owner, **changes})
+    return folder.path
+
+
+DEAD = {
+    "gone": ({"job": "1"}, None),
+    "failed": ({"job": "2"}, "echo FAILED N/A"),
+    "rebooted": ({"job": "3", "boot": "another"}, "echo RUNNING N/A"),
+    "at home": ({"job": "4", "scheduler": "local"}, None),
+    "ours before": ({"job": "77"}, "echo RUNNING N/A"),
+    "old": ({"job": "5", "began": 0}, "exit 1"),
+}
+ALIVE = {
+    "runs": ({"job": "11", "began": 0}, "echo RUNNING N/A"),
+    "waits": ({"job": "12"}, "echo PENDING N/A"),
+    "no answer": ({"job": "13"}, "exit 1"),
+    "another machine": ({"job": "14", "host": "another", "boot": "another"}, None),
+    "another cluster": ({"job": "15", "cluster": "narval"}, None),
+    "unknown": ({"job": ""}, None),
+}
+
+
+def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    left = {}
+    for name, (owner, answer) in {**DEAD, **ALIVE}.items():
+        left[name] = left_by(work, **owner)
+        if answer:
+            (tmp_path / "told" / owner["job"]).write_text(answer)
+    mine = Folder(work, 0)
+    image = mine.shared("images") / "unused.sif"
+    image.write_bytes(b"x")
+
+    leftovers.sweep(work)
+
+    assert {name for name, path in left.items() if path.exists()} == set(ALIVE)
+    assert (mine.path.exists(), image.exists()) == (True, False)
+    mine.remove(5)
+
+
+def test_what_is_kept_to_be_fetched_stays_until_its_time(work, tmp_path):
+    folder = Folder(work, 0)
+    folder.keep(3600)
+    folder.remove(5)
+    leftovers.sweep(work)
+    assert folder.path.exists()
+
+    write_json(folder.path / "keep.json", {"until": time.time() - 1})
+    leftovers.sweep(work)
+
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_nobody_else_can_put_a_folder_in_our_place(work, tmp_path):
+    taken = tmp_path / "disk" / f"serried-{os.getuid()}"
+    taken.mkdir()
+    taken.chmod(0o777)
+    second = tmp_path / f"serried-{os.getuid()}"
+    second.symlink_to(taken)
+
+    folder = Folder(work, 0)
+
+    assert (folder.path.is_relative_to("/tmp"), folder.has_disk, folder.path.stat().st_mode & 0o777) == (
+        True,
+        False,
+        0o700,
+    )
+    folder.remove(5)
+    assert list(taken.iterdir()) == []
+
+
+def test_a_disk_of_the_job_s_own_comes_first_and_one_that_cannot_be_made_last(work, tmp_path, monkeypatch):
+    def base(folder):
+        folder.remove(5)
+        return folder.path.parents[2], folder.has_disk
+
+    assert base(Folder(work, 0)) == (tmp_path / "disk", True)
+    work.plan["site"]["local_disk"] = "$NOWHERE/disk"
+    assert base(Folder(work, 0)) == (tmp_path, False)
+    work.plan["site"]["local_disk"] = "/proc/none"
+    assert base(Folder(work, 0)) == (tmp_path, False)
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "job"))
+    assert base(Folder(work, 0)) == (tmp_path / "job", True)
+
+
+def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work, tmp_path):
+    folder = Folder(work, 0)
+    for number in range(50):
+        (folder.scratch / str(number)).touch()
+
+    folder.remove(-1)
+
+    room = tmp_path / "disk" / f"serried-{os.getuid()}"
+    assert [path.name for path in room.iterdir()] == ["gone"]
+    assert leftovers._is_work(room)
+    leftovers.sweep(work)
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
+    if os.getuid():
+        pytest.skip("needs root, to mount")
+    import subprocess
+
+    folder = Folder(work, 0)
+    point = folder.path / "data with\na newline"
+    point.mkdir()
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_text("stays")
+    if subprocess.run(["mount", "--bind", str(source), str(point)], check=False, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    assert gone.mounted(folder.path) == [str(point)]
+
+    folder.remove(5)
+
+    assert (source / "file").read_text() == "stays"
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_socket_fits_into_the_folder(work):
+    work.plan["site"]["local_disk"] = "/tmp"
+    folder = Folder(work, 1023)
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(folder.path / "ranks"))
+    folder.remove(5)
