@@ -72,7 +72,7 @@ def test_settings_and_a_checkpoint_to_begin_from_are_given_by_name(project):
     assert run.logs() == f"rank 0 64 a b {project}/first.ckpt\n"
     assert run.to_json()["resumed_from"] == f"{project}/first.ckpt"
 
-    (run.directory / "checkpoints" / "own.ckpt").touch()
+    (run.directory / "checkpoints" / "own.ckpt").write_text("weights")
     again = run.rerun(name="again")
     assert again.wait(60) == "COMPLETED"
     assert again.logs() == f"rank 0 64 a b {run.directory}/checkpoints/own.ckpt\n"

@@ -242,7 +242,7 @@ def test_a_job_whose_predecessor_never_began_does_not_run(ended, start):
     assert not (plan_attempts(ended.plan) / "2").exists()
 
 
-@pytest.mark.parametrize(("reached", "progress"), [("touch a", True), ("true", False)])
+@pytest.mark.parametrize(("reached", "progress"), [("echo 1 >a", True), ("true", False)])
 def test_what_a_killed_agent_interrupted_goes_on(make_run, start, wait_until, reached, progress):
     """Once at least: an interruption may come before anything could be reached."""
     line = f"cd $SERRIED_CHECKPOINT_DIR && {reached} && touch $SERRIED_RESULTS_DIR/up; sleep 100"
@@ -291,7 +291,7 @@ def test_a_job_that_its_scheduler_begins_again_and_again_has_no_more_attempts_th
     make_run, start, wait_until
 ):
     """Slurm requeues what it preempts as often as it does, and programs may do so themselves."""
-    line = "touch $SERRIED_CHECKPOINT_DIR/$SERRIED_ATTEMPT; touch $SERRIED_RESULTS_DIR/$SERRIED_ATTEMPT; exec sleep 100"
+    line = "cd $SERRIED_RUN_DIR; echo 1 | tee checkpoints/$SERRIED_ATTEMPT >results/$SERRIED_ATTEMPT; exec sleep 100"
     plan = make_run(line, ranks=1, limit={"restarts": 1})
     for number in (1, 2):
         run = start(None, plan=plan)

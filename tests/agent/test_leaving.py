@@ -12,7 +12,7 @@ from serried.contract.files import Journal, read_json
 SAVE = """
 while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done
 cat "$SERRIED_STOP_FILE"
-[ -n "$SAVES" ] && touch "$SERRIED_CHECKPOINT_DIR/step-1"
+[ -n "$SAVES" ] && echo 1 >"$SERRIED_CHECKPOINT_DIR/step-1"
 exit 85
 """
 SAVES = {"SAVES": "1"}
@@ -94,7 +94,7 @@ def test_a_cancelled_run_does_not_continue_though_it_has_saved(start, warn):
 
 
 HEEDS = "trap '{}exit 0' USR1; echo ready; while :; do sleep 0.05; done"
-SAVED = "touch $SERRIED_CHECKPOINT_DIR/step-1.pt; "
+SAVED = "echo 1 >$SERRIED_CHECKPOINT_DIR/step-1.pt; "
 PYTHON = f"""{SAVED} : a shell with more to do than this {{}}; {shlex.quote(sys.executable)} -c '
 import signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("told") or 85))
@@ -154,7 +154,7 @@ def test_what_a_program_does_when_it_is_asked_decides_how_the_attempt_ended(star
 
 def test_a_program_that_knows_nothing_continues_after_the_limit_if_it_has_saved_something(start):
     run = start(
-        "touch $SERRIED_CHECKPOINT_DIR/model.pt $SERRIED_CHECKPOINT_DIR/next.tmp; sleep 60",
+        "cd $SERRIED_CHECKPOINT_DIR; echo 1 | tee model.pt >next.tmp; sleep 60",
         time_seconds=4,
         limit={"restarts": 1},
     )

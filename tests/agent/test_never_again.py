@@ -17,7 +17,7 @@ while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done
 echo saving
 while [ $RANK = 1 ] && [ ! -e "$SERRIED_RESULTS_DIR/go" ]; do sleep 0.05; done
 trap '' TERM
-touch "$SERRIED_CHECKPOINT_DIR/model.pt"
+echo 1 >"$SERRIED_CHECKPOINT_DIR/model.pt"
 exit 85
 """
 MAY = {"restarts": 3, "grace_seconds": 5}

@@ -12,7 +12,7 @@ import os, pathlib, sys
 print("old", os.environ["SECRET_WORD"], os.environ["PLAIN"], os.environ.get("SERRIED_RESUME_FROM", "-"), *sys.argv[1:])
 saved = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"], "epoch-1.ckpt")
 if os.environ.get("SERRIED_ELEMENT") != "1":
-    saved.touch()
+    saved.write_text("weights")
 sys.exit(3 if "SERRIED_RESUME_FROM" not in os.environ and os.environ.get("SERRIED_ELEMENT") != "1" else 0)
 """
 

@@ -11,7 +11,8 @@ here = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"])
 attempt, rank = os.environ["SERRIED_ATTEMPT"], os.environ["RANK"]
 with open(f"{os.environ['SERRIED_RESULTS_DIR']}/{attempt}-{rank}.json", "w") as file:
     json.dump([sys.argv[1:], os.environ.get("SERRIED_RESUME_FROM"), "SERRIED_RESUME" in os.environ], file)
-(here / f"epoch {attempt}.ckpt").touch()
+(here / f"epoch {attempt}.ckpt").write_text("weights")
+(here / "torn.ckpt").write_text("")
 while "wait" in sys.argv and attempt == "1":
     time.sleep(0.05)
     if pathlib.Path(os.environ["SERRIED_STOP_FILE"]).exists():
@@ -36,7 +37,12 @@ def test_a_program_of_any_kind_is_told_what_to_go_on_from(local):
     assert local.wait(second)[0] == 0
     assert told(local, second) == [[[f"--from={saved}", "wait"], saved, False]] * 2
     own = f"{local.directory(second)}/checkpoints/epoch 1.ckpt"
-    assert told(local, second, attempt=2) == [[[f"--from={own}", "wait"], saved, False]] * 2
+    assert told(local, second, attempt=2) == [[[f"--from={own}", "wait"], own, False]] * 2
+
+    torn = (
+        f"serried: checkpoint {local.directory(second)}/checkpoints/torn.ckpt is passed over: its writing was cut short"
+    )
+    assert torn in (local.directory(second) / "scheduler.log").read_text()
 
     shown = local.show(second)
     assert (shown["resumed_from"], shown["plan"]["resume"]) == (first, {"checkpoints": [saved], "run": first})

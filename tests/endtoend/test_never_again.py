@@ -17,7 +17,7 @@ SAVES = """
 echo up
 until [ -e $SERRIED_STOP_FILE ]; do sleep 0.1; done
 echo saving; until [ -e $SERRIED_RESULTS_DIR/go ]; do sleep 0.1; done
-trap '' TERM; touch $SERRIED_CHECKPOINT_DIR/model.pt; exit 85
+trap '' TERM; echo 1 >$SERRIED_CHECKPOINT_DIR/model.pt; exit 85
 """
 
 

@@ -22,7 +22,7 @@ GOES_ON = (
     "--",
     "bash",
     "-c",
-    "[ -e $SERRIED_CHECKPOINT_DIR/one ] && exit 0; touch $SERRIED_CHECKPOINT_DIR/one; sleep 120",
+    "[ -e $SERRIED_CHECKPOINT_DIR/one ] && exit 0; echo 1 >$SERRIED_CHECKPOINT_DIR/one; sleep 120",
 )
 
 
@@ -192,7 +192,7 @@ SAVES = """
 cd "$SERRIED_CHECKPOINT_DIR"
 [ -e one ] && exit 0
 while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.1; done
-touch one
+echo 1 >one
 exit 85
 """
 AWAY_SECONDS = 20

@@ -77,7 +77,7 @@ def test_torn_ones_are_passed_over_with_a_warning(run, tmp_path):
 def test_of_another_programs_checkpoints_the_one_that_changed_last_counts(run, tmp_path):
     run.where.checkpoints.mkdir()
     for age, name in enumerate(("last one.ckpt", "-rf", "z.ckpt", ".hidden", "new.ckpt.tmp")):
-        (run.where.checkpoints / name).touch()
+        (run.where.checkpoints / name).write_bytes(CONTENT)
         os.utime(run.where.checkpoints / name, (1e9 + min(age, 1), 1e9 + (age if age != 2 else -1)))
     assert resume_from("last", None, tmp_path).resume.checkpoints == (f"{run.where.checkpoints}/-rf",)
 
@@ -158,3 +158,18 @@ def test_what_is_not_there_is_an_error_before_anything_begins(run, tmp_path):
     )
     run.where.path.rename(tmp_path / "purged")
     assert refusal("last", tmp_path)[0] == "the run directory of `k3f9q2` is gone, and its checkpoints with it"
+
+
+def test_what_another_program_did_not_finish_is_passed_over_with_a_warning(run, tmp_path):
+    folder = run.where.checkpoints
+    folder.mkdir()
+    for age, (name, content) in enumerate({"1.pt": CONTENT, "2.pt": b"", "3.pt": b"PK\x03\x04torn"}.items()):
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, (1e9 + age, 1e9 + age))
+    (folder / "tensorboard").mkdir()
+    (folder / "tensorboard" / "events.out.tfevents.7.node").write_bytes(CONTENT)
+    found = resume_from("last", None, tmp_path)
+    assert (found.resume.checkpoints, found.warnings) == (
+        (f"{folder}/1.pt",),
+        tuple(f"checkpoint `{folder}/{name}` is passed over: its writing was cut short" for name in ("2.pt", "3.pt")),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
@@ -11,6 +13,7 @@ from train_alone import Alone, Training  # noqa: E402 - after the skip
 
 from serried.train.checkpoints import Checkpoints  # noqa: E402 - after the skip
 from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
+from serried.train.run import _elsewhere  # noqa: E402 - after the skip
 
 
 def damage(checkpoint):
@@ -79,3 +82,21 @@ def test_where_all_of_ones_own_are_damaged_it_is_begun_from_the_other_runs_again
 def test_a_checkpoint_that_was_asked_for_and_is_not_there_is_an_error(root, tmp_path):
     with pytest.raises(CheckpointError, match="no whole checkpoint in"):
         Checkpoints(Alone(root, resume_from=tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("resume", "beginning", "expected"),
+    [
+        ("/runs/b/checkpoints/step-5", "/runs/a/checkpoints/step-2", "/runs/a/checkpoints/step-2"),
+        ("/runs/b/checkpoints/step-5", "", None),
+        ("/runs/a/checkpoints/step-2", "/runs/a/checkpoints/step-2", "/runs/a/checkpoints/step-2"),
+        ("", "", None),
+    ],
+)
+def test_what_an_attempt_goes_on_from_is_no_other_place_where_it_is_the_sessions_own(
+    monkeypatch, resume, beginning, expected
+):
+    monkeypatch.setenv("SERRIED_RESUME_FROM", resume)
+    monkeypatch.setenv("SERRIED_BEGIN_FROM", beginning)
+    found = _elsewhere(Path("/runs/b/checkpoints"))
+    assert (str(found) if found else None) == expected

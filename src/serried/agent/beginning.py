@@ -9,7 +9,7 @@ from serried.agent import chain, claims
 from serried.agent.head import Head
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import names
+from serried.contract import checkpoints, names
 
 
 def main(arguments: List[str]) -> int:
@@ -26,5 +26,13 @@ def main(arguments: List[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"serried: cannot begin: {error}", file=sys.stderr)
         return 1
+    _tell_of_torn(work)
     chain.start(work, options.token, options.job)
     return Head(work, options, launcher).run()
+
+
+def _tell_of_torn(work: Work) -> None:
+    """What another program did not finish, and nobody goes on from; the training library tells of its own."""
+    if not checkpoints.is_of_train(work.place.checkpoints):
+        for path in checkpoints.torn(work.place.checkpoints):
+            print(f"serried: checkpoint {path} is passed over: its writing was cut short", file=sys.stderr)

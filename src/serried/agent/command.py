@@ -129,7 +129,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "data": place.data or str(work.tree / "data"),
         "results": place.results or str(work.place.results),
         "checkpoints": place.checkpoints or str(work.place.checkpoints),
-        "resume": os.environ.get(names.RESUME, ""),
+        "resume": _resume(work),
         "after": next(iter(work.after), ""),
         "seed": str(work.seed),
         "element": "" if work.element is None else str(work.element),
@@ -234,13 +234,20 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
         own[names.CONFIG] = json.dumps(work.config)
     if work.plan.get("smoke"):
         own[names.SMOKE] = str(work.plan["smoke"])
+    if _resume(work):
+        own[names.RESUME_FROM] = _resume(work)
     if work.resume_from is not None:
-        own[names.RESUME_FROM] = work.resume_from
+        own[names.BEGIN_FROM] = work.resume_from
     if work.after:
         own[names.AFTER] = "\n".join(work.after)
     if place.deadline:
         own[names.DEADLINE] = str(int(place.deadline))
     return own
+
+
+def _resume(work: Work) -> str:
+    """What the attempt goes on from; the head has looked, once for all nodes."""
+    return os.environ.get(names.RESUME) or work.resume_from or ""
 
 
 def _python_path(work: Work, inherited: str) -> str:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional
 
-from serried.contract import checkpoints
+from serried.contract import checkpoints, whole
 
 
 class Saved(NamedTuple):
@@ -36,20 +36,27 @@ def since(directory: Path, claim: Path) -> Saved:
         began = claim.stat().st_mtime_ns
     except OSError:
         return Saved(False, None)
-    is_newer = any(checkpoints.changed(path) > began for path in _files(directory))
+    is_newer = _newest(directory) > began
     wholes = ((step, checkpoints.directory_of(directory, step)) for step in checkpoints.steps(directory))
     made = (step for step, path in wholes if checkpoints.changed(path / checkpoints.COMPLETE) > began)
     return Saved(is_newer, next(made, None))
 
 
 def position(directory: Path) -> Position:
-    whole = checkpoints.newest(directory)
-    newest = max(map(checkpoints.changed, _files(directory)), default=0)
-    return Position(checkpoints.step_of(whole.name) if whole is not None else None, newest)
+    newest = checkpoints.newest(directory)
+    step = checkpoints.step_of(newest.name) if newest is not None else None
+    return Position(step, _newest(directory))
+
+
+def _newest(directory: Path) -> int:
+    """When the newest file was changed that one may go on from; 0 where there is none."""
+    dated = sorted(((checkpoints.changed(path), path) for path in _files(directory)), reverse=True)
+    return next((moment for moment, path in dated if whole.is_whole(path)), 0)
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """All files but those that were never finished: nothing can go on from them."""
+    """All files but those that were never finished, and logs: nothing can go on from them."""
     for folder, below, found in os.walk(directory):
         below[:] = [name for name in below if not checkpoints.is_unfinished(name)]
-        yield from (Path(folder, name) for name in found if not checkpoints.is_unfinished(name))
+        usable = (name for name in found if not (checkpoints.is_unfinished(name) or whole.is_log(name)))
+        yield from (Path(folder, name) for name in usable)

@@ -1,7 +1,7 @@
 """Which checkpoint in a directory is the newest whole one. Both sides look: at submit, and where a rank begins.
 
 What `serried.train` writes is `step-N/` with a COMPLETE that names every file and its size. Of what another program
-writes nothing is known: there the entry that changed last counts.
+writes little is known: there the entry that changed last counts, of those that do not look cut short (`whole`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from serried.contract import whole
 from serried.contract.files import read_json
 
 SCHEMA = 1
@@ -58,17 +59,32 @@ def newest(root: Path) -> Optional[Path]:
     if is_of_train(root):
         wholes = (directory_of(root, step) for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
-    entries = [root / name for name in _names(root) if not is_unfinished(name)]
-    return max(entries, key=lambda path: (changed(path), path.name), default=None)
+    return next((path for path in _by_age(root) if whole.is_whole(path)), None)
 
 
 def torn(root: Path) -> List[Path]:
-    """What `serried.train` began to write after the newest whole one, and did not finish; the oldest first."""
-    whole = newest(root)
-    least = step_of(whole.name) if whole is not None else None
+    """What is newer than the newest whole one, and was begun and not finished; the oldest first."""
+    found = newest(root)
+    if not is_of_train(root):
+        entries = _by_age(root)
+        later = entries[: entries.index(found)] if found in entries else entries
+        return [path for path in reversed(later) if not (path.is_dir() and whole.has_logs_alone(path))]
+    least = step_of(found.name) if found is not None else None
     begun = [name for name in _names(root) if _OURS.fullmatch(name) and not name.endswith(SET_ASIDE)]
-    found = sorted((step_of(name.partition(".")[0]) or 0, root / name) for name in begun)
-    return [path for step, path in found if least is None or step > least]
+    steps_begun = sorted((step_of(name.partition(".")[0]) or 0, root / name) for name in begun)
+    return [path for step, path in steps_begun if least is None or step > least]
+
+
+def _by_age(root: Path) -> List[Path]:
+    """What other programs have left in `root`, the newest first; not what is no checkpoint by its name."""
+    entries = [root / name for name in _names(root) if not (is_unfinished(name) or whole.is_log(name))]
+    return sorted(entries, key=lambda path: (_changed_within(path), path.name), reverse=True)
+
+
+def _changed_within(path: Path) -> int:
+    """When `path` or a file in it was changed: a folder that is written anew may keep the names of its files."""
+    inside = (changed(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
+    return max(changed(path), max(inside, default=0))
 
 
 def is_of_train(root: Path) -> bool:

@@ -11,7 +11,7 @@ ATTEMPT = "SERRIED_ATTEMPT"
 HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
 MARK = "SERRIED_MARK"  # run/element/attempt: how leftovers are known in /proc
-RESUME = "SERRIED_RESUME"  # what `{resume}` is in this attempt
+RESUME = "SERRIED_RESUME"  # what this attempt goes on from: for the agents, which tell ranks
 SETUP = "SERRIED_SETUP"  # how setup.sh ended, for the agent that goes on after it; IN_SETUP for what runs in it
 IN_SETUP = "running"
 NODE = "SERRIED_NODE"  # the node's index: several nodes of a lab share one /proc
@@ -24,7 +24,8 @@ LOCAL_JOB = "SERRIED_LOCAL_JOB"  # how the local scheduler knows a job's leftove
 RUN_ID = "SERRIED_RUN_ID"
 DATA_DIR = "SERRIED_DATA_DIR"
 CHECKPOINT_DIR = "SERRIED_CHECKPOINT_DIR"
-RESUME_FROM = "SERRIED_RESUME_FROM"
+RESUME_FROM = "SERRIED_RESUME_FROM"  # what this attempt goes on from, as `{resume}`
+BEGIN_FROM = "SERRIED_BEGIN_FROM"  # what `--resume` named: for the training library, where all of its own are damaged
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
 SMOKE = "SERRIED_SMOKE"  # this is a smoke test: after how many steps to save, load and leave
@@ -36,7 +37,8 @@ UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not s
 
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, RESULTS_DIR, AFTER, CONFIG, SMOKE, DEADLINE, REHEARSAL, STOP_FILE}
+    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, RESULTS_DIR, AFTER, CONFIG, SMOKE}
+    | {DEADLINE, REHEARSAL, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""
 

@@ -58,7 +58,7 @@ class Run:
         self.backend = group.backend
         self.seed = seed
         self.directory = directory
-        self.resume_from = Path(os.environ[names.RESUME_FROM]) if os.environ.get(names.RESUME_FROM) else None
+        self.resume_from = _elsewhere(directory)
         self.attempt = int(os.environ.get(names.ATTEMPT) or 1)
         self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
         self.loaders: List[Stateful] = []
@@ -274,3 +274,11 @@ class Run:
         if waits:
             gauges["waited_seconds"] = sum(waits)
         return {**gauges, "peak_memory_bytes": metrics.peak_memory(self.device)}
+
+
+def _elsewhere(directory: Optional[Path]) -> Optional[Path]:
+    """What to begin from where `directory` has nothing: what the attempt goes on from, unless that lies in there."""
+    told = os.environ.get(names.RESUME_FROM, "")
+    if told and directory is not None and os.path.realpath(directory) == os.path.dirname(os.path.realpath(told)):  # noqa: PTH120
+        told = os.environ.get(names.BEGIN_FROM, "")
+    return Path(told) if told else None

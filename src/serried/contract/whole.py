@@ -1,0 +1,57 @@
+"""Whether what a program that knows nothing of Serried has left can be gone on from, as far as its form tells.
+
+Nothing is unpickled, and of each file little is read (`formats`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Iterator, Tuple
+
+from serried.contract import formats
+
+_POINTERS = ("latest", "latest_checkpointed_iteration.txt")
+"""Files of DeepSpeed and Megatron that name the folder beside them."""
+
+
+def is_log(name: str) -> bool:
+    """Whether a file called so tells of the training, or where its checkpoints are, and is none itself."""
+    return fnmatchcase(name, "*tfevents*") or name in _POINTERS
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the file or folder at `path` is there, not empty, and nothing in it was cut short."""
+    try:
+        if path.is_dir():
+            return _is_whole_folder(path)
+        return path.is_file() and not is_log(path.name) and formats.is_whole(path) is not False
+    except OSError:
+        return False
+
+
+def has_logs_alone(folder: Path) -> bool:
+    return all(is_log(name) for _, name in _inside(folder))
+
+
+def _is_whole_folder(path: Path) -> bool:
+    """One of `torch.distributed.checkpoint` has its `.metadata` from when all ranks had written theirs."""
+    found = [(folder, name) for folder, name in _inside(path) if not is_log(name)]
+    shards = {folder for folder, name in found if name.endswith(".distcp")}
+    if any(not Path(folder, ".metadata").exists() for folder in shards):
+        return False
+    files = [path for path in (Path(folder, name) for folder, name in found) if _has_content(path)]
+    return bool(files) and all(formats.is_whole(file) is not False for file in files)
+
+
+def _has_content(path: Path) -> bool:
+    """What is empty beside others is a mark, and no torn file."""
+    status = path.stat()
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
+
+
+def _inside(path: Path) -> Iterator[Tuple[str, str]]:
+    for folder, _, names in os.walk(path):
+        yield from ((folder, name) for name in names)

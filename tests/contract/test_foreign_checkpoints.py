@@ -1,0 +1,72 @@
+"""Which of the files and folders that other programs leave one may go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import warnings
+
+import pytest
+
+from serried.contract import checkpoints
+from serried.contract.whole import is_whole
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A file of `torch.save` and one of safetensors: one tensor each."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("whole")
+    torch.save({"model": {"weight": torch.arange(5000.0)}, "epoch": 3}, folder / "saved.pt")
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4000))
+    return folder
+
+
+def test_a_folder_is_whole_when_nothing_in_it_is_torn(files, tmp_path):
+    folder = tmp_path / "checkpoint-500"
+    (folder / "below").mkdir(parents=True)
+    assert not is_whole(folder)
+    (folder / "empty").touch()
+    assert not is_whole(folder)
+    (folder / "below" / "optimizer.pt").write_bytes((files / "saved.pt").read_bytes())
+    assert is_whole(folder)
+    (folder / "model.safetensors").write_bytes((files / "model.safetensors").read_bytes()[:-1])
+    assert not is_whole(folder)
+
+
+def test_shards_are_whole_when_their_metadata_is_there(tmp_path):
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    warnings.simplefilter("ignore")  # that one process saves alone
+    dcp.save({"weight": torch.arange(9.0)}, checkpoint_id=tmp_path / "step", no_dist=True)
+    assert is_whole(tmp_path / "step")
+    (tmp_path / "step" / ".metadata").unlink()
+    assert not is_whole(tmp_path / "step")
+
+
+def test_neither_logs_nor_pointers_nor_what_is_gone_are_checkpoints(tmp_path):
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    for name in ("events.out.tfevents.17.node.1", "latest", "plain"):
+        (root / name).write_text("global_step7")
+    (root / "dangling").symlink_to("nowhere")
+    os.mkfifo(root / "fifo")
+    expected = dict.fromkeys(("dangling", "events.out.tfevents.17.node.1", "fifo", "latest"), False)
+    found = {name: is_whole(root / name) for name in (*expected, "plain")}
+    assert found == {**expected, "plain": True}
+    assert checkpoints.newest(root) == root / "plain"
+
+
+def test_a_folder_is_as_new_as_the_newest_file_in_it(tmp_path):
+    for name, moment in (("again", 300), ("once", 200)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(name)
+        os.utime(tmp_path / name / "weights", (moment, moment))
+        os.utime(tmp_path / name, (100 + (name == "once"), 100))
+    assert checkpoints.newest(tmp_path) == tmp_path / "again"
