@@ -67,7 +67,7 @@ class Launched(Ranks):
         """Open the door, then start the launcher if it is this node's to start."""
         cpus = binding.count(self._shares[0], self.work.ranks)
         here = command.Place(node=self.node, rank=0, local_rank=0, cpus=cpus, **self._place)
-        self._remotes.begin(here, hosts)
+        self._remotes.begin(here, hosts, folder)
         reactions = Reactions(self._welcome, self._watch, self._end, self._lose)
         try:
             self._door = Door(self._post.loop, where, reactions, self._remotes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import command, system
@@ -33,13 +34,14 @@ class Remotes:
         self._tell = tell
         self._hosts: Sequence[str] = ()
         self._place: Optional[command.Place] = None
+        self._folder = Path()
         self._asked = 0
         self._waiting: Dict[Ask, meeting.Line] = {}
         self._running: Dict[Ask, system.Child] = {}
 
-    def begin(self, place: command.Place, hosts: Sequence[str]) -> None:
-        """Before anybody asks: what this node tells its ranks, and the names of all nodes."""
-        self._place, self._hosts = place, hosts
+    def begin(self, place: command.Place, hosts: Sequence[str], folder: Path) -> None:
+        """Before anybody asks: what this node tells its ranks, the names of all nodes, and its private folder."""
+        self._place, self._hosts, self._folder = place, hosts, folder
 
     # Of those who ask on this node.
 
@@ -82,7 +84,7 @@ class Remotes:
 
     def _run(self, ask: Ask, words: str) -> None:
         assert self._place is not None  # noqa: S101 - nobody asks before `begin`
-        start = Start([], without=mpi.OF_ANOTHER_STEP)
+        start = Start([], mpi.temporary(self._folder / f"{ask.node}-{ask.number}"), without=mpi.OF_ANOTHER_STEP)
         log = os.open(
             self._work.place.attempt(self._work.number).launcher_log(self._node),
             os.O_WRONLY | os.O_CREAT | os.O_APPEND,

@@ -27,9 +27,21 @@ def lay_out(scene: Scene) -> Dict[str, str]:
     """Write host lists and remote shell into the folder; the variables that lead each dialect there."""
     shell = remote_shell(scene)
     return {
+        **temporary(scene.folder / "launcher"),
         **open_mpi(f"/bin/sh {shell}", host_file(scene, "slots", "{} slots={}"), scene),
         **hydra(str(shell), host_file(scene, "machines", "{}:{}")),
     }
+
+
+def temporary(folder: Path) -> Dict[str, str]:
+    """A folder of its own for what an mpirun or one of its daemons leaves on a node while it runs; ranks have theirs.
+
+    In /tmp Open MPI's take one by the node's name and the job's: a daemon beside its mpirun, which is what becomes of
+    a node that calls itself otherwise than the scheduler does, shares it, and removes it under the other's feet. And
+    what is killed removes nothing; this goes with the attempt.
+    """
+    files.make_directory(folder, 0o700)
+    return {"TMPDIR": str(folder)}
 
 
 def host_file(scene: Scene, name: str, line: str) -> str:
