@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from typing import Any, Dict, List, Optional, Tuple
 
 Message = Dict[str, Any]
@@ -41,15 +42,16 @@ class Channel:
         connection.setblocking(False)
         self.connection = connection
         self.backlog = b""
-        self._key = key
-        self._me, self._other = me, other
+        self.key = key
+        """Of this one connection."""
+        self.me, self.other = me, other
         self._sent, self._received = 0, 0
         self._partial = b""
 
     def send(self, message: Message) -> None:
         text = json.dumps(message)
         self._sent += 1
-        self.backlog += f"{sign(self._key, self._me, str(self._sent), text)} {text}\n".encode()
+        self.backlog += f"{sign(self.key, self.me, str(self._sent), text)} {text}\n".encode()
         self.flush()
 
     def flush(self) -> None:
@@ -81,7 +83,7 @@ class Channel:
     def _open(self, line: str) -> Message:
         signature, _, text = line.partition(" ")
         self._received += 1
-        if not is_signed(signature, self._key, self._other, str(self._received), text):
+        if not is_signed(signature, self.key, self.other, str(self._received), text):
             raise ProtocolError("a line with a wrong signature")
         message: Message = json.loads(text)
         return message
@@ -128,20 +130,21 @@ def greet(connection: socket.socket, key: bytes, greeting: Message) -> Channel:
 
     Raises ProtocolError or OSError where the other end is not the head of this attempt.
     """
-    theirs = _read_line(connection)
+    until = time.monotonic() + (connection.gettimeout() or 0.0)
+    theirs = _read_line(connection, until)
     nonce, text = os.urandom(16).hex(), json.dumps(greeting)
     connection.sendall(f"{sign(key, 'node', theirs, nonce, text)} {nonce} {text}\n".encode())
-    if not is_signed(_read_line(connection), key, "head", nonce, theirs):
+    if not is_signed(_read_line(connection, until), key, "head", nonce, theirs):
         raise ProtocolError("the head could not prove itself")
     return Channel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")
 
 
-def _read_line(connection: socket.socket) -> str:
+def _read_line(connection: socket.socket, until: float) -> str:
     """One line and not a byte more: what follows it belongs to the channel."""
     line = b""
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
-        if not byte or len(line) > LONGEST_GREETING:
+        if not byte or len(line) > LONGEST_GREETING or time.monotonic() > until:
             raise ProtocolError("no greeting")
         line += byte
     return line.decode("ascii", "replace").rstrip("\n")

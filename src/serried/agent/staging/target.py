@@ -10,10 +10,12 @@ import contextlib
 import errno
 import os
 import threading
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Tuple, Union
 
 from serried.agent.staging.arrived import Arrived, Extent
 from serried.contract.manifest import FILE, FOLDER, LINK, TWIN, Entry, Manifest
+
+Data = Union[bytes, bytearray, memoryview]
 
 CREATE = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 BLOCK = 1 << 20
@@ -35,7 +37,7 @@ class Target:
             if entry.kind == FOLDER:
                 os.mkdir(self.arrived.path(number), 0o700)
 
-    def write(self, number: int, offset: int, data: bytes) -> None:
+    def write(self, number: int, offset: int, data: Data) -> None:
         """`data` at `offset` of a file: all of it, or a part. An empty file comes as no bytes at 0. Raises OSError.
 
         What comes a second time is passed over once the file is whole.
@@ -45,7 +47,7 @@ class Target:
             return
         descriptor = os.open(self.arrived.path(number), CREATE, 0o600)
         try:
-            rest, at = data, offset
+            rest, at = memoryview(data), offset
             while rest:
                 written = os.pwrite(descriptor, rest, at)
                 rest, at = rest[written:], at + written

@@ -1,0 +1,127 @@
+"""Takes items from the node before this one: the other end of `peers`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Iterator, List, Tuple
+
+from serried.agent.channel import Channel, ProtocolError
+from serried.agent.staging import wire
+from serried.agent.staging.holding import Holding, VoidError
+from serried.agent.staging.target import Target
+from serried.agent.staging.wire import (
+    ASK,
+    DATA,
+    END,
+    ENDED,
+    FAILED,
+    MANIFEST,
+    SEND,
+    VOID,
+    WAIT,
+    WHAT,
+    Frame,
+    Part,
+    Wire,
+)
+
+CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 5.0, 0.5
+
+
+class BrokenError(Exception):
+    """The node before us will not send more, and why: go on from the source with what is missing."""
+
+
+class Predecessor:
+    """The node before us, asked for one item after the other. Raises BrokenError once it is of no more use."""
+
+    def __init__(self, address: Tuple[str, int], key: bytes, me: int, silence: float = wire.SILENCE_SECONDS) -> None:
+        with _breaking():
+            self._line = Wire(_call(address, key, me), silence)
+
+    def close(self) -> None:
+        self._line.close()
+
+    def what(self, item: int) -> Tuple[str, int]:
+        """The key of what `item` is by now, and how long its manifest is. Ask for no more of it if that is here."""
+        with _breaking():
+            while True:
+                self._line.say(ASK, item=item)
+                with contextlib.suppress(VoidError):
+                    words = self._expect(WHAT).words
+                    return str(words["key"]), int(words["manifest"])
+
+    def manifest(self, item: int, key: str, length: int, holding: Holding) -> bytes:
+        """Its manifest, passed on as it comes. Then come its files: `bring` them.
+
+        Raises VoidError where the source was changed: `renew` the holding and ask again what the item is.
+        """
+        with _breaking():
+            self._line.say(SEND, item=item, key=key)
+            got = bytearray()
+            while len(got) < length:
+                piece = self._line.data(self._expect(MANIFEST))
+                holding.add_manifest(piece)
+                got += piece
+            return bytes(got)
+
+    def bring(self, target: Target) -> None:
+        """The files into `target`, which is complete then. Raises VoidError, and OSError where it cannot be written."""
+        for parts, data in self._parts():
+            view, at = memoryview(data), 0
+            for part in parts:
+                try:
+                    if part.is_data:
+                        target.write(part.number, part.offset, view[at : at + part.length])
+                        at += part.length
+                    else:
+                        target.skip(part.number, part.offset, part.length)
+                except ValueError as error:  # proven or not, it cannot make us write where nothing belongs
+                    raise BrokenError(str(error)) from None
+        if not target.arrived.is_complete:
+            raise BrokenError("it has not sent all")
+
+    def _parts(self) -> Iterator[Tuple[List[Part], bytearray]]:
+        with _breaking():
+            while True:
+                frame = self._expect(DATA, END)
+                if frame.kind == END:
+                    return
+                parts = wire.unpack(frame.body)
+                if sum(part.length for part in parts if part.is_data) != frame.length:
+                    raise ProtocolError("it sends other than it says")
+                yield parts, self._line.data(frame)
+
+    def _expect(self, *kinds: bytes) -> Frame:
+        while True:
+            frame = self._line.receive()
+            if frame.kind in kinds:
+                return frame
+            if frame.kind == VOID:
+                raise VoidError("it is begun again")
+            if frame.kind == FAILED:
+                raise BrokenError(str(frame.words["because"]))
+            if frame.kind != WAIT:
+                raise ProtocolError("it says what was not asked")
+
+
+def _call(address: Tuple[str, int], key: bytes, me: int) -> Channel:
+    for left in reversed(range(CALLS)):
+        try:
+            return wire.call(address, key, {"stage": me}, CALL_SECONDS)
+        except OSError:
+            if not left:
+                raise
+            time.sleep(PAUSE_SECONDS)
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def _breaking() -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError:  # the limit of a socket, see `Wire`
+        raise BrokenError("it fell silent") from None
+    except ENDED as error:
+        raise BrokenError(str(error) or type(error).__name__) from error

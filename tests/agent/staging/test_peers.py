@@ -1,0 +1,359 @@
+"""Nodes pass data on: the source is read once, whoever dies, and whoever else calls."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from serried.agent.channel import Guest
+from serried.agent.staging import peers, source, wire
+from serried.agent.staging.arrived import Arrived
+from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
+from serried.agent.staging.peers import Server
+from serried.agent.staging.pulling import BrokenError, Predecessor
+from serried.agent.staging.target import Target
+from serried.agent.staging.wire import Part, Wire
+from serried.contract import scanning
+from serried.contract.manifest import Manifest
+
+MIB = 1 << 20
+ONE_NODE = Path(__file__).with_name("one_node.py")
+KEY = b"of this attempt".ljust(32)
+HERE = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """A source: large, small, sparse, empty, odd."""
+    there = tmp_path_factory.mktemp("source") / "there"
+    (there / "many" / "empty").mkdir(parents=True)
+    for number in range(400):
+        (there / "many" / f"{number}\n$(id) é").write_bytes(os.urandom(number * 17))
+    (there / "large").write_bytes(os.urandom(40 * MIB + 7))
+    with (there / "sparse").open("wb") as file:
+        file.seek(20 * MIB)
+        file.write(b"middle")
+        file.truncate(50 * MIB)
+    (there / "many" / "link").symlink_to("../large")
+    os.link(there / "large", there / "twin")
+    (there / "many").chmod(0o750)
+    return there
+
+
+def is_same(here: Path, there: Path) -> bool:
+    same = subprocess.run(["diff", "-r", "--no-dereference", here, there], check=False, capture_output=True)
+    return same.returncode == 0 and scanning.scan(here).key == scanning.scan(there).key
+
+
+class Nodes:
+    """Processes, each of them a node with its own disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen] = []
+        self._before: list[int] = []
+
+    def add(self, there: Path, *, getting: int = 0, giving: int = 0, before: int | None = None) -> Path:
+        """One behind the last, or behind node `before`, that dies after so many bytes; where its copy will be."""
+        index = len(self._processes)
+        here = self._folder / f"disk-{index}"
+        words = [sys.executable, *map(str, [ONE_NODE, index, there, here, getting, giving])]
+        self._processes.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        self._before.append(index - 1 if before is None else before)
+        return here
+
+    def go(self) -> list:
+        """What each says at its end; None of one that was killed."""
+        ports = [int(process.stdout.readline()) for process in self._processes]
+        for process, before in zip(self._processes, self._before, strict=True):
+            process.stdin.write(f"{ports[before] if before >= 0 else 0}\n")
+            process.stdin.flush()
+        return [json.loads(process.stdout.readline() or "null") for process in self._processes]
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.stdin.close()
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.end()
+
+
+def test_the_source_is_read_by_the_first_node_alone(nodes, there, tmp_path):
+    disks = [nodes.add(there), *(nodes.add(tmp_path / "not here") for _ in range(3))]
+    held = scanning.scan(there).held
+    assert nodes.go() == [
+        {"node": 0, "broken": None, "from_peer": 0},
+        *({"node": index, "broken": None, "from_peer": held} for index in (1, 2, 3)),
+    ]
+    assert [is_same(disk, there) for disk in disks] == [True] * 4
+    assert (disks[3] / "sparse").stat().st_blocks * 512 < MIB
+
+
+def test_who_is_behind_a_node_that_dies_goes_on_from_the_source_with_what_is_missing(nodes, there, tmp_path):
+    nodes.add(there)
+    nodes.add(tmp_path / "not here", giving=12 * MIB)
+    behind, last = nodes.add(there), nodes.add(tmp_path / "not here")
+    _, dead, told, untold = nodes.go()
+    assert (dead, told["broken"] is None, untold["broken"]) == (None, False, None)
+    assert 0 < told["from_peer"] < scanning.scan(there).held == untold["from_peer"]
+    assert (is_same(behind, there), is_same(last, there)) == (True, True)
+
+
+def test_a_node_that_dies_harms_nobody_before_it_or_beside_it(nodes, there, tmp_path):
+    first = nodes.add(there)
+    nodes.add(tmp_path / "not here", getting=10 * MIB)
+    beside = nodes.add(tmp_path / "not here", before=0)
+    assert [told and told["broken"] for told in nodes.go()] == [None, None, None]
+    assert (is_same(first, there), is_same(beside, there)) == (True, True)
+
+
+@pytest.fixture
+def serve():
+    """`serve(holdings)` gives its port; what it refuses is in `serve.refused`."""
+
+    def start(*holdings: Holding) -> int:
+        items = Holdings(len(holdings))
+        items._holdings = list(holdings)
+        start.holdings = items
+        servers.append(Server(HERE, KEY, items, lambda *told: start.refused.append(told)))
+        return servers[-1].port
+
+    servers = []
+    start.refused = []
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def call():
+    """`call(port)`: a node that calls the one before it."""
+
+    def begin(port: int, key: bytes = KEY, **options) -> Predecessor:
+        predecessors.append(Predecessor((HERE, port), key, 1, **options))
+        return predecessors[-1]
+
+    predecessors = []
+    yield begin
+    for predecessor in predecessors:
+        predecessor.close()
+
+
+def held(there: Path) -> Holding:
+    """What is here for long."""
+    holding = Holding()
+    holding.offer(Arrived.whole(scanning.scan(there), os.fsencode(there)))
+    return holding
+
+
+def pulled(predecessor: Predecessor, item: int, here: Path) -> Path:
+    key, length = predecessor.what(item)
+    target = Target(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, length, Holding())))
+    predecessor.bring(target)
+    target.finish()
+    return here
+
+
+def test_items_come_one_after_the_other_and_what_is_here_already_need_not(there, tmp_path, serve, call):
+    (tmp_path / "file").write_bytes(b"x" * (3 * MIB))
+    (tmp_path / "none").write_bytes(b"")
+    (tmp_path / "nothing").mkdir()
+    items = [there, tmp_path / "file", tmp_path / "none", tmp_path / "nothing"]
+    predecessor = call(serve(*map(held, items)))
+    assert predecessor.what(0) == (scanning.scan(there).key, len(scanning.scan(there).to_bytes()))
+    for number, item in enumerate(items[1:], 1):
+        assert scanning.scan(pulled(predecessor, number, tmp_path / f"{number}")).key == scanning.scan(item).key
+    assert is_same(pulled(predecessor, 0, tmp_path / "0"), there)
+
+
+def test_what_is_begun_again_is_begun_again_by_all(there, tmp_path, serve, call):
+    holding = Holding()
+    target = Target(os.fsencode(tmp_path / "before"), scanning.scan(there))
+    holding.offer(target.arrived)
+    predecessor = call(serve(holding))
+    key, length = predecessor.what(0)
+    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, length, Holding())))
+    threading.Timer(0.05, lambda: serve.holdings.renew(0).offer(held(there).arrived(0))).start()
+    with pytest.raises(VoidError):
+        predecessor.bring(here)
+    assert is_same(pulled(predecessor, 0, tmp_path / "again"), there)
+
+
+def test_a_node_that_cannot_have_the_item_says_so(serve, call):
+    holding = Holding()
+    holding.fail(FailedError("No space left on device"))
+    with pytest.raises(BrokenError, match="No space left on device"):
+        call(serve(holding)).what(0)
+
+
+def test_a_node_that_falls_silent_is_not_waited_for(serve, call):
+    port = serve(Holding())  # of which nothing comes, and no word for as long as WORD_SECONDS
+    with pytest.raises(BrokenError, match="it fell silent"):
+        call(port, silence=0.2).what(0)
+
+
+def test_a_node_that_has_nothing_yet_says_that_it_is_there(there, tmp_path, serve, call, monkeypatch):
+    monkeypatch.setattr(peers, "WORD_SECONDS", 0.05)
+    holding = Holding()
+    predecessor = call(serve(holding), silence=0.3)
+    threading.Timer(0.8, lambda: holding.offer(held(there).arrived(0))).start()
+    assert is_same(pulled(predecessor, 0, tmp_path / "here"), there)
+
+
+def test_strangers_are_refused_and_noted_and_keep_nobody_waiting(there, tmp_path, serve, call, monkeypatch):
+    monkeypatch.setattr(peers, "GREETING_SECONDS", 0.3)
+    port = serve(held(there))
+    with pytest.raises(BrokenError):
+        call(port, b"of another job".ljust(32))
+    with socket.create_connection((HERE, port)) as scanner:
+        scanner.sendall(b"GET / HTTP/1.0\r\n\r\n" + b"x" * 4000)
+    silent = [socket.create_connection((HERE, port)) for _ in range(peers.STRANGERS + 5)]
+    assert is_same(pulled(call(port), 0, tmp_path / "here"), there)
+    deadline = time.monotonic() + 10
+    while len(serve.refused) < peers.NOTED and time.monotonic() < deadline:
+        time.sleep(0.01)
+    reasons = ["a greeting with a wrong signature", "no greeting", "too many call at once"]
+    assert [told for told in serve.refused if told[1] in reasons][:3] == [(HERE, reason) for reason in reasons]
+    assert len(serve.refused) == peers.NOTED
+    for caller in silent:
+        caller.settimeout(10)
+        assert caller.recv(100)[33:] == caller.recv(100) == b""
+        caller.close()
+
+
+class Liar(threading.Thread):
+    """A node of this job that has the key, and answers with what it likes."""
+
+    def __init__(self, answer) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server((HERE, 0))
+        self.port = self._listener.getsockname()[1]
+        self._answer = answer
+        self.start()
+
+    def run(self) -> None:
+        with self._listener:
+            guest = Guest(self._listener.accept()[0], KEY)
+        guest.connection.setblocking(True)
+        line = Wire(guest.receive()[0])
+        for _ in range(2):
+            self._answer(line, line.receive())
+        line.close()
+
+
+MANIFEST = Manifest(
+    [scanning.scan(ONE_NODE.parent).entries[0], scanning.scan(ONE_NODE).entries[0]._replace(path=b"f", size=4)]
+).to_bytes()
+LIES = {
+    "more than the file holds": (wire.pack([Part(1, 2, 4, is_data=True)]), b"data"),
+    "a file that is none": (wire.pack([Part(0, 0, 4, is_data=True)]), b"data"),
+    "a file beyond the last": (wire.pack([Part(9, 0, 4, is_data=True)]), b"data"),
+    "less than it says": (wire.pack([Part(1, 0, 4, is_data=True)]), b"dat"),
+    "no table": (b"x" * 7, b"data"),
+    "a hole beyond the end": (wire.pack([Part(1, 3, 2**60, is_data=False)]), b""),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, call, lie):
+    def answer(line: Wire, asked: wire.Frame) -> None:
+        if asked.kind == wire.ASK:
+            line.say(wire.WHAT, key="k", manifest=len(MANIFEST))
+        else:
+            line.send(wire.MANIFEST, data=MANIFEST)
+            line.send(wire.DATA, *lie)
+
+    with pytest.raises(BrokenError):
+        pulled(call(Liar(answer).port), 0, tmp_path / "here")
+    assert [path.stat().st_size for path in (tmp_path / "here").iterdir()] == []
+
+
+def test_less_than_all_is_not_taken_for_all(tmp_path, call):
+    def answer(line: Wire, asked: wire.Frame) -> None:
+        if asked.kind == wire.ASK:
+            line.say(wire.WHAT, key="k", manifest=len(MANIFEST))
+        else:
+            line.send(wire.MANIFEST, data=MANIFEST)
+            line.say(wire.END, extents=0)
+
+    with pytest.raises(BrokenError, match="it has not sent all"):
+        pulled(call(Liar(answer).port), 0, tmp_path / "here")
+
+
+class Between(threading.Thread):
+    """Somebody on the way, who changes one byte of what the node before says after its greeting."""
+
+    def __init__(self, port: int, at: int) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server((HERE, 0))
+        self.port = self._listener.getsockname()[1]
+        self._there = socket.create_connection((HERE, port))
+        self._at = at
+        self.start()
+
+    def run(self) -> None:
+        here = self._listener.accept()[0]
+        with self._listener, self._there, here, contextlib.suppress(OSError):
+            back = threading.Thread(target=self._pass, args=(here, self._there))
+            back.start()
+            got = 0
+            while data := self._there.recv(65536):
+                changed = bytearray(data)
+                if got <= self._at < got + len(data):
+                    changed[self._at - got] ^= 1
+                got += len(data)
+                here.sendall(changed)
+            here.shutdown(socket.SHUT_WR)
+            back.join()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+
+GREETING = 33 + 65
+"""What a server says before its first frame: a nonce and its proof, a line each."""
+
+
+@pytest.mark.parametrize("at", [5, 40, GREETING, GREETING + 3, GREETING + 20, GREETING + 60])
+def test_what_is_said_of_files_cannot_be_changed_on_the_way(there, tmp_path, serve, call, at):
+    port = Between(serve(held(there)), at).port
+    with pytest.raises(BrokenError):
+        pulled(call(port, silence=0.5), 0, tmp_path / "here")
+
+
+def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, tmp_path, serve, call):
+    """Also where the one before us says that it cannot go on."""
+    before = Target(os.fsencode(tmp_path / "before"), scanning.scan(there))
+    holding = Holding()
+    holding.offer(before.arrived)
+    number = next(n for n, entry in enumerate(before.arrived.manifest.entries) if entry.path == b"large")
+    before.write(number, 0, (there / "large").read_bytes()[: 3 * MIB])
+    predecessor = call(serve(holding))
+    key, length = predecessor.what(0)
+    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, length, Holding())))
+    threading.Timer(0.2, lambda: holding.fail(FailedError("disk full"))).start()
+    with pytest.raises(BrokenError, match="disk full"):
+        predecessor.bring(here)
+    assert here.arrived.bytes == 3 * MIB
+    source.fill(os.fsencode(there), here)
+    here.finish()
+    assert is_same(tmp_path / "here", there)
