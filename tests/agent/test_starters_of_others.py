@@ -63,6 +63,7 @@ def test_where_there_is_only_an_mpiexec_it_is_taken(scene, tmp_path, monkeypatch
 
 def test_every_dialect_of_mpi_is_led_to_the_hosts_and_to_our_remote_shell(scene, tmp_path):
     assert mpirun.start(scene()).environment == {
+        "TMPDIR": f"{tmp_path}/launcher",
         "OMPI_MCA_plm": "rsh",
         "OMPI_MCA_plm_rsh_agent": f"/bin/sh {tmp_path}/bin/ssh",
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
@@ -122,6 +123,7 @@ def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path
     }
     assert told == {
         "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
+        "TMPDIR": f"{tmp_path}/launcher",
         "LD_LIBRARY_PATH": "/opt/cuda/lib64",
         "HOROVOD_START_TIMEOUT": "90",
         "HOROVOD_CYCLE_TIME": "2",
