@@ -70,3 +70,23 @@ def test_a_folder_is_as_new_as_the_newest_file_in_it(tmp_path):
         os.utime(tmp_path / name / "weights", (moment, moment))
         os.utime(tmp_path / name, (100 + (name == "once"), 100))
     assert checkpoints.newest(tmp_path) == tmp_path / "again"
+
+
+@pytest.mark.parametrize(
+    ("watch", "newest"),
+    [
+        ("logs/checkpoints/*.pt", "b.pt"),
+        ("{checkpoints}/*/*.pt", "version_1/a.pt"),
+        ("$SLURM_TMPDIR/out/version_*/a.pt", "version_1/a.pt"),
+        ("best.ckpt", "node-1/best.ckpt"),
+        ("nothing/*.h5", "version_1"),
+    ],
+)
+def test_what_is_watched_is_a_checkpoint_and_not_the_folder_around_it(tmp_path, watch, newest):
+    for age, name in enumerate(("a.pt", "b.pt", "node-1/best.ckpt", "version_0/a.pt", "version_1/a.pt")):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+        os.utime(path, (1e9 + age, 1e9 + age))
+        os.utime(path.parent, (1e9, 1e9))
+    assert checkpoints.newest(tmp_path, [watch]) == tmp_path / newest

@@ -134,8 +134,13 @@ class Work:
     @property
     def newest_checkpoint(self) -> str:
         """What this attempt goes on from: the run's own newest, else what it was told, else nothing."""
-        own = checkpoints.newest(self.place.checkpoints)
+        own = checkpoints.newest(self.place.checkpoints, self.watch)
         return str(own) if own is not None else self.resume_from or ""
+
+    @property
+    def watch(self) -> List[str]:
+        """Patterns of the checkpoints that are brought to the run's own."""
+        return list((self.plan.get("sync") or {}).get("watch", ()))
 
     @property
     def restarts(self) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from serried.contract import whole
+from serried.contract import patterns, whole
 from serried.contract.files import read_json
 
 SCHEMA = 1
@@ -20,6 +20,8 @@ REPLICATED = "replicated.pt"
 _STEP = re.compile(r"step-(\d{1,18})")
 _OURS = re.compile(r"step-\d{1,18}(\.[a-z.]+)?")
 """Whole, torn, being written, set aside."""
+LOCAL = ("{checkpoints}/", "$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
+"""What a pattern of `checkpoint.watch` begins with that names files on the node's own disk."""
 SET_ASIDE = ".corrupt"
 """Its files do not agree with its COMPLETE."""
 _UNFINISHED = re.compile(r"\..*|.*(\.tmp|\.part|\.corrupt|~)")
@@ -54,19 +56,22 @@ def step_of(name: str) -> Optional[int]:
     return int(match[1]) if match else None
 
 
-def newest(root: Path) -> Optional[Path]:
-    """The newest whole checkpoint in `root`; None where there is none, or no such directory."""
+def newest(root: Path, watch: Sequence[str] = ()) -> Optional[Path]:
+    """The newest whole checkpoint in `root`; None where there is none, or no such directory.
+
+    `watch`: the patterns by which checkpoints were brought there, which name them more closely than the top does.
+    """
     if is_of_train(root):
         wholes = (directory_of(root, step) for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
-    return next((path for path in _by_age(root) if whole.is_whole(path)), None)
+    return next((path for path in _by_age(root, watch) if whole.is_whole(path)), None)
 
 
-def torn(root: Path) -> List[Path]:
+def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     """What is newer than the newest whole one, and was begun and not finished; the oldest first."""
-    found = newest(root)
+    found = newest(root, watch)
     if not is_of_train(root):
-        entries = _by_age(root)
+        entries = _by_age(root, watch)
         later = entries[: entries.index(found)] if found in entries else entries
         return [path for path in reversed(later) if not (path.is_dir() and whole.has_logs_alone(path))]
     least = step_of(found.name) if found is not None else None
@@ -75,10 +80,24 @@ def torn(root: Path) -> List[Path]:
     return [path for step, path in steps_begun if least is None or step > least]
 
 
-def _by_age(root: Path) -> List[Path]:
+def _by_age(root: Path, watch: Sequence[str]) -> List[Path]:
     """What other programs have left in `root`, the newest first; not what is no checkpoint by its name."""
-    entries = [root / name for name in _names(root) if not (is_unfinished(name) or whole.is_log(name))]
+    found = set(_watched(root, watch)) or {root / name for name in _names(root)}
+    entries = [path for path in found if not (is_unfinished(path.name) or whole.is_log(path.name))]
     return sorted(entries, key=lambda path: (_changed_within(path), path.name), reverse=True)
+
+
+def _watched(root: Path, watch: Sequence[str]) -> Iterator[Path]:
+    """What has a name that a watched checkpoint gets, also where another node had brought one of that name before."""
+    for pattern in map(brought_as, watch):
+        for each in (pattern, f"node-*/{pattern}"):
+            yield from (root / path for path, _ in patterns.find(str(root), each, lambda _: None))
+
+
+def brought_as(watch: str) -> str:
+    """The pattern of the names that checkpoints have among the run's own: from the first folder that is left open."""
+    below = next((watch[len(prefix) :] for prefix in LOCAL if watch.startswith(prefix)), watch)
+    return below[len(patterns.beginning(below)) :].lstrip("/")
 
 
 def _changed_within(path: Path) -> int:

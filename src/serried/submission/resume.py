@@ -57,10 +57,11 @@ def _of_run(selection: Selection, array: Array | None) -> Found:
         elements = array.indices
         _check_elements(record, set(array.indices) - set(theirs.indices), "has no", array)
     folders = [record.where.element(element).checkpoints for element in elements]
-    found = [checkpoints.newest(folder) for folder in folders]
+    watch = _watch(record)
+    found = [checkpoints.newest(folder, watch) for folder in folders]
     lacking = [element for element, path in zip(elements, found, strict=True) if path is None]
     if lacking and len(elements) == 1:
-        raise _nothing_in(folders[0], f"run `{selection}`")
+        raise _nothing_in(folders[0], f"run `{selection}`", watch)
     if array is not None:
         _check_elements(record, {each for each in lacking if each is not None}, "has no whole checkpoint of", array)
     resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
@@ -72,7 +73,8 @@ def go_on(selection: Selection, array: Array | None, beginning: Resume | None) -
     record = selection.record
     elements = array.indices if array is not None else (selection.element,)
     folders = [record.where.element(element).checkpoints for element in elements]
-    own = [checkpoints.newest(folder) for folder in folders]
+    watch = _watch(record)
+    own = [checkpoints.newest(folder, watch) for folder in folders]
     if not any(own):
         return Found(beginning, ())
     before = beginning.checkpoints if beginning else ("",)
@@ -87,15 +89,16 @@ def _path(path: Path) -> Found:
         raise UsageError(f"there is no `{path}` to begin from", hint="RUN, `last`, or the path of a checkpoint")
     run = RunDirectory(path)
     if run.plan.is_file():
-        newest = checkpoints.newest(run.checkpoints)
+        watch = ((read_json(run.plan) or {}).get("sync") or {}).get("watch", ())
+        newest = checkpoints.newest(run.checkpoints, watch)
         if newest is None:
-            raise _nothing_in(run.checkpoints, f"the run in `{path}`")
-        return Found(Resume((str(newest),)), tuple(_torn([run.checkpoints])))
+            raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
+        return Found(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
     if checkpoints.is_of_train(path):
         newest = checkpoints.newest(path)
         if newest is None:
-            raise _nothing_in(path, f"`{path}`")
-        return Found(Resume((str(newest),)), tuple(_torn([path])))
+            raise _nothing_in(path, f"`{path}`", ())
+        return Found(Resume((str(newest),)), tuple(_torn([path], ())))
     if (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None:
         hint = f"`--resume {path.parent}` takes the newest that is"
         raise UsageError(f"the checkpoint `{path}` is not whole", hint=hint)
@@ -124,8 +127,12 @@ def _check_elements(record: Record, wrong: Iterable[int], what: str, array: Arra
     raise UsageError(f"run `{record.id}` {what} {elements}", hint=hint)
 
 
-def _nothing_in(folder: Path, whose: str) -> UsageError:
-    cut_short = checkpoints.torn(folder)
+def _watch(record: Record) -> Sequence[str]:
+    return record.plan.sync.watch if record.plan.sync else ()
+
+
+def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
+    cut_short = checkpoints.torn(folder, watch)
     if cut_short:
         hint = f"the writing of `{cut_short[-1]}` was cut short"
     else:
@@ -144,10 +151,10 @@ def _warnings(selection: Selection, folders: list[Path], elements: Sequence[int 
             f"run `{selection}` may still be running, and remove this checkpoint before the new run begins: "
             f"`serried stop {record.id}` first"
         )
-    yield from _torn(folders)
+    yield from _torn(folders, _watch(record))
 
 
-def _torn(folders: list[Path]) -> Iterator[str]:
+def _torn(folders: list[Path], watch: Sequence[str]) -> Iterator[str]:
     for folder in folders:
-        for path in checkpoints.torn(folder):
+        for path in checkpoints.torn(folder, watch):
             yield f"checkpoint `{path}` is passed over: its writing was cut short"
