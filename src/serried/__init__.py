@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from serried.api import Run, find, runs, submit
     from serried.errors import (
         ConfigError,
+        DataFailed,
         EnvironmentFailed,
         MissingProgramError,
         RunFailed,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigError",
+    "DataFailed",
     "EnvironmentFailed",
     "MissingProgramError",
     "Run",

@@ -9,6 +9,7 @@
     ├── SchedulerUnreachable     3  the scheduler did not answer: nothing was delivered
     ├── SubmissionUncertain      3  it may have been delivered; the next command finds out
     ├── EnvironmentFailed        1  an environment cannot be built, or does not pass its check
+    ├── DataFailed               1  the command that makes the data has failed
     └── RunFailed                1  a run ended otherwise than well
 
 A few more stay in the rooms that raise them: `shell.TimedOut` (3), `records.documents.RecordUnreadable` (1).
@@ -75,6 +76,10 @@ class SubmissionUncertain(SerriedError):  # noqa: N818 - reads as what happened
 
 
 class EnvironmentFailed(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 1
+
+
+class DataFailed(SerriedError):  # noqa: N818 - reads as what happened
     exit_code = 1
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from building import a_plan
+from serried.plan import Data, Staged, Sync
 from serried.snapshot import Revision
 from serried.ui.plan_lines import plan_lines
 
@@ -18,3 +21,24 @@ from serried.ui.plan_lines import plan_lines
 )
 def test_gpus_that_a_rank_has_beside_its_first_are_said(allocation, ranks):
     assert dict(plan_lines(a_plan(**allocation), None, Revision()))["ranks"] == ranks
+
+
+def test_data_is_said_in_lines_of_its_own():
+    stage = (
+        Staged("/pool/a", "a", "", 12_400_000_000, 1_281_167),
+        Staged("/pool/labels.tar", "labels", "tar", 600_000_000, 1),
+        Staged("/pool/c", "c"),
+    )
+    whole = Data(stage, in_place=("/imagenet",), results=("*.csv", "samples"))
+    site = dataclasses.replace(a_plan().site, local_disk="$SLURM_TMPDIR")
+    plan = dataclasses.replace(a_plan(), site=site, data=whole, sync=Sync(("logs/*.pt",), 30, 3))
+    said = dict(plan_lines(plan, None, Revision()))
+    assert [said[label] for label in ("data", "in place", "results", "watches")] == [
+        "a, labels (unpacked), c: more than 13.0 GB in 1,281,168 files to each node's own disk",
+        "/imagenet",
+        "*.csv, samples: brought back every 5m and at the end",
+        "logs/*.pt: kept safe every 30s, the last 3 stay",
+    ]
+    elsewhere = dataclasses.replace(plan, data=Data(stage[:1]), site=dataclasses.replace(site, local_disk=None))
+    said = dict(plan_lines(elsewhere, None, Revision()))
+    assert said["data"] == "a: 12.4 GB in 1,281,167 files, read in place, unless nodes set SLURM_TMPDIR"

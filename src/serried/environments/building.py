@@ -25,18 +25,24 @@ Builder = Callable[[Path, Path, Tick], None]
 """Runs a script, its output into a log. Raises EnvironmentFailed."""
 
 LOOK_SECONDS = 0.5
+END_SECONDS = 2.0
+"""Between TERM and KILL, where we are interrupted."""
 AS_ONE = 'trap "trap - TERM; kill 0" TERM; /bin/bash "$1" & wait $!'
 """TERM ends the script and whatever it has started, which would go on installing otherwise."""
 
 
 class Recipe(Protocol):
-    """How something is built: an environment, or an image."""
+    """How something is built: an environment, an image, or data."""
 
     @property
     def name(self) -> str: ...
     @property
     def source(self) -> object:
-        """What it is built from: a path, or an address."""
+        """What it is built from: a path, an address, or a command."""
+
+    @property
+    def doing(self) -> str:
+        """What goes on meanwhile: `building NAME from FILE`."""
 
     def store(self, root: Path) -> Store: ...
     def script(self, prefix: Path) -> str: ...
@@ -71,11 +77,10 @@ def provide(recipe: Recipe, root: Path, builder: Builder, observe: Observe) -> P
 
 def _build(recipe: Recipe, claim: Claim, builder: Builder, observe: Observe) -> None:
     script = claim.prefix.with_name(f"{claim.prefix.name}.sh")
-    source = recipe.source.name if isinstance(recipe.source, Path) else recipe.source
 
     def tick() -> None:
         claim.beat()
-        observe(f"building {recipe.name} from {source}: {last_line(claim.log)}")
+        observe(f"{recipe.doing}: {last_line(claim.log)}")
 
     try:
         if claim.store.finished():  # somebody was quicker
@@ -95,33 +100,55 @@ def here(variables: Mapping[str, str]) -> Builder:
     """Builds on this machine, with the variables that the run inherits."""
 
     def build(script: Path, log: Path, tick: Tick) -> None:
-        child = shell.start(
-            ["/bin/bash", "-c", AS_ONE, "bash", str(script)],
-            log=log,
-            env={**variables, "PYTHONUNBUFFERED": "1"},
-            signal_on_our_death=signal.SIGTERM,
-        )
-        try:
-            while child.poll() is None:
-                tick()
-                time.sleep(LOOK_SECONDS / 5)
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGTERM)
-                child.wait()
-        if child.returncode:
-            raise failed(f"building it ended with status {child.returncode}", log)
+        status = run_script(script, log, tick, variables)
+        if status:
+            raise failed(f"building it ended with status {status}", log)
 
     return build
+
+
+def run_script(script: Path, log: Path, tick: Tick, variables: Mapping[str, str]) -> int:
+    """Run a script of bash on this machine, its output into `log`; return its status.
+
+    Where we are interrupted it ends, and all that it has started.
+    """
+    child = shell.start(
+        ["/bin/bash", "-c", AS_ONE, "bash", str(script)],
+        log=log,
+        env={**variables, "PYTHONUNBUFFERED": "1"},
+        signal_on_our_death=signal.SIGTERM,
+    )
+    try:
+        while child.poll() is None:
+            tick()
+            time.sleep(LOOK_SECONDS / 5)
+    finally:
+        if child.poll() is None:
+            _end(child)
+    return int(child.returncode)
+
+
+def _end(child: shell.Child) -> None:
+    """TERM for its whole group, and KILL for who does not heed that."""
+    deadline = time.monotonic() + END_SECONDS
+    os.killpg(child.pid, signal.SIGTERM)
+    child.wait()
+    with contextlib.suppress(ProcessLookupError):  # there is nobody left
+        while time.monotonic() < deadline:
+            os.killpg(child.pid, 0)
+            time.sleep(LOOK_SECONDS / 10)
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def failed(what: str, log: Path) -> EnvironmentFailed:
     """The error with the log's last lines."""
     return EnvironmentFailed(
-        f"`{log.stem}` was not built: {what}",
-        details="\n".join(_lines(log)[-LAST_LINES:]),
-        hint=f"all that it said is in {log}",
+        f"`{log.stem}` was not built: {what}", details=last_lines(log), hint=f"all that it said is in {log}"
     )
+
+
+def last_lines(log: Path) -> str:
+    return "\n".join(_lines(log)[-LAST_LINES:])
 
 
 def last_line(log: Path) -> str:
@@ -145,6 +172,6 @@ def _plain_errors(store: Store) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"no environment can be built in `{store.folder}`: {(error.strerror or str(error)).lower()}",
+            f"nothing can be built in `{store.folder}`: {(error.strerror or str(error)).lower()}",
             hint="the project's folder has to be writable, and compute nodes have to see it",
         ) from error

@@ -68,6 +68,10 @@ class Recipe:
         return f"{slug(self.called)}-{hashlib.sha256(said.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
 
     @property
+    def doing(self) -> str:
+        return f"building {self.name} from {self.source}"
+
+    @property
     def file(self) -> str:
         return f"{slug(self.called)}.sif"
 

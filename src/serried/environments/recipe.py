@@ -44,6 +44,10 @@ class Recipe:
     environment: Environment
     """What is active while it is built."""
 
+    @property
+    def doing(self) -> str:
+        return f"building {self.name} from {self.source.name}"
+
     def store(self, root: Path) -> Store:
         """Where it is kept."""
         return Store(root, self.name)

@@ -48,6 +48,10 @@ class Store:
         prefix = self.folder / str(said.get("folder", ""))
         return prefix if said and self.is_whole(prefix) else None
 
+    def forget(self) -> None:
+        """Let it not be whole any more: the next one builds it anew."""
+        self._whole.unlink(missing_ok=True)
+
     def is_whole(self, prefix: Path) -> bool:
         return (prefix / self.product).exists()
 

@@ -183,6 +183,9 @@ class Staged:
     """Where ranks find it in their data folder, relative to that."""
     unpack: str = ""
     """The kind of archive that is unpacked to a folder there: `tar`, `tar.gz`, `tar.zst`, `zip` or `squashfs`."""
+    bytes: int | None = None
+    """As it was counted at submit; None where that took too long."""
+    files: int | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from serried.records.record import Record
 from serried.schedulers.interface import Submission
 from serried.snapshot import Revision, Survey
 from serried.snapshot.editable import site_folders
-from serried.submission import building
+from serried.submission import building, data
 
 NO_REVISION = Revision()
 MOST_PREQUEUED = 100
@@ -70,10 +70,11 @@ def prepare(
     """Check and collect what `deliver` hands over.
 
     `environ` is the submitting shell's environment, `jobs` are those that it comes after. `observe` is told how an
-    environment is built that is not there yet; with None it is not built, and what is prepared can only be shown.
+    environment, or data, is made that is not there yet; with None it is not, and what is prepared can only be shown.
 
     Raises UsageError for whatever cannot be: a missing working directory, program or secret, a project that is too
-    large, an editable install that cannot be redirected; EnvironmentFailed where the environment fails its check.
+    large, an editable install that cannot be redirected, data that is not there or too much; EnvironmentFailed where
+    the environment fails its check, and DataFailed where what makes the data does.
     """
     project = Path(plan.source.directory)
     _check_jobs(plan)
@@ -93,6 +94,7 @@ def prepare(
             *absent_program(plan, environment, workdir),
             *idle(plan, project, inherit.active_prefix(environ)),
         )
+    plan, noted = data.settle(plan, resolved, environment, observe)
     surveyed = _survey(plan, resolved, project)
     if surveyed is not None:
         plan = _with_snapshot(plan, surveyed, environment)
@@ -103,7 +105,8 @@ def prepare(
         *(surveyed.warnings if surveyed else ()),
     )
     made = _prepared(plan, environment, each, warnings, jobs)
-    return dataclasses.replace(made, notes=resolved.notes, survey=surveyed, revision=snapshot.read_revision(project))
+    notes = (*resolved.notes, *noted)
+    return dataclasses.replace(made, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
 
 
 def prepare_recorded(
@@ -119,6 +122,7 @@ def prepare_recorded(
             hint="`--new-code` takes the project as it is now; commit and diff of then are in the record",
         )
     containers.check(plan)
+    data.check(plan)
     choose(plan.environment, environ)
     return dataclasses.replace(_prepared(plan, _environment(plan, environ), each, warnings), code_of=code)
 

@@ -11,6 +11,7 @@ from serried.contract.settings import spelled
 from serried.plan import After, Allocation, Container, Environment, Plan
 from serried.snapshot import Revision, Survey
 from serried.snapshot.size import spell
+from serried.ui.data_lines import data_lines
 from serried.ui.text import duration, memory
 
 FILES_PER_ATTEMPT = 4
@@ -33,6 +34,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("code", _code(plan, survey, revision)),
         ("python", environment_text(plan.environment)),
         ("container", container_text(plan.container)),
+        *data_lines(plan),
         ("goes on", goes_on(plan)),
         ("linked", ", ".join(plan.source.links)),
         ("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))),

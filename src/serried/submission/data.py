@@ -1,0 +1,220 @@
+"""The data of a run before it is submitted: made if need be, there, counted, and not too large for a node's disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from serried import config
+from serried.environments.building import Observe
+from serried.errors import UsageError, did_you_mean
+from serried.plan import Data, Plan, Site, Staged
+from serried.plan.data import default_root
+from serried.snapshot.size import spell
+from serried.submission import making
+from serried.submission.counting import Count, count
+
+SECONDS = 15.0
+"""How long all of it is counted at most."""
+SILENT_SECONDS = 1.0
+"""Counting that takes no longer is not spoken of."""
+MANY_FILES = 100_000
+SMALL = 256 << 10
+"""Bytes in a file: less than that and most of the time goes into opening it."""
+
+MAGIC = {"tar.gz": b"\x1f\x8b", "tar.zst": b"\x28\xb5\x2f\xfd", "zip": b"PK", "squashfs": b"hsqs"}
+"""How a file of each kind begins."""
+BLOCK = 512
+MOST_NAMES = 10_000
+"""Among which one looks for what was meant."""
+
+
+def settle(
+    plan: Plan,
+    resolved: config.Resolved,
+    variables: Mapping[str, str],
+    observe: Observe | None,
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with its data made, found and counted, and what to say about it.
+
+    `variables` are what the job inherits. With None for `observe` nothing is made. Raises UsageError for what cannot be
+    staged, and DataFailed where it cannot be made.
+    """
+    recipe = to_make(plan, resolved)
+    missing = _missing(plan.data.stage if plan.data else ())
+    notes: tuple[str, ...] = ()
+    if recipe and (missing or not making.is_made(recipe)):
+        if observe is None:
+            what = f"`{recipe.source}` runs first, on this machine"
+            return plan, (f"{what}: this dry run does not know yet what data it makes",)
+        if missing:
+            making.forget(recipe)
+        making.make(recipe, variables, observe)
+        missing = _missing(plan.data.stage if plan.data else ())
+    if missing:
+        raise _not_there(missing[0], made_by=recipe.source if recipe else "")
+    if plan.data and plan.data.stage:
+        data, notes = counted(plan.data, observe or _silent)
+        _check_room(data, plan.site)
+        plan = dataclasses.replace(plan, data=data)
+        notes = (*_in_place(plan), *notes)
+    return plan, notes
+
+
+def to_make(plan: Plan, resolved: config.Resolved) -> making.Recipe | None:
+    """How the data comes about; None where nothing makes it."""
+    asked = resolved.experiment.data
+    if not asked.prepare:
+        return None
+    project = Path(plan.source.directory)
+    # What is `{data}` for ranks is made where they find it, or where it is staged from.
+    root = asked.root or default_root(resolved.cluster, resolved.project)
+    return making.Recipe(asked.prepare, project, root if asked.stage else str(project / "data"), plan.environment)
+
+
+def check(plan: Plan) -> None:
+    """Whether what is staged is there, for a plan that has run before. Raises UsageError."""
+    missing = _missing(plan.data.stage if plan.data else ())
+    if missing:
+        raise _not_there(missing[0])
+
+
+def counted(data: Data, observe: Observe) -> tuple[Data, tuple[str, ...]]:
+    """With the size of what is staged, and what to say about it. Raises UsageError for what cannot be staged."""
+    began, notes, stage = time.monotonic(), [], []
+    for item in data.stage:
+        _check(item)
+
+        def tick(so_far: Count, item: Staged = item) -> None:
+            if time.monotonic() - began > SILENT_SECONDS:
+                observe(f"counting the data: {item.source}, {spell(so_far.bytes)} in {so_far.files:,} files")
+
+        found = count(item.source, began + SECONDS - time.monotonic(), tick)
+        if found.unreadable:
+            raise _unreadable(str(found.unreadable[0].filename), found.unreadable[0])
+        if found.is_whole:
+            stage.append(dataclasses.replace(item, bytes=found.bytes, files=found.files))
+        else:
+            stage.append(item)
+            notes.append(f"`{item.source}` has more than {found.files:,} files, and was not counted to its end")
+        if found.files > MANY_FILES and found.bytes < found.files * SMALL:
+            notes.append(
+                f"`{item.source}` is many small files: packed by `tar -cf`, it is read from a shared file system at "
+                "several times the speed, and `data.stage` unpacks it"
+            )
+    return dataclasses.replace(data, stage=tuple(stage)), tuple(notes)
+
+
+def room(stage: Sequence[Staged]) -> tuple[int, int]:
+    """The least bytes and files that they need on a disk, as far as they were counted.
+
+    An archive is there beside what it becomes, until it is unpacked.
+    """
+    sizes = [_unpacked(item) for item in stage if item.bytes is not None]
+    archives = [item.bytes or 0 for item in stage if item.unpack and item.unpack != "squashfs"]
+    return sum(size for size, _ in sizes) + max(archives, default=0), sum(files for _, files in sizes)
+
+
+def _unpacked(item: Staged) -> tuple[int, int]:
+    """Bytes and files; of a compressed tar no more is known than that it becomes no smaller."""
+    size, files = item.bytes or 0, item.files or 0
+    if item.unpack == "zip":
+        try:
+            with zipfile.ZipFile(item.source) as packed:
+                return sum(info.file_size for info in packed.infolist()), len(packed.infolist())
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UsageError(f"`data.stage`: `{item.source}` is no whole zip: {error}") from None
+    return size, files
+
+
+def _check_room(data: Data, site: Site) -> None:
+    size, files = room(data.stage)
+    for needed, limit, show, key in (
+        (size, site.local_disk_bytes, spell, "local_disk_size"),
+        (files, site.local_disk_files, "{:,} files".format, "local_disk_files"),
+    ):
+        if limit is not None and needed > limit:
+            packed = ", archives both packed and unpacked" if any(item.unpack for item in data.stage) else ""
+            raise UsageError(
+                f"what is staged takes {show(needed)}{packed}, and a job may put {show(limit)} on a node's disk "
+                f"of `{site.name}`",
+                hint="stage a part of it, and read the rest where it is, or in fewer, larger files; "
+                f"`[clusters.{site.name}] {key}` says how much there is",
+            )
+
+
+def _in_place(plan: Plan) -> tuple[str, ...]:
+    """A word about a cluster that is not known to have disks on its nodes."""
+    if plan.site.local_disk:
+        return ()
+    key = f"`[clusters.{plan.site.name}] local_disk` says where nodes have a disk of their own"
+    if plan.site.scheduler == "slurm":
+        return (f"data is read in place, unless nodes set SLURM_TMPDIR: {key}",)
+    return (f"data is read in place: {key}",)
+
+
+def _missing(stage: Sequence[Staged]) -> list[Staged]:
+    return [item for item in stage if not os.path.exists(item.source)]  # noqa: PTH110 - it never raises
+
+
+def _not_there(item: Staged, made_by: str = "") -> UsageError:
+    there = path = Path(item.source)
+    while not os.path.isdir(there):  # noqa: PTH112 - it never raises
+        there = there.parent
+    part = path.relative_to(there).parts[0]
+    if made_by:
+        hint = f"`{made_by}` ended well; in it, `{{data}}` and SERRIED_DATA_DIR are what relative paths are below"
+    elif os.path.islink(path):  # noqa: PTH114
+        hint = f"it is a link to `{os.readlink(path)}`"  # noqa: PTH115
+    else:
+        hint = did_you_mean(part, _names(there)) or (
+            f"`{there}` has no `{part}`; `data.root` says where relative paths begin, and `data.in_place` is for what "
+            "compute nodes alone can see"
+        )
+    return UsageError(f"`data.stage`: `{item.source}` is not there", hint=hint)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False)]
+    except OSError:
+        return []
+
+
+def _check(item: Staged) -> None:
+    """Whether it can be staged at all, as far as one look tells."""
+    mode = Path(item.source).stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UsageError(f"`data.stage`: `{item.source}` is neither a file nor a folder")
+    if not item.unpack:
+        return
+    as_it_is = '`{from = "…", unpack = false}` takes it as it is'
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"`data.stage`: `{item.source}` is a folder with the name of an archive", hint=as_it_is)
+    begins = _begins(item)
+    if not begins.strip(b"\0"):
+        raise UsageError(f"`data.stage`: the archive `{item.source}` is empty", hint=as_it_is)
+    if not begins.startswith(MAGIC.get(item.unpack, b"")):
+        raise UsageError(f"`data.stage`: `{item.source}` is no {item.unpack}, as its name says", hint=as_it_is)
+
+
+def _begins(item: Staged) -> bytes:
+    try:
+        with Path(item.source).open("rb") as file:
+            return file.read(BLOCK)
+    except OSError as error:
+        raise _unreadable(item.source, error) from None
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    return UsageError(f"`data.stage`: `{path}` cannot be read: {(error.strerror or str(error)).lower()}")
+
+
+def _silent(_: str) -> None:
+    """Nobody looks."""

@@ -1,0 +1,64 @@
+"""What a plan says of its data, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serried.config.values import show_duration
+from serried.plan import Data, Plan, Staged, Sync
+from serried.snapshot.size import spell
+
+LISTED = 4
+
+
+def data_lines(plan: Plan) -> list[tuple[str, str]]:
+    """Labels and texts; a text is empty where there is nothing of its kind."""
+    data = plan.data or Data()
+    return [
+        ("data", _staged(plan, data.stage)),
+        ("in place", _listed(data.in_place)),
+        ("results", _results(data)),
+        ("watches", _watched(plan.sync) if plan.sync else ""),
+    ]
+
+
+def _results(data: Data) -> str:
+    if not data.results:
+        return ""
+    return f"{_listed(data.results)}: brought back every {show_duration(data.results_every_seconds)} and at the end"
+
+
+def _watched(sync: Sync) -> str:
+    return f"{_listed(sync.watch)}: kept safe every {show_duration(sync.every_seconds)}, the last {sync.keep} stay"
+
+
+def _staged(plan: Plan, stage: Sequence[Staged]) -> str:
+    if not stage:
+        return ""
+    size = amount(stage)
+    if plan.site.local_disk:
+        where = f"{size} to each node's own disk" if size else "to each node's own disk"
+    else:
+        unless = ", unless nodes set SLURM_TMPDIR" if plan.site.scheduler == "slurm" else ""
+        where = f"{size}, read in place{unless}" if size else f"read in place{unless}"
+    return f"{_listed([_called(item) for item in stage])}: {where}"
+
+
+def amount(stage: Sequence[Staged]) -> str:
+    """`12.4 GB in 1,281,167 files`, as far as it was counted."""
+    known = [(item.bytes, item.files or 0) for item in stage if item.bytes is not None]
+    if not known:
+        return ""
+    size, files = sum(size for size, _ in known), sum(files for _, files in known)
+    more = "more than " if len(known) < len(stage) else ""
+    return f"{more}{spell(size)} in {files:,} file{'' if files == 1 else 's'}"
+
+
+def _called(item: Staged) -> str:
+    return f"{item.to} (unpacked)" if item.unpack else item.to
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) <= LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[:LISTED])} and {len(names) - LISTED} more"
