@@ -14,7 +14,7 @@ from serried.agent.containers import container, view
 from serried.agent.work import Work
 from serried.contract.binds import Bind
 from serried.contract.layout import RunDirectory
-from serried.plan import Container, Environment, Site, Source
+from serried.plan import Container, Data, Environment, Site, Source, Staged
 
 
 @pytest.fixture
@@ -26,11 +26,12 @@ def make(tmp_path, monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
-    def made(*, gpus=0, environment=None, local_disk=None, **said):
+    def made(*, gpus=0, environment=None, local_disk=None, data=None, **said):
         container_ = Container(**{"image": "/i.sif", "runtime": "apptainer", "local": False, **said})
         plan = dataclasses.replace(
             a_plan(root=str(tmp_path / "scratch"), gpus=gpus),
             container=container_,
+            data=data,
             environment=environment or Environment(),
             source=Source(directory=str(tmp_path / "home/digits"), snapshot=False),
             site=Site(name="fir", scheduler="slurm", root=str(tmp_path / "scratch"), local_disk=local_disk),
@@ -163,3 +164,11 @@ def test_of_folders_that_lie_in_one_another_one_is_mounted_and_a_link_s_two_ends
         ]
     )
     assert ours[-1] == Bind("/elsewhere", f"{home}/data/a/b")
+
+
+def test_data_that_is_read_where_it_is_can_be_seen(make, tmp_path):
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "imagenet").mkdir()
+    data = Data((Staged(str(tmp_path / "pool"), "pool"),), in_place=(str(tmp_path / "imagenet"),))
+    seen = {bind.source for bind in make(data=data, contained=True).binds}
+    assert {str(tmp_path / "pool"), str(tmp_path / "imagenet")} <= seen

@@ -14,6 +14,7 @@ from typing import Dict, List, Optional, Tuple
 from serried.agent import command, rendezvous, setup, system
 from serried.agent.containers import container
 from serried.agent.local import Folder
+from serried.agent.staging import in_place
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, files, names
 
@@ -139,7 +140,7 @@ def main(arguments: List[str]) -> int:
     element = options.get("--element")
     work = Work.load(run_directory(), int(element) if element else None, int(options.get("--join", 1)))
     make_umask(work)
-    problem = options.get("--problem") or setup.enter(work, arguments, "shell")
+    problem = options.get("--problem") or setup.enter(work, arguments, "shell") or in_place.problem(work.plan)
     host = {"host": os.uname().nodename}
     if not joins:
         files.write_json(work.run.shell, host, work.file_mode)

@@ -9,6 +9,7 @@ from typing import List
 
 from serried.agent import handover, rendezvous, setup, tensorflow
 from serried.agent.node import Node
+from serried.agent.staging import in_place
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, names
 
@@ -24,7 +25,7 @@ def main(arguments: List[str]) -> int:
         handover.take(options.pop("--environment"))
     element = os.environ.get(names.ELEMENT)
     work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
-    problem = setup.enter(work, [word for option in options.items() for word in option])
+    problem = setup.enter(work, [word for option in options.items() for word in option]) or in_place.problem(work.plan)
     make_umask(work)
     key = bytes.fromhex(os.environ.pop(names.KEY))
     kept = tensorflow.hold_ports(work)

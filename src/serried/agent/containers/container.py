@@ -151,12 +151,15 @@ class Container:
         linked = [os.path.realpath(project / name) for name in work.plan["source"]["links"]]
         resume = os.environ.get(names.RESUME) or work.resume_from or ""
         disk = os.path.expandvars(work.plan["site"]["local_disk"] or "")
+        data = work.plan.get("data") or {"stage": (), "in_place": ()}
         wanted = [
             str(work.run.path),
             str(project),
             str(self._private),
             *linked,
             disk,
+            *(item["source"] for item in data["stage"]),  # a node without a disk reads it there
+            *data["in_place"],
             *work.after,
             os.path.dirname(resume),  # noqa: PTH120
         ]
