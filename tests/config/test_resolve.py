@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
+from serried.config import Data
+from serried.contract.names import JOB_VARIABLES
 from serried.errors import UsageError
 
 
@@ -23,6 +25,12 @@ def test_a_command_needs_no_file_at_all(folder: Path):
 def test_the_only_experiment_needs_no_name(folder: Path):
     found = resolve(folder, "[experiments.digits]\ncommand = 'python train.py'")
     assert (found.experiment.name, found.experiment.command) == ("digits", BARE)
+
+
+def test_what_a_rank_finds_in_its_environment_is_no_setting(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in JOB_VARIABLES:
+        monkeypatch.setenv(name, "/somewhere")
+    assert resolve(folder, command=BARE).experiment.data == Data()
 
 
 def test_several_experiments_need_a_name(folder: Path):

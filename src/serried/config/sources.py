@@ -11,6 +11,7 @@ from typing import Any
 
 from serried.config import document, schema
 from serried.config.document import Document, Keys
+from serried.contract.names import JOB_VARIABLES
 from serried.errors import UsageError
 
 FILE = "serried.toml"
@@ -143,11 +144,11 @@ def from_document(source: str, found: Document, where: str | None = None) -> Lay
 
 
 def from_environ(environ: Mapping[str, str]) -> Layer:
-    """`SERRIED_RESOURCES_NODES=4` and its like. Variables that name no table of ours are not ours."""
+    """`SERRIED_RESOURCES_NODES=4` and its like. Not ours: those that name no table, or are a job's around us."""
     settings: dict[Keys, Setting] = {}
     for name, text in environ.items():
         table, _, key = name.removeprefix("SERRIED_").lower().partition("_")
-        if not name.startswith("SERRIED_") or table not in _TABLES or not key:
+        if not name.startswith("SERRIED_") or table not in _TABLES or not key or name in JOB_VARIABLES:
             continue
         try:
             checked = list(schema.check({table: {key: guess(text)}}, schema.COMMAND_LINE))
