@@ -18,6 +18,8 @@ SMALL = 1 << 20
 """A file up to this size is read at once."""
 PART = 32 << 20
 """What one reader takes of a larger one."""
+STEP = 4 << 20
+"""Of that, before the next node may have it: it is so much behind us."""
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 """No file any more, or another thing of this name."""
 BATCH_FILES, BATCH_BYTES = 64, 4 << 20
@@ -86,7 +88,8 @@ class _Reader:
                 self._target.skip(extent.number, offset, length)
                 continue
             try:
-                self._target.copy(extent.number, offset, length, source)
+                for at in range(offset, offset + length, STEP):
+                    self._target.copy(extent.number, at, min(STEP, offset + length - at), source)
             except EOFError:
                 raise ChangedError(text(self._path(entry))) from None
         self._check(source, entry, entry.size)
