@@ -15,6 +15,7 @@ ROLES = {
     "unable": "unable",
     "finish": "ending.finish",
     "image": "containers.imagecopy",
+    "stage": "staging.stage",
     "link": "chain",
     "tell": "hooks",
     "shell": "interactive",

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from serried.agent import system
@@ -54,6 +55,15 @@ class Beside:
         """What cannot be sent now is sent when it can; an end that is gone shows in `heed`."""
         self._backlog += json.dumps(message).encode() + b"\n"
         self._flush()
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended, `seconds` at most: for the agent's own end. What it says is not heeded any more."""
+        until = time.monotonic() + seconds
+        with contextlib.suppress(OSError):
+            while time.monotonic() < until:
+                self._end.settimeout(max(0.01, until - time.monotonic()))
+                if not self._end.recv(CHUNK):
+                    return
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -80,6 +80,14 @@ class Channel:
         *lines, self._partial = (self._partial + data).split(b"\n")
         return [self._open(line.decode()) for line in lines]
 
+    def hear(self) -> Optional[List[Message]]:
+        """The same, after what waits to be sent; None also for one that is none of ours."""
+        self.flush()
+        try:
+            return self.receive()
+        except ProtocolError:
+            return None
+
     def _open(self, line: str) -> Message:
         signature, _, text = line.partition(" ")
         self._received += 1

@@ -24,6 +24,7 @@ from serried.agent.loop import Loop
 from serried.agent.members import Member, Members, Reactions
 from serried.agent.options import Options
 from serried.agent.requests import Requests, outweighs
+from serried.agent.staging.head import Staging
 from serried.agent.work import Work
 from serried.contract import files, hostlist, names
 
@@ -53,6 +54,7 @@ class Head:
         self._port = rendezvous.hold_port()
         reactions = Reactions(self._welcome, self._heed, self._lose)
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
+        self._staging = Staging(work, self._members, self.note, self._fail_launch, self._go)
         self._launching = Launching(self.loop, work, self._members, self._fail_starter)
         self._argv = launcher
         self._handover = handover.Handover(options.environment, work)
@@ -84,7 +86,7 @@ class Head:
             sweep_nodes(self.loop, self._argv, self.work)
         self.note("ended")
         if self._is_orphaned or self._is_superseded:
-            self._conclude()
+            conclusion.conclude(self.work)
         return names.EXIT_REFUSED if self._is_superseded else 0
 
     def _unpack(self) -> None:
@@ -113,7 +115,7 @@ class Head:
         if member.problem:
             self._fail_launch(f"{member.host}: {member.problem}")
         elif len(self._members) == self.work.nodes:
-            self._go()
+            self._staging.begin()
 
     def _go(self) -> None:
         if self._is_over or self._stop_reason:
@@ -147,7 +149,7 @@ class Head:
             member.is_done = True
             self.note("node-ended", node=member.index, host=member.host, **facts)
             self._check_over()
-        else:
+        elif not self._staging.heed(member, message):
             if event == "starter-ended":
                 self.note(event, node=member.index, host=member.host, **facts)
             self._launching.heed(member, message)
@@ -224,7 +226,7 @@ class Head:
         if os.getppid() != self._parent and not self._is_orphaned:
             self._is_orphaned = True
             self.note("orphaned")
-            self._conclude()
+            conclusion.conclude(self.work)
             self._stop("lost", "job.sh ended", self.work.grace)
 
     def _check_superseded(self) -> None:
@@ -233,9 +235,6 @@ class Head:
             self._is_superseded = True
             self.note("superseded")
             self._stop("lost", "a later attempt has begun", 0.0)
-
-    def _conclude(self) -> None:
-        conclusion.conclude(self.work)
 
     # The launcher, and the end.
 
@@ -255,8 +254,8 @@ class Head:
                 self._lose(member, because)
 
     def _check_present(self) -> None:
-        if not self._is_going and not self._is_over:
-            missing = ", ".join(self._members.missing())
+        missing = ", ".join(self._members.missing())
+        if missing and not self._is_going and not self._is_over:
             self._fail_launch(f"no agent answered from {missing} within {CONNECT_SECONDS:.0f} s")
 
     def _fail_starter(self, failure: Failure) -> None:

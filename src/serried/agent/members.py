@@ -161,11 +161,7 @@ class Members:
         self._on.join(member)
 
     def _receive(self, member: Member) -> None:
-        member.channel.flush()
-        try:
-            messages = member.channel.receive()
-        except ProtocolError:
-            messages = None
+        messages = member.channel.hear()
         if messages is None:
             self.disconnect(member)
             self._on.loss(member, "its connection ended")

@@ -12,12 +12,13 @@ import time
 from typing import Any, List, Optional
 
 from serried.agent import sweep, system
-from serried.agent.channel import Channel, Message, ProtocolError
+from serried.agent.channel import Channel, Message
 from serried.agent.containers import imagecopy
 from serried.agent.launchers import kinds
 from serried.agent.local import Folder, leftovers
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Forked, Ranks, has_failed
+from serried.agent.staging.node import Staging
 from serried.agent.work import Work
 from serried.contract import files, names
 
@@ -47,6 +48,7 @@ class Node:
         self._folder = Folder(work, index)
         self._private = self._folder.path
         self._image = imagecopy.Copy(self.loop, work, self._folder, self._note)
+        self._staging = Staging(self.loop, work, self._folder, self._note, self._tell)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
         self._held: List[Exit] = []
@@ -70,22 +72,21 @@ class Node:
         self.loop.every(self.work.beat_seconds, self._beat)
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
+        self._staging.prepare(self._index, self._key)
         try:
             self.loop.run()
         finally:
+            seconds = HURRIED_SECONDS if self._is_hurried else REMOVE_SECONDS
+            self._staging.release(seconds)
             self._image.release()
-            self._folder.remove(HURRIED_SECONDS if self._is_hurried else REMOVE_SECONDS)
+            self._folder.remove(seconds)
 
     # What the head says.
 
     def _receive(self) -> None:
         if self._channel is None:
             return
-        self._channel.flush()
-        try:
-            messages = self._channel.receive()
-        except ProtocolError:
-            messages = None
+        messages = self._channel.hear()
         if messages is None:
             self._lose_head()
             return
@@ -94,6 +95,7 @@ class Node:
             self._heed(message)
 
     def _heed(self, message: Message) -> None:
+        self._staging.heed(message)
         if message["do"] == "go":
             self._image.then(lambda: self._go(message))
         elif message["do"] == "stop" and message["hard"]:
@@ -110,7 +112,7 @@ class Node:
         if self._is_stopping:
             return
         place = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
-        place["local"] = str(self._folder.scratch)
+        place.update(local=str(self._folder.scratch), **self._staging.place)
         kind = kinds.of(self.work)
         if kind is None:
             self._ranks = Forked(self.work, self._index, place)

@@ -13,6 +13,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 FILE, FOLDER, LINK, TWIN = "f", "d", "l", "h"
 """What an entry is. A twin is a further name (hard link) of the file whose path is its `target`."""
 
+BLOCK = 4096
 _HEAD = b"serried manifest 1"
 
 
@@ -29,12 +30,12 @@ class Entry(NamedTuple):
     held: int
     """Bytes of a file that are no holes."""
     target: bytes
-    """Where a symbolic link leads, or the first name of a twin; empty else."""
+    """Where a symbolic link leads, or the first name of a twin; of a file the hash of its content, if asked for."""
 
     @property
     def identity(self) -> Entry:
         """What a copy must share. A folder's time tells of files that came and went: they are looked at themselves."""
-        return self._replace(time=self.time if self.kind == FILE else 0, held=0)
+        return self._replace(time=0 if self.target or self.kind != FILE else self.time, held=0)
 
 
 class Manifest:
@@ -74,9 +75,14 @@ class Manifest:
         """How many files, twins not counted."""
         return sum(entry.kind == FILE for entry in self.entries)
 
-    @property
+    @cached_property
     def inodes(self) -> int:
         return sum(entry.kind != TWIN for entry in self.entries)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Bytes that a copy takes of a disk: even a small file takes a block."""
+        return sum(entry.held + -entry.held % BLOCK for entry in self.entries) + BLOCK * self.inodes // 8
 
     def difference(self, other: Manifest) -> Optional[str]:
         """The first path that is not the same in `other`, as text; None where all are."""

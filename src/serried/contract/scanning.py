@@ -24,26 +24,29 @@ class UnreadableError(OSError):
         super().__init__(f"{text(path)}: {because}")
 
 
-def scan(root: Union[str, "os.PathLike[str]"], workers: int = WORKERS) -> Manifest:
+def scan(root: Union[str, bytes, "os.PathLike[str]"], workers: int = WORKERS, *, hashed: bool = False) -> Manifest:
     """What is in `root`, a folder or a file; where that is a symbolic link, in what it leads to.
 
+    `hashed` reads all of it: a file is then known by its content instead of its time.
     Links below are kept as links and not followed, so that no loop of them matters; special files are left out.
     Raises UnreadableError: what we may not read would be missing.
     """
-    top = encode(os.fspath(root))
+    given = os.fspath(root)
+    top = given if isinstance(given, bytes) else encode(given)
     try:
         top = os.path.realpath(top)
         state = os.stat(top)
     except OSError as error:
-        raise UnreadableError(encode(os.fspath(root)), reason(error)) from None
+        raise UnreadableError(top, reason(error)) from None
     if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
         raise UnreadableError(top, "is neither a file nor a folder")
-    return _Scan(top, workers).manifest(state)
+    return _Scan(top, workers, hashed).manifest(state)
 
 
 class _Scan:
-    def __init__(self, top: bytes, workers: int) -> None:
+    def __init__(self, top: bytes, workers: int, hashed: bool) -> None:
         self._top = top
+        self._hashed = hashed
         self._crew = Crew(workers)
         self._entries: List[Entry] = []
         self._problems: List[str] = []
@@ -86,7 +89,8 @@ class _Scan:
         mode, kind = state.st_mode & 0o777, stat.S_IFMT(state.st_mode)
         if kind == stat.S_IFREG:
             size = state.st_size
-            self._entries.append(Entry(path, FILE, mode | 0o400, size, state.st_mtime_ns, self._held(path, state), b""))
+            held, content = self._held(path, state), _hash(self._full(path)) if self._hashed else b""
+            self._entries.append(Entry(path, FILE, mode | 0o400, size, state.st_mtime_ns, held, content))
             if state.st_nlink > 1:
                 self._shared.setdefault((state.st_dev, state.st_ino), []).append(path)
         elif kind == stat.S_IFDIR:
@@ -115,6 +119,19 @@ class _Scan:
 
     def _full(self, path: bytes) -> bytes:
         return self._top + b"/" + path if path else self._top
+
+
+def _hash(path: bytes) -> bytes:
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while data := file.read(SPARSE):
+                digest.update(data)
+    except OSError as error:
+        raise UnreadableError(path, reason(error)) from None
+    return digest.hexdigest().encode()
 
 
 def extents(descriptor: int, start: int, end: int) -> List[Tuple[int, int]]:

@@ -1,0 +1,209 @@
+"""Data on this node's disk that several jobs of a user share: each item once, by the key of its content.
+
+KEY/tree, KEY/manifest      the item as it was when it was put there, and what it is made of
+KEY.part/                   what is being put there: torn, where nobody holds the lock
+KEY.lock                    held by who uses it, together with others, or alone by who puts it there
+
+Whoever takes an item looks first whether it is still as it was: a job may have written there, and what a crash of the
+node has torn looks whole. What nobody uses goes, the longest unused first, as far as the site's limit says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Collection, Dict, List, Optional
+
+from serried.agent.local import locks
+from serried.agent.staging.target import Target
+from serried.contract import files, removal, scanning
+from serried.contract.manifest import Manifest
+
+PART = ".part"
+TREE, MANIFEST, FACTS = "tree", "manifest", "facts.json"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NoRoomError(Exception):
+    """The disk cannot take it. `str` is one sentence."""
+
+
+class Slot:
+    """One item's place, and its lock. Where `manifest` is None, it is for us alone to fill."""
+
+    def __init__(self, path: Path, lock: int, manifest: Optional[Manifest], *, hashed: bool) -> None:
+        self.path = path
+        self.manifest = manifest
+        """What is there, whole and looked at."""
+        self._lock = lock
+        self._hashed = hashed
+        self._part = path.with_name(path.name + PART)
+
+    @property
+    def tree(self) -> Path:
+        return self.path / TREE
+
+    def begin(self) -> Path:
+        """Where the tree is to be put."""
+        self._part.mkdir(mode=0o700, exist_ok=True)
+        return self._part / TREE
+
+    def target(self, manifest: Manifest) -> Target:
+        return Target(scanning.encode(str(self.begin())), manifest)
+
+    def finish(self, manifest: Optional[Manifest] = None) -> Manifest:
+        """It is all there: from now on others may use it too. Without a manifest one is made of what is there.
+
+        Raises OSError, and ValueError where it is not what the manifest says (looked at where that has hashes).
+        """
+        if manifest is None or self._hashed:
+            found = scanning.scan(self._part / TREE, hashed=self._hashed)
+            other = manifest and manifest.difference(found)
+            if other is not None:
+                raise ValueError(other)
+            manifest = found
+        (self._part / MANIFEST).write_bytes(manifest.to_bytes())
+        facts = {"bytes": manifest.blocks, "boot": _boot(), "hashed": self._hashed}
+        files.write_json(self._part / FACTS, facts)
+        self._part.rename(self.path)
+        self.manifest = manifest
+        return manifest
+
+    def share(self) -> bool:
+        """Let others use what is finished while we do; whether it is still there, as the lock is free in between."""
+        import fcntl
+
+        fcntl.flock(self._lock, locks.SHARED)
+        return self.path.exists()
+
+    def close(self) -> None:
+        """Do not use it any more; what is not finished is removed."""
+        if self._lock >= 0:
+            if self.manifest is None:
+                _erase(self._part)
+            os.close(self._lock)
+            self._lock = -1
+
+
+class Cache:
+    def __init__(self, folder: Path, *, hashed: bool = False) -> None:
+        self._folder = folder
+        self._hashed = hashed
+
+    def take(self, key: str) -> Slot:
+        """The item of this key, or the place to put it. Waits while another job of ours puts it there."""
+        path = self._folder / key
+        while True:
+            lock = locks.hold_or_make(path)
+            if not path.exists():
+                _erase(path.with_name(path.name + PART))
+                return Slot(path, lock, None, hashed=self._hashed)
+            manifest = self._trusted(path)
+            if manifest is not None:
+                os.utime(path)
+                return Slot(path, lock, manifest, hashed=self._hashed)
+            os.close(lock)
+            if not locks.remove_unused(path, _remove):
+                path = self._folder / f"{key}-{os.urandom(4).hex()}"  # others use what was changed: one of our own
+
+    def _trusted(self, path: Path) -> Optional[Manifest]:
+        """What is in `path`, if it still is what was put there."""
+        facts = files.read_json(path / FACTS) or {}
+        if bool(facts.get("hashed")) != self._hashed or not (self._hashed or facts.get("boot") == _boot()):
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
+            if manifest.key == scanning.scan(path / TREE, hashed=self._hashed).key:
+                return manifest
+        return None
+
+    def has(self, key: str) -> bool:
+        return (self._folder / key).exists()
+
+    def make_room(self, size: int, inodes: int, keep: Collection[str] = ()) -> None:
+        """Remove what nobody uses, but not `keep`, as far as there is no room for `size` bytes in so many files.
+
+        Raises NoRoomError where that is not enough.
+        """
+        unused = (path for path in _oldest_first(self._folder) if not path.name.startswith(tuple(keep)))
+        while True:
+            problem = lack(self._folder, size, inodes)
+            if problem is None:
+                return
+            path = next(unused, None)
+            if path is None:
+                raise NoRoomError(problem)
+            locks.remove_unused(path, _remove)
+
+
+def lack(folder: Path, size: int, inodes: int) -> Optional[str]:
+    """Why `size` bytes in so many files will not go there; None where they will."""
+    state = os.statvfs(folder)
+    free = state.f_bavail * state.f_frsize
+    if size > free:
+        return f"no room on {folder}: {_spelled(size)} needed, {_spelled(free)} free"
+    if state.f_files and inodes > state.f_favail:
+        return f"no room on {folder}: {inodes} files, and it takes {state.f_favail} more"
+    return None
+
+
+def tidy(folder: Path, limit: int = 0) -> None:
+    """Remove what nobody uses and no limit keeps, and what killed jobs have left half done."""
+    sizes: Dict[Path, int] = {path: _size(path) for path in _oldest_first(folder)}
+    total = sum(sizes.values())
+    for path, size in sizes.items():
+        if (total > limit or not path.exists()) and locks.remove_unused(path, _remove):
+            total -= size
+
+
+def _oldest_first(folder: Path) -> List[Path]:
+    """Items by when they were last taken, those that are half done before all others."""
+    found = {path.with_name(path.name[: -len(PART)]) if path.name.endswith(PART) else path for path in _things(folder)}
+    return sorted(found, key=lambda path: (_time(path), path.name))
+
+
+def _things(folder: Path) -> List[Path]:
+    return list(locks.things(folder))
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(path: Path) -> int:
+    size = (files.read_json(path / FACTS) or {}).get("bytes")
+    return size if isinstance(size, int) else 0
+
+
+def _remove(path: Path) -> None:
+    """Aside first: what is half removed must not look like an item. Raises OSError where it stays."""
+    part = path.with_name(path.name + PART)
+    _erase(part)
+    if path.exists():
+        path.rename(part)
+        _erase(part)
+
+
+def _erase(path: Path) -> None:
+    removal.remove(path, None)
+
+
+def _boot() -> str:
+    try:
+        return BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _spelled(size: int) -> str:
+    number, units = float(size), ["B", "kB", "MB", "GB", "TB"]
+    while number >= 1000 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.3g} {units[0]}"

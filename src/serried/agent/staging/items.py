@@ -1,0 +1,299 @@
+"""Brings every item of the plan to this node: from its own disk, from the node before it, or from the source."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from serried.agent.staging import archives, source
+from serried.agent.staging.arrived import Arrived
+from serried.agent.staging.cache import FULL, Cache, NoRoomError, Slot
+from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
+from serried.agent.staging.pulling import BrokenError, Predecessor
+from serried.agent.staging.target import Target
+from serried.contract import scanning
+from serried.contract.manifest import Manifest
+
+TRIES = 3
+"""As often a source may be another thing at the end than at the beginning."""
+ARCHIVE, UNPACKED = "archive", "-unpacked"
+SOURCE, PEER, HERE = "source", "peer", "cache"
+"""Where an item came from."""
+
+
+class StageError(Exception):
+    """The data cannot be had on this node. `str` is one sentence."""
+
+
+class Item(NamedTuple):
+    source: str
+    to: str
+    unpack: str
+
+
+class Place(NamedTuple):
+    """What this node has for it."""
+
+    view: Path
+    """Where ranks look for the data: links to where it is."""
+    cache: Optional[Cache]
+    has_disk: bool
+    """Whether it is worth to copy there what can be used where it is."""
+
+
+class Items:
+    def __init__(
+        self, items: List[Item], place: Place, holdings: Holdings, note: Callable[..., None], *, hashed: bool
+    ) -> None:
+        self._items = items
+        self._place = place
+        self._holdings = holdings
+        self._note = note
+        self._hashed = hashed
+        self._before: Optional[Predecessor] = None
+        self._manifests: Dict[int, Manifest] = {}
+        self._slots: List[Slot] = []
+        self._mounts: List[Callable[[], None]] = []
+        self._spent: List[Path] = []
+        self._coming: Optional[Arrived] = None
+        self._came = [0, 0]
+
+    @property
+    def progress(self) -> Tuple[int, int, int, int]:
+        """Bytes and files that are here, and of how many, as far as is known."""
+        coming = self._coming
+        known = self._manifests.values()
+        return (
+            self._came[0] + (coming.bytes if coming else 0),
+            sum(manifest.held for manifest in known),
+            self._came[1] + (coming.files if coming else 0),
+            sum(manifest.files for manifest in known),
+        )
+
+    def bring(self, before: Optional[Predecessor]) -> None:
+        """All of them. Raises StageError."""
+        self._before = before
+        self._place.view.mkdir(mode=0o700, parents=True)
+        try:
+            if before is None:
+                self._look_ahead()
+            for number, item in enumerate(self._items):
+                self._bring(number, item)
+        except (scanning.UnreadableError, NoRoomError) as error:
+            raise StageError(str(error)) from None
+        except OSError as error:
+            what = "the disk is full" if error.errno in FULL else scanning.reason(error)
+            raise StageError(f"{self._place.view.parent}: {what}") from error
+        finally:
+            if self._before:
+                self._before.close()
+
+    def _look_ahead(self) -> None:
+        """At all items, before the first is copied: what lacks room for all need not begin."""
+        wanted = [number for number, item in enumerate(self._items) if self._is_copied(item)]
+        for number in wanted:
+            self._scan(number)
+        if self._place.cache and wanted:
+            keys = {self._manifests[number].key: self._manifests[number] for number in wanted}
+            held = [key for key in keys if self._place.cache.has(key) or self._place.cache.has(key + UNPACKED)]
+            new = [manifest for key, manifest in keys.items() if key not in held]
+            self._place.cache.make_room(sum(it.blocks for it in new), sum(it.inodes for it in new), keep=held)
+
+    def _is_copied(self, item: Item) -> bool:
+        return bool(self._place.cache) and (self._place.has_disk or bool(item.unpack))
+
+    def _scan(self, number: int) -> Manifest:
+        if number not in self._manifests:
+            manifest = scanning.scan(self._items[number].source, hashed=self._hashed)
+            self._manifests[number] = manifest
+            for problem in manifest.problems:
+                self._note("staging-problem", item=self._items[number].to, problem=problem)
+        return self._manifests[number]
+
+    def _bring(self, number: int, item: Item) -> None:
+        began = time.monotonic()
+        if not self._is_copied(item):
+            self._use_in_place(number, item)
+            return
+        changes = 0
+        while True:
+            try:
+                path, origin = self._unpacked(number, item) if item.unpack else self._plain(number)
+                break
+            except VoidError:
+                self._begin_again(number)
+            except BrokenError as error:
+                self._go_alone(error)
+                self._begin_again(number)
+            except source.ChangedError as error:
+                changes += 1
+                if changes == TRIES:
+                    raise StageError(f"{error} changes while it is read") from None
+                self._begin_again(number)
+        self._show(item, path)
+        manifest = self._manifests.get(number)
+        size, files = (manifest.held, manifest.files) if manifest else (0, 0)
+        self._coming, self._came = None, [self._came[0] + size, self._came[1] + files]
+        seconds = round(time.monotonic() - began, 2)
+        self._note("staged-item", item=item.to, origin=origin, bytes=size, files=files, seconds=seconds)
+
+    def _use_in_place(self, number: int, item: Item) -> None:
+        if item.unpack:
+            raise StageError(f"there is no disk here to unpack {item.source} on")
+        self._holdings[number].fail(FailedError("it has no disk of its own"))
+        try:
+            os.stat(item.source)
+        except OSError as error:
+            raise StageError(f"{item.source}: {scanning.reason(error)}") from None
+        self._show(item, Path(os.path.realpath(item.source)))
+        self._note("staged-item", item=item.to, origin="in place", bytes=0, files=0, seconds=0.0)
+
+    def _begin_again(self, number: int) -> None:
+        self._manifests.pop(number, None)
+        self._coming = None
+        self._holdings.renew(number)
+
+    def _go_alone(self, error: BrokenError) -> None:
+        self._note("staging-alone", because=str(error))
+        if self._before:
+            self._before.close()
+            self._before = None
+
+    # One item.
+
+    def _plain(self, number: int) -> Tuple[Path, str]:
+        """Where it is, and where it came from."""
+        key, length = self._before.what(number) if self._before else (self._scan(number).key, 0)
+        with self._slot(key) as slot:
+            holding = self._holdings[number]
+            if slot.manifest is not None:
+                self._coming = Arrived.whole(slot.manifest, scanning.encode(str(slot.tree)))
+                self._manifests[number] = slot.manifest
+                holding.offer(self._coming)
+                return slot.tree, HERE
+            manifest = self._manifest(number, key, length, holding)
+            target = slot.target(manifest)
+            origin = self._fill(number, target, holding)
+            self._finish(slot, manifest)
+            target.arrived.root = scanning.encode(str(slot.tree))
+            return slot.tree, origin
+
+    def _manifest(self, number: int, key: str, length: int, holding: Holding) -> Manifest:
+        """What is to come, and room for it."""
+        if self._before:
+            holding.announce(key, length)
+            try:
+                manifest = Manifest.from_bytes(self._before.manifest(number, key, length, holding))
+            except ValueError as error:
+                raise BrokenError(str(error)) from None
+            if manifest.key != key:
+                raise BrokenError("its manifest is another's")
+            self._manifests[number] = manifest
+        manifest = self._scan(number)
+        if self._place.cache:
+            self._place.cache.make_room(manifest.blocks, manifest.inodes)
+        return manifest
+
+    def _fill(self, number: int, target: Target, holding: Holding) -> str:
+        """All its files; who is behind us gets them from now on. Returns where they came from."""
+        self._coming = target.arrived
+        origin = SOURCE
+        if self._before:
+            holding.follow(target.arrived)
+            try:
+                self._before.bring(target)
+                origin = PEER
+            except BrokenError as error:
+                self._go_alone(error)
+        else:
+            holding.offer(target.arrived)
+        source.fill(scanning.encode(self._items[number].source), target)
+        target.finish()
+        return origin
+
+    def _finish(self, slot: Slot, manifest: Optional[Manifest]) -> None:
+        try:
+            slot.finish(manifest)
+        except ValueError as error:  # it is not what was read
+            if self._before:
+                raise BrokenError(f"{error} came other than it was") from None
+            raise source.ChangedError(str(error)) from None
+        if not slot.share():
+            raise VoidError("it was taken from us")
+
+    def _unpacked(self, number: int, item: Item) -> Tuple[Path, str]:
+        if item.unpack == "squashfs":
+            image, origin = self._plain(number)
+            with contextlib.suppress(archives.ArchiveError):
+                folder = self._place.view.with_name(f"mount-{number}")
+                self._mounts.append(archives.mount(image, folder))
+                return folder, origin
+            with self._slot(image.parent.name + UNPACKED) as slot:
+                if slot.manifest is None:
+                    self._unpack(item, image, slot)
+            return slot.tree, origin
+        key, length = self._before.what(number) if self._before else (self._scan(number).key, 0)
+        with self._slot(key + UNPACKED) as slot:
+            holding = self._holdings[number]
+            if slot.manifest is not None:
+                holding.fail(FailedError("it has it unpacked already"))
+                return slot.tree, HERE
+            manifest = self._manifest(number, key, length, holding)
+            archive = slot.begin().with_name(ARCHIVE)
+            target = Target(scanning.encode(str(archive)), manifest)
+            origin = self._fill(number, target, holding)
+            self._unpack(item, archive, slot)
+            kept = slot.tree.with_name(ARCHIVE)
+            target.arrived.root = scanning.encode(str(kept))
+            self._spent.append(kept)
+        return slot.tree, origin
+
+    def _unpack(self, item: Item, archive: Path, slot: Slot) -> None:
+        """Into the slot, which others may use then."""
+        try:
+            archives.unpack(archive, item.unpack, slot.begin())
+        except archives.ArchiveError as error:
+            raise StageError(f"cannot unpack {item.source}: {error}") from None
+        self._finish(slot, None)
+
+    @contextlib.contextmanager
+    def _slot(self, key: str) -> Any:
+        """A place in the cache, kept if all goes well."""
+        if self._place.cache is None:
+            raise StageError("there is no disk here")
+        slot = self._place.cache.take(key)
+        self._slots.append(slot)
+        try:
+            yield slot
+        except BaseException:
+            self._slots.remove(slot)
+            slot.close()
+            raise
+
+    def _show(self, item: Item, path: Path) -> None:
+        """Where ranks look for it."""
+        link = self._place.view / item.to
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        link.symlink_to(path)
+
+    # Afterwards.
+
+    def forget(self) -> None:
+        """No other node will ask any more."""
+        for path in self._spent:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._spent = []
+        self._holdings = Holdings(len(self._items))
+
+    def release(self) -> None:
+        """Ranks have ended, or will not begin."""
+        self.forget()
+        for unmount in self._mounts:
+            with contextlib.suppress(archives.ArchiveError):
+                unmount()
+        for slot in self._slots:
+            slot.close()

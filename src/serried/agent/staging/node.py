@@ -1,0 +1,110 @@
+"""A node agent's end of staging: the process that does it, what the head is told of it, where ranks find the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional
+
+from serried.agent.beside import Beside, Message
+from serried.agent.channel import Message as Told
+from serried.agent.local import Folder
+from serried.agent.loop import Loop
+from serried.agent.work import Work
+
+DATA = "data"
+"""The folder of shared data on the node's disk, and that of an attempt's own links to it."""
+
+
+class Staging:
+    """`note` writes to the node's journal, `tell` sends to the head."""
+
+    def __init__(
+        self, loop: Loop, work: Work, own: Folder, note: Callable[..., None], tell: Callable[..., None]
+    ) -> None:
+        self._loop, self._work, self._own = loop, work, own
+        self._note, self._tell = note, tell
+        self._process: Optional[Beside] = None
+        self._is_settled = False
+
+    def prepare(self, index: int, key: bytes) -> None:
+        """Start the process, if the plan has work for it."""
+        data = wanted(self._work)
+        if data is None:
+            return
+        site = self._work.plan["site"]
+        self._process = Beside(self._loop, "stage", [], self._hear)
+        self._process.tell(
+            {
+                "do": "prepare",
+                "items": [[item["source"], item["to"], item["unpack"]] for item in data["stage"]],
+                "in_place": data["in_place"],
+                "view": str(self._view),
+                "shared": str(self._own.room / DATA) if self._own.room else "",
+                "has_disk": self._own.has_disk,
+                "hashed": data["verify"] == "hashes",
+                "limit": site.get("cache_bytes", 0),
+                "key": key.hex(),
+                "node": index,
+                "serves": is_chain(self._work),
+            }
+        )
+
+    @property
+    def _view(self) -> Path:
+        return self._own.path / DATA
+
+    @property
+    def place(self) -> Dict[str, str]:
+        """What ranks are told of it."""
+        data = wanted(self._work)
+        return {"data": str(self._view)} if data and data["stage"] else {}
+
+    def heed(self, message: Told) -> None:
+        """The head says `stage`, with the node before this one, or `go`."""
+        if self._process and message["do"] == "stage":
+            self._process.tell(message)
+        elif self._process and message["do"] == "go":
+            self._process.tell({"do": "served"})
+
+    def release(self, seconds: float) -> None:
+        """Ranks have ended: what nobody uses goes, as far as that is done in time."""
+        if self._process:
+            self._process.tell({"do": "release"})
+            self._process.wait(seconds)
+            self._process.kill()
+            self._process = None
+
+    def _hear(self, message: Optional[Message]) -> None:
+        if message is None:
+            self._process = None
+            if not self._is_settled:
+                self._fail("the process that stages ended without a word")
+            return
+        say = message.pop("say")
+        if say == "note":
+            self._note(**message)
+        elif say == "ready":
+            self._tell("stage-port", port=message["port"])
+        elif say == "failed":
+            self._fail(message["because"])
+        else:
+            self._is_settled |= say == "staged"
+            event = "staging" if say == "progress" else say
+            self._note(event, **message)
+            self._tell(event, **message)
+
+    def _fail(self, because: str) -> None:
+        self._is_settled = True
+        self._note("stage-failed", because=because)
+        self._tell("stage-failed", because=because)
+
+
+def wanted(work: Work) -> Any:
+    """What the plan says of data that has to be there; None for nothing."""
+    data = work.plan.get("data")
+    return data if data and (data["stage"] or data["in_place"]) else None
+
+
+def is_chain(work: Work) -> bool:
+    """Whether nodes pass data on."""
+    return work.nodes > 1 and work.plan["site"].get("transfer", "chain") == "chain"

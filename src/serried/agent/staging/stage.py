@@ -1,0 +1,161 @@
+"""The role `stage`: one process on each node, beside its agent, that has the data there before ranks start.
+
+It stays as long as they run, because its locks say that what it brought is in use. Its agent tells it `prepare`,
+`stage`, `served` (no other node will ask) and `release`; it says `ready` with its port, `progress`, notes of what
+happens, and `staged` or `failed`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Deque, Dict, List, Optional, Tuple
+
+from serried.agent.beside import Agent, Message
+from serried.agent.local import room
+from serried.agent.staging import cache
+from serried.agent.staging.holding import FailedError, Holdings
+from serried.agent.staging.items import Item, Items, Place, StageError
+from serried.agent.staging.peers import Server
+from serried.agent.staging.pulling import BrokenError, Predecessor
+from serried.contract import scanning
+
+LOOK_SECONDS = 0.05
+PROGRESS_SECONDS = 2.0
+RATE_SECONDS = 10.0
+DATA = "data"
+"""The folder of shared data, and that of an attempt's own links to it."""
+
+
+def main(arguments: List[str]) -> int:  # noqa: ARG001 - what is to be staged comes from the agent
+    os.umask(0o077)
+    agent = Agent()
+    stage: Optional[Stage] = None
+    while True:
+        heard = agent.heard(LOOK_SECONDS if stage and stage.is_busy else None)
+        if heard is None:
+            return 0  # the agent is gone, and with us our locks
+        for message in heard:
+            if message["do"] == "prepare":
+                stage = Stage(agent, message)
+            elif stage and message["do"] == "stage":
+                stage.begin(message["before"])
+            elif stage and message["do"] == "served":
+                stage.items.forget()
+            elif stage and message["do"] == "release":
+                stage.release()
+                return 0
+        if stage:
+            stage.tell()
+
+
+class Stage:
+    def __init__(self, agent: Agent, told: Message) -> None:
+        self._agent = agent
+        self._told = told
+        self._notes: Deque[Dict[str, Any]] = deque()
+        self._key = bytes.fromhex(told["key"])
+        self._holdings = Holdings(len(told["items"]))
+        self._shared = Path(told["shared"]) if told["shared"] else None
+        self._worker: Optional[threading.Thread] = None
+        self._rate = Rate()
+        self._told_at = 0.0
+        wanted = [Item(*item) for item in told["items"]]
+        place = Place(Path(told["view"]), self._cache(), bool(told["has_disk"]))
+        self.items = Items(wanted, place, self._holdings, self._note, hashed=bool(told["hashed"]))
+        port = 0
+        if told["serves"]:
+            refused = lambda address, because: self._note("staging-refused", address=address, because=because)  # noqa: E731
+            port = Server("", self._key, self._holdings, refused).port
+        agent.tell(say="ready", port=port)
+
+    def _cache(self) -> Optional[cache.Cache]:
+        if self._shared is None:
+            return None
+        try:
+            room.sub(self._shared.parent, self._shared.name)
+        except OSError as error:
+            self._note("staging-problem", item="", problem=f"{self._shared}: {scanning.reason(error)}")
+            return None
+        return cache.Cache(self._shared, hashed=bool(self._told["hashed"]))
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._notes) or (self._worker is not None and self._worker.is_alive())
+
+    def begin(self, before: Optional[List[Any]]) -> None:
+        """`before` is the address and port of the node before this one; None where this one reads the source."""
+        self._worker = threading.Thread(target=self._work, args=(before,), daemon=True)
+        self._worker.start()
+
+    def _work(self, before: Optional[List[Any]]) -> None:
+        began = time.monotonic()
+        try:
+            for path in self._told["in_place"]:
+                _check(path)
+            self.items.bring(self._predecessor(before))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
+            because = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
+            for number in range(len(self._told["items"])):
+                self._holdings[number].fail(FailedError(because))
+            self._notes.append({"say": "failed", "because": because})
+            return
+        size, _, files, _ = self.items.progress
+        seconds = round(time.monotonic() - began, 2)
+        self._notes.append({"say": "staged", "bytes": size, "files": files, "seconds": seconds})
+
+    def _predecessor(self, before: Optional[List[Any]]) -> Optional[Predecessor]:
+        if before is None:
+            return None
+        try:
+            return Predecessor((str(before[0]), int(before[1])), self._key, int(self._told["node"]))
+        except BrokenError as error:
+            self._note("staging-alone", because=str(error))
+            return None
+
+    def _note(self, event: str, **facts: Any) -> None:
+        self._notes.append({"say": "note", "event": event, **facts})
+
+    def tell(self) -> None:
+        """What has happened since, and now and then how far it is."""
+        is_over = self._worker is not None and not self._worker.is_alive()
+        now = time.monotonic()
+        if self._worker is not None and not is_over and now - self._told_at >= PROGRESS_SECONDS:
+            self._told_at = now
+            size, of, files, of_files = self.items.progress
+            rate, left = self._rate.at(now, size, of)
+            self._agent.tell(say="progress", bytes=size, of=of, files=files, of_files=of_files, rate=rate, left=left)
+        while self._notes:
+            self._agent.tell(**self._notes.popleft())
+
+    def release(self) -> None:
+        self.items.release()
+        if self._shared is not None:
+            cache.tidy(self._shared, int(self._told["limit"]))
+            room.remove_empty(self._shared)
+
+
+class Rate:
+    """Bytes in a second, of the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: Deque[Tuple[float, int]] = deque()
+
+    def at(self, now: float, size: int, of: int) -> Tuple[int, Optional[int]]:
+        """The rate, and the seconds that are left; None where nothing moves."""
+        self._seen.append((now, size))
+        while now - self._seen[0][0] > RATE_SECONDS:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        rate = (size - before) / (now - then) if now > then else 0.0
+        return int(rate), round((of - size) / rate) if rate > 0 else None
+
+
+def _check(path: str) -> None:
+    try:
+        os.stat(path)
+    except OSError as error:
+        raise StageError(f"{path}: {scanning.reason(error)}") from None

@@ -1,0 +1,75 @@
+"""Data is on each node's own disk before ranks start, and nothing of it is left there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from serried.contract.files import read_journal
+
+RANK = """\
+import json, os, pathlib, sys
+data = pathlib.Path(os.environ["SERRIED_DATA_DIR"])
+found = {str(path.relative_to(data)): path.read_text() for path in sorted(data.rglob("*")) if path.is_file()}
+assert sys.argv[1:] == [str(data)], sys.argv
+print(json.dumps([str(data.joinpath("sets/a").resolve()), found]))
+"""
+NAME = 'da ta "é"\n$(id)'
+
+
+def write(project: Path, there: Path, disk: str, **stage: object) -> None:
+    (project / "rank.py").write_text(RANK)
+    (project / "serried.toml").write_text(f"""\
+[experiments.train]
+command = {json.dumps([sys.executable, "rank.py", "{data}"])}
+resources.ranks = 2
+data = {{ root = "{there}", stage = {json.dumps(stage["stage"]).replace('":', '"=')} }}
+[clusters.local]
+local_disk = "{disk}"
+[clusters.slurm]
+scheduler = "slurm"
+local_disk = "{disk}"
+""")
+
+
+def said(place, run: str, rank: int) -> tuple[str, dict[str, str]]:
+    return json.loads((place.directory(run) / f"attempts/1/node-{rank // 2}/rank-{rank}.log").read_text())
+
+
+def plant(there: Path) -> None:
+    (there / "sets" / "a" / NAME).mkdir(parents=True)
+    (there / "sets" / "a" / NAME / "file").write_text("one")
+    (there / "single").write_text("two")
+
+
+def test_ranks_find_what_was_staged_and_nothing_stays(local, tmp_path):
+    there, disk = tmp_path / "there", tmp_path / "disk"
+    plant(there)
+    write(local.project, there, "$NODE_DISK", stage=["sets/a", {"from": str(there / "single"), "to": "x/y"}])
+    local.environ["NODE_DISK"] = str(disk)
+    run = local.submit()
+    assert local.wait(run)[0] == 0
+    for rank in (0, 1):
+        place, found = said(local, run, rank)
+        assert place.startswith(f"{disk}/serried-{os.getuid()}/data/")
+        assert found == {f"sets/a/{NAME}/file": "one", "x/y": "two"}
+    events = [event for event in read_journal(local.directory(run) / "attempts/1/node-0/events.jsonl")]
+    staged = [
+        {name: event[name] for name in ("item", "origin", "bytes", "files")} for event in events if "item" in event
+    ]
+    assert staged == [
+        {"item": "sets/a", "origin": "source", "bytes": 3, "files": 1},
+        {"item": "x/y", "origin": "source", "bytes": 3, "files": 1},
+    ]
+    assert list(disk.iterdir()) == []
+
+
+def test_without_a_disk_the_source_is_used_where_it_is(local, tmp_path):
+    there = tmp_path / "there"
+    plant(there)
+    write(local.project, there, "$NO_SUCH_VARIABLE", stage=["sets/a", "single"])
+    run = local.submit()
+    assert local.wait(run)[0] == 0
+    assert said(local, run, 1) == [str(there / "sets/a"), {f"sets/a/{NAME}/file": "one", "single": "two"}]
