@@ -12,7 +12,8 @@ from serried.contract.files import read_journal
 RANK = """\
 import json, os, pathlib, sys
 data = pathlib.Path(os.environ["SERRIED_DATA_DIR"])
-found = {str(path.relative_to(data)): path.read_text() for path in sorted(data.rglob("*")) if path.is_file()}
+walk = [os.path.join(folder, name) for folder, _, names in os.walk(data, followlinks=True) for name in names]
+found = {str(pathlib.Path(path).relative_to(data)): pathlib.Path(path).read_text() for path in sorted(walk)}
 assert sys.argv[1:] == [str(data)], sys.argv
 print(json.dumps([str(data.joinpath("sets/a").resolve()), found]))
 """
@@ -55,10 +56,9 @@ def test_ranks_find_what_was_staged_and_nothing_stays(local, tmp_path):
         place, found = said(local, run, rank)
         assert place.startswith(f"{disk}/serried-{os.getuid()}/data/")
         assert found == {f"sets/a/{NAME}/file": "one", "x/y": "two"}
-    events = [event for event in read_journal(local.directory(run) / "attempts/1/node-0/events.jsonl")]
-    staged = [
-        {name: event[name] for name in ("item", "origin", "bytes", "files")} for event in events if "item" in event
-    ]
+    events = read_journal(local.directory(run) / "attempts/1/node-0/events.jsonl")
+    kept = ("item", "origin", "bytes", "files")
+    staged = [{name: event[name] for name in kept} for event in events if event["event"] == "staged-item"]
     assert staged == [
         {"item": "sets/a", "origin": "source", "bytes": 3, "files": 1},
         {"item": "x/y", "origin": "source", "bytes": 3, "files": 1},
