@@ -29,6 +29,7 @@ GROUPS = {
         "logs": "Print or follow what the ranks wrote.",
         "why": "Say why a run waits, or why it failed.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
+        "fetch": "Bring results back from nodes, and to a folder here.",
     },
     "End": {
         "stop": "Stop runs.",

@@ -1,0 +1,111 @@
+"""`serried fetch`: what a run has made, here; and what its nodes still have of it, back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried.cli import answers, selecting
+from serried.contract import SCHEMA
+from serried.records.waiting import statuses_of
+from serried.snapshot.size import spell
+from serried.submission import copies, fetching
+from serried.submission.copies import Report
+from serried.submission.fetching import Part
+from serried.ui import console
+from serried.ui.text import printable
+
+_NAMED = 5
+
+
+@click.command()
+@selecting.one_run()
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@click.option("--to", "target", metavar="DIR", type=Path, help="Copy results there.  [with a PATTERN: here]")
+@click.option("--force", is_flag=True, help="Also over files that are newer there.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    *, run: str, patterns: tuple[str, ...], target: Path | None, force: bool, dry_run: bool, as_json: bool
+) -> None:
+    r"""Bring back what RUN could not bring from its nodes, and copy its results to a folder.
+
+    \b
+    serried fetch last                          what its nodes still have
+    serried fetch last --to ~/results           and all results to that folder
+    serried fetch last '*.csv' 'samples/**'     some of them to this folder
+    serried fetch last checkpoints --to kept    its checkpoints
+
+    PATTERN names results, or begins with `checkpoints/`. What is there already is not copied again,
+    and a copy that was cut short goes on. The exit code is 1 where anything is missing in the end.
+    """
+    selection = selecting.select(run)
+    status = statuses_of([selection])[0]
+    target = target or (Path() if patterns else None)
+    if not status.has_ended:
+        console.note(f"run `{status.id}` has not ended: there may be more later")
+    parts = fetching.parts(selection, patterns) if target is not None else []
+    reports = [(part, _copy(part, target, force=force, dry_run=dry_run)) for part in parts if target is not None]
+    if as_json:
+        console.out_json(_json(status.id, target, reports, dry_run=dry_run))
+    else:
+        _tell(reports, target, dry_run=dry_run)
+    answers.insist([status])
+    if any(report.newer or report.problems for _, report in reports):
+        raise SystemExit(1)
+
+
+def _copy(part: Part, target: Path, *, force: bool, dry_run: bool) -> Report:
+    folder = target.expanduser() / part.below
+    if dry_run:
+        return copies.compare(part.entries, folder, force=force)
+    done = 0
+    with console.status_line(f"{spell(part.bytes)} in {part.files} files") as line:
+
+        def observe(count: int) -> None:
+            nonlocal done
+            done += count
+            line.update(f"{spell(done)} of {spell(part.bytes)}")
+
+        return copies.copy(part.entries, folder, force=force, observe=observe)
+
+
+def _tell(reports: list[tuple[Part, Report]], target: Path | None, *, dry_run: bool) -> None:
+    copied = sum(len(report.copied) for _, report in reports)
+    if target is not None:
+        verb = "would copy" if dry_run else "copied"
+        size = spell(sum(report.bytes for _, report in reports))
+        same = sum(report.same for _, report in reports)
+        rest = f"; {same} were there" if same else ""
+        console.say(f"{verb} {copied} {'file' if copied == 1 else 'files'}, {size}, to {printable(str(target))}{rest}")
+    newer = [_at(part, path) for part, report in reports for path in report.newer]
+    if newer:
+        console.warning(f"newer there, and kept: {_named(newer)}", hint="`--force` writes over them")
+    for part, report in reports:
+        for path, problem in list(report.problems.items())[:_NAMED]:
+            console.warning(f"not copied: `{_at(part, path)}`: {problem}")
+
+
+def _at(part: Part, path: str) -> str:
+    return str(part.below / path)
+
+
+def _named(paths: list[str]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(f"`{path}`" for path in paths[:_NAMED]) + more
+
+
+def _json(run: str, target: Path | None, reports: list[tuple[Part, Report]], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "run": run,
+        "dry_run": dry_run,
+        "to": str(target) if target is not None else None,
+        "copied": [_at(part, path) for part, report in reports for path in report.copied],
+        "bytes": sum(report.bytes for _, report in reports),
+        "same": sum(report.same for _, report in reports),
+        "newer": [_at(part, path) for part, report in reports for path in report.newer],
+        "problems": {_at(part, path): said for part, report in reports for path, said in report.problems.items()},
+    }

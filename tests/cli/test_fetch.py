@@ -1,0 +1,174 @@
+"""`serried fetch`: results come to a folder of the user's, all of them, and nothing there is spoilt."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from building import CREATED
+from serried.submission import copies
+
+ODD = "a b\n$(x) {data} 'ü"
+
+
+def fill(folder, **files):
+    for name, content in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        os.utime(path, (CREATED, CREATED))
+
+
+@pytest.fixture
+def run(make):
+    made = make().ending()
+    results = made.where.results
+    fill(results, a="first", samples__1="one", samples__2="two")
+    fill(made.where.checkpoints, epoch_1="weights")
+    (results / ODD).write_text("odd")
+    (results / "empty").mkdir()
+    (results / "go").symlink_to("samples/1")
+    (results / "tool").write_text("#!/bin/sh")
+    (results / "tool").chmod(0o700)
+    return made
+
+
+def tree(folder):
+    """What is in it: a file's content, where a link leads, None of a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        is_file = path.is_file() and not path.is_symlink()
+        told = path.read_text() if is_file else str(path.readlink()) if path.is_symlink() else None
+        found[str(path.relative_to(folder))] = told
+    return found
+
+
+def test_all_results_come_and_the_second_time_none(serried, run, tmp_path):
+    target = tmp_path / "my results"
+
+    done = serried("fetch", "last", "--to", str(target))
+
+    assert (done.code, done.out, done.err) == (0, "", f"copied 6 files, 23 B, to {target}\n")
+    assert tree(target) == tree(run.where.results)
+    assert (target / "a").stat().st_mtime == CREATED
+    assert os.access(target / "tool", os.X_OK)
+    assert serried("fetch", "last", "--to", str(target)).err == f"copied 0 files, 0 B, to {target}; 6 were there\n"
+
+
+def test_patterns_name_some_of_them_and_checkpoints_too(serried, run, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    done = serried("fetch", run.plan.run, "samples/*", "checkpoints/epoch*", "--json")
+
+    assert json.loads(done.out) == {
+        "schema": 1,
+        "run": "k3f9q2",
+        "dry_run": False,
+        "to": ".",
+        "copied": ["samples/1", "samples/2", "checkpoints/epoch_1"],
+        "bytes": 13,
+        "same": 0,
+        "newer": [],
+        "problems": {},
+    }
+    found = tree(tmp_path / "here")
+    assert found == {"samples": None, "samples/1": "one", "samples/2": "two"} | {
+        "checkpoints": None,
+        "checkpoints/epoch_1": "weights",
+    }
+
+
+def test_what_is_newer_there_stays_unless_it_is_forced(serried, run, tmp_path):
+    target = tmp_path / "to"
+    fill(target, a="mine", samples__1="old")
+    os.utime(target / "a", (CREATED + 1, CREATED + 1))
+    os.utime(target / "samples/1", (CREATED - 1, CREATED - 1))
+    words = ("fetch", run.plan.run, "a", "samples", "--to", str(target))
+
+    done = serried(*words)
+
+    assert (done.code, done.err.splitlines()[:2]) == (
+        1,
+        [f"copied 2 files, 6 B, to {target}", "warning: newer there, and kept: `a`"],
+    )
+    assert tree(target) == {"a": "mine", "samples": None, "samples/1": "one", "samples/2": "two"}
+    assert serried(*words, "--force").code == 0
+    assert (target / "a").read_text() == "first"
+
+
+def test_a_dry_run_says_it_and_touches_nothing(serried, run, tmp_path):
+    done = serried("fetch", run.plan.run, "--to", str(tmp_path / "to"), "--dry-run")
+    assert (done.code, done.err) == (0, f"would copy 6 files, 23 B, to {tmp_path}/to\n")
+    assert not (tmp_path / "to").exists()
+
+
+def test_what_is_not_there_is_an_error_that_says_where_to_look(serried, run, tmp_path):
+    done = serried("fetch", "last", "*.h5")
+    assert (done.code, done.err) == (
+        2,
+        "error: nothing of run `k3f9q2` is called `*.h5`\n\nhint: `serried show k3f9q2` says where its files are\n",
+    )
+    run.where.path.rename(tmp_path / "purged")
+    done = serried("fetch", "last", "--to", str(tmp_path / "to"))
+    assert (done.code, done.err.split("\n")[0]) == (
+        2,
+        "error: the run directory of `k3f9q2` is gone, and its results with it",
+    )
+
+
+def test_each_element_of_an_array_has_a_folder(serried, make, tmp_path):
+    made = make(indices=range(3))
+    for index in (0, 2):
+        made.ending(element=index)
+        fill(made.where.element(index).results, a=str(index))
+    serried("fetch", "last", "a", "--to", str(tmp_path / "to"))
+    assert tree(tmp_path / "to") == {"0": None, "0/a": "0", "2": None, "2/a": "2"}
+
+
+def test_a_folder_in_the_way_is_told_and_the_rest_comes(serried, run, tmp_path):
+    (tmp_path / "to" / "a").mkdir(parents=True)
+    done = serried("fetch", run.plan.run, "a", "samples", "--to", str(tmp_path / "to"))
+    assert (done.code, done.err.splitlines()[1]) == (1, "warning: not copied: `a`: there it is a folder")
+    assert (tmp_path / "to" / "samples" / "2").read_text() == "two"
+
+
+def test_a_copy_that_was_cut_short_goes_on(tmp_path):
+    """Killed after the first half: the second copy reads only the rest, and looks at the whole."""
+    source, target = tmp_path / "source", tmp_path / "to"
+    content = os.urandom(3 * copies.CHUNK)
+    source.mkdir()
+    (source / "big").write_bytes(content)
+    entries = copies.find(source, ["*"], pytest.fail)
+
+    def interrupt(count):
+        if count:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copies.copy(entries, target, force=False, observe=interrupt)
+    (part,) = target.iterdir()
+    assert (part.name[0], part.stat().st_size) == (".", copies.CHUNK)
+
+    done = []
+    report = copies.copy(entries, target, force=False, observe=done.append)
+
+    assert (report.copied, report.problems, done) == (["big"], {}, [copies.CHUNK] * 3)
+    assert [path.name for path in target.iterdir()] == ["big"]
+    assert (target / "big").read_bytes() == content
+
+
+def test_a_file_that_changes_meanwhile_is_copied_as_it_is_in_the_end(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "to"
+    fill(source, log="begun")
+    (entry,) = copies.find(source, ["*"], pytest.fail)
+    left = ["begun, and more", "begun, and more, and done"]
+
+    def grow(count):
+        if count and left:
+            (source / "log").write_text(left.pop(0))
+
+    report = copies.copy([entry], target, force=False, observe=grow)
+    assert (report.problems, tree(target)) == ({}, {"log": "begun, and more, and done"})
