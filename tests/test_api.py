@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import serried
-from serried.errors import RunFailed, RunNotFoundError, UsageError
+from serried.errors import RunFailed, RunNotFoundError, SerriedWarning, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,17 @@ def test_a_run_is_submitted_waited_for_and_read(project):
         run.logs(rank=2)
 
 
+def test_what_the_command_line_warns_of_is_a_warning_and_can_be_made_an_error():
+    with pytest.raises(SerriedWarning, match=r"says `\$HOME` and no shell fills it in"):  # as all are in these tests
+        serried.submit(["python", "train.py", "$HOME"], cluster="local")
+    assert serried.runs() == []
+
+    with pytest.warns(SerriedWarning, match=r"says `\$HOME` and no shell fills it in") as told:
+        run = serried.submit(["python", "train.py", "$HOME"], cluster="local")
+    assert [warning.filename for warning in told] == [__file__]
+    assert (run.wait(60), run.logs()) == ("COMPLETED", "rank 0 $HOME\n")
+
+
 def test_settings_and_a_checkpoint_to_begin_from_are_given_by_name(project):
     (project / "first.ckpt").touch()
     run = serried.submit(
@@ -73,7 +84,8 @@ def test_settings_and_a_checkpoint_to_begin_from_are_given_by_name(project):
     assert run.to_json()["resumed_from"] == f"{project}/first.ckpt"
 
     (run.directory / "checkpoints" / "own.ckpt").write_text("weights")
-    again = run.rerun(name="again")
+    with pytest.warns(SerriedWarning, match="has completed"):
+        again = run.rerun(name="again")
     assert again.wait(60) == "COMPLETED"
     assert again.logs() == f"rank 0 64 a b {run.directory}/checkpoints/own.ckpt\n"
     assert (again.name, again.to_json()["rerun_of"]) == ("again", run.id)

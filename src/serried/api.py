@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried.contract.names import COMPLETED
-from serried.errors import RunFailed, UsageError
+from serried.errors import RunFailed, SerriedWarning, UsageError
 from serried.records import index, logs, metrics, stopping, waiting
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import attempt_numbers
@@ -17,6 +18,9 @@ from serried.records.index import Selection
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.submission.reconcile import find_out
+
+if TYPE_CHECKING:
+    from serried.submission.prepare import Prepared
 
 
 def submit(
@@ -44,6 +48,8 @@ def submit(
     directory: str | os.PathLike[str] = ".",
 ) -> Run:
     """Send a command, or an experiment of `serried.toml`, to a cluster; return at once.
+
+    What the command line warns of is a `SerriedWarning`, before anything is submitted: an error where filters say so.
 
     Args:
         command: a list of words taken verbatim, or a string split as a shell would; None is the experiment's own.
@@ -75,7 +81,7 @@ def submit(
         SubmissionUncertain: it may have been submitted; asking a run's state finds out.
     """
     from serried.config.schema import dotted
-    from serried.submission.deliver import deliver
+    from serried.config.words import given
     from serried.submission.prepare import prepare
     from serried.submission.request import Request, decide
 
@@ -92,7 +98,7 @@ def submit(
     }
     request = Request(
         experiment=experiment,
-        command=None if command is None else _words(command),
+        command=None if command is None else given(command),
         overrides={
             **(settings or {}),
             **{dotted(("config", *name.split("."))): value for name, value in (config or {}).items()},
@@ -107,7 +113,7 @@ def submit(
         after=None if after is None else [str(one.id if isinstance(one, Run) else one) for one in _several(after)],
     )
     decided = decide(request, Path(directory), os.environ)
-    return Run(deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each, decided.jobs)))
+    return delivered(prepare(decided.plan, decided.resolved, os.environ, decided.each, decided.jobs))
 
 
 def runs() -> list[Run]:
@@ -246,9 +252,8 @@ class Run:
         Raises as `submit`.
         """
         from serried.submission.again import prepare_again
-        from serried.submission.deliver import deliver
 
-        return Run(deliver(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name)))
+        return delivered(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
 
     def stop(self, *, save: bool = False, now: bool = False) -> None:
         """End its ranks, by TERM and after `limit.grace` by KILL, and take what waits out of the queue; return at once.
@@ -262,23 +267,26 @@ class Run:
         if status.has_ended:
             return
         asked = [] if now else stopping.request(status, save=save)
-        stopping.cancel(status, stopping.left(status, asked), now=now)
+        if why := stopping.cancel(status, stopping.left(status, asked), now=now):
+            warnings.warn(f"{why}; its job ends itself when it starts", SerriedWarning, stacklevel=2)
 
     def _status(self) -> RunStatus:
         find_out(self._selection.record)
         return waiting.statuses_of([self._selection])[0]
 
 
+def delivered(prepared: Prepared) -> Run:
+    """Submit for who has called `submit` or `rerun`, and is warned beforehand."""
+    from serried.submission.deliver import deliver, unqueued
+
+    for text in prepared.warnings:
+        warnings.warn(text, SerriedWarning, stacklevel=3)
+    record = deliver(prepared)
+    with contextlib.suppress(SerriedWarning):  # a filter that makes it an error would keep the run from its caller
+        for text in unqueued(record):
+            warnings.warn(text, SerriedWarning, stacklevel=3)
+    return Run(record)
+
+
 def _several(after: Run | str | Iterable[Run | str]) -> Iterable[Run | str]:
     return [after] if isinstance(after, Run | str) else after
-
-
-def _words(command: str | Sequence[str]) -> Sequence[str]:
-    from serried.config import words
-
-    if not isinstance(command, str):
-        return [os.fspath(word) for word in command]
-    try:
-        return words.split(command)
-    except ValueError as error:
-        raise UsageError(f"the command {error}", hint="a list of words needs no quotes") from None

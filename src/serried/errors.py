@@ -39,6 +39,10 @@ class SerriedError(Exception):
         self.details = details
 
 
+class SerriedWarning(UserWarning):
+    """What the command line says behind `warning:`, to who submits from Python."""
+
+
 class UsageError(SerriedError):
     exit_code = 2
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from serried import api
 from serried.cli.submit import send
 from serried.contract.files import read_json
-from serried.errors import SubmissionRefused, SubmissionUncertain, UsageError
+from serried.errors import SerriedWarning, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.submission.deliver import deliver
 
 
@@ -35,6 +36,17 @@ def test_who_interrupts_while_further_jobs_are_queued_is_told_of_the_run_that_is
     assert told.out == f"{run}\n"
     assert f"submitted {run} as job 1 of local, then 2" in told.err
     assert "only 1 further jobs are queued: interrupted" in told.err
+
+
+def test_who_submits_from_python_gets_the_run_also_where_warnings_are_errors(prequeued, scheduler):
+    scheduler.raises_for[f"{prequeued.plan.run}-3"] = SubmissionRefused("no more than two")
+    assert api.delivered(prequeued).id == prequeued.plan.run  # as they are in these tests
+
+
+def test_who_submits_from_python_is_warned_of_further_jobs_that_are_not_queued(prequeued, scheduler):
+    scheduler.raises_for[f"{prequeued.plan.run}-3"] = SubmissionRefused("no more than two")
+    with pytest.warns(SerriedWarning, match="only 1 further jobs are queued: no more than two"):
+        api.delivered(prequeued)
 
 
 def test_a_slip_in_the_total_time_does_not_fill_the_queue(ask, scheduler):

@@ -15,7 +15,7 @@ from serried.cli import asking, selecting
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.records.documents import RecordUnreadable
 from serried.records.record import Record
-from serried.submission.deliver import deliver
+from serried.submission.deliver import deliver, unqueued
 from serried.submission.graph import decide_all
 from serried.submission.prepare import Prepared, behind, prepare
 from serried.submission.request import Decided, Request, decide
@@ -131,9 +131,8 @@ def _jobs(record: Record) -> list[str]:
 def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool) -> None:
     """What was submitted, as data and as talk."""
     for record in records:
-        for link in record.submissions[1:]:
-            if link.state != "submitted":
-                console.warning(f"only {link.number - 2} further jobs are queued: {link.message}")
+        for text in unqueued(record):
+            console.warning(text)
     if as_json:
         from serried.cli import answers
         from serried.contract import names

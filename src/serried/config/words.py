@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
+
+from serried.errors import UsageError
 
 _PIECE = re.compile(
     r"""
@@ -92,3 +96,13 @@ def experiment_name(words: tuple[str, ...]) -> str:
             if not word.startswith("-"):
                 return names[position].rsplit(".", 1)[0] or names[position]
     return names[0].rsplit(".", 1)[0] or names[0] or "command"
+
+
+def given(command: str | Sequence[str]) -> Sequence[str]:
+    """A command that a program gives: words taken verbatim, or a string that is split. Raises UsageError."""
+    if not isinstance(command, str):
+        return [os.fspath(word) for word in command]
+    try:
+        return split(command)
+    except ValueError as error:
+        raise UsageError(f"the command {error}", hint="a list of words needs no quotes") from None

@@ -137,6 +137,12 @@ def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
         record.write_submission(dataclasses.replace(link, state="submitted", job=job))
 
 
+def unqueued(record: Record) -> list[str]:
+    """In words, the further jobs that were to be queued with its first and are not."""
+    links = [link for link in record.submissions[1:] if link.state != "submitted"]
+    return [f"only {link.number - 2} further jobs are queued: {link.message}" for link in links]
+
+
 def _mark_followed(plan: Plan) -> None:
     """Let the runs that it comes after know that somebody waits for their jobs."""
     for after in plan.after:
