@@ -111,6 +111,20 @@ def test_several_runs_end_one_after_the_other(serried, make, slurm, clock):
     assert done.err == "aaaaaa train COMPLETED after 10m00s\nbbbbbb train COMPLETED after 10m00s\n"
 
 
+def test_what_a_run_waits_for_is_said_once_and_again_when_it_is_something_else(serried, make, slurm, clock):
+    """One that its owner or PBS holds waits for ever."""
+    run = make()
+    waits = [Job("123", None, "PENDING", reason=reason) for reason in ("Priority", "JobHeldUser", "Resources")]
+    slurm.tell(waits[0])
+    clock.then = [*[lambda: None] * 100, lambda: slurm.tell(waits[1]), *[lambda: None] * 100]
+    clock.then += [lambda: slurm.tell(waits[2]), lambda: slurm.tell(Job("123", None, "RUNNING")), run.ending]
+    done = serried("wait", "last", "--json")
+    assert done.err == (
+        "k3f9q2 train PENDING: it waits because of Priority\nk3f9q2 train PENDING: it waits because of JobHeldUser\n"
+    )
+    assert (done.code, json.loads(done.out)["runs"][0]["state"]) == (0, "COMPLETED")
+
+
 def test_what_can_never_start_is_not_waited_for_once_it_is_certain(serried, make, slurm, clock):
     run = make()
     stuck = Job("123", None, "PENDING", reason="DependencyNeverSatisfied")

@@ -12,6 +12,7 @@ from serried.cli import answers, selecting
 from serried.config.values import BadValue, duration
 from serried.contract import names
 from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
+from serried.records.explain import explain
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.records.verdict import UNCERTAIN
@@ -21,6 +22,8 @@ from serried.ui import console
 from serried.ui.text import duration as in_words
 from serried.ui.text import printable
 
+_PATIENCE_SECONDS = 5.0
+"""What starts within that needs no words."""
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 8, 5.5
 
 
@@ -37,7 +40,8 @@ class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
 def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
     r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.
 
-    The program's own exit status is in --json. Ctrl-C ends the waiting, never the runs.
+    What a run waits for is said on stderr, once, and again when it changes. The program's own exit
+    status is in --json. Ctrl-C ends the waiting, never the runs.
 
     \b
     serried wait last && serried submit evaluate
@@ -48,7 +52,13 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
     try:
         with console.status_line("looking") as line:
             _make_certain(selections)
-            found = wait(selections, timeout=seconds, observe=lambda found: line.update(_progress(found)))
+            waiting = _Waiting()
+
+            def observe(found: Sequence[RunStatus]) -> None:
+                line.update(_progress(found))
+                waiting.say(found)
+
+            found = wait(selections, timeout=seconds, observe=observe)
     except KeyboardInterrupt:
         console.say()
         console.note("not waiting any longer; the runs go on (serried ps)")
@@ -59,6 +69,30 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
         for status in found:
             console.say(how(status))
     _exit(found, timeout)
+
+
+class _Waiting:
+    """Says what runs wait for: one that is held waits for ever, and for its owner."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[tuple[str, str], float]] = {}
+        self._said: dict[str, str] = {}
+
+    def say(self, found: Sequence[RunStatus]) -> None:
+        now = time.monotonic()
+        for status in found:
+            why = (status.state, status.reason)
+            if self._since.get(status.id, (None,))[0] != why:
+                self._since[status.id] = why, now
+            is_waiting = bool(status.reason) and not status.has_ended and status.verdict.stale is None
+            if is_waiting and now - self._since[status.id][1] >= _PATIENCE_SECONDS:
+                self._explain(status)
+
+    def _explain(self, status: RunStatus) -> None:
+        meaning = explain(status).meaning
+        if meaning and self._said.get(status.id) != meaning:
+            self._said[status.id] = meaning
+            console.say(f"{how(status)}: {printable(meaning)}")
 
 
 def _make_certain(selections: Sequence[Selection]) -> None:
