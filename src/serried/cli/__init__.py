@@ -22,6 +22,7 @@ GROUPS = {
         "rerun": "Run a run's plan again, from where it had come to.",
         "rehearse": "Find out whether a training resumes exactly.",
         "shell": "Open a shell on a node, or beside a run's ranks.",
+        "stage": "Show what is staged to the nodes, or stage it ahead.",
     },
     "Look": {
         "ps": "List runs, the running ones first.",

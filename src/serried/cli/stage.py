@@ -1,0 +1,159 @@
+"""`serried stage`: what would be staged and what that costs; and it, ahead of the jobs that need it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried import config
+from serried.cli import asking, options
+from serried.cli.wait import how
+from serried.contract import SCHEMA
+from serried.contract.names import COMPLETED
+from serried.errors import UsageError
+from serried.plan import Plan, Staged
+from serried.records import rates
+from serried.snapshot.size import spell
+from serried.submission import data, warming
+from serried.submission.request import Decided, Request, decide
+from serried.ui import console
+from serried.ui.data_lines import amount
+from serried.ui.text import duration, printable
+
+NOTHING = ("true",)
+"""What stands for the command where there are only paths."""
+
+
+@click.command()
+@click.argument("what", metavar="[EXPERIMENT|PATH...]", nargs=-1)
+@options.resources
+@options.common
+@click.option("--warm", is_flag=True, help="Bring it there now, where data may stay for the next job.")
+@click.option("--dry-run", is_flag=True, help="With --warm: show all that would be done, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, **values: Any) -> None:
+    r"""Show what an experiment stages to its nodes, and what that costs; or stage it ahead.
+
+    \b
+    serried stage train                          how much, where to, how long
+    serried stage /project/imagenet labels.tar   of any paths
+    serried stage train --warm --nodes 2         now, by a job that ends then
+
+    With --warm the data is on the nodes' own disks when the next job comes, as far as the cluster's
+    `data_cache` lets it stay. Which nodes those are is up to the scheduler.
+    """
+    overrides = options.overrides(values, values["settings"])
+    decided = _decide(what, overrides, values["cluster"])
+    if not warm:
+        _show(decided, as_json=as_json)
+        return
+    asked = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
+    with asking.progress(dry_run=dry_run) as observe:
+        prepared = warming.warmer(decided.resolved, os.environ, asked, observe)
+    if dry_run:
+        asking.dry_run(prepared, as_json=as_json)
+        return
+    asking.show_plan(prepared)
+    with console.status_line("staging") as line:
+        status = warming.warm(
+            prepared,
+            lambda record: console.say(f"run {record.id} stages it"),
+            lambda: line.update(f"staging by run {prepared.plan.run}"),
+        )
+    brought = warming.brought(status)
+    if as_json:
+        console.out_json({"schema": SCHEMA, "run": status.id, "state": status.state, "brought": brought})
+    else:
+        rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in brought]
+        for text in console.table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows):
+            console.out(text)
+        console.say(how(status))
+    if status.state != COMPLETED:
+        console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
+        sys.exit(1)
+
+
+def _decide(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | None) -> Decided:
+    """The plan of the experiment that is named, or of nothing but paths."""
+    known = config.catalogue(Path.cwd(), os.environ).experiments
+    if not what or (len(what) == 1 and what[0] in known):
+        request = Request(next(iter(what), None), overrides=overrides, cluster=cluster)
+    else:
+        items = [{"from": os.path.abspath(path)} for path in what]  # noqa: PTH100 - links are to be followed later
+        request = Request(command=NOTHING, overrides={**overrides, "data.stage": items}, cluster=cluster)
+    decided = decide(dataclasses.replace(request, after=()), Path.cwd(), os.environ)
+    if decided.plan.data is None or not decided.plan.data.stage:
+        raise UsageError(
+            f"`{decided.plan.experiment}` stages nothing",
+            hint="`[experiments.NAME.data] stage` says what it does; or name paths: serried stage PATH …",
+        )
+    return decided
+
+
+def _show(decided: Decided, *, as_json: bool) -> None:
+    plan, notes = data.settle(decided.plan, decided.resolved, {}, None)
+    stage = plan.data.stage if plan.data else ()
+    size = sum(item.bytes or 0 for item in stage)
+    rate = rates.staging(plan.site.name)
+    if as_json:
+        console.out_json({"schema": SCHEMA, **_document(plan, rate), "notes": list(notes)})
+        return
+    rows = [[item.source, _place(item), *_amount(item)] for item in stage]
+    for text in console.table(["FROM", "AS", "SIZE", "FILES"], rows, shrink=0):
+        console.out(text)
+    for label, text in _facts(plan, size, rate):
+        console.out(f"{console.style(f'{label:<6}', 'quiet')}  {printable(text)}")
+    asking.say_about((*decided.resolved.notes, *notes), decided.resolved.warnings)
+
+
+def _place(item: Staged) -> str:
+    return f"{item.to}/ (unpacked)" if item.unpack else item.to
+
+
+def _amount(item: Staged) -> tuple[str, str]:
+    return ("", "") if item.bytes is None else (spell(item.bytes), f"{item.files:,}")
+
+
+def _facts(plan: Plan, size: int, rate: rates.Rate | None) -> list[tuple[str, str]]:
+    site, nodes = plan.site, plan.allocation.nodes
+    stage = plan.data.stage if plan.data else ()
+    each = f"on each of {nodes} nodes" if nodes > 1 else "on its node"
+    room = f", {spell(site.local_disk_bytes)} for each job" if site.local_disk_bytes else ""
+    disk = f"{site.local_disk}{room}" if site.local_disk else "none that is known: read in place"
+    stays = f"{spell(site.cache_bytes)} may stay" if site.cache_bytes else "nothing stays"
+    way = "read once, and passed on from node to node" if site.transfer == "chain" else "read by each node"
+    takes = "not known yet: no run has staged so much there"
+    if rate is not None:
+        speed = rate.bytes_per_second
+        takes = f"about {duration(size / speed)}, at {spell(round(speed))}/s as in run {rate.run}"
+    return [
+        ("all", f"{amount(stage)} {each}".strip()),
+        ("disk", disk),
+        ("cache", f"{stays} for the next job"),
+        ("way", way if nodes > 1 else "read once"),
+        ("takes", takes),
+    ]
+
+
+def _document(plan: Plan, rate: rates.Rate | None) -> dict[str, Any]:
+    stage = plan.data.stage if plan.data else ()
+    known = all(item.bytes is not None for item in stage)
+    size = sum(item.bytes or 0 for item in stage)
+    return {
+        "experiment": plan.experiment,
+        "cluster": plan.site.name,
+        "nodes": plan.allocation.nodes,
+        "items": [dataclasses.asdict(item) for item in stage],
+        "bytes": size if known else None,
+        "files": sum(item.files or 0 for item in stage) if known else None,
+        "local_disk": plan.site.local_disk,
+        "local_disk_bytes": plan.site.local_disk_bytes,
+        "cache_bytes": plan.site.cache_bytes,
+        "transfer": plan.site.transfer,
+        "seconds": round(size / rate.bytes_per_second, 1) if rate and known else None,
+    }

@@ -1,0 +1,105 @@
+"""`serried stage`: what an experiment would stage, and a job that leaves it on the nodes for the next one."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from serried import config
+from serried.contract.files import read_journal
+from serried.environments.building import Observe
+from serried.errors import UsageError
+from serried.plan import plan as make_plan
+from serried.records import stopping, waiting
+from serried.records.evidence import latest_attempt
+from serried.records.index import Selection
+from serried.records.moments import iso
+from serried.records.record import Record, new_id
+from serried.records.run_status import RunStatus
+from serried.submission.deliver import deliver
+from serried.submission.prepare import Prepared, prepare
+
+NAME = "stage"
+DEFAULTS: Mapping[str, Any] = {
+    "gpus": 0,
+    "gpu_type": None,
+    "ranks": 1,
+    "cpus": 2,
+    "mem": None,
+    "mem_per_node": 4096,
+    "time": 3600,
+    "exclusive": False,
+}
+"""What a job asks for that only stages. It queues where the experiment does, and on as many nodes."""
+
+
+def warmer(
+    resolved: config.Resolved, environ: Mapping[str, str], asked: Collection[str], observe: Observe | None
+) -> Prepared:
+    """A job that stages what the experiment does, and ends. `asked` are keys of `resources` that hold all the same.
+
+    Raises UsageError where nothing would stay.
+    """
+    cluster = resolved.cluster
+    if not resolved.experiment.data.stage:
+        raise UsageError("nothing is staged", hint="`[experiments.NAME.data] stage`, or paths: serried stage PATH …")
+    if not (cluster.local_disk or cluster.scheduler == "slurm"):
+        raise UsageError(
+            f"`{cluster.name}` has no disk on its nodes to stage to", hint=f"`[clusters.{cluster.name}] local_disk`"
+        )
+    if not cluster.data_cache:
+        raise UsageError(
+            f"no data stays on the nodes of `{cluster.name}` when no job uses it",
+            hint=f"`[clusters.{cluster.name}] data_cache` says how much may, where the site allows that",
+        )
+    alone = dataclasses.replace(
+        resolved,
+        project=dataclasses.replace(resolved.project, snapshot=False),
+        experiment=_alone(resolved.experiment, cluster, asked),
+    )
+    plan = make_plan(alone, run_id=new_id(), created=iso(time.time()))
+    return prepare(plan, alone, environ, observe=observe)
+
+
+def _alone(experiment: config.Experiment, cluster: config.Cluster, asked: Collection[str]) -> config.Experiment:
+    """The experiment without all but its data."""
+    most = cluster.cpus_per_node or DEFAULTS["cpus"]
+    own = {**DEFAULTS, "cpus": min(DEFAULTS["cpus"], most)}
+    resources = {name: value for name, value in own.items() if name not in asked}
+    of_run = experiment.environment
+    return config.Experiment(
+        NAME,
+        ("true",),
+        cluster=experiment.cluster,
+        resources=dataclasses.replace(experiment.resources, **resources),
+        environment=dataclasses.replace(of_run, check="", setup=""),
+        data=dataclasses.replace(experiment.data, results=()),
+    )
+
+
+def warm(prepared: Prepared, submitted: Callable[[Record], None], tick: Callable[[], None]) -> RunStatus:
+    """Submit it and wait for its end. Ctrl-C stops it."""
+    record = deliver(prepared)
+    submitted(record)
+    selection = Selection(record, None)
+    try:
+        return waiting.wait([selection], tick=tick)[0]
+    except BaseException:
+        left = waiting.statuses_of([selection])[0]
+        stopping.cancel(left, stopping.left(left, []), now=True)
+        raise
+
+
+def brought(status: RunStatus) -> list[dict[str, Any]]:
+    """What came to each node, and from where: `node`, `item`, `origin`, `bytes`, `files`, `seconds`."""
+    attempt = latest_attempt(status.record.where)
+    if attempt is None:
+        return []
+    return [
+        {"node": name, **{key: it[key] for key in ("item", "origin", "bytes", "files", "seconds")}}
+        for number, name in enumerate(status.node_names)
+        for it in read_journal(attempt.node_events(number))
+        if it["event"] == "staged-item"
+    ]

@@ -1,0 +1,96 @@
+"""`serried stage`: what would be staged, what it costs, and why it cannot be staged ahead."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from building import RunOnDisk
+from serried.cli import stage
+from serried.contract.files import Journal, make_directory
+from serried.errors import UsageError
+
+TEXT = """
+[experiments.train]
+command = "python train.py"
+[experiments.train.data]
+root = "{root}"
+stage = ["sets/a", "labels.zip"]
+[clusters.fir]
+root = "{root}/runs"
+local_disk = "$SLURM_TMPDIR"
+local_disk_size = "400G"
+data_cache = "100G"
+"""
+
+
+@pytest.fixture(autouse=True)
+def pool(tmp_path, monkeypatch):
+    folder = tmp_path / "pool"
+    (folder / "sets" / "a").mkdir(parents=True)
+    for name in ("x", "y"):
+        (folder / "sets" / "a" / name).write_bytes(bytes(1_000_000))
+    (folder / "labels.zip").write_bytes(b"PK\x05\x06" + bytes(18))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "serried.toml").write_text(TEXT.format(root=folder))
+    monkeypatch.chdir(project)
+    return folder
+
+
+def invoke(*words):
+    return CliRunner().invoke(stage.command, words, catch_exceptions=False)
+
+
+def test_it_shows_how_much_goes_where_and_how_long_that_took_before(pool, tmp_path):
+    run = RunOnDisk(tmp_path / "scratch")
+    attempt = run.attempt()
+    make_directory(attempt.node(0))
+    journal = Journal(attempt.node_events(0))
+    for origin, size in (("source", 15_000_000), ("cache", 10**12), ("peer", 5_000_000)):
+        facts = {"item": "a", "origin": origin, "bytes": size, "files": 1, "seconds": 10.0}
+        journal.append({"t": 1.0, "event": "staged-item", **facts})
+
+    done = invoke("train", "--cluster", "fir", "--account", "def-ada", "--nodes", "2")
+
+    from_a, from_labels = f"{pool}/sets/a", f"{pool}/labels.zip"
+    widest = len(from_labels)
+    assert done.stdout.splitlines() == [
+        f"{'FROM':<{widest}}  AS                  SIZE    FILES",
+        f"{from_a:<{widest}}  sets/a              2.0 MB  2",
+        f"{from_labels}  labels/ (unpacked)  22 B    1",
+        "all     2.0 MB in 3 files on each of 2 nodes",
+        "disk    $SLURM_TMPDIR, 429.5 GB for each job",
+        "cache   107.4 GB may stay for the next job",
+        "way     read once, and passed on from node to node",
+        f"takes   about 2s, at 1.0 MB/s as in run {run.record.id}",
+    ]
+
+
+def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
+    monkeypatch.chdir(pool / "sets")
+    said = json.loads(invoke("a", "../labels.zip", "--cluster", "local", "--json").stdout)
+    assert [(item["source"], item["to"], item["bytes"]) for item in said["items"]] == [
+        (f"{pool}/sets/a", "a", 2_000_000),
+        (f"{pool}/labels.zip", "labels", 22),
+    ]
+    assert (said["schema"], said["bytes"], said["files"], said["seconds"]) == (1, 2_000_022, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train", "--set", "data.stage=[]"), "`train` stages nothing"),
+        (("nowhere",), "`data.stage`: `.*/nowhere` is not there"),
+        (("train", "--warm", "--cluster", "local"), "`local` has no disk on its nodes to stage to"),
+        (
+            ("train", "--warm", "--cluster", "local", "--set", "clusters.local.local_disk=/tmp"),
+            "no data stays on the nodes of `local` when no job uses it",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(words, message):
+    with pytest.raises(UsageError, match=message):
+        invoke(*words)
