@@ -20,7 +20,7 @@ class Data:
     root: str | None = key(
         values.TEXT,
         "Where data is that `stage` names by relative paths.",
-        default="the cluster's `scratch`/PROJECT; the project's folder where there is none",
+        default="`scratch`/PROJECT, else the project's folder",
     )
     in_place: tuple[str, ...] = key(
         values.TEXTS, "Paths that only compute nodes may see; each node looks before ranks start.", value=()
