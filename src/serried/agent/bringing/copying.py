@@ -1,0 +1,175 @@
+"""A copy of a file: made aside, then in its place at once; whole or not at all, and as old as what it was made from."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Iterator, Optional
+
+from serried.agent.bringing.looking import Found
+from serried.agent.bringing.pace import Pace
+from serried.contract import files
+
+PIECE = 1 << 20
+SUFFIX = ".part"
+"""With a dot before the name: nobody takes what is called so for finished."""
+SAME_CLOCK_NS = 2_000_000_000
+LEAST_ROOM, MOST_ROOM = 64 << 10, 64 << 20
+
+
+class ChangedError(OSError):
+    """It was written to while it was copied."""
+
+
+class Modes:
+    """Of what is made here, by what its source lets its owner do."""
+
+    def __init__(self, modes: files.Modes) -> None:
+        self.directory = modes.directory
+        self._file = modes.file
+
+    def of(self, source: int) -> int:
+        return self._file | ((self._file & 0o444) >> 2 if source & 0o100 else 0)
+
+
+@contextlib.contextmanager
+def aside(folder: Path) -> Iterator[Path]:
+    """A name in `folder` that is gone afterwards, if it was not renamed."""
+    path = folder / f".serried-{os.urandom(6).hex()}{SUFFIX}"
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            remove(path)
+
+
+def copy(found: Found, target: Path, modes: Modes, pace: Pace, urgent: Optional[int] = None) -> int:
+    """Make `target`, which nobody looks at yet; the time that it got, in nanoseconds.
+
+    Raises ChangedError, OSError, and what `pace` raises.
+    """
+    if found.kind == "link":
+        target.symlink_to(within(found))
+        return target.lstat().st_mtime_ns
+    source = os.open(found.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        before = os.fstat(source)
+        if not stat.S_ISREG(before.st_mode):
+            raise ChangedError(errno.EAGAIN, "it is no file any more")
+        check_room(target.parent, before.st_size)
+        made = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.of(before.st_mode))
+        try:
+            count = _pour(source, made, pace, urgent)
+            after = os.fstat(source)
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or count != after.st_size:
+                raise ChangedError(errno.EAGAIN, "it was written to while it was copied")
+            return _age(made, before.st_mtime_ns)
+        finally:
+            os.close(made)
+    finally:
+        os.close(source)
+
+
+def append(found: Found, target: Path, begin: int, pace: Pace) -> int:
+    """Add to `target`, which holds the first `begin` bytes, what has come since; the time that it got."""
+    source = os.open(found.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        made = os.open(target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.lseek(source, begin, os.SEEK_SET)
+            os.lseek(made, begin, os.SEEK_SET)
+            check_room(target.parent, os.fstat(source).st_size - begin)
+            _pour(source, made, pace, None)
+            return _age(made, os.fstat(source).st_mtime_ns)
+        finally:
+            os.close(made)
+    finally:
+        os.close(source)
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Raises OSError where `size` would not leave room for what says how the run ended."""
+    room = os.statvfs(folder)
+    reserve = min(MOST_ROOM, max(LEAST_ROOM, room.f_blocks * room.f_frsize // 100))
+    if room.f_bavail * room.f_frsize < size + reserve:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def make_folders(root: Path, folder: str, mode: int) -> Path:
+    """`folder` below `root`, through no links. Raises NotADirectoryError where something else is in its way."""
+    files.make_directory(root, mode)
+    place = root
+    for name in filter(None, folder.split("/")):
+        place = place / name
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(mode=mode)
+        if not stat.S_ISDIR(place.lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    return place
+
+
+def publish_new(path: Path, target: Path) -> None:
+    """Give it its name, if nobody has it. Raises FileExistsError."""
+    if path.is_dir() and not path.is_symlink():
+        try:
+            path.rename(target)  # over an empty folder too, which is as good
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+            raise
+        return
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        path.replace(target)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        import shutil
+
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def within(found: Found) -> str:
+    """Where a link leads; relative, if that is a place that comes along with it."""
+    leads = os.readlink(found.source)  # noqa: PTH115 - as it stands there
+    if leads.startswith(f"{found.root}/"):
+        return os.path.relpath(leads, os.path.dirname(found.source))  # noqa: PTH120 - no links followed
+    return leads
+
+
+def _pour(source: int, made: int, pace: Pace, urgent: Optional[int]) -> int:
+    count = 0
+    while True:
+        piece = memoryview(os.read(source, PIECE))
+        if not piece:
+            break
+        count += len(piece)
+        rest = piece
+        while rest:
+            rest = rest[os.write(made, rest) :]
+        pace.heed(len(piece), urgent)
+    if count >= PIECE:  # small ones are many, and go with what the file system does at their close
+        os.fsync(made)
+    return count
+
+
+def _age(made: int, changed: int) -> int:
+    """As old by the file server's clock as its source is by this node's."""
+    os.utime(made)
+    skew = os.fstat(made).st_mtime_ns - time.time_ns()
+    at = changed if abs(skew) < SAME_CLOCK_NS else changed + skew
+    os.utime(made, ns=(at, at))
+    return os.fstat(made).st_mtime_ns

@@ -1,0 +1,75 @@
+"""How fast, and for how long: bandwidth, the end of a budget, and what interrupts a copy that can wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Optional
+
+IDLE, BEST_EFFORT = 3 << 13, 2 << 13 | 4
+"""I/O priorities as ioprio_set(2) has them: only what the disk has left, and what everybody has."""
+_SYSCALL = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}
+LONGEST_SLEEP = 0.2
+
+
+class OutOfTimeError(Exception):
+    """The budget is used up."""
+
+
+class InterruptedByUrgentError(Exception):
+    """Something more urgent has come."""
+
+
+class Pace:
+    """What a copy heeds after each piece."""
+
+    def __init__(self, bandwidth: Optional[int] = None) -> None:
+        self._bandwidth = bandwidth
+        self._debt = 0.0
+        self._is_raised = False
+        self._at = time.monotonic()
+        self.ends: Optional[float] = None
+        """When nothing may be brought any more, on the monotonic clock; None for no such moment."""
+        self.moved = 0
+        """How many bytes have been copied, also of what is not complete."""
+        self.urgent = 0
+        """How many requests have come that cannot wait for a copy of what is not urgent."""
+
+    def hurry(self) -> None:
+        """From now on nothing is spared: training is over, or soon. Any thread may say so."""
+        self._bandwidth = None
+        self.urgent += 1
+
+    def heed(self, count: int, urgent: Optional[int] = None) -> None:
+        """After `count` bytes. Raises InterruptedByUrgentError where more urgent requests have come than `urgent`."""
+        if self.urgent and not self._is_raised:  # each thread has a priority of its own
+            self._is_raised = True
+            prioritise(BEST_EFFORT)
+        self.moved += count
+        self._wait(count)
+        if self.ends is not None and time.monotonic() > self.ends:
+            raise OutOfTimeError
+        if urgent is not None and self.urgent > urgent:
+            raise InterruptedByUrgentError
+
+    def _wait(self, count: int) -> None:
+        """Until what was copied is within the bandwidth; in short sleeps, as somebody may come to hurry us."""
+        now = time.monotonic()
+        if self._bandwidth is None:
+            return
+        self._debt = max(0.0, self._debt - (now - self._at)) + count / self._bandwidth
+        self._at = now
+        while self._bandwidth is not None and time.monotonic() - self._at < self._debt:
+            time.sleep(min(LONGEST_SLEEP, max(0.0, self._debt - (time.monotonic() - self._at))))
+
+
+def prioritise(value: int) -> None:
+    """The I/O priority of this process; nothing where the kernel has none."""
+    number = _SYSCALL.get(os.uname().machine)
+    if sys.platform == "linux" and number:
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            ctypes.CDLL(None).syscall(number, 1, 0, value)

@@ -1,0 +1,199 @@
+"""One node's share, round by round: checkpoints first and the newest of them, then results, the small and new first."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from serried.agent.bringing import looking
+from serried.agent.bringing.copying import ChangedError
+from serried.agent.bringing.ledger import CHECKPOINTS, RESULTS
+from serried.agent.bringing.looking import Found
+from serried.agent.bringing.pace import OutOfTimeError
+from serried.agent.bringing.placing import Places
+from serried.agent.work import Work
+
+IN_CHECKPOINTS = "{checkpoints}/"
+IN_LOCAL = ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
+NAMED = 20
+"""Of what is missing so many are called by name."""
+SPARE = 3
+"""So many more than are kept are looked at: the newest may never become complete."""
+OUT_OF_TIME = "there was no time left"
+AGAIN_SECONDS = 15.0
+"""How long is tried again what cannot be brought at the end: by then a disk may have room again."""
+PAUSE_SECONDS = 1.0
+
+BROUGHT, VANISHED = None, ""
+"""What became of it; else in words why it could not be brought."""
+
+Lacking = Dict[Tuple[str, str], Tuple[Found, str]]
+
+
+class Watch(NamedTuple):
+    root: str
+    below: str
+    """The pattern from there on."""
+    pattern: str
+    """As it was asked for."""
+
+
+def watches(work: Work, node: int, local: Path, scratch: Path) -> List[Watch]:
+    """What this node watches: on its own disk, and the first also where ranks start, which all nodes see."""
+    found = []
+    for pattern in (work.plan.get("sync") or {}).get("watch", ()):
+        prefix = next((prefix for prefix in IN_LOCAL if pattern.startswith(prefix)), "")
+        if pattern.startswith(IN_CHECKPOINTS):
+            found.append(Watch(str(local / CHECKPOINTS), pattern[len(IN_CHECKPOINTS) :], pattern))
+        elif prefix:
+            found.append(Watch(str(scratch), pattern[len(prefix) :], pattern))
+        elif node == 0:
+            found.append(Watch(str(work.workdir), pattern, pattern))
+    return found
+
+
+class Rounds:
+    def __init__(self, places: Places, watched: Sequence[Watch], results: str, say: Callable[[str], None]) -> None:
+        work = places.work
+        self._watches = watched
+        self._keep = int((work.plan.get("sync") or {}).get("keep") or 1)
+        self._results = results
+        self._patterns: List[str] = list((work.plan.get("data") or {}).get("results", ())) if results else []
+        self._pace = places.pace
+        self._say = say
+        self._places = places
+        self._looks = looking.Looks()
+        self._problem = ""
+        self.files = 0
+        self.bytes = 0
+
+    def look(self) -> None:
+        """See what checkpoints there are: what has changed by the next look is not complete."""
+        self._looks.look([each for watch in self._watches for each in self._newest(watch)])
+
+    def bring_checkpoints(self, *, hurried: bool = False) -> List[str]:
+        """Those that are complete, the newest first; what was brought."""
+        found = {watch: self._newest(watch) for watch in self._watches}
+        absent = [each for several in found.values() for each in several if not self._is_there(each)]
+        complete = self._looks.settled(absent, hurried=hurried)
+        brought = [each.name for each in self._wanted(found, complete) if self._bring(CHECKPOINTS, each) is BROUGHT]
+        if brought:
+            self._retire()
+        return brought
+
+    def bring_results(self) -> List[str]:
+        """Those that nobody writes, and what is read while it grows. Raises where checkpoints have to go first."""
+        urgent = self._pace.urgent
+        found = self._missing_results()
+        writing = looking.open_for_writing() if found else set()
+        quiet = [each for each in found if each.state[:2] not in writing or looking.is_read_while_it_grows(each)]
+        return [each.name for each in quiet if self._bring(RESULTS, each, urgent) is BROUGHT]
+
+    def finish(self, *, trusted: bool) -> Dict[str, Any]:
+        """Everything that is left, again and again while there is time; what is missing then.
+
+        `trusted` says that nobody who wrote was ended.
+        """
+        until = time.monotonic() + AGAIN_SECONDS
+        while True:
+            found = {watch: self._newest(watch) for watch in self._watches}
+            absent = [each for several in found.values() for each in several if not self._is_there(each)]
+            complete = self._looks.left(absent, trusted=trusted)
+            torn = [each.name for each in absent if each not in complete]
+            missing: Lacking = {}
+            for kind, each in [
+                *((CHECKPOINTS, each) for each in self._wanted(found, complete)),
+                *((RESULTS, each) for each in self._missing_results()),
+            ]:
+                problem = self._bring(kind, each)
+                if problem:
+                    missing[kind, each.name] = (each, problem)
+            self._retire()
+            if not missing or time.monotonic() + PAUSE_SECONDS > min(until, self._pace.ends or until):
+                break
+            time.sleep(PAUSE_SECONDS)
+        self._places.end()
+        return {"missing": _summary(missing), "torn": torn[:NAMED], **self._unnamed()}
+
+    def _newest(self, watch: Watch) -> List[Found]:
+        found = looking.watched(watch.root, watch.below, self._unreadable)
+        found.sort(key=lambda each: each.changed, reverse=True)
+        return [each._replace(pattern=watch.pattern) for each in found[: self._keep + SPARE]]
+
+    def _is_there(self, found: Found) -> bool:
+        return self._places.is_there(CHECKPOINTS, found)
+
+    def _wanted(self, found: Dict[Watch, List[Found]], complete: Sequence[Found]) -> List[Found]:
+        """Of each pattern as many as are kept, less those that are there: an older one would go at once."""
+        wanted: List[Found] = []
+        for several in found.values():
+            usable = [each for each in several if each in complete or self._is_there(each)]
+            wanted += [each for each in usable[: self._keep] if not self._is_there(each)]
+        return sorted(wanted, key=lambda each: each.changed, reverse=True)
+
+    def _missing_results(self) -> List[Found]:
+        found = looking.results(self._results, self._patterns, self._unreadable) if self._patterns else []
+        found.sort(key=lambda each: (each.size.bit_length() // 4, -each.changed))
+        return [each for each in found if not self._places.is_there(RESULTS, each)]
+
+    def _bring(self, kind: str, found: Found, urgent: Optional[int] = None) -> Optional[str]:
+        try:
+            self._pace.heed(0, urgent)
+            self._places.put(kind, found, urgent)
+        except OutOfTimeError:
+            return OUT_OF_TIME
+        except ChangedError as error:
+            return str(error.strerror)  # it will be brought when it is complete
+        except OSError as error:
+            if not os.path.lexists(found.source):
+                return VANISHED
+            problem = error.strerror or str(error)
+            self._loudly(problem, f"{kind}: {found.name!r} cannot be brought back: {problem}")
+            return problem
+        self.files += max(1, len(found.files))
+        self.bytes += found.size
+        return BROUGHT
+
+    def _loudly(self, problem: str, message: str) -> None:
+        """Once, until it is another."""
+        if self._problem != problem:
+            self._problem = problem
+            self._say(message)
+
+    def _unreadable(self, error: OSError) -> None:
+        self._loudly(str(error), f"cannot look into {error.filename!r}: {error.strerror}")
+
+    def _retire(self) -> None:
+        for watch in self._watches:
+            try:
+                self._places.retire(watch.pattern, self._keep)
+            except OSError as error:
+                self._loudly(str(error), f"an old checkpoint cannot be removed: {error.strerror}")
+
+    def _unnamed(self) -> Dict[str, Any]:
+        """What ranks wrote and no pattern names goes with the node: that must not come as a surprise."""
+        if not self._patterns:
+            return {}
+        named = looking.results(self._results, self._patterns, lambda _: None)
+        left = looking.unnamed(self._results, named)
+        return {"unnamed": {"files": len(left), "names": left[:NAMED]}} if left else {}
+
+
+def _summary(missing: Lacking) -> List[Dict[str, Any]]:
+    """For each kind how much, some of the names, and why."""
+    told = []
+    for kind in (CHECKPOINTS, RESULTS):
+        lacking = [(found, problem) for (one, _), (found, problem) in missing.items() if one == kind]
+        if lacking:
+            told.append(
+                {
+                    "kind": kind,
+                    "files": sum(max(1, len(found.files)) for found, _ in lacking),
+                    "bytes": sum(found.size for found, _ in lacking),
+                    "names": [found.name for found, _ in lacking[:NAMED]],
+                    "problem": lacking[0][1],
+                }
+            )
+    return told

@@ -1,0 +1,128 @@
+"""The role `bring`: a process beside a node's agent that copies while ranks run, and the rest when they have ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from serried.agent import beside
+from serried.agent.bringing import pace
+from serried.agent.bringing.placing import Places
+from serried.agent.bringing.rounds import Rounds, watches
+from serried.agent.work import Work, make_umask, run_directory
+from serried.contract import names
+
+LOOK_SECONDS = 2.0
+HURRIED_LOOK_SECONDS = 0.2
+SHARE = 20
+"""Looking takes at most one part in so many of the time."""
+TELL_SECONDS = 5.0
+
+
+class Orders:
+    """What the agent has said so far, heard by a thread of its own: a copy may take minutes."""
+
+    def __init__(self, agent: beside.Agent, own: pace.Pace) -> None:
+        self._agent = agent
+        self._pace = own
+        self._news = threading.Event()
+        self.finish: Optional[Dict[str, Any]] = None
+        self.is_hurried = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait(self, seconds: float) -> None:
+        """That long, or until something is said."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def _listen(self) -> None:
+        for message in self._agent.messages():
+            if message["do"] in ("hurry", "finish"):
+                self.is_hurried = True
+                self._pace.hurry()
+            if message["do"] == "finish":
+                self.finish = message
+            if message.get("seconds") is not None:
+                self._bound(time.monotonic() + float(message["seconds"]))
+            self._news.set()
+        os._exit(0)  # the agent is gone, and what it knew of the ranks with it
+
+    def _bound(self, ends: float) -> None:
+        self._pace.ends = ends if self._pace.ends is None else min(ends, self._pace.ends)
+
+
+class Service:
+    def __init__(self, work: Work, node: int, local: Path, scratch: Path, agent: beside.Agent) -> None:
+        sync, data = work.plan.get("sync") or {}, work.plan.get("data") or {}
+        self._agent = agent
+        self._sync_every = float(sync.get("every_seconds", 30))
+        self._results_every = float(data.get("results_every_seconds", 300))
+        self._pace = pace.Pace(sync.get("bandwidth"))
+        results = str(local / "results") if data.get("results") else ""
+        self._watched = watches(work, node, local, scratch)
+        self._rounds = Rounds(Places(work, node, self._pace), self._watched, results, self._say)
+        self._orders = Orders(agent, self._pace)
+
+    def run(self) -> None:
+        next_sync = 0.0
+        next_results = time.monotonic() + self._results_every
+        while self._orders.finish is None:
+            began = time.monotonic()
+            hurried = self._orders.is_hurried
+            self._rounds.look()
+            if self._watched and (hurried or began >= next_sync):
+                brought = self._rounds.bring_checkpoints(hurried=hurried)
+                if brought:
+                    self._agent.tell(event="brought", kind="checkpoints", names=brought[:3], **self._so_far())
+                    next_sync = began + self._sync_every
+            if began >= next_results and not hurried:
+                next_results = began + self._results_every
+                self._bring_results()
+            self._orders.wait(self._pause(time.monotonic() - began, hurried=hurried))
+        self._finish(trusted=bool(self._orders.finish["trusted"]))
+
+    def _pause(self, took: float, *, hurried: bool) -> float:
+        if hurried:
+            return HURRIED_LOOK_SECONDS
+        return max(min(LOOK_SECONDS, self._sync_every, self._results_every), took * SHARE)
+
+    def _bring_results(self) -> None:
+        try:
+            brought = self._rounds.bring_results()
+        except pace.InterruptedByUrgentError:
+            return
+        except pace.OutOfTimeError:
+            return
+        if brought:
+            self._agent.tell(event="brought", kind="results", names=brought[:3], **self._so_far())
+
+    def _finish(self, *, trusted: bool) -> None:
+        began = time.monotonic()
+        threading.Thread(target=self._tell_of_progress, daemon=True).start()
+        summary = self._rounds.finish(trusted=trusted)
+        self._agent.tell(event="finished", seconds=round(time.monotonic() - began, 1), **summary, **self._so_far())
+
+    def _tell_of_progress(self) -> None:
+        while True:
+            time.sleep(TELL_SECONDS)
+            self._agent.tell(event="progress", moved=self._pace.moved, **self._so_far())
+
+    def _so_far(self) -> Dict[str, Any]:
+        return {"files": self._rounds.files, "bytes": self._rounds.bytes}
+
+    def _say(self, message: str) -> None:
+        self._agent.tell(event="problem", message=message)
+
+
+def main(arguments: List[str]) -> int:
+    """`bring NODE LOCAL SCRATCH`: the node's number and its folders; the environment says the rest."""
+    agent = beside.Agent(niced=True)
+    pace.prioritise(pace.IDLE)
+    element = os.environ.get(names.ELEMENT)
+    work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
+    make_umask(work)
+    Service(work, int(arguments[0]), Path(arguments[1]), Path(arguments[2]), agent).run()
+    return 0

@@ -1,0 +1,158 @@
+"""Checkpoints of programs that know nothing of us: the newest whole ones come to the run, never a torn one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+import zipfile
+
+import pytest
+
+from serried.agent.bringing import looking, pace
+from serried.contract import checkpoints
+from trees import tree
+
+
+def zipped(text="weights"):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("data", text)
+    return buffer.getvalue().decode("latin-1")
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    """A tenth of the patience that is left for real programs."""
+    for name in ("QUIET_SECONDS", "QUIET_FOLDER_SECONDS", "HURRIED_SECONDS", "HURRIED_FOLDER_SECONDS"):
+        monkeypatch.setattr(looking, name, getattr(looking, name) / 10)
+
+
+def settle(node, *, folder=False):
+    node.rounds.look()
+    time.sleep(1.05 * (looking.QUIET_FOLDER_SECONDS if folder else looking.QUIET_SECONDS))
+    node.rounds.look()
+    return node.rounds.bring_checkpoints()
+
+
+def aged(path, seconds):
+    at = time.time() - seconds
+    os.utime(path, (at, at))
+    return path
+
+
+def test_the_newest_come_first_and_no_more_than_are_kept(share):
+    node = share(watch=["{checkpoints}/*.pt"], keep=2)
+    for number in range(4):
+        aged(node.write(f"checkpoints/{number}.pt", zipped()), 100 - number)
+    assert settle(node) == ["3.pt", "2.pt"]
+    aged(node.write("checkpoints/4.pt", zipped()), 1)
+    assert settle(node) == ["4.pt"]
+    assert sorted(tree(node.work.place.checkpoints)) == ["3.pt", "4.pt"]
+    assert settle(node) == []
+    assert checkpoints.newest(node.work.place.checkpoints).name == "4.pt"
+
+
+def test_a_name_is_kept_from_where_a_pattern_leaves_it_open_and_every_root_has_its_word(share):
+    patterns = ["{checkpoints}/logs/v1/*.pt", "$SLURM_TMPDIR/out/*/last.pt", "logs/*.ckpt"]
+    zero, one = share(watch=patterns), share(watch=patterns, node=1)
+    for node in (zero, one):
+        node.write("checkpoints/logs/v1/a.pt", zipped())
+        node.write("scratch/out/x/last.pt", zipped())
+    (zero.work.workdir / "logs").mkdir()
+    (zero.work.workdir / "logs" / "b.ckpt").write_text("text")
+    zero.finish()
+    assert sorted(tree(zero.work.place.checkpoints)) == ["a.pt", "b.ckpt", "x/last.pt"]
+    one.finish()
+    names = ["a.pt", "b.ckpt", "node-1/a.pt", "node-1/x/last.pt", "x/last.pt"]
+    assert sorted(tree(zero.work.place.checkpoints)) == names
+
+
+def test_what_is_being_written_is_not_brought(share):
+    node = share(watch=["{checkpoints}/*"])
+    path = node.write("checkpoints/open.h5", "weights")
+    node.write("checkpoints/hidden.tmp", "weights")
+    node.write("checkpoints/.hidden", "weights")
+    node.write("checkpoints/torn.pt", zipped()[:-5])
+    node.write("checkpoints/empty.pt", "")
+    with path.open("a"):
+        assert settle(node) == []
+    assert settle(node) == ["open.h5"]
+
+
+@pytest.mark.parametrize(("trusted", "names"), [(True, ["a.h5", "b.pt"]), (False, ["b.pt"])])
+def test_after_a_kill_only_what_is_whole_by_its_format_is_believed(share, trusted, names):
+    node = share(watch=["{checkpoints}/*"])
+    node.rounds.look()
+    for name, text in (("a.h5", "weights"), ("b.pt", zipped()), ("c.pt", zipped()[:-1])):
+        node.write(f"checkpoints/{name}", text)
+    summary = node.finish(trusted=trusted)
+    assert sorted(tree(node.work.place.checkpoints)) == names
+    assert sorted(summary["torn"]) == sorted({"a.h5", "b.pt", "c.pt"} - set(names))
+    assert summary["missing"] == []
+
+
+def test_after_a_kill_what_had_settled_before_is_believed(share, monkeypatch):
+    node = share(watch=["{checkpoints}/*"])
+    node.write("checkpoints/a.h5", "weights")
+    with monkeypatch.context() as context:
+        context.setattr(node.rounds, "_bring", lambda *_: "the disk is full")
+        assert settle(node) == []
+    node.finish(trusted=False)
+    assert tree(node.work.place.checkpoints) == {"a.h5": "weights"}
+
+
+def test_a_file_that_is_written_again_replaces_what_was_brought_and_is_never_half(share):
+    node = share(watch=["{checkpoints}/last.pt"], keep=1)
+    node.write("checkpoints/last.pt", zipped("first"))
+    assert settle(node) == ["last.pt"]
+    with node.write("checkpoints/last.pt", zipped("second")[:-9]).open("a"):
+        assert settle(node) == []
+    assert tree(node.work.place.checkpoints) == {"last.pt": zipped("first")}
+    node.write("checkpoints/last.pt", zipped("second"))
+    assert settle(node) == ["last.pt"]
+    later = share(watch=["{checkpoints}/last.pt"], keep=1, attempt=2)
+    later.write("checkpoints/last.pt", zipped("third"))
+    later.finish()
+    assert tree(node.work.place.checkpoints) == {"last.pt": zipped("third")}
+
+
+def test_a_folder_is_one_checkpoint_that_waits_longer_and_comes_at_once(share):
+    node = share(watch=["{checkpoints}/step-*"], keep=1)
+    node.write("checkpoints/step_0/ignored")
+    aged(node.write("checkpoints/step-1/model.bin", "1"), 9)
+    assert settle(node) == []
+    assert settle(node, folder=True) == ["step-1"]
+    node.write("checkpoints/step-1/deep/optimizer.bin", "1")
+    assert settle(node, folder=True) == ["step-1"]
+    assert tree(node.work.place.checkpoints) == {"step-1/model.bin": "1", "step-1/deep/optimizer.bin": "1"}
+    node.write("checkpoints/step-2/model.bin", "2")
+    marked = {"schema": 1, "files": {"model.bin": {"size": 1}}}
+    node.write("checkpoints/step-2/COMPLETE", json.dumps(marked))
+    assert settle(node) == ["step-2"]
+    assert sorted(tree(node.work.place.checkpoints)) == ["step-2/COMPLETE", "step-2/model.bin"]
+
+
+def test_nodes_that_write_one_checkpoint_together_bring_it_together(share):
+    zero, one = (share(watch=["{checkpoints}/*"], node=node, keep=1) for node in (0, 1))
+    for step in (1, 2):
+        for number, node in enumerate((zero, one)):
+            aged(node.write(f"checkpoints/step{step}/rank{number}.bin", f"{step}{number}"), 10 - step)
+            node.finish()
+    there = {"step2/rank0.bin": "20", "step2/rank1.bin": "21"}
+    assert tree(zero.work.place.checkpoints) == there
+
+
+def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pace.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    ours = pace.Pace(bandwidth=2 << 20)
+    took = []
+    for _ in range(4):
+        ours.heed(1 << 20)
+        took.append(round(clock[0], 3))
+    ours.hurry()
+    ours.heed(100 << 20)
+    assert (took, round(clock[0], 3)) == ([0.5, 1.0, 1.5, 2.0], 2.0)

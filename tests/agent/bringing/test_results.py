@@ -1,0 +1,238 @@
+"""Results come back whole, from all nodes, and none in the place of another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trees import tree
+
+HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
+
+
+def test_what_patterns_name_is_brought_and_what_none_names_is_told_of(share):
+    node = share(["samples", "*.csv", "deep/*/x"])
+    for name in ("samples/1.png", "samples/deep/2.png", "a.csv", "deep/1/x", "deep/y", "other.bin"):
+        node.write(f"results/{name}", name)
+    (node.results / "samples" / "empty").mkdir()
+    (node.results / "samples" / "link").symlink_to("1.png")
+    (node.results / "samples" / "whole").symlink_to(node.results / "a.csv")
+    os.mkfifo(node.results / "samples" / "pipe")
+    summary = node.finish()
+    assert tree(node.work.place.results) == {
+        "a.csv": "a.csv",
+        "deep/1/x": "deep/1/x",
+        "samples/1.png": "samples/1.png",
+        "samples/deep/2.png": "samples/deep/2.png",
+        "samples/empty": "/",
+        "samples/link": "-> 1.png",
+        "samples/whole": "-> ../a.csv",
+    }
+    left = {"files": 3, "names": ["deep/y", "other.bin", "samples/pipe"]}
+    assert summary == {"missing": [], "torn": [], "unnamed": left}
+    assert [path.stat().st_mode & 0o777 for path in (node.work.place.results, node.work.place.results / "a.csv")] == [
+        0o700,
+        0o600,
+    ]
+
+
+def test_odd_names_are_names(share):
+    node = share(["*.csv"])
+    names = [*HOSTILE, os.fsdecode(b"\xff.csv")]
+    for name in names:
+        node.write(f"results/{name}")
+    assert node.finish()["missing"] == []
+    assert sorted(tree(node.work.place.results)) == sorted(names)
+    assert share(["*.csv"], local=node.local).rounds.bring_results() == []
+
+
+def test_a_file_of_another_node_is_never_written_over(share):
+    zero, one = share(["*"]), share(["*"], node=1)
+    zero.write("results/out.csv", "zero")
+    one.write("results/out.csv", "one")
+    one.write("results/own.csv", "own")
+    zero.finish()
+    one.finish()
+    assert tree(zero.work.place.results) == {"out.csv": "zero", "node-1/out.csv": "one", "own.csv": "own"}
+    again = share(["*"], node=1, local=one.local)
+    again.write("results/out.csv", "after a kill -9 of the service")
+    again.finish()
+    assert tree(zero.work.place.results)["node-1/out.csv"] == "after a kill -9 of the service"
+
+
+def test_what_somebody_has_changed_meanwhile_stays(share):
+    node = share(["*"])
+    node.write("results/out.csv", "first")
+    node.finish()
+    (node.work.place.results / "out.csv").write_text("edited")
+    node.write("results/out.csv", "second")
+    node.finish()
+    assert tree(node.work.place.results) == {"out.csv": "edited", "node-0/out.csv": "second"}
+
+
+def test_a_later_attempt_goes_on_and_what_the_first_has_brought_is_kept(share):
+    first = share(["*"])
+    first.write("results/log.csv", "1\n")
+    first.write("results/once.csv", "once")
+    first.finish()
+    second = share(["*"], attempt=2)
+    second.write("results/log.csv", "2\n")
+    second.finish()
+    second.write("results/log.csv", "2\n3\n")
+    second.finish()
+    assert tree(first.work.place.results) == {"log.csv": "2\n3\n", "attempt-1/log.csv": "1\n", "once.csv": "once"}
+
+
+def test_ages_are_kept_so_that_the_newest_is_the_newest(share):
+    node = share(["*"])
+    for name, age in (("new", 0), ("old", 3600)):
+        path = node.write(f"results/{name}")
+        os.utime(path, (time.time() - age, time.time() - age))
+    node.finish()
+    times = {path.name: path.stat().st_mtime_ns for path in node.work.place.results.iterdir()}
+    assert times == {path.name: path.stat().st_mtime_ns for path in node.results.iterdir()}
+
+
+def test_what_is_written_is_brought_when_it_is_closed_but_lines_as_they_come(share):
+    node = share(["*"])
+    with node.write("results/image.png").open("a") as image, node.write("results/log.csv").open("a") as log:
+        print("more", file=image, flush=True)
+        print("more", file=log, flush=True)
+        assert node.rounds.bring_results() == ["log.csv"]
+    assert node.rounds.bring_results() == ["image.png"]
+    assert node.rounds.bring_results() == []
+
+
+def test_events_of_tensorboard_are_added_to(share):
+    node = share(["*"])
+    path = node.write("results/run/events.out.tfevents.1.n1", "12345")
+    node.rounds.bring_results()
+    there = node.work.place.results / "run" / path.name
+    identity = there.stat().st_ino
+    with path.open("a") as file:
+        file.write("67890")
+    with there.open() as reader:
+        reader.read()
+        assert node.rounds.bring_results() == [f"run/{path.name}"]
+        assert (reader.read(), there.stat().st_ino) == ("67890", identity)
+
+
+def test_what_grows_while_it_is_copied_comes_later(share, monkeypatch):
+    node = share(["*"])
+    path = node.write("results/it.bin", "x" * 1000)
+
+    def heed(count, _urgent=None):
+        if count and path.stat().st_size == 1000:
+            with path.open("a") as file:
+                file.write("y")
+
+    monkeypatch.setattr(node.pace, "heed", heed)
+    assert (node.rounds.bring_results(), tree(node.work.place.results)) == ([], {})
+    assert node.rounds.bring_results() == ["it.bin"]
+    assert len(tree(node.work.place.results)["it.bin"]) == 1001
+
+
+def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share):
+    node = share(["*"])
+    for name, size in (("large", 3 << 20), ("small", 3), ("middle", 3000)):
+        node.write(f"results/{name}", "x" * size)
+    node.pace.ends = time.monotonic() + 0.3
+    pour = node.pace.heed
+    order = []
+
+    def heed(count, urgent=None):
+        if count:
+            order.append(count)
+        if count == 1 << 20:
+            time.sleep(0.31)
+        pour(count, urgent)
+
+    node.pace.heed = heed
+    missing = {"kind": "results", "files": 1, "bytes": 3 << 20, "names": ["large"]}
+    assert node.finish()["missing"] == [{**missing, "problem": "there was no time left"}]
+    assert order == [3, 3000, 1 << 20]
+    assert sorted(tree(node.work.place.results)) == ["middle", "small"]
+
+
+def test_a_folder_in_the_way_of_a_file_leaves_both(share):
+    node = share(["*"])
+    node.write("results/it", "file")
+    node.finish()
+    (node.results / "it").unlink()
+    node.write("results/it/below", "folder")
+    node.finish()
+    assert tree(node.work.place.results) == {"it": "file", "node-0/it/below": "folder"}
+
+
+def test_a_folder_is_never_entered_through_a_link(share, tmp_path):
+    node = share(["*"])
+    (tmp_path / "elsewhere").mkdir()
+    (node.results / "it").symlink_to(tmp_path / "elsewhere")
+    node.finish()
+    (node.results / "it").unlink()
+    node.write("results/it/below", "mine")
+    node.finish()
+    assert (tree(tmp_path / "elsewhere"), tree(node.work.place.results)["node-0/it/below"]) == ({}, "mine")
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A run directory of 1 MB."""
+    place = tmp_path / "run"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", place], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize("filled", [0, 200, 500, 800, 900, 1000])
+def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled):
+    (small / "filler").write_bytes(b"f" * (filled << 10))
+    node = share(["*"])
+    for number in range(10):
+        node.write(f"results/{number}", bytes([number + 65]) * (40 << 10))
+    node.write("results/big", b"B" * (600 << 10))
+    node.pace.ends = time.monotonic() + 0.4
+    summary = node.finish()
+    there = tree(node.work.place.results) if node.work.place.results.exists() else {}
+    torn = {name for name, text in there.items() if text != (node.results / name).read_text()}
+    lacking = [name for one in summary["missing"] for name in one["names"]]
+    assert torn == set()
+    assert sorted([*there, *lacking]) == sorted([*map(str, range(10)), "big"])
+    assert {one["problem"] for one in summary["missing"]} <= {"No space left on device"}
+    (small / "filler").unlink()
+    (node.results / "big").unlink()
+    node.pace.ends = None
+    assert node.finish()["missing"] == []
+    assert len(tree(node.work.place.results)) == 10 + ("big" in there)
+
+
+def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
+    node = share(["*"])
+    node.write("results/big", b"B" * (8 << 20))
+    program = (
+        "import sys; from pathlib import Path; from serried.agent.work import Work\n"
+        "from serried.agent.bringing.pace import Pace; from serried.agent.bringing.placing import Places\n"
+        "from serried.agent.bringing.rounds import Rounds; from serried.contract.layout import RunDirectory\n"
+        "import json, os\n"
+        "work = Work(RunDirectory(Path(sys.argv[1])), json.loads(sys.argv[2]), None, 1)\n"
+        "pace = Pace()\n"
+        "pace.heed = lambda count, urgent=None: count and os.kill(os.getpid(), 9)\n"
+        "Rounds(Places(work, 0, pace), [], sys.argv[3], print).finish(trusted=True)\n"
+    )
+    words = [str(tmp_path / "run"), json.dumps(node.work.plan), str(node.results)]
+    done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=60)
+    assert (done.returncode, tree(Path(node.work.place.results))) == (-9, {})
+    again = share(["*"], local=node.local)
+    assert again.finish()["missing"] == []
+    assert [path.name for path in node.work.place.attempt(1).node(0).iterdir()] == ["brought.jsonl"]
