@@ -14,6 +14,7 @@ ROLES = {
     "store": "store",
     "unable": "unable",
     "finish": "ending.finish",
+    "bring": "bringing.service",
     "image": "containers.imagecopy",
     "stage": "staging.stage",
     "link": "chain",

@@ -8,6 +8,8 @@ from typing import NamedTuple, Optional
 from serried.agent.work import Work
 
 MARGIN_SECONDS = 15.0
+BRING_SECONDS = 15.0
+"""So much earlier where agents have to copy something back when the ranks have ended."""
 
 
 class Deadline(NamedTuple):
@@ -19,6 +21,11 @@ class Deadline(NamedTuple):
     """When they get TERM."""
     grace: float
     """How long after that they get KILL, in seconds: it leaves a third of the margin to tidy up."""
+
+    @property
+    def over(self) -> float:
+        """When nodes have to be done, so that it can still be written down."""
+        return self.at - (self.at - self.end) / 6
 
 
 def decide(began: float, limit: Optional[float], told: float, lead: float, grace: float) -> Optional[Deadline]:
@@ -32,4 +39,9 @@ def decide(began: float, limit: Optional[float], told: float, lead: float, grace
 
 def of(work: Work, told: float) -> Optional[Deadline]:
     """The deadline of an attempt that begins now."""
-    return decide(time.time(), work.plan["allocation"]["time_seconds"], told, work.lead, work.grace)
+    limit = work.plan["allocation"]["time_seconds"]
+    decided = decide(time.time(), limit, told, work.lead, work.grace)
+    if decided is None or not work.brings:
+        return decided
+    room = min(BRING_SECONDS, limit / 20)
+    return decided._replace(warning=decided.warning - room, end=decided.end - room)

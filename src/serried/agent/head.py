@@ -126,7 +126,8 @@ class Head:
         self.note("go")
         told = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
         told.update(store=horovod.open_store(self.work), workers=self._members.workers())
-        self._members.tell("go", hosts=[member.host for member in self._members], place=told)
+        left = self._deadline.over - time.time() if self._deadline else None
+        self._members.tell("go", hosts=[member.host for member in self._members], place=told, left=left)
         self._launching.begin()
         hooks.tell(self.work, names.EVENT_START)
 
@@ -249,9 +250,7 @@ class Head:
 
     def _give_up(self, because: str) -> None:
         """Wait no longer for agents that should have been done."""
-        for member in self._members:
-            if not member.is_done:
-                self._lose(member, because)
+        self._members.give_up(lambda member: self._lose(member, because))
 
     def _check_present(self) -> None:
         missing = ", ".join(self._members.missing())

@@ -32,6 +32,8 @@ class Member:
         self.running: List[int] = []
         self.is_connected = True
         self.is_done = False
+        self.patience = 0.0
+        """Until when it is not given up, on the monotonic clock: it is at work for its ranks' results."""
         self.is_lost = False
         """It went before it was done: something of the attempt may still run there."""
 
@@ -111,6 +113,15 @@ class Members:
         """`address:port` for each port that is kept for a rank, in the order of ranks."""
         return [f"{member.channel.connection.getpeername()[0]}:{port}" for member in self for port in member.ports]
 
+    def give_up(self, lose: Callable[[Member], None]) -> None:
+        """Call `lose` for each that should have been done: at once, or when what it asked for is over too."""
+        for member in self:
+            wait = member.patience - time.monotonic()
+            if not member.is_done and wait > 0:
+                self._loop.after(wait, lambda: self.give_up(lose))
+            elif not member.is_done:
+                lose(member)
+
     def disconnect(self, member: Member) -> None:
         if member.is_connected:
             member.is_connected = False
@@ -169,4 +180,5 @@ class Members:
         member.heard = time.monotonic()
         self._watch(member)
         for message in messages:
+            member.patience = max(member.patience, member.heard + message.get("patience", 0.0))
             self._on.message(member, message)

@@ -9,9 +9,10 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from serried.agent import sweep, system
+from serried.agent.bringing.node import Bringing
 from serried.agent.channel import Channel, Message
 from serried.agent.containers import imagecopy
 from serried.agent.launchers import kinds
@@ -49,6 +50,7 @@ class Node:
         self._private = self._folder.path
         self._image = imagecopy.Copy(self.loop, work, self._folder, self._note)
         self._staging = Staging(self.loop, work, self._folder, self._note, self._tell)
+        self._bring = Bringing(self.loop, work, index, self._folder, self._note)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
         self._held: List[Exit] = []
@@ -56,7 +58,6 @@ class Node:
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
         self._is_hurried = False
-        """The scheduler will end us all soon."""
         self._is_done = False
         self._kill: Optional[Timer] = None
         self._lingering_since = 0.0
@@ -112,7 +113,7 @@ class Node:
         if self._is_stopping:
             return
         place = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
-        place.update(local=str(self._folder.scratch), **self._staging.place)
+        place.update(self._bring.begin(message["left"]), local=str(self._folder.scratch), **self._staging.place)
         kind = kinds.of(self.work)
         if kind is None:
             self._ranks = Forked(self.work, self._index, place)
@@ -138,7 +139,8 @@ class Node:
         self._stop("lost", self.work.grace)
         if self._ranks:
             self._ranks.lose_head()
-        if self._is_done:
+        self._bring.lose(self.work.grace)
+        if self._is_done and self._bring.is_over:
             self._leave()
 
     def _leave(self) -> None:
@@ -160,6 +162,7 @@ class Node:
         if os.getppid() != self._parent and not self._is_stopping:
             self._tell("orphaned")
             self._stop("lost", self.work.hurried_grace)
+            self._bring.lose(self.work.hurried_grace)
 
     def _terminated(self) -> None:
         """TERM comes from the scheduler, to all of us at once."""
@@ -204,12 +207,14 @@ class Node:
     def _ask_to_save(self, reason: str) -> None:
         """Tell ranks that the end is near: they may save and leave in their own time."""
         self._note_stop(reason)
+        self._bring.hurry()
         if self._ranks:
             self._ranks.tell(self.work.plan["limit"]["notify"])
 
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
         self._is_hurried |= reason in (names.STOP_CANCEL, "lost")
+        self._bring.stop(reason)
         if reason == names.STOP_CANCEL:
             for exit_ in self._held:
                 exit_["ended_by_us"] = True
@@ -253,7 +258,7 @@ class Node:
         can_wait = not self._is_stopping and not any(has_failed(exit_) for exit_ in self._ranks.exits)
         if left and can_wait and self._may_linger():
             return
-        self._finish(left if can_wait else [])
+        self._finish([it.command for it in left] if can_wait else [])
 
     def _may_linger(self) -> bool:
         """Look again soon, until the grace is over: a helper often ends a moment after its program."""
@@ -267,16 +272,21 @@ class Node:
     def _leftovers(self) -> List[sweep.Leftover]:
         return sweep.leftovers(self.work.mark, self._index, os.getpid())
 
-    def _finish(self, left: List[sweep.Leftover]) -> None:
+    def _finish(self, left: List[str]) -> None:
         self._is_done = True
         if self._kill:
             self._kill.cancel()
+        may_trust = bool(self._ranks and self._ranks.have_left) and all(it.is_of_setup for it in self._leftovers())
         count = sweep.end(self._leftovers)
         sweep.end_groups(self._ranks.leaders if self._ranks else [])
-        commands = [leftover.command for leftover in left]
-        self._note("swept", count=count, left=commands)
+        self._note("swept", count=count, left=left)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
-        self._tell("done", exits=self._ranks.exits if self._ranks else [], left=commands, unsaved=unsaved)
+        told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "unsaved": unsaved}
+        patience = self._bring.finish(lambda missing: self._say_done({**told, **missing}), trusted=may_trust)
+        self._tell("beat", quiet=0.0, running=[], patience=patience)
+
+    def _say_done(self, facts: Dict[str, Any]) -> None:
+        self._tell("done", **facts)
         if self._channel is None:
             self._leave()
 

@@ -15,6 +15,7 @@ from serried.agent.channel import Message
 from serried.agent.ending.diagnose import has_stumbled, read_tail
 from serried.agent.memory import OutOfMemory
 from serried.agent.work import Work
+from serried.contract import names
 
 NO_DIRECTORY = 66
 NOT_EXECUTABLE = 126
@@ -69,6 +70,11 @@ class Ranks:
     def are_over(self) -> bool:
         """Whether none runs, and none will come."""
         return not self._running
+
+    @property
+    def have_left(self) -> bool:
+        """Whether all have left by themselves, done or saved: nobody was cut short while writing a file."""
+        return all(not exit_["signal"] and exit_["exit_code"] in (0, names.EXIT_SAVED) for exit_ in self.exits)
 
     def was_taken_along(self, exit_: Exit) -> bool:  # noqa: ARG002 - the four below are for ranks that a launcher starts
         """Whether it was killed because its launcher ended."""

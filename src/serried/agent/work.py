@@ -61,8 +61,18 @@ class Work:
     @property
     def hurried_grace(self) -> float:
         """The same when the scheduler has sent TERM already and its KILL will follow."""
-        patience = float(self.plan["site"]["kill_wait_seconds"])
-        return min(self.grace, max(patience - 5, patience / 2))
+        share = self.patience / 2
+        return min(self.grace, share if self.brings else max(self.patience - 5, share))
+
+    @property
+    def patience(self) -> float:
+        """The scheduler's, between its TERM and its KILL."""
+        return float(self.plan["site"]["kill_wait_seconds"])
+
+    @property
+    def brings(self) -> bool:
+        """Whether the agents copy something back, for which there must be time after the ranks."""
+        return bool((self.plan.get("data") or {}).get("results") or self.plan.get("sync"))
 
     @property
     def beat_seconds(self) -> float:

@@ -18,7 +18,7 @@ from trees import tree
 def zipped(text="weights"):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("data", text)
+        archive.writestr(zipfile.ZipInfo("data"), text)
     return buffer.getvalue().decode("latin-1")
 
 

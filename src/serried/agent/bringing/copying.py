@@ -17,7 +17,7 @@ from serried.contract import files
 PIECE = 1 << 20
 SUFFIX = ".part"
 """With a dot before the name: nobody takes what is called so for finished."""
-SAME_CLOCK_NS = 2_000_000_000
+SAME_CLOCK_NS = 100_000_000
 LEAST_ROOM, MOST_ROOM = 64 << 10, 64 << 20
 
 

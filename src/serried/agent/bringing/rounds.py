@@ -40,12 +40,14 @@ class Watch(NamedTuple):
     """As it was asked for."""
 
 
-def watches(work: Work, node: int, local: Path, scratch: Path) -> List[Watch]:
+def watches(work: Work, node: int, local: Optional[Path], scratch: Path) -> List[Watch]:
     """What this node watches: on its own disk, and the first also where ranks start, which all nodes see."""
     found = []
     for pattern in (work.plan.get("sync") or {}).get("watch", ()):
         prefix = next((prefix for prefix in IN_LOCAL if pattern.startswith(prefix)), "")
-        if pattern.startswith(IN_CHECKPOINTS):
+        if pattern.startswith(IN_CHECKPOINTS) and local is None:
+            continue  # ranks write where it would be brought
+        if local and pattern.startswith(IN_CHECKPOINTS):
             found.append(Watch(str(local / CHECKPOINTS), pattern[len(IN_CHECKPOINTS) :], pattern))
         elif prefix:
             found.append(Watch(str(scratch), pattern[len(prefix) :], pattern))

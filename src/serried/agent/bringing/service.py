@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional
 
 from serried.agent import beside
 from serried.agent.bringing import pace
+from serried.agent.bringing.ledger import RESULTS
 from serried.agent.bringing.placing import Places
 from serried.agent.bringing.rounds import Rounds, watches
 from serried.agent.work import Work, make_umask, run_directory
@@ -55,13 +56,13 @@ class Orders:
 
 
 class Service:
-    def __init__(self, work: Work, node: int, local: Path, scratch: Path, agent: beside.Agent) -> None:
+    def __init__(self, work: Work, node: int, local: Optional[Path], scratch: Path, agent: beside.Agent) -> None:
         sync, data = work.plan.get("sync") or {}, work.plan.get("data") or {}
         self._agent = agent
         self._sync_every = float(sync.get("every_seconds", 30))
         self._results_every = float(data.get("results_every_seconds", 300))
         self._pace = pace.Pace(sync.get("bandwidth"))
-        results = str(local / "results") if data.get("results") else ""
+        results = str(local / RESULTS) if local and data.get("results") else ""
         self._watched = watches(work, node, local, scratch)
         self._rounds = Rounds(Places(work, node, self._pace), self._watched, results, self._say)
         self._orders = Orders(agent, self._pace)
@@ -118,11 +119,12 @@ class Service:
 
 
 def main(arguments: List[str]) -> int:
-    """`bring NODE LOCAL SCRATCH`: the node's number and its folders; the environment says the rest."""
+    """`bring NODE LOCAL SCRATCH`: the node's number and folders, LOCAL empty without a disk."""
     agent = beside.Agent(niced=True)
     pace.prioritise(pace.IDLE)
     element = os.environ.get(names.ELEMENT)
     work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
     make_umask(work)
-    Service(work, int(arguments[0]), Path(arguments[1]), Path(arguments[2]), agent).run()
+    local = Path(arguments[1]) if arguments[1] else None
+    Service(work, int(arguments[0]), local, Path(arguments[2]), agent).run()
     return 0

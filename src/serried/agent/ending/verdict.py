@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from serried.agent.ending import diagnose
 from serried.agent.ending.evidence import Evidence, Exit
+from serried.agent.ending.missing import missing, sentence
 from serried.contract import SCHEMA, names
 
 KILLED_CODE = 137
@@ -52,7 +53,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
 
 def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdict: Verdict) -> Dict[str, Any]:
     """exit.json."""
-    first = None
+    first, absent = None, missing(evidence)
     if failure and verdict.state != names.COMPLETED:
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
         first = {**{key: failure[key] for key in keys}, "tail": tail}
@@ -65,7 +66,7 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         "state": verdict.state,
         "exit_code": verdict.exit_code,
         "cause": verdict.cause,
-        "message": verdict.message + _unsaved(evidence),
+        "message": verdict.message + _unsaved(evidence) + sentence(absent),
         "first_failure": first,
         "saved_step": evidence.saved.step,
         "started": _iso(evidence.started),
@@ -74,6 +75,7 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         "nodes": [host for _, host in sorted(evidence.hosts.items())] or [evidence.host],
         "world_size": evidence.world_size,
         "progress": evidence.progressed,
+        **({"missing": absent} if absent else {}),
     }
 
 

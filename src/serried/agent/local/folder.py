@@ -65,6 +65,10 @@ class Folder:
         """Leave it there that long after the end: there is something in it to be fetched."""
         files.write_json(self.path / KEEP, {"until": time.time() + seconds})
 
+    def let_go(self) -> None:
+        """Whoever kept it has what was in it."""
+        (self.path / KEEP).unlink(missing_ok=True)
+
     def remove(self, seconds: float) -> None:
         """All of it at once is nobody's; what does not go within `seconds` goes as the next job comes."""
         if not is_kept(self.path):

@@ -1,0 +1,200 @@
+"""The agent's side of bringing back: where its ranks write, the process beside it, and how long that may take."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from serried.agent.beside import Beside, Message
+from serried.agent.bringing.ledger import CHECKPOINTS, RESULTS
+from serried.agent.bringing.rounds import IN_CHECKPOINTS
+from serried.agent.local import Folder
+from serried.agent.loop import Loop, Timer
+from serried.agent.work import Work
+from serried.contract import names
+
+KEEP_SECONDS = 3 * 86400.0
+"""How long what could not be brought stays on the node for `serried fetch`."""
+STARTS = 5
+AGAIN_SECONDS = 0.5
+STALLED_SECONDS = 120.0
+"""After which a process that copies nothing is given up: its file system may never answer."""
+LATE_SECONDS = 2.0
+"""How much longer than its budget it may take to say what is missing."""
+
+LOST_SECONDS = 6.0
+RESERVE_SECONDS = 5.0
+"""For the head to write down how it all ended, before the scheduler's KILL."""
+
+Then = Callable[[Dict[str, Any]], None]
+
+
+class Bringing:
+    def __init__(self, loop: Loop, work: Work, node: int, folder: Folder, note: Callable[..., None]) -> None:
+        self._loop = loop
+        self._work = work
+        self._node = node
+        self._folder = folder
+        self._note = note
+        self._beside: Optional[Beside] = None
+        self._starts = 0
+        self._then: Optional[Then] = None
+        self._trusted = False
+        self._is_hurried = False
+        self._ends: Optional[float] = None
+        """When it has to be over, on the monotonic clock."""
+        self._moved = (0, 0.0)
+        """How much has been copied, and since when it is that much."""
+        self._watch: Optional[Timer] = None
+        patterns = (work.plan.get("sync") or {}).get("watch", ())
+        watched = [pattern for pattern in patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)]
+        self._has_results = bool((work.plan.get("data") or {}).get("results")) and folder.has_disk
+        self._has_checkpoints = any(pattern.startswith(IN_CHECKPOINTS) for pattern in watched)
+        self._is_wanted = self._has_results or any(pattern[0] in "{$" or node == 0 for pattern in watched)
+
+    def begin(self, left: Optional[float]) -> Dict[str, str]:
+        """Ranks are about to start, and the scheduler ends us in `left` seconds; where they are to write."""
+        if left is not None:
+            self.bound(left)
+        own = {RESULTS: self._has_results, CHECKPOINTS: self._has_checkpoints}
+        place = {name: str(self._folder.path / name) for name, is_ours in own.items() if is_ours}
+        for path in place.values():
+            os.mkdir(path, 0o700)  # noqa: PTH102 - a bare string
+        if self._is_wanted:
+            self._folder.keep(KEEP_SECONDS)
+            self._note("bringing", folder=str(self._folder.path), kinds=self._kinds())
+            self._start()
+        return place
+
+    def hurry(self) -> None:
+        """The end is near: what is complete goes at once."""
+        if not self._is_hurried:
+            self._is_hurried = True
+            self._tell({"do": "hurry"})
+
+    @property
+    def is_over(self) -> bool:
+        """Once ranks have ended: whether it is known what is missing."""
+        return self._then is None
+
+    def stop(self, reason: str) -> None:
+        """Ranks are being ended. After the scheduler's TERM its KILL will follow."""
+        self.hurry()
+        if reason == names.STOP_CANCEL:
+            self.bound(self._work.patience - min(RESERVE_SECONDS, self._work.patience / 5))
+
+    def lose(self, grace: float) -> None:
+        """Nobody hears us any more, and job.sh does not wait much longer than the ranks' `grace`."""
+        self.bound(grace + LOST_SECONDS)
+
+    def bound(self, seconds: float) -> None:
+        """It has to be over in so many seconds."""
+        ends = time.monotonic() + max(0.0, seconds)
+        if self._ends is None or ends < self._ends:
+            self._ends = ends
+            if self._then:
+                self._tell(self._finish())
+
+    def finish(self, then: Then, *, trusted: bool) -> float:
+        """Call `then` with what is missing when all that can be is there; for how many seconds that may take.
+
+        `trusted` says that all who wrote have left by themselves.
+        """
+        if not self._is_wanted or not self._starts:
+            then({})
+            return 0.0
+        self._then, self._trusted = then, trusted
+        self._moved = (0, time.monotonic())
+        self._tell(self._finish())
+        self._check()
+        return self._patience() + LATE_SECONDS
+
+    def _start(self) -> None:
+        self._starts += 1
+        local = str(self._folder.path) if self._folder.has_disk else ""
+        scratch = os.environ.get("SLURM_TMPDIR") or str(self._folder.scratch)
+        self._beside = Beside(self._loop, "bring", [str(self._node), local, scratch], self._heed)
+        if self._then:
+            self._tell(self._finish())
+        elif self._is_hurried:
+            self._tell({"do": "hurry"})
+
+    def _finish(self) -> Message:
+        return {"do": "finish", "trusted": self._trusted, "seconds": self._left()}
+
+    def _left(self) -> Optional[float]:
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
+
+    def _patience(self) -> float:
+        """How long may pass until something is heard that shows that it goes on."""
+        return STALLED_SECONDS if self._ends is None else min(STALLED_SECONDS, self._left() or 0.0)
+
+    def _tell(self, message: Message) -> None:
+        if self._beside:
+            self._beside.tell(message)
+
+    def _heed(self, message: Optional[Message]) -> None:
+        if message is None:
+            self._ended()
+        elif message["event"] == "finished":
+            self._settle(message)
+        elif message["event"] == "problem":
+            print(f"serried: {message['message']}", file=sys.stderr)
+            self._note("bring-problem", message=message["message"])
+        elif message["event"] == "progress":
+            if message["moved"] != self._moved[0]:
+                self._moved = (message["moved"], time.monotonic())
+        else:
+            self._note(**message)
+
+    def _ended(self) -> None:
+        """It was killed, or could not start: again, some times."""
+        self._beside = None
+        if self._starts < STARTS:
+            self._note("bring-again", starts=self._starts)
+            self._loop.after(AGAIN_SECONDS, self._start)
+        elif self._then:
+            self._give_up(f"the process that copies has ended {STARTS} times")
+
+    def _check(self) -> None:
+        """Give up one that is stuck, or does not mind the time."""
+        if self._then is None:
+            return
+        now = time.monotonic()
+        if self._ends is not None and now > self._ends + LATE_SECONDS:
+            self._give_up("there was no time left")
+        elif now - self._moved[1] > STALLED_SECONDS:
+            self._give_up(f"nothing could be copied for {STALLED_SECONDS:.0f} s")
+        else:
+            self._watch = self._loop.after(0.2, self._check)
+
+    def _give_up(self, problem: str) -> None:
+        if self._beside:
+            self._beside.kill()
+        unknown: Dict[str, Any] = {"files": None, "bytes": None, "names": [], "problem": problem}
+        self._settle({"missing": [{"kind": kind, **unknown} for kind in self._kinds()]})
+
+    def _kinds(self) -> List[str]:
+        return [CHECKPOINTS] * bool(self._work.plan.get("sync")) + [RESULTS] * self._has_results
+
+    def _settle(self, found: Message) -> None:
+        """Once: what is missing goes to the head, and the folder stays only if something is."""
+        if self._then is None:
+            return
+        then, self._then = self._then, None
+        self._starts = STARTS
+        facts = {name: value for name, value in found.items() if name != "event"}
+        missing = [{**one, "folder": str(self._folder.path)} for one in facts.get("missing", ())]
+        for one in missing:
+            print(f"serried: {one['kind']} could not be brought back: {one['problem']}", file=sys.stderr)
+        left = facts.get("unnamed")
+        if left:
+            some = ", ".join(map(repr, left["names"][:3]))
+            message = f"no pattern of `data.results` names {left['files']} files, which are not kept: {some}"
+            print(f"serried: {message}", file=sys.stderr)
+        self._note("all-brought", **{**facts, "missing": missing})
+        if not missing:
+            self._folder.let_go()
+        then({"missing": missing} if missing else {})

@@ -1,0 +1,45 @@
+"""What ranks wrote on their nodes and could not be brought to the run directory. It never makes a run fail."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+from serried.agent.ending.evidence import Event, Evidence
+
+UNKNOWN: Dict[str, Any] = {"files": None, "bytes": None, "names": []}
+KILLED = "its agent ended before it had brought everything"
+
+
+def missing(evidence: Evidence) -> List[Dict[str, Any]]:
+    """One entry for each node and kind: `results` or `checkpoints`, how much, some names, why, and where it lies."""
+    found = [
+        {"node": event["node"], "host": event["host"], **one}
+        for event in evidence.all("node-ended")
+        for one in event.get("missing", ())
+    ]
+    for node, events in sorted(evidence.nodes.items()):
+        host = evidence.hosts.get(node, evidence.host)
+        found += [{"node": node, "host": host, **one} for one in _of_killed(events)]
+    return found
+
+
+def _of_killed(events: Sequence[Event]) -> List[Dict[str, Any]]:
+    """By the journal of a node that did not tell the head how it ended."""
+    begun = next((event for event in events if event["event"] == "bringing"), None)
+    ended = next((event for event in events if event["event"] == "all-brought"), None)
+    if ended is not None:
+        return list(ended.get("missing", ()))
+    if begun is None:
+        return []
+    return [{"kind": kind, **UNKNOWN, "problem": KILLED, "folder": begun["folder"]} for kind in begun["kinds"]]
+
+
+def sentence(found: Sequence[Dict[str, Any]]) -> str:
+    """For the message of the end; empty where nothing is missing."""
+    if not found:
+        return ""
+    counts = [one["files"] for one in found]
+    kinds = " and ".join(sorted({one["kind"] for one in found}, reverse=True))
+    count = "" if None in counts else f"{sum(counts)} files of "
+    hosts = ", ".join(dict.fromkeys(one["host"] for one in found))
+    return f"; {count}{kinds} could not be brought back from {hosts}: {found[0]['problem']}"
