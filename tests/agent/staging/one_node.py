@@ -60,9 +60,9 @@ def main(index: int, there: bytes, root: bytes, dies_getting: int, dies_giving: 
 
 
 def pull(predecessor, holding, root, there, said) -> Target:
-    key, length = predecessor.what(0)
-    holding.announce(key, length)
-    target = Target(root, Manifest.from_bytes(predecessor.manifest(0, key, length, holding)))
+    key = predecessor.what(0)
+    holding.announce(key)
+    target = Target(root, Manifest.from_bytes(predecessor.manifest(0, key, holding)))
     holding.follow(target.arrived)
     try:
         predecessor.bring(target)

@@ -164,8 +164,8 @@ def held(there: Path) -> Holding:
 
 
 def pulled(predecessor: Predecessor, item: int, here: Path) -> Path:
-    key, length = predecessor.what(item)
-    target = Target(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, length, Holding())))
+    key = predecessor.what(item)
+    target = Target(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, Holding())))
     predecessor.bring(target)
     target.finish()
     return here
@@ -177,7 +177,7 @@ def test_items_come_one_after_the_other_and_what_is_here_already_need_not(there,
     (tmp_path / "nothing").mkdir()
     items = [there, tmp_path / "file", tmp_path / "none", tmp_path / "nothing"]
     predecessor = call(serve(*map(held, items)))
-    assert predecessor.what(0) == (scanning.scan(there).key, len(scanning.scan(there).to_bytes()))
+    assert predecessor.what(0) == scanning.scan(there).key
     for number, item in enumerate(items[1:], 1):
         assert scanning.scan(pulled(predecessor, number, tmp_path / f"{number}")).key == scanning.scan(item).key
     assert is_same(pulled(predecessor, 0, tmp_path / "0"), there)
@@ -188,8 +188,8 @@ def test_what_is_begun_again_is_begun_again_by_all(there, tmp_path, serve, call)
     target = Target(os.fsencode(tmp_path / "before"), scanning.scan(there))
     holding.offer(target.arrived)
     predecessor = call(serve(holding))
-    key, length = predecessor.what(0)
-    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, length, Holding())))
+    key = predecessor.what(0)
+    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Holding())))
     threading.Timer(0.05, lambda: serve.holdings.renew(0).offer(held(there).arrived(0))).start()
     with pytest.raises(VoidError):
         predecessor.bring(here)
@@ -275,8 +275,9 @@ LIES = {
 def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, call, lie):
     def answer(line: Wire, asked: wire.Frame) -> None:
         if asked.kind == wire.ASK:
-            line.say(wire.WHAT, key="k", manifest=len(MANIFEST))
+            line.say(wire.WHAT, key="k")
         else:
+            line.say(wire.LENGTH, manifest=len(MANIFEST))
             line.send(wire.MANIFEST, data=MANIFEST)
             line.send(wire.DATA, *lie)
 
@@ -288,8 +289,9 @@ def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, cal
 def test_less_than_all_is_not_taken_for_all(tmp_path, call):
     def answer(line: Wire, asked: wire.Frame) -> None:
         if asked.kind == wire.ASK:
-            line.say(wire.WHAT, key="k", manifest=len(MANIFEST))
+            line.say(wire.WHAT, key="k")
         else:
+            line.say(wire.LENGTH, manifest=len(MANIFEST))
             line.send(wire.MANIFEST, data=MANIFEST)
             line.say(wire.END, extents=0)
 
@@ -349,8 +351,8 @@ def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, 
     number = next(n for n, entry in enumerate(before.arrived.manifest.entries) if entry.path == b"large")
     before.write(number, 0, (there / "large").read_bytes()[: 3 * MIB])
     predecessor = call(serve(holding))
-    key, length = predecessor.what(0)
-    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, length, Holding())))
+    key = predecessor.what(0)
+    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Holding())))
     threading.Timer(0.2, lambda: holding.fail(FailedError("disk full"))).start()
     with pytest.raises(BrokenError, match="disk full"):
         predecessor.bring(here)

@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict
 
 from serried.agent.channel import Message
 from serried.agent.members import Member, Members
-from serried.agent.staging.node import is_chain, wanted
+from serried.agent.staging.node import wanted
+from serried.agent.staging.order import predecessors
 from serried.agent.work import Work
 
 NOTE_SECONDS = 5.0
@@ -67,10 +68,10 @@ class Staging:
             return
         self._has_begun = True
         self._note("staging", bytes=0, of=0, files=0, of_files=0, rate=0, left=None)
-        peer = None
+        hosts = {member.index: str(member.channel.connection.getpeername()[0]) for member in self._members}
+        before = predecessors(self._ports, hosts)
         for member in self._members:
-            self._members.pass_on(member.index, {"do": "stage", "before": peer if is_chain(self._work) else None})
-            peer = [member.channel.connection.getpeername()[0], self._ports[member.index]]
+            self._members.pass_on(member.index, {"do": "stage", "before": before[member.index]})
 
     def _note_progress(self) -> None:
         """Of the node that is furthest behind: it is waited for."""

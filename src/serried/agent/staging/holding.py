@@ -6,7 +6,7 @@ All of it grows: who serves the next node need not wait for the whole of anythin
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Union
 
 from serried.agent.staging.arrived import Arrived
 
@@ -34,10 +34,16 @@ class Holding:
 
     # Who brings it here.
 
-    def announce(self, key: str, manifest_bytes: int) -> None:
-        """What it is: its content's key, and how long its manifest will be."""
+    def announce(self, key: str) -> None:
+        """What it is: its content's key. Who has that already need not wait for more."""
         with self._changed:
-            self._key, self._manifest_bytes = key, manifest_bytes
+            self._key = key
+            self._changed.notify_all()
+
+    def expect(self, manifest_bytes: int) -> None:
+        """How long its manifest will be."""
+        with self._changed:
+            self._manifest_bytes = manifest_bytes
             self._changed.notify_all()
 
     def add_manifest(self, piece: Bytes) -> None:
@@ -54,12 +60,13 @@ class Holding:
     def offer(self, arrived: Arrived) -> None:
         """All at once, for who knows the manifest."""
         manifest = arrived.manifest.to_bytes()
-        self.announce(arrived.manifest.key, len(manifest))
+        self.announce(arrived.manifest.key)
+        self.expect(len(manifest))
         self.add_manifest(manifest)
         self.follow(arrived)
 
     def fail(self, problem: Exception) -> None:
-        """VoidError where the item is begun again, FailedError where it is not."""
+        """VoidError where the item is begun again, FailedError where it will not come from here; its key is known."""
         with self._changed:
             self._problem = problem
             if self._arrived:
@@ -68,11 +75,19 @@ class Holding:
 
     # Who serves it. Each waits `seconds` at most, and raises VoidError, FailedError or TimeoutError.
 
-    def what(self, seconds: float) -> Tuple[str, int]:
-        """Its key, and how long its manifest is."""
+    def what(self, seconds: float) -> str:
+        """Its key."""
+        with self._changed:
+            if self._key and isinstance(self._problem, FailedError):
+                return self._key
+            self._await(lambda: bool(self._key), seconds)
+            return self._key
+
+    def length(self, seconds: float) -> int:
+        """How long its manifest is."""
         with self._changed:
             self._await(lambda: self._manifest_bytes is not None, seconds)
-            return self._key, self._manifest_bytes or 0
+            return self._manifest_bytes or 0
 
     def manifest_from(self, offset: int, seconds: float) -> bytes:
         """What is known of the manifest beyond `offset`, something at least."""

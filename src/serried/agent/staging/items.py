@@ -12,7 +12,7 @@ from serried.agent.staging import archives, source
 from serried.agent.staging.arrived import Arrived
 from serried.agent.staging.cache import FULL, Cache, NoRoomError, Slot
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
-from serried.agent.staging.pulling import BrokenError, Predecessor
+from serried.agent.staging.pulling import Before, BrokenError, Predecessor
 from serried.agent.staging.target import Target
 from serried.contract import scanning
 from serried.contract.manifest import Manifest
@@ -53,7 +53,7 @@ class Items:
         self._holdings = holdings
         self._note = note
         self._hashed = hashed
-        self._before: Optional[Predecessor] = None
+        self._before = Before(None, note)
         self._manifests: Dict[int, Manifest] = {}
         self._slots: List[Slot] = []
         self._mounts: List[Callable[[], None]] = []
@@ -75,7 +75,7 @@ class Items:
 
     def bring(self, before: Optional[Predecessor]) -> None:
         """All of them. Raises StageError."""
-        self._before = before
+        self._before = Before(before, self._note)
         self._place.view.mkdir(mode=0o700, parents=True)
         try:
             if before is None:
@@ -88,8 +88,7 @@ class Items:
             what = "the disk is full" if error.errno in FULL else scanning.reason(error)
             raise StageError(f"{self._place.view.parent}: {what}") from error
         finally:
-            if self._before:
-                self._before.close()
+            self._before.close()
 
     def _look_ahead(self) -> None:
         """At all items, before the first is copied: what lacks room for all need not begin."""
@@ -99,7 +98,7 @@ class Items:
         if self._place.cache and wanted:
             keys = {self._manifests[number].key: self._manifests[number] for number in wanted}
             held = [key for key in keys if self._place.cache.has(key) or self._place.cache.has(key + UNPACKED)]
-            new = [manifest for key, manifest in keys.items() if key not in held]
+            new = [keys[key] for key in keys if key not in held]
             self._place.cache.make_room(sum(it.blocks for it in new), sum(it.inodes for it in new), keep=held)
 
     def _is_copied(self, item: Item) -> bool:
@@ -119,6 +118,7 @@ class Items:
             self._use_in_place(number, item)
             return
         changes = 0
+        self._before.begin()
         while True:
             try:
                 path, origin = self._unpacked(number, item) if item.unpack else self._plain(number)
@@ -126,7 +126,7 @@ class Items:
             except VoidError:
                 self._begin_again(number)
             except BrokenError as error:
-                self._go_alone(error)
+                self._before.lose(error)
                 self._begin_again(number)
             except source.ChangedError as error:
                 changes += 1
@@ -134,8 +134,8 @@ class Items:
                     raise StageError(f"{error} changes while it is read") from None
                 self._begin_again(number)
         self._show(item, path)
-        manifest = self._manifests.get(number)
-        size, files = (manifest.held, manifest.files) if manifest else (0, 0)
+        known = self._manifests.get(number)
+        size, files = (known.held, known.files) if known else (0, 0)
         self._coming, self._came = None, [self._came[0] + size, self._came[1] + files]
         seconds = round(time.monotonic() - began, 2)
         self._note("staged-item", item=item.to, origin=origin, bytes=size, files=files, seconds=seconds)
@@ -143,7 +143,6 @@ class Items:
     def _use_in_place(self, number: int, item: Item) -> None:
         if item.unpack:
             raise StageError(f"there is no disk here to unpack {item.source} on")
-        self._holdings[number].fail(FailedError("it has no disk of its own"))
         try:
             os.stat(item.source)
         except OSError as error:
@@ -156,17 +155,18 @@ class Items:
         self._coming = None
         self._holdings.renew(number)
 
-    def _go_alone(self, error: BrokenError) -> None:
-        self._note("staging-alone", because=str(error))
-        if self._before:
-            self._before.close()
-            self._before = None
-
     # One item.
+
+    def _key(self, number: int, suffix: str = "") -> str:
+        """What it is by now. Who is behind us need not wait while we look at what may be here."""
+        key = self._before.peer.what(number) if self._before.peer else self._scan(number).key
+        if self._place.cache and self._place.cache.has(key + suffix):
+            self._holdings[number].announce(key)
+        return key
 
     def _plain(self, number: int) -> Tuple[Path, str]:
         """Where it is, and where it came from."""
-        key, length = self._before.what(number) if self._before else (self._scan(number).key, 0)
+        key = self._key(number)
         with self._slot(key) as slot:
             holding = self._holdings[number]
             if slot.manifest is not None:
@@ -174,19 +174,19 @@ class Items:
                 self._manifests[number] = slot.manifest
                 holding.offer(self._coming)
                 return slot.tree, HERE
-            manifest = self._manifest(number, key, length, holding)
+            manifest = self._manifest(number, key, holding)
             target = slot.target(manifest)
             origin = self._fill(number, target, holding)
             self._finish(slot, manifest)
             target.arrived.root = scanning.encode(str(slot.tree))
-            return slot.tree, origin
+        return slot.tree, origin
 
-    def _manifest(self, number: int, key: str, length: int, holding: Holding) -> Manifest:
+    def _manifest(self, number: int, key: str, holding: Holding) -> Manifest:
         """What is to come, and room for it."""
-        if self._before:
-            holding.announce(key, length)
+        if self._before.peer:
+            holding.announce(key)
             try:
-                manifest = Manifest.from_bytes(self._before.manifest(number, key, length, holding))
+                manifest = Manifest.from_bytes(self._before.peer.manifest(number, key, holding))
             except ValueError as error:
                 raise BrokenError(str(error)) from None
             if manifest.key != key:
@@ -201,13 +201,13 @@ class Items:
         """All its files; who is behind us gets them from now on. Returns where they came from."""
         self._coming = target.arrived
         origin = SOURCE
-        if self._before:
+        if self._before.peer:
             holding.follow(target.arrived)
             try:
-                self._before.bring(target)
+                self._before.peer.bring(target)
                 origin = PEER
             except BrokenError as error:
-                self._go_alone(error)
+                self._before.lose(error)
         else:
             holding.offer(target.arrived)
         source.fill(scanning.encode(self._items[number].source), target)
@@ -218,7 +218,7 @@ class Items:
         try:
             slot.finish(manifest)
         except ValueError as error:  # it is not what was read
-            if self._before:
+            if self._before.peer:
                 raise BrokenError(f"{error} came other than it was") from None
             raise source.ChangedError(str(error)) from None
         if not slot.share():
@@ -235,13 +235,14 @@ class Items:
                 if slot.manifest is None:
                     self._unpack(item, image, slot)
             return slot.tree, origin
-        key, length = self._before.what(number) if self._before else (self._scan(number).key, 0)
+        key = self._key(number, UNPACKED)
         with self._slot(key + UNPACKED) as slot:
             holding = self._holdings[number]
+            holding.announce(key)
             if slot.manifest is not None:
                 holding.fail(FailedError("it has it unpacked already"))
                 return slot.tree, HERE
-            manifest = self._manifest(number, key, length, holding)
+            manifest = self._manifest(number, key, holding)
             archive = slot.begin().with_name(ARCHIVE)
             target = Target(scanning.encode(str(archive)), manifest)
             origin = self._fill(number, target, holding)

@@ -26,6 +26,7 @@ from serried.agent.staging.wire import (
     END,
     ENDED,
     FAILED,
+    LENGTH,
     MANIFEST,
     MOST_PARTS,
     VOID,
@@ -140,13 +141,13 @@ def serve(line: Wire, holdings: Holdings) -> None:
             asked = line.receive()
             holding = holdings[int(asked.words["item"])]
             try:
-                key, length = _patiently(line, holding.what)
+                key = _patiently(line, holding.what)
                 if asked.kind == ASK:
-                    line.say(WHAT, key=key, manifest=length)
+                    line.say(WHAT, key=key)
                 elif asked.words["key"] != key:
                     line.send(VOID)
                 else:
-                    _send_manifest(line, holding, length)
+                    _send_manifest(line, holding)
                     _send_files(line, holding)
             except VoidError:
                 line.send(VOID)
@@ -155,7 +156,9 @@ def serve(line: Wire, holdings: Holdings) -> None:
     line.close()
 
 
-def _send_manifest(line: Wire, holding: Holding, length: int) -> None:
+def _send_manifest(line: Wire, holding: Holding) -> None:
+    length = _patiently(line, holding.length)
+    line.say(LENGTH, manifest=length)
     offset = 0
     while offset < length:
         piece = _patiently(line, partial(holding.manifest_from, offset))[:PIECE_BYTES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Iterator, List, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from serried.agent.channel import Channel, ProtocolError
 from serried.agent.staging import wire
@@ -16,6 +16,7 @@ from serried.agent.staging.wire import (
     END,
     ENDED,
     FAILED,
+    LENGTH,
     MANIFEST,
     SEND,
     VOID,
@@ -33,6 +34,10 @@ class BrokenError(Exception):
     """The node before us will not send more, and why: go on from the source with what is missing."""
 
 
+class UnableError(BrokenError):
+    """It will not send this item, and may well send others."""
+
+
 class Predecessor:
     """The node before us, asked for one item after the other. Raises BrokenError once it is of no more use."""
 
@@ -43,22 +48,23 @@ class Predecessor:
     def close(self) -> None:
         self._line.close()
 
-    def what(self, item: int) -> Tuple[str, int]:
-        """The key of what `item` is by now, and how long its manifest is. Ask for no more of it if that is here."""
+    def what(self, item: int) -> str:
+        """The key of what `item` is by now. Ask for no more of it if that is here."""
         with _breaking():
             while True:
                 self._line.say(ASK, item=item)
                 with contextlib.suppress(VoidError):
-                    words = self._expect(WHAT).words
-                    return str(words["key"]), int(words["manifest"])
+                    return str(self._expect(WHAT).words["key"])
 
-    def manifest(self, item: int, key: str, length: int, holding: Holding) -> bytes:
+    def manifest(self, item: int, key: str, holding: Holding) -> bytes:
         """Its manifest, passed on as it comes. Then come its files: `bring` them.
 
         Raises VoidError where the source was changed: `renew` the holding and ask again what the item is.
         """
         with _breaking():
             self._line.say(SEND, item=item, key=key)
+            length = int(self._expect(LENGTH).words["manifest"])
+            holding.expect(length)
             got = bytearray()
             while len(got) < length:
                 piece = self._line.data(self._expect(MANIFEST))
@@ -101,9 +107,34 @@ class Predecessor:
             if frame.kind == VOID:
                 raise VoidError("it is begun again")
             if frame.kind == FAILED:
-                raise BrokenError(str(frame.words["because"]))
+                raise UnableError(str(frame.words["because"]))
             if frame.kind != WAIT:
                 raise ProtocolError("it says what was not asked")
+
+
+class Before:
+    """The node before us as long as it is of use: all the time, for all but one item, or no more."""
+
+    def __init__(self, predecessor: Optional[Predecessor], note: Callable[..., None]) -> None:
+        self.peer = predecessor
+        """From where the item at hand comes; None for the source."""
+        self._predecessor = predecessor
+        self._note = note
+
+    def begin(self) -> None:
+        """Another item."""
+        self.peer = self._predecessor
+
+    def lose(self, error: BrokenError) -> None:
+        self._note("staging-alone", because=str(error))
+        self.peer = None
+        if not isinstance(error, UnableError):
+            self.close()
+
+    def close(self) -> None:
+        if self._predecessor:
+            self._predecessor.close()
+        self._predecessor = None
 
 
 def _call(address: Tuple[str, int], key: bytes, me: int) -> Channel:

@@ -29,7 +29,7 @@ MOST_PARTS = 65536
 
 ASK, SEND = b"a", b"s"
 """What one who wants an item says: what is it? Send it."""
-WHAT, MANIFEST, DATA, END, WAIT = b"w", b"m", b"d", b"e", b"."
+WHAT, LENGTH, MANIFEST, DATA, END, WAIT = b"w", b"l", b"m", b"d", b"e", b"."
 VOID, FAILED = b"v", b"f"
 """The item is begun again; it will not come from here."""
 
