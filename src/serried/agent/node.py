@@ -42,7 +42,7 @@ class Node:
         self._index = index
         self._channel: Optional[Channel] = channel
         self._heard = time.monotonic()
-        self._master = master
+        self._master, self._address = master, channel.connection.getsockname()[0]
         attempt = work.place.attempt(work.number)
         files.make_directory(attempt.node(index), work.directory_mode)
         self._journal = files.Journal(attempt.node_events(index), work.file_mode)
@@ -73,7 +73,7 @@ class Node:
         self.loop.every(self.work.beat_seconds, self._beat)
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
-        self._staging.prepare(self._index, self._key)
+        self._staging.prepare(self._index, self._key, self._address, self._master)
         try:
             self.loop.run()
         finally:
@@ -126,8 +126,7 @@ class Node:
 
             post = Post(self.loop, self._tell, self._note, self._reap)
             self._ranks = ranks = Launched(self.work, self._index, place, kind, post)
-            address = self._channel.connection.getsockname()[0] if self._channel else self._master
-            ranks.begin(meeting.word(self._key, self._private), message["hosts"], address, self._private)
+            ranks.begin(meeting.word(self._key, self._private), message["hosts"], self._address, self._private)
         self._reap()
 
     def _lose_head(self) -> None:

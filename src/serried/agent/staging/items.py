@@ -115,7 +115,7 @@ class Items:
     def _bring(self, number: int, item: Item) -> None:
         began = time.monotonic()
         if not self._is_copied(item):
-            self._use_in_place(number, item)
+            self._use_in_place(item)
             return
         changes = 0
         self._before.begin()
@@ -140,7 +140,7 @@ class Items:
         seconds = round(time.monotonic() - began, 2)
         self._note("staged-item", item=item.to, origin=origin, bytes=size, files=files, seconds=seconds)
 
-    def _use_in_place(self, number: int, item: Item) -> None:
+    def _use_in_place(self, item: Item) -> None:
         if item.unpack:
             raise StageError(f"there is no disk here to unpack {item.source} on")
         try:

@@ -9,6 +9,7 @@ from serried.agent.beside import Beside, Message
 from serried.agent.channel import Message as Told
 from serried.agent.local import Folder
 from serried.agent.loop import Loop
+from serried.agent.staging.order import interface
 from serried.agent.work import Work
 
 DATA = "data"
@@ -25,9 +26,11 @@ class Staging:
         self._note, self._tell = note, tell
         self._process: Optional[Beside] = None
         self._is_settled = False
+        self._head = ""
 
-    def prepare(self, index: int, key: bytes) -> None:
-        """Start the process, if the plan has work for it."""
+    def prepare(self, index: int, key: bytes, address: str, head: str) -> None:
+        """Start the process, if the plan has work for it. `address` is ours on the network where `head` is the head."""
+        self._head = head
         data = wanted(self._work)
         if data is None:
             return
@@ -45,7 +48,7 @@ class Staging:
                 "limit": site.get("cache_bytes", 0),
                 "key": key.hex(),
                 "node": index,
-                "serves": is_chain(self._work),
+                "serves": interface(index, address) if passes_on(self._work) and self._own.has_disk else None,
             }
         )
 
@@ -62,7 +65,8 @@ class Staging:
     def heed(self, message: Told) -> None:
         """The head says `stage`, with the node before this one, or `go`."""
         if self._process and message["do"] == "stage":
-            self._process.tell(message)
+            before = message["before"]
+            self._process.tell({"do": "stage", "before": before and [before[0] or self._head, before[1]]})
         elif self._process and message["do"] == "go":
             self._process.tell({"do": "served"})
 
@@ -105,6 +109,7 @@ def wanted(work: Work) -> Any:
     return data if data and (data["stage"] or data["in_place"]) else None
 
 
-def is_chain(work: Work) -> bool:
+def passes_on(work: Work) -> bool:
     """Whether nodes pass data on."""
-    return work.nodes > 1 and work.plan["site"].get("transfer", "chain") == "chain"
+    data = wanted(work)
+    return bool(work.nodes > 1 and data and data["stage"] and work.plan["site"].get("transfer", "chain") == "chain")

@@ -44,7 +44,7 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - what is to be staged co
             elif stage and message["do"] == "stage":
                 stage.begin(message["before"])
             elif stage and message["do"] == "served":
-                stage.items.forget()
+                stage.end_serving()
             elif stage and message["do"] == "release":
                 stage.release()
                 return 0
@@ -66,11 +66,10 @@ class Stage:
         wanted = [Item(*item) for item in told["items"]]
         place = Place(Path(told["view"]), self._cache(), bool(told["has_disk"]))
         self.items = Items(wanted, place, self._holdings, self._note, hashed=bool(told["hashed"]))
-        port = 0
-        if told["serves"]:
-            refused = lambda address, because: self._note("staging-refused", address=address, because=because)  # noqa: E731
-            port = Server("", self._key, self._holdings, refused).port
-        agent.tell(say="ready", port=port)
+        self._server: Optional[Server] = None
+        if told["serves"] is not None and place.cache:
+            self._server = Server(told["serves"], self._key, self._holdings, self._refused)
+        agent.tell(say="ready", port=self._server.port if self._server else 0)
 
     def _cache(self) -> Optional[cache.Cache]:
         if self._shared is None:
@@ -115,6 +114,15 @@ class Stage:
         except BrokenError as error:
             self._note("staging-alone", because=str(error))
             return None
+
+    def _refused(self, address: str, because: str) -> None:
+        self._note("staging-refused", address=address, because=because)
+
+    def end_serving(self) -> None:
+        """All nodes have all."""
+        if self._server:
+            self._server.close()
+        self.items.forget()
 
     def _note(self, event: str, **facts: Any) -> None:
         self._notes.append({"say": "note", "event": event, **facts})
