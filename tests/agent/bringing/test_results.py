@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serried.agent.bringing import service
 from trees import tree
 
 HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
@@ -236,3 +237,16 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
     again = share(["*"], local=node.local)
     assert again.finish()["missing"] == []
     assert [path.name for path in node.work.place.attempt(1).node(0).iterdir()] == ["brought.jsonl"]
+
+
+def test_what_is_left_after_an_attempt_can_be_brought_later(share):
+    node = share(["*"], ["{checkpoints}/*"])
+    node.write("results/out.csv")
+    node.write("checkpoints/a.h5")
+    node.write("checkpoints/b.h5", "")
+    summary = service.complete(node.work, 0, node.local, node.said.append)
+    assert summary == {"missing": [], "torn": ["a.h5", "b.h5"], "files": 1, "bytes": 1}
+    (node.local / service.ENDED).write_text('{"trusted": true}')
+    summary = service.complete(node.work, 0, node.local, node.said.append)
+    assert summary == {"missing": [], "torn": ["b.h5"], "files": 1, "bytes": 1}
+    assert (tree(node.work.place.results), tree(node.work.place.checkpoints)) == ({"out.csv": "x"}, {"a.h5": "x"})

@@ -173,8 +173,7 @@ class Bringing:
     def _give_up(self, problem: str) -> None:
         if self._beside:
             self._beside.kill()
-        unknown: Dict[str, Any] = {"files": None, "bytes": None, "names": [], "problem": problem}
-        self._settle({"missing": [{"kind": kind, **unknown} for kind in self._kinds()]})
+        self._settle({"missing": [{"kind": kind, "names": [], "problem": problem} for kind in self._kinds()]})
 
     def _kinds(self) -> List[str]:
         return [CHECKPOINTS] * bool(self._work.plan.get("sync")) + [RESULTS] * self._has_results

@@ -6,12 +6,11 @@ from typing import Any, Dict, List, Sequence
 
 from serried.agent.ending.evidence import Event, Evidence
 
-UNKNOWN: Dict[str, Any] = {"files": None, "bytes": None, "names": []}
 KILLED = "its agent ended before it had brought everything"
 
 
 def missing(evidence: Evidence) -> List[Dict[str, Any]]:
-    """One entry for each node and kind: `results` or `checkpoints`, how much, some names, why, and where it lies."""
+    """For each node and kind, `results` or `checkpoints`: how much if that is known, some names, why, and where it is."""
     found = [
         {"node": event["node"], "host": event["host"], **one}
         for event in evidence.all("node-ended")
@@ -31,15 +30,15 @@ def _of_killed(events: Sequence[Event]) -> List[Dict[str, Any]]:
         return list(ended.get("missing", ()))
     if begun is None:
         return []
-    return [{"kind": kind, **UNKNOWN, "problem": KILLED, "folder": begun["folder"]} for kind in begun["kinds"]]
+    return [{"kind": kind, "names": [], "problem": KILLED, "folder": begun["folder"]} for kind in begun["kinds"]]
 
 
 def sentence(found: Sequence[Dict[str, Any]]) -> str:
     """For the message of the end; empty where nothing is missing."""
     if not found:
         return ""
-    counts = [one["files"] for one in found]
+    counts = [one.get("files", 0) for one in found]
     kinds = " and ".join(sorted({one["kind"] for one in found}, reverse=True))
-    count = "" if None in counts else f"{sum(counts)} files of "
+    count = "" if 0 in counts else f"{sum(counts)} files of "
     hosts = ", ".join(dict.fromkeys(one["host"] for one in found))
     return f"; {count}{kinds} could not be brought back from {hosts}: {found[0]['problem']}"
