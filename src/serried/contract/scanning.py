@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Dict, List, Sequence, Tuple, Union
@@ -20,8 +21,9 @@ _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a 
 class UnreadableError(OSError):
     """What cannot be read of a source. `str` is one sentence that names it."""
 
-    def __init__(self, path: bytes, because: str) -> None:
-        super().__init__(f"{text(path)}: {because}")
+    def __init__(self, path: bytes, because: Union[str, OSError]) -> None:
+        said = because if isinstance(because, str) else problem(because)
+        super().__init__(f"`{text(path)}` {said}")
 
 
 def scan(root: Union[str, bytes, "os.PathLike[str]"], workers: int = WORKERS, *, hashed: bool = False) -> Manifest:
@@ -37,7 +39,7 @@ def scan(root: Union[str, bytes, "os.PathLike[str]"], workers: int = WORKERS, *,
         top = os.path.realpath(top)
         state = os.stat(top)
     except OSError as error:
-        raise UnreadableError(top, reason(error)) from None
+        raise UnreadableError(top, error) from None
     if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
         raise UnreadableError(top, "is neither a file nor a folder")
     return _Scan(top, workers, hashed).manifest(state)
@@ -68,7 +70,7 @@ class _Scan:
             with os.scandir(path) as found:
                 names = [folder + b"/" + entry.name if folder else entry.name for entry in found]
         except OSError as error:
-            raise UnreadableError(path, reason(error)) from None
+            raise UnreadableError(path, error) from None
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
             self._crew.add(lambda batch=batch: self._look(batch))  # type: ignore[misc]
@@ -80,7 +82,7 @@ class _Scan:
             except FileNotFoundError:
                 continue  # it went meanwhile
             except OSError as error:
-                raise UnreadableError(self._full(path), reason(error)) from None
+                raise UnreadableError(self._full(path), error) from None
             self._take(path, state)
             if stat.S_ISDIR(state.st_mode):
                 self._crew.add(lambda folder=path: self._list(folder))  # type: ignore[misc]
@@ -130,7 +132,7 @@ def _hash(path: bytes) -> bytes:
             while data := file.read(SPARSE):
                 digest.update(data)
     except OSError as error:
-        raise UnreadableError(path, reason(error)) from None
+        raise UnreadableError(path, error) from None
     return digest.hexdigest().encode()
 
 
@@ -142,8 +144,6 @@ def extents(descriptor: int, start: int, end: int) -> List[Tuple[int, int]]:
             begin = os.lseek(descriptor, start, os.SEEK_DATA)
             stop = os.lseek(descriptor, begin, os.SEEK_HOLE)
         except OSError as error:
-            import errno
-
             if error.errno != errno.ENXIO:  # a file system that knows no holes
                 found.append((start, end - start))
             break
@@ -167,6 +167,12 @@ def _leads_out(path: bytes, target: bytes) -> bool:
 def encode(path: str) -> bytes:
     """`path` as the file system has it, whatever the locale is."""
     return path.encode("utf-8", "surrogateescape")
+
+
+def problem(error: OSError) -> str:
+    """What is wrong with a path, to be said after it."""
+    known = {errno.ENOENT: "is not there", errno.ELOOP: "is a link that leads nowhere"}
+    return known.get(error.errno or 0, f"cannot be read: {reason(error)}")
 
 
 def reason(error: OSError) -> str:

@@ -178,13 +178,13 @@ def test_a_source_that_is_none_is_named(tmp_path: Path, name: str):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     because = {
-        "missing": "no such file or directory",
+        "missing": "is not there",
         "pipe": "is neither a file nor a folder",
-        "loop": "too many levels of symbolic links",
+        "loop": "is a link that leads nowhere",
     }
     with pytest.raises(scanning.UnreadableError) as caught:
         scanning.scan(tmp_path / name)
-    assert str(caught.value) == f"{tmp_path / name}: {because[name]}"
+    assert str(caught.value) == f"`{tmp_path / name}` {because[name]}"
 
 
 CHANGES = {

@@ -39,7 +39,7 @@ def _is_work(own: Path) -> bool:
     with contextlib.suppress(OSError):
         if os.listdir(own / room.GONE):  # noqa: PTH208 - names will do
             return True
-    shared = (own / name for name in (room.JOBS, imagecopy.IMAGES))
+    shared = (own / name for name in (room.JOBS, imagecopy.IMAGES, room.DATA))
     return any(not locks.is_used(path) for folder in shared for path in locks.things(folder))
 
 
@@ -55,6 +55,8 @@ def clear(work: Work) -> None:
 
 def sweep(work: Work, until: Optional[float] = None) -> None:
     """Remove what dead jobs have left, and what is nobody's."""
+    from serried.agent.staging import cache
+
     judge = _Judge(work)
     for own in list(room.rooms(work)):
         for path in locks.things(own / room.JOBS):
@@ -64,6 +66,9 @@ def sweep(work: Work, until: Optional[float] = None) -> None:
         if not (work.plan.get("container") or {}).get("local"):  # else who copies ours looks after the others
             imagecopy.tidy(own / imagecopy.IMAGES)
             room.remove_empty(own / imagecopy.IMAGES)
+        if not (work.plan.get("data") or {}).get("stage"):
+            cache.tidy(own / room.DATA, work.plan["site"].get("cache_bytes", 0))
+            room.remove_empty(own / room.DATA)
         room.tidy(own)
 
 

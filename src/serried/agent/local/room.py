@@ -12,7 +12,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from serried.agent.work import Work
 
-JOBS, GONE = "jobs", "gone"
+JOBS, GONE, DATA = "jobs", "gone", "data"
 UNSET = re.compile(r"\$\w|\$\{")
 
 

@@ -22,6 +22,8 @@ from serried.contract import files, removal, scanning
 from serried.contract.manifest import Manifest
 
 PART = ".part"
+OURS = 8
+"""Files that an item takes beside its own."""
 TREE, MANIFEST, FACTS = "tree", "manifest", "facts.json"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -90,12 +92,12 @@ class Slot:
 
 class Cache:
     def __init__(self, folder: Path, *, hashed: bool = False) -> None:
-        self._folder = folder
+        self.folder = folder
         self._hashed = hashed
 
     def take(self, key: str) -> Slot:
         """The item of this key, or the place to put it. Waits while another job of ours puts it there."""
-        path = self._folder / key
+        path = self.folder / key
         while True:
             lock = locks.hold_or_make(path)
             if not path.exists():
@@ -107,7 +109,7 @@ class Cache:
                 return Slot(path, lock, manifest, hashed=self._hashed)
             os.close(lock)
             if not locks.remove_unused(path, _remove):
-                path = self._folder / f"{key}-{os.urandom(4).hex()}"  # others use what was changed: one of our own
+                path = self.folder / f"{key}-{os.urandom(4).hex()}"  # others use what was changed: one of our own
 
     def _trusted(self, path: Path) -> Optional[Manifest]:
         """What is in `path`, if it still is what was put there."""
@@ -121,16 +123,16 @@ class Cache:
         return None
 
     def has(self, key: str) -> bool:
-        return (self._folder / key).exists()
+        return (self.folder / key).exists()
 
     def make_room(self, size: int, inodes: int, keep: Collection[str] = ()) -> None:
         """Remove what nobody uses, but not `keep`, as far as there is no room for `size` bytes in so many files.
 
         Raises NoRoomError where that is not enough.
         """
-        unused = (path for path in _oldest_first(self._folder) if not path.name.startswith(tuple(keep)))
+        unused = (path for path in _oldest_first(self.folder) if not path.name.startswith(tuple(keep)))
         while True:
-            problem = lack(self._folder, size, inodes)
+            problem = lack(self.folder, size, inodes)
             if problem is None:
                 return
             path = next(unused, None)
@@ -145,7 +147,7 @@ def lack(folder: Path, size: int, inodes: int) -> Optional[str]:
     free = state.f_bavail * state.f_frsize
     if size > free:
         return f"no room on {folder}: {_spelled(size)} needed, {_spelled(free)} free"
-    if state.f_files and inodes > state.f_favail:
+    if state.f_files and inodes + OURS > state.f_favail:
         return f"no room on {folder}: {inodes} files, and it takes {state.f_favail} more"
     return None
 

@@ -86,7 +86,8 @@ class Items:
             raise StageError(str(error)) from None
         except OSError as error:
             what = "the disk is full" if error.errno in FULL else scanning.reason(error)
-            raise StageError(f"{self._place.view.parent}: {what}") from error
+            where = self._place.cache.folder if self._place.cache else self._place.view
+            raise StageError(f"{where}: {what}") from error
         finally:
             self._before.close()
 
@@ -131,7 +132,7 @@ class Items:
             except source.ChangedError as error:
                 changes += 1
                 if changes == TRIES:
-                    raise StageError(f"{error} changes while it is read") from None
+                    raise StageError(f"`{error}` changes while it is read") from None
                 self._begin_again(number)
         self._show(item, path)
         known = self._manifests.get(number)
@@ -142,11 +143,11 @@ class Items:
 
     def _use_in_place(self, item: Item) -> None:
         if item.unpack:
-            raise StageError(f"there is no disk here to unpack {item.source} on")
+            raise StageError(f"there is no disk here to unpack `{item.source}` on")
         try:
             os.stat(item.source)
         except OSError as error:
-            raise StageError(f"{item.source}: {scanning.reason(error)}") from None
+            raise StageError(f"`{item.source}` {scanning.problem(error)}") from None
         self._show(item, Path(os.path.realpath(item.source)))
         self._note("staged-item", item=item.to, origin="in place", bytes=0, files=0, seconds=0.0)
 
@@ -257,7 +258,7 @@ class Items:
         try:
             archives.unpack(archive, item.unpack, slot.begin())
         except archives.ArchiveError as error:
-            raise StageError(f"cannot unpack {item.source}: {error}") from None
+            raise StageError(f"cannot unpack `{item.source}`: {error}") from None
         self._finish(slot, None)
 
     @contextlib.contextmanager

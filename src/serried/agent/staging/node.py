@@ -7,13 +7,13 @@ from typing import Any, Callable, Dict, Optional
 
 from serried.agent.beside import Beside, Message
 from serried.agent.channel import Message as Told
-from serried.agent.local import Folder
+from serried.agent.local import Folder, room
 from serried.agent.loop import Loop
 from serried.agent.staging.order import interface
 from serried.agent.work import Work
 
-DATA = "data"
-"""The folder of shared data on the node's disk, and that of an attempt's own links to it."""
+VIEW = "data"
+"""An attempt's own links to what was staged."""
 
 
 class Staging:
@@ -42,7 +42,7 @@ class Staging:
                 "items": [[item["source"], item["to"], item["unpack"]] for item in data["stage"]],
                 "in_place": data["in_place"],
                 "view": str(self._view),
-                "shared": str(self._own.room / DATA) if self._own.room else "",
+                "shared": str(self._own.room / room.DATA) if self._own.room else "",
                 "has_disk": self._own.has_disk,
                 "hashed": data["verify"] == "hashes",
                 "limit": site.get("cache_bytes", 0),
@@ -54,7 +54,7 @@ class Staging:
 
     @property
     def _view(self) -> Path:
-        return self._own.path / DATA
+        return self._own.path / VIEW
 
     @property
     def place(self) -> Dict[str, str]:

@@ -10,7 +10,7 @@ from serried.agent.staging.arrived import Extent, runs
 from serried.agent.staging.target import Target
 from serried.contract.crew import Crew
 from serried.contract.manifest import Entry, text
-from serried.contract.scanning import UnreadableError, reason
+from serried.contract.scanning import UnreadableError
 
 READERS = 32
 FEWEST = 2
@@ -67,7 +67,7 @@ class _Reader:
         except OSError as error:
             if error.errno in GONE:
                 raise ChangedError(text(path)) from None
-            raise UnreadableError(path, reason(error)) from None
+            raise UnreadableError(path, error) from None
 
     def _bring_whole(self, source: int, entry: Entry, number: int) -> None:
         parts = []
@@ -98,7 +98,7 @@ class _Reader:
         try:
             return os.read(source, count)
         except OSError as error:
-            raise UnreadableError(self._path(entry), reason(error)) from None
+            raise UnreadableError(self._path(entry), error) from None
 
     def _check(self, source: int, entry: Entry, size: int) -> None:
         """What was read is of the file in the manifest: so say its size and time now, after it was read."""

@@ -26,8 +26,6 @@ from serried.contract import scanning
 LOOK_SECONDS = 0.05
 PROGRESS_SECONDS = 2.0
 RATE_SECONDS = 10.0
-DATA = "data"
-"""The folder of shared data, and that of an attempt's own links to it."""
 
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - what is to be staged comes from the agent
@@ -166,4 +164,4 @@ def _check(path: str) -> None:
     try:
         os.stat(path)
     except OSError as error:
-        raise StageError(f"{path}: {scanning.reason(error)}") from None
+        raise StageError(f"`{path}` {scanning.problem(error)}") from None

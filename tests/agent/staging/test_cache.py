@@ -1,0 +1,259 @@
+"""Items come to a node's disk once, stay the same or are fetched again, and leave nothing half done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from serried.agent.local import locks
+from serried.agent.staging import cache, source
+from serried.agent.staging.cache import Cache
+from serried.agent.staging.holding import Holdings
+from serried.agent.staging.items import Item, Items, Place, StageError
+from serried.agent.staging.target import Target
+from serried.contract.scanning import UnreadableError, scan
+
+MIB = 1 << 20
+
+
+class Job:
+    """What one job does on one node."""
+
+    def __init__(self, there: Path, disk: Path, *names: str, hashed: bool = False, has_disk: bool = True) -> None:
+        (disk / "data").mkdir(parents=True, exist_ok=True)
+        wanted = [Item(str(there / name.partition("=")[0]), *name.partition("=")[::2]) for name in names]
+        self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
+        self.view.parent.mkdir()
+        self.told: list[tuple[str, dict]] = []
+        place = Place(self.view, Cache(disk / "data", hashed=hashed), has_disk)
+        self.items = Items(wanted, place, Holdings(len(wanted)), self.note, hashed=hashed)
+
+    def note(self, event: str, **facts: object) -> None:
+        self.told.append((event, facts))
+
+    def bring(self) -> Job:
+        self.items.bring(None)
+        return self
+
+    @property
+    def origins(self) -> list[str]:
+        return [facts["origin"] for event, facts in self.told if event == "staged-item"]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    folder = tmp_path / "there" / "a" / "below"
+    folder.mkdir(parents=True)
+    (folder / "one").write_text("one")
+    (folder / "two").write_bytes(b"two" * MIB)
+    (folder.parent / "empty").mkdir()
+    return tmp_path / "there"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return tmp_path / "disk"
+
+
+def kept(disk: Path) -> list[str]:
+    return sorted(os.listdir(disk / "data"))
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_a_second_job_uses_what_is_there_and_sees_a_change_on_either_side(there: Path, disk: Path, hashed: bool):
+    first = Job(there, disk, "a", hashed=hashed).bring()
+    second = Job(there, disk, "a", hashed=hashed).bring()
+    assert (first.origins, second.origins) == (["source"], ["cache"])
+    first.items.release()
+    second.items.release()
+
+    os.utime(there / "a/below/one", (1, 1))  # the same content, at another time
+    third = Job(there, disk, "a", hashed=hashed).bring()
+    assert third.origins == (["cache"] if hashed else ["source"])
+    third.items.release()
+
+    (third.view / "a/below/one").write_text("ONE")  # a job writes into what is shared
+    if hashed:
+        os.utime(third.view / "a/below/one", (1, 1))
+    fourth = Job(there, disk, "a", hashed=hashed).bring()
+    assert fourth.origins == ["source"]
+    assert (fourth.view / "a/below/one").read_text() == "one"
+
+    (fourth.view / "a/below/one").write_text("ONE")  # the same, while it is in use: that job keeps what it has
+    fifth = Job(there, disk, "a", hashed=hashed).bring()
+    assert fifth.origins == ["source"]
+    assert [(job.view / "a/below/one").read_text() for job in (fourth, fifth)] == ["ONE", "one"]
+    for job in (fourth, fifth):
+        job.items.release()
+    cache.tidy(disk / "data")
+    assert kept(disk) == []
+
+
+def test_what_was_there_before_the_node_last_started_is_not_believed(
+    there: Path, disk: Path, monkeypatch, tmp_path: Path
+):
+    Job(there, disk, "a").bring().items.release()
+    (tmp_path / "boot").write_text("another")
+    monkeypatch.setattr(cache, "BOOT", tmp_path / "boot")
+    assert Job(there, disk, "a").bring().origins == ["source"]
+
+
+def test_what_a_killed_job_left_half_done_is_not_used_but_removed(there: Path, disk: Path):
+    part = disk / "data" / (source_key(there / "a") + cache.PART)
+    (part / "tree").mkdir(parents=True)
+    (part / "tree" / "wrong").write_text("")
+    other = disk / "data" / f"other{cache.PART}"
+    other.mkdir()
+    job = Job(there, disk, "a").bring()
+    assert job.origins == ["source"]
+    assert sorted(os.listdir(job.view / "a")) == ["below", "empty"]
+    job.items.release()
+    cache.tidy(disk / "data", limit=1 << 40)
+    assert kept(disk) == [source_key(there / "a"), source_key(there / "a") + locks.SUFFIX]
+
+
+def source_key(path: Path) -> str:
+    return scan(path).key
+
+
+def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path):
+    jobs = [Job(there, disk, "a") for _ in range(4)]
+    threads = [threading.Thread(target=job.bring) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(origin for job in jobs for origin in job.origins) == ["cache", "cache", "cache", "source"]
+
+
+def test_the_longest_unused_goes_first_and_what_is_used_stays(there: Path, disk: Path):
+    for name in ("b", "c", "d"):
+        shutil.copytree(there / "a", there / name)
+        (there / name / name).touch()
+    jobs = {name: Job(there, disk, name).bring() for name in ("a", "b", "c", "d")}
+    keys = {name: source_key(there / name) for name in jobs}
+    for at, name in enumerate(("c", "a", "b", "d")):
+        os.utime(disk / "data" / keys[name], (at, at))
+    for name in ("a", "c", "d"):
+        jobs[name].items.release()
+    cache.tidy(disk / "data", limit=7 * MIB)  # two of four: b is in use
+    assert [name for name in sorted(keys) if (disk / "data" / keys[name]).exists()] == ["b", "d"]
+
+
+@pytest.mark.parametrize("name", ["missing", "a"])
+def test_a_source_that_cannot_be_read_is_named_before_anything_is_copied(there: Path, disk: Path, name: str):
+    (there / "b").mkdir()
+    if name == "a":
+        shutil.rmtree(there / "a")
+        (there / "a").symlink_to("a")
+    job = Job(there, disk, "b", name)
+    because = {"missing": "is not there", "a": "is a link that leads nowhere"}
+    with pytest.raises(StageError) as caught:
+        job.bring()
+    assert str(caught.value) == f"`{there / name}` {because[name]}"
+    assert kept(disk) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to be somebody else one has to be root")
+@pytest.mark.parametrize("what", ["below", "below/one"])
+def test_what_we_may_not_read_is_named(there: Path, tmp_path: Path, what: str):
+    (there / "a" / what).chmod(0)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(UnreadableError) as caught:  # noqa: PT012 - one or the other
+            manifest = scan(there / "a")
+            here = tempfile.mkdtemp()
+            source.fill(os.fsencode(there / "a"), Target(os.fsencode(here) + b"/a", manifest))
+    finally:
+        os.seteuid(0)
+    assert str(caught.value) == f"`{there / 'a' / what}` cannot be read: permission denied"
+
+
+def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, disk: Path, monkeypatch):
+    fill, times, most = source.fill, [], [2]
+
+    def changing(root: bytes, target: Target) -> None:
+        if len(times) < most[0]:
+            times.append(root)
+            (there / "a" / "below" / "one").write_text("changed" * len(times))
+        fill(root, target)
+
+    monkeypatch.setattr(source, "fill", changing)
+    job = Job(there, disk, "a").bring()
+    assert (job.view / "a/below/one").read_text() == "changed" * 2
+    most[0] = 100
+    (there / "a" / "below" / "one").write_text("another")
+    with pytest.raises(StageError) as caught:
+        Job(there, disk, "a").bring()
+    assert str(caught.value) == f"`{there}/a/below/one` changes while it is read"
+    job.items.release()
+    cache.tidy(disk / "data")
+    assert kept(disk) == []
+
+
+@pytest.fixture
+def small(tmp_path: Path):
+    """A disk of 1 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "none", folder], check=False)
+    if done.returncode:
+        pytest.skip("a small disk can be had by root alone (mount)")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_what_does_not_fit_is_refused_before_the_first_byte(there: Path, small: Path):
+    with pytest.raises(StageError) as caught:
+        Job(there, small, "a").bring()
+    assert str(caught.value).startswith(f"no room on {small}/data: 3.15 MB needed, ")
+    many = there / "many"
+    many.mkdir()
+    for number in range(199):
+        (many / str(number)).touch()
+    with pytest.raises(StageError, match=r"no room on .*: 200 files, and it takes 1\d\d more"):
+        Job(there, small, "many").bring()
+    assert kept(small) == []
+
+
+def test_what_nobody_uses_makes_room(there: Path, small: Path):
+    for name in ("b", "c"):
+        (there / name).mkdir()
+        (there / name / name).write_bytes(b"x" * (600 << 10))
+    first = Job(there, small, "b").bring()
+    with pytest.raises(StageError, match="no room"):
+        Job(there, small, "c").bring()
+    first.items.release()
+    assert Job(there, small, "c").bring().origins == ["source"]
+
+
+@pytest.mark.parametrize("left", range(0, 1000, 100))
+def test_a_disk_that_is_full_meanwhile_is_an_error_and_keeps_nothing(
+    there: Path, small: Path, monkeypatch: pytest.MonkeyPatch, left: int
+):
+    """At ten points: another job takes the room after we have looked."""
+    (there / "b").mkdir()
+    for number in range(20):
+        (there / "b" / str(number)).write_bytes(b"x" * (50 << 10))
+    make_room = Cache.make_room
+
+    def taken(self: Cache, *_: int, **__: object) -> None:
+        make_room(self, 0, 0)
+        if not (small / "other").exists():
+            free = os.statvfs(small).f_bavail * 4096
+            (small / "other").write_bytes(b"x" * max(0, free - (left << 10)))
+
+    monkeypatch.setattr(Cache, "make_room", taken)
+    job = Job(there, small, "b")
+    with pytest.raises(StageError) as caught:
+        job.bring()
+    assert str(caught.value) == f"{small}/data: the disk is full"
+    assert not [name for name in kept(small) if not name.endswith(locks.SUFFIX)]
