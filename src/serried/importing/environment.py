@@ -25,7 +25,6 @@ _OF_A_FILE = re.compile(
     r"(?:\$\(|`)\s*(?:(?:cat|grep|egrep|sed)\b[^|;]*?\s)?<?\s*([\w./${}~-]+)\s*\|.*xargs.*[)`]", re.DOTALL
 )
 """`$(grep -v '^#' .env | xargs)`, which `export` is given."""
-_HERE = frozenset([".", "$(pwd)", "`pwd`"])
 
 
 @dataclass
@@ -266,7 +265,7 @@ def _cd(made: Environment, command: Command) -> bool:
     shown = "".join(piece.text for piece in words[0]) if words else "~"
     folder = static(words[0]) if words else None
     folder = None if folder is None else re.sub(r"/+$|^(\./)+", "", folder) or "."
-    if shown in _HERE or folder == ".":
+    if shown in known.HERE or folder == ".":
         made.say(command, NEEDLESS, "ranks start in the folder of serried.toml")
     elif folder is not None and not folder.startswith(("/", "-")) and ".." not in folder.split("/"):
         made.workdir = f"{made.workdir}/{folder}".lstrip("/")

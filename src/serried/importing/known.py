@@ -12,6 +12,9 @@ PRINTS = frozenset(
 )  # fmt: skip
 """They print, wait or end: nothing that a training has of them."""
 
+HERE = frozenset([".", "$(pwd)", "`pwd`"])
+"""The folder that a script was submitted in, which stands for `$PWD` and the scheduler's own variable."""
+
 SHELL = {
     "set": "the first rank that fails ends the run, whatever the script says",
     "shopt": "nothing of it reaches a rank",

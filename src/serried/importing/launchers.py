@@ -6,27 +6,17 @@ import re
 from collections.abc import Callable
 
 from serried.contract import names
-from serried.importing import wrappers
+from serried.importing import mpi, wrappers
 from serried.importing.bash import Command, statements
 from serried.importing.counts import Started
 from serried.importing.expand import Variables, Word, literal
-from serried.importing.launch import NUL, Launch, exported, long_options, number
+from serried.importing.launch import NUL, Launch, long_options, number
 from serried.importing.options import Option, options
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _TORCH_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _TORCH_FLAGS = {"standalone", "no-python", "module", "run-path", "use-env", "virtual-local-rank", "m"}
 _TORCH_SHORT = {"r": "redirects", "t": "tee"}
-_MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun"}
-_MPI_TWO = {"-x": 1, "-genv": 2, "-env": 2, "-mca": 2, "--mca": 2, "-pmca": 2, "--prtemca": 2}
-"""How many words follow options that take other than one; `_MPI_FLAGS` take none."""
-_MPI_FLAGS = {
-    "--oversubscribe", "-oversubscribe", "--allow-run-as-root", "-allow-run-as-root", "--tag-output", "-tag-output",
-    "--report-bindings", "-report-bindings", "-l", "-v", "--verbose", "-q", "--quiet", "--nooversubscribe", "-genvall",
-    "-envall", "--bind-to-none", "--display-map", "--display-allocation", "--use-hwthread-cpus", "-bynode", "-byslot",
-}  # fmt: skip
-_NP = {"-np", "--np", "-n", "--n", "-c"}
-_PER_NODE = {"-ppn", "--ppn", "-npernode", "--npernode", "-perhost", "--map-by-ppr", "-N"}
 
 
 def peel(words: list[Word], exported: Variables | None = None) -> Launch:
@@ -53,7 +43,7 @@ def _reader(launch: Launch) -> Callable[[Launch], None] | None:
     if name in _BY_SECOND:
         second, reader = _BY_SECOND[name]
         return reader if texts[1:2] == [second] else None
-    return _MPI_READERS.get(name) if name in _MPI else _READERS.get(name)
+    return _READERS.get(name)
 
 
 _OF_SRUN = frozenset(
@@ -154,7 +144,9 @@ def _pyxis(launch: Launch, item: Option) -> None:
         launch.settings |= {"container.image": item.value, "container.runtime": "pyxis"}
     elif item.name == "container-mounts":
         launch.settings["container.binds"] = [part for part in item.value.split(",") if part]
-    elif item.name not in ("container-mount-home", "no-container-mount-home", "container-workdir"):
+    elif item.name == "container-workdir":
+        wrappers.working_directory(launch, f"--{item.name}", item.value)
+    elif item.name not in ("container-mount-home", "no-container-mount-home"):
         launch.notes.append(f"srun was told `{item.text.replace(NUL, '…')}`: see docs/containers.md")
 
 
@@ -181,31 +173,6 @@ def _torchrun(launch: Launch) -> None:
         launch.words[:0] = [python, literal("-m")]
     elif "no-python" not in given:
         launch.words.insert(0, python)
-
-
-def _mpirun(launch: Launch) -> None:
-    texts = launch.texts()
-    position, total, per_node = 1, None, None
-    while position < len(texts) and texts[position].startswith("-"):
-        name = texts[position]
-        follow = 0 if name in _MPI_FLAGS else _MPI_TWO.get(name, 1)
-        value = texts[position + 1] if position + 1 < len(texts) else ""
-        if name in _NP:
-            total = launch.number(name, value)
-        elif name in _PER_NODE:
-            per_node = launch.number(name, value)
-        elif name in ("-map-by", "--map-by") and (match := re.match(r"ppr:(\d+):node", value)):
-            per_node = int(match[1])
-        elif name in ("-mca", "--mca"):
-            launch.options += ["--mca", *texts[position + 1 : position + 3]]
-        elif name in ("-x", "-genv", "-env"):
-            exported(launch, value, launch.words[position + 2 : position + 3] if follow == 2 else [])
-        position += 1 + follow
-    launch.drop(position)
-    launch.by.append("mpirun")
-    launch.started.append(Started(ranks=per_node, total=total))
-    launch.settings |= {"launch.kind": "mpirun", "launch.options": launch.options}
-    launch.options = []
 
 
 def _horovodrun(launch: Launch) -> None:
@@ -280,6 +247,7 @@ _READERS: dict[str, Callable[[Launch], None]] = {
     "command": wrappers.nothing,
     "env": wrappers.nothing,
     "stdbuf": wrappers.nothing,
+    **dict.fromkeys(mpi.NAMES, mpi.mpirun),
     "srun": _srun,
     "torchrun": _torchrun,
     "horovodrun": _horovodrun,
@@ -294,4 +262,3 @@ _BY_SECOND: dict[str, tuple[str, Callable[[Launch], None]]] = {
     "accelerate": ("launch", _accelerate),
     "conda": ("run", wrappers.conda),
 }
-_MPI_READERS = dict.fromkeys(_MPI, _mpirun)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from serried.importing import known
 from serried.importing.expand import Word, literal
 from serried.importing.launch import NUL, Launch, exported, long_options
 
@@ -20,21 +21,23 @@ def nothing(launch: Launch) -> None:
 
 
 _ISOLATES = {"cleanenv", "e", "no-home", "contain", "c", "containall", "C", "writable-tmpfs"}
-_OF_CONTAINER = {"nv", "rocm", "nvccli", "pwd", "workdir", "W", "no-mount", "userns", "u", "fakeroot", "f"}
+_OF_CONTAINER = {"nv", "rocm", "nvccli", "workdir", "W", "no-mount", "userns", "u", "fakeroot", "f"}
 """Serried's own affair there."""
+_WITH_VALUE = {
+    "bind", "B", "pwd", "cwd", "workdir", "W", "env", "home", "H", "overlay", "o", "scratch", "S", "no-mount",
+}  # fmt: skip
 
 
 def container(launch: Launch) -> None:
     """`singularity exec … IMAGE program`."""
     texts = launch.texts()
-    with_value = {"bind", "B", "pwd", "workdir", "W", "env", "home", "H", "overlay", "o", "scratch", "S", "no-mount"}
     binds: list[str] = []
     position = 2
     while position < len(texts) and texts[position].startswith("-"):
         name, equals, value = texts[position].lstrip("-").partition("=")
         shown = launch.words[position]
         position += 1
-        if name in with_value and not equals and position < len(texts):
+        if name in _WITH_VALUE and not equals and position < len(texts):
             shown = launch.words[position]
             value = texts[position]
             position += 1
@@ -44,6 +47,8 @@ def container(launch: Launch) -> None:
             launch.settings["container.contained"] = True
         elif name == "env":
             exported(launch, value, [])
+        elif name in ("pwd", "cwd"):
+            working_directory(launch, f"--{name}", _written(shown).removeprefix(f"--{name}="))
         elif name not in _OF_CONTAINER:
             launch.notes.append(
                 f"the container was told `{texts[position - 1].replace(NUL, '…')}`: see docs/containers.md"
@@ -52,6 +57,15 @@ def container(launch: Launch) -> None:
         launch.settings["container.image"] = _written(launch.words[position])
         launch.settings |= {"container.binds": binds} if binds else {}
     launch.drop(position + 1)
+
+
+def working_directory(launch: Launch, option: str, value: str) -> None:
+    """Where a container was told to start its program."""
+    if value.rstrip("/") not in known.HERE:
+        shown = value.replace(NUL, "…")
+        launch.notes.append(
+            f"`{option}` had it start in `{shown}`: ranks start in the folder of serried.toml, or in its `workdir`"
+        )
 
 
 def _written(word: Word) -> str:
