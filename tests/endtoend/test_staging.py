@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
+
+import pytest
 
 from serried.contract.files import read_journal
 
@@ -73,3 +76,40 @@ def test_without_a_disk_the_source_is_used_where_it_is(local, tmp_path):
     run = local.submit()
     assert local.wait(run)[0] == 0
     assert said(local, run, 1) == [str(there / "sets/a"), {f"sets/a/{NAME}/file": "one", "single": "two"}]
+
+
+def staged(place, run: str, node: int) -> list[tuple[str, str]]:
+    events = read_journal(place.directory(run) / f"attempts/1/node-{node}/events.jsonl")
+    return [(event["item"], event["origin"]) for event in events if event["event"] == "staged-item"]
+
+
+@pytest.mark.slurm
+def test_two_nodes_read_the_source_once_and_later_jobs_there_what_they_kept(slurm, tmp_path):
+    there, disks = tmp_path / "there", tmp_path / "disks"
+    plant(there)
+    (there / "large").write_bytes(os.urandom(20_000_000))
+    (slurm.project / "rank.sh").write_text('cmp "$1/large" "$2/large" && diff -r "$1/sets/a" "$2/sets/a"')
+    (slurm.project / "serried.toml").write_text(f"""\
+[experiments.train]
+command = "bash rank.sh {{data}} {there}"
+resources = {{ nodes = 2, ranks = 1 }}
+data = {{ root = "{there}", stage = ["sets/a", "large"] }}
+[clusters.slurm]
+scheduler = "slurm"
+local_disk = "{disks}/$SLURMD_NODENAME"
+data_cache = "1 GB"
+""")
+
+    def both() -> list[list[tuple[str, str]]]:
+        run = slurm.submit()
+        assert slurm.wait(run)[0] == 0, slurm.why(run)
+        return [staged(slurm, run, node) for node in (0, 1)]
+
+    def all_from(origin: str) -> list[tuple[str, str]]:
+        return [("sets/a", origin), ("large", origin)]
+
+    assert both() == [all_from("source"), all_from("peer")]
+    assert both() == [all_from("cache"), all_from("cache")]
+    shutil.rmtree(sorted(disks.iterdir())[1])
+    (there / "large").write_bytes(b"another")
+    assert both() == [[("sets/a", "cache"), ("large", "source")], all_from("peer")]
