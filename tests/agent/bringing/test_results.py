@@ -250,3 +250,17 @@ def test_what_is_left_after_an_attempt_can_be_brought_later(share):
     summary = service.complete(node.work, 0, node.local, node.said.append)
     assert summary == {"missing": [], "torn": ["b.h5"], "files": 1, "bytes": 1}
     assert (tree(node.work.place.results), tree(node.work.place.checkpoints)) == ({"out.csv": "x"}, {"a.h5": "x"})
+
+
+def test_holes_stay_holes(share):
+    node = share(["*"])
+    path = node.write("results/sparse", "begin")
+    with path.open("r+b") as file:
+        file.seek(5 << 20)
+        file.write(b"middle")
+        file.truncate(1 << 30)
+    assert node.finish()["missing"] == []
+    there = (node.work.place.results / "sparse").stat()
+    assert (there.st_size, there.st_blocks * 512 < 1 << 20) == (1 << 30, True)
+    with (node.work.place.results / "sparse").open("rb") as file:
+        assert (file.read(5), file.seek(5 << 20), file.read(7)) == (b"begin", 5 << 20, b"middle\0")

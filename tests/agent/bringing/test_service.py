@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from serried.contract.files import read_journal
 from serried.plan import Data, Sync
 from trees import tree
 
@@ -63,3 +69,113 @@ def test_a_run_that_ends_well_has_all_its_results_and_leaves_nothing(bring, tmp_
     assert brought(run) == (BROUGHT, ["rank0-1.pt", "rank1-1.pt"])
     assert "missing" not in run.exit
     assert tree(tmp_path / "disk") == {}
+
+
+def test_what_a_run_wrote_is_brought_when_a_rank_fails_and_a_torn_checkpoint_is_not(bring):
+    run = bring(
+        "(checkpoints / 'torn.pt').write_bytes(b'PK\\x03\\x04 and no more')\n"
+        "there = pathlib.Path(os.environ['SERRIED_RUN_DIR'], 'results', '0.bin')\n"
+        "while rank == '1' and not there.exists():\n    time.sleep(0.05)\n"
+        "if rank == '1':\n    sys.exit(3)\n"
+        "held = open(checkpoints / 'held.pt', 'w')\n"
+        "time.sleep(60)\n"
+    )
+    assert run.wait() == 3
+    assert run.ending == ("FAILED", 3, "exit", "rank 1 on fake2 exited with status 3")
+    assert brought(run) == (BROUGHT, ["rank0-1.pt", "rank1-1.pt"])
+    assert sorted(run.events("node-ended")[0]) == ["event", "exits", "host", "left", "node", "t", "unsaved"]
+
+
+def test_what_is_saved_at_the_time_limit_is_brought_before_the_end(bring, wait_until):
+    run = bring(
+        "asked = pathlib.Path(os.environ['SERRIED_STOP_FILE'])\n"
+        "while not asked.exists():\n    time.sleep(0.05)\n"
+        "save('2')\n"
+        "sys.exit(85)\n",
+        nodes=1,
+        limit={"grace_seconds": 2, "lead_seconds": 5, "restarts": 0},
+        time_seconds=24,
+    )
+    wait_until(lambda: run.events("started"))
+    wait_until(lambda: tree(run.place.checkpoints))
+    run.process.send_signal(signal.SIGUSR1)
+    assert run.wait() == 124
+    assert run.exit["state"] == "TIMEOUT"
+    assert "the ranks have saved" in run.exit["message"]
+    assert sorted(tree(run.place.checkpoints)) == ["rank0-1.pt", "rank0-2.pt"]
+
+
+def test_a_cancelled_run_brings_what_it_can_before_the_kill(bring, wait_until):
+    run = bring("signal.signal(signal.SIGTERM, lambda *_: (save('2'), sys.exit(1)))\ntime.sleep(60)\n")
+    wait_until(lambda: len(tree(run.place.results)) == 4)
+    run.process.send_signal(signal.SIGTERM)
+    run.wait()
+    assert run.exit["state"] == "CANCELLED"
+    assert brought(run) == (BROUGHT, [f"rank{rank}-{step}.pt" for rank in "01" for step in "12"])
+
+
+def test_a_killed_service_starts_again_and_a_killed_agent_is_told_of(bring, wait_until, tmp_path):
+    run = bring("time.sleep(60)\n")
+    wait_until(lambda: len(tree(run.place.results)) == 4)
+    services = [pid_of_child(run, node) for node in "01"]
+    for pid in services:
+        os.kill(pid, signal.SIGKILL)
+    journal = run.place.attempt(1).node_events(1)
+    wait_until(lambda: any(event["event"] == "bring-again" for event in read_journal(journal)))
+    wait_until(lambda: pid_of_child(run, "1") not in (None, *services))
+    os.kill(agent_of(run, "1"), signal.SIGKILL)
+    run.wait()
+    folder = next((tmp_path / "disk").glob(f"serried-*/jobs/{run.plan.run}.-.1.1.*"))
+    gone = {"node": 1, "host": "fake2", "names": [], "folder": str(folder)}
+    problem = "its agent ended before it had brought everything"
+    assert run.exit["missing"] == [{**gone, "kind": kind, "problem": problem} for kind in ("checkpoints", "results")]
+    assert run.exit["message"].endswith(f"could not be brought back from fake2: {problem}")
+    assert sorted(path.name for path in (folder / "results").iterdir()) == ["1.bin", "same.csv"]
+
+
+def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
+    assert small_root
+    run = bring("(results / 'huge').write_bytes(b'h' * (9 << 20))\n", nodes=1)
+    assert run.wait() == 0
+    (folder,) = (tmp_path / "disk").glob("serried-*/jobs/*/results")
+    problem = "No space left on device"
+    missing = {"node": 0, "host": run.exit["nodes"][0], "kind": "results", "files": 1, "bytes": 9 << 20}
+    assert run.exit["missing"] == [{**missing, "names": ["huge"], "problem": problem, "folder": str(folder.parent)}]
+    message = f"every rank exited with status 0; 1 files of results could not be brought back from {missing['host']}"
+    assert run.ending == ("COMPLETED", 0, None, f"{message}: {problem}")
+    assert sorted(tree(run.place.results)) == ["0.bin", "same.csv"]
+    assert f"serried: results: 'huge' cannot be brought back: {problem}" in run.log
+
+
+@pytest.fixture
+def small_root(tmp_path):
+    """All run directories of the test are on a disk of 8 MB."""
+    place = tmp_path / "root"
+    place.mkdir()
+    options = ["-o", "size=8m,mode=700"]
+    done = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", place], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def agent_of(run, node):
+    """The agent of that node."""
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if (
+            b"node" in words
+            and run.plan.run.encode() in b"".join(words)
+            and f"FAKE_NODE={node}".encode() in environment
+        ):
+            return int(entry.name)
+    return None
+
+
+def pid_of_child(run, node):
+    return run.pid_of("bring", node)

@@ -15,6 +15,8 @@ from serried.agent.bringing.pace import Pace
 from serried.contract import files
 
 PIECE = 1 << 20
+BLOCK = 512
+"""In which the kernel counts what a file has on disk."""
 SUFFIX = ".part"
 """With a dot before the name: nobody takes what is called so for finished."""
 SAME_CLOCK_NS = 100_000_000
@@ -60,10 +62,13 @@ def copy(found: Found, target: Path, modes: Modes, pace: Pace, urgent: Optional[
         before = os.fstat(source)
         if not stat.S_ISREG(before.st_mode):
             raise ChangedError(errno.EAGAIN, "it is no file any more")
-        check_room(target.parent, before.st_size)
+        check_room(target.parent, min(before.st_size, before.st_blocks * BLOCK))
         made = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.of(before.st_mode))
         try:
-            count = _pour(source, made, pace, urgent)
+            if before.st_blocks * BLOCK < before.st_size:
+                count = _pour_around_holes(source, made, before.st_size, pace, urgent)
+            else:
+                count = _pour(source, made, pace, urgent)
             after = os.fstat(source)
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or count != after.st_size:
                 raise ChangedError(errno.EAGAIN, "it was written to while it was copied")
@@ -153,17 +158,43 @@ def within(found: Found) -> str:
 def _pour(source: int, made: int, pace: Pace, urgent: Optional[int]) -> int:
     count = 0
     while True:
-        piece = memoryview(os.read(source, PIECE))
+        piece = os.read(source, PIECE)
         if not piece:
             break
         count += len(piece)
-        rest = piece
-        while rest:
-            rest = rest[os.write(made, rest) :]
+        _write(made, piece)
         pace.heed(len(piece), urgent)
     if count >= PIECE:  # small ones are many, and go with what the file system does at their close
         os.fsync(made)
     return count
+
+
+def _pour_around_holes(source: int, made: int, size: int, pace: Pace, urgent: Optional[int]) -> int:
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+            end = os.lseek(source, at, os.SEEK_HOLE)
+        except OSError:  # nothing but a hole is left
+            break
+        os.lseek(source, at, os.SEEK_SET)
+        os.lseek(made, at, os.SEEK_SET)
+        while at < end:
+            piece = os.read(source, min(PIECE, end - at))
+            if not piece:
+                return at
+            _write(made, piece)
+            at += len(piece)
+            pace.heed(len(piece), urgent)
+    os.ftruncate(made, size)
+    os.fsync(made)
+    return size
+
+
+def _write(made: int, piece: bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(made, rest) :]
 
 
 def _age(made: int, changed: int) -> int:

@@ -22,7 +22,7 @@ NAMED = 20
 SPARE = 3
 """So many more than are kept are looked at: the newest may never become complete."""
 OUT_OF_TIME = "there was no time left"
-AGAIN_SECONDS = 15.0
+AGAIN_SECONDS = 5.0
 """How long is tried again what cannot be brought at the end: by then a disk may have room again."""
 PAUSE_SECONDS = 1.0
 

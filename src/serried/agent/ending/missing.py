@@ -10,7 +10,7 @@ KILLED = "its agent ended before it had brought everything"
 
 
 def missing(evidence: Evidence) -> List[Dict[str, Any]]:
-    """For each node and kind, `results` or `checkpoints`: how much if that is known, some names, why, and where it is."""
+    """For each node and kind, `results` or `checkpoints`: how much, if that is known, some names, why, and where."""
     found = [
         {"node": event["node"], "host": event["host"], **one}
         for event in evidence.all("node-ended")
