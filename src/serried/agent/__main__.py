@@ -21,6 +21,7 @@ ROLES = {
     "tell": "hooks",
     "shell": "interactive",
     "sweep": "sweep",
+    "fetch": "bringing.fetching",
     "tidy": "local.leftovers",
 }
 """And the module of each."""

@@ -9,11 +9,15 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
+from serried.errors import SerriedError
+from serried.records import missing
+from serried.records.index import Selection
+from serried.records.missing import Missing
 from serried.records.waiting import statuses_of
 from serried.snapshot.size import spell
 from serried.submission import copies, fetching
 from serried.submission.copies import Report
-from serried.submission.fetching import Part
+from serried.submission.fetching import Back, Part
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -46,15 +50,40 @@ def command(
     target = target or (Path() if patterns else None)
     if not status.has_ended:
         console.note(f"run `{status.id}` has not ended: there may be more later")
+    lacking = missing.of(selection)
+    back = [(found, _bring_back(selection, found, dry_run=dry_run)) for found in lacking]
     parts = fetching.parts(selection, patterns) if target is not None else []
     reports = [(part, _copy(part, target, force=force, dry_run=dry_run)) for part in parts if target is not None]
     if as_json:
-        console.out_json(_json(status.id, target, reports, dry_run=dry_run))
-    else:
+        told = {"schema": SCHEMA, "run": status.id, "dry_run": dry_run, "nodes": [_node_json(*each) for each in back]}
+        console.out_json({**told, **_json(target, reports)})
+    elif target is None and not back:
+        console.say(f"nothing that run `{status.id}` was to bring back is missing")
+        console.next_steps([(f"serried fetch {status.id} --to DIR", "copy its results to a folder")])
+    elif target is not None:
         _tell(reports, target, dry_run=dry_run)
     answers.insist([status])
-    if any(report.newer or report.problems for _, report in reports):
+    is_missing = any(came.problem for _, came in back) and not dry_run
+    if is_missing or any(report.newer or report.problems for _, report in reports):
         raise SystemExit(1)
+
+
+def _bring_back(selection: Selection, found: Missing, *, dry_run: bool) -> Back:
+    what = f"{found.what} of attempt {found.attempt} from {found.host}"
+    if dry_run:
+        console.say(f"would bring back {found.told}")
+        return Back(0, 0, found.problem)
+    try:
+        with console.status_line(f"waiting for {found.host}") as line:
+            came = fetching.bring_back(selection, found, line.update)
+    except SerriedError as error:
+        console.print_error(error)
+        return Back(0, 0, error.message)
+    if came.problem:
+        console.warning(f"could not bring back {what}: {came.problem}", hint=_hint(found, came))
+    else:
+        console.say(f"brought back {what}: {_count(came.files)}, {spell(came.bytes)}")
+    return came
 
 
 def _copy(part: Part, target: Path, *, force: bool, dry_run: bool) -> Report:
@@ -72,20 +101,28 @@ def _copy(part: Part, target: Path, *, force: bool, dry_run: bool) -> Report:
         return copies.copy(part.entries, folder, force=force, observe=observe)
 
 
-def _tell(reports: list[tuple[Part, Report]], target: Path | None, *, dry_run: bool) -> None:
+def _tell(reports: list[tuple[Part, Report]], target: Path, *, dry_run: bool) -> None:
     copied = sum(len(report.copied) for _, report in reports)
-    if target is not None:
-        verb = "would copy" if dry_run else "copied"
-        size = spell(sum(report.bytes for _, report in reports))
-        same = sum(report.same for _, report in reports)
-        rest = f"; {same} were there" if same else ""
-        console.say(f"{verb} {copied} {'file' if copied == 1 else 'files'}, {size}, to {printable(str(target))}{rest}")
+    size = spell(sum(report.bytes for _, report in reports))
+    same = sum(report.same for _, report in reports)
+    rest = f"; {same} were there" if same else ""
+    console.say(f"{'would copy' if dry_run else 'copied'} {_count(copied)}, {size}, to {printable(str(target))}{rest}")
     newer = [_at(part, path) for part, report in reports for path in report.newer]
     if newer:
         console.warning(f"newer there, and kept: {_named(newer)}", hint="`--force` writes over them")
     for part, report in reports:
         for path, problem in list(report.problems.items())[:_NAMED]:
             console.warning(f"not copied: `{_at(part, path)}`: {problem}")
+
+
+def _hint(found: Missing, came: Back) -> str | None:
+    if came.is_gone:
+        return f"a node keeps it for three days; it was `{found.folder}`"
+    return f"`{found.folder}` keeps it; the same command tries again"
+
+
+def _count(files: int) -> str:
+    return f"{files} {'file' if files == 1 else 'files'}"
 
 
 def _at(part: Part, path: str) -> str:
@@ -97,11 +134,13 @@ def _named(paths: list[str]) -> str:
     return ", ".join(f"`{path}`" for path in paths[:_NAMED]) + more
 
 
-def _json(run: str, target: Path | None, reports: list[tuple[Part, Report]], *, dry_run: bool) -> dict[str, Any]:
+def _node_json(found: Missing, came: Back) -> dict[str, Any]:
+    brought = {"brought_files": came.files, "brought_bytes": came.bytes}
+    return {**found.to_json(), **brought, "problem": came.problem or None}
+
+
+def _json(target: Path | None, reports: list[tuple[Part, Report]]) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
-        "run": run,
-        "dry_run": dry_run,
         "to": str(target) if target is not None else None,
         "copied": [_at(part, path) for part, report in reports for path in report.copied],
         "bytes": sum(report.bytes for _, report in reports),

@@ -10,7 +10,7 @@ import click
 from serried.cli import answers
 from serried.contract import names
 from serried.errors import UsageError
-from serried.records import arrays, index
+from serried.records import arrays, index, missing
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
@@ -142,6 +142,8 @@ def _note(status: RunStatus, now: float) -> str:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.elements is None:
         parts.append(status.verdict.message)
+    elif status.has_ended and missing.told(status.record.end):
+        parts.append(f"not all is back: serried fetch {status.record.id}")
     if status.has_ended and status.verdict.since is not None:
         parts.append(ago(now - status.verdict.since))
     if status.verdict.stale is not None:

@@ -14,7 +14,7 @@ from serried.contract.files import read_json
 from serried.contract.settings import fingerprint
 from serried.errors import SerriedError
 from serried.plan import Plan
-from serried.records import arrays
+from serried.records import arrays, missing
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
@@ -63,6 +63,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "config": _config(selection, plan),
         "tried_out": read_json(selection.record.where.element(selection.element).results / names.SMOKE_FILE),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
+        "missing": [each.to_json() for each in missing.of(selection)],
         "timeline": [event.to_json() for event in timeline(record, selection.element)],
         "files": dict(_files(selection, status)),
     }
@@ -118,6 +119,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         by_state = arrays.ranges_by_state(status.elements)
         facts.append(("elements", ", ".join(f"{state} {which}" for state, which in by_state.items())))
     facts.append(("waits for", status.reason))
+    facts.append(("missing", "; ".join(each.told for each in missing.of(selection))))
     facts.append(("nodes", ", ".join(status.node_names)))
     facts.append(("ran", duration(status.seconds) if status.seconds is not None else ""))
     code = status.verdict.exit_code

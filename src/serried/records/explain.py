@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from serried.contract import names
 from serried.contract.files import read_journal, read_json
 from serried.errors import SerriedError
 from serried.plan import After
-from serried.records import arrays
+from serried.records import arrays, missing
 from serried.records.advice import advice_for
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
@@ -55,6 +55,14 @@ class Explanation:
 
 def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Explanation:
     """Of an array that did not do well: its first bad element."""
+    explained = _explain(status, scheduler_for)
+    if status.has_ended and missing.told(_document(status)):
+        step = f"bring back what stayed on the nodes, within three days: serried fetch {status.id}"
+        explained = replace(explained, steps=(step, *explained.steps))
+    return explained
+
+
+def _explain(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
     if status.elements is not None and status.has_ended and status.state != names.COMPLETED:
         first = next(index for index, verdict in status.elements.items() if verdict.state == status.state)
         explained = _ended(element_of(status, first))

@@ -11,6 +11,10 @@ from serried.contract.files import MODES
 from serried.contract.links import Commands
 from serried.plan import Plan
 
+ERRAND_SECONDS = 3600
+ERRAND_MEMORY_MB = 1024
+"""What a job asks for that fetches or removes something on one node."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -80,6 +84,13 @@ class Scheduler(Protocol):
 
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
         """The command that runs `words` on a node of a job or element that runs, on our own terminal. Pure."""
+
+    def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
+        """The command that runs `words` on `host` in a small job of its own, for an hour at most. Pure.
+
+        It waits until the node has room for it, and until it has ended; its output is nobody's. It is paid for and
+        queued as `plan` is.
+        """
 
     def submit(self, submission: Submission) -> str:
         """Hand it over; return the job id.

@@ -116,6 +116,11 @@ def render_join(plan: Plan, attempt: int, element: int | None, *, python: str) -
     return f'{_beginning(plan, "", python)}{environment}exec "${{agent[@]}}" shell {which} -- "$@"\n'
 
 
+def render_errand(plan: Plan, words: Sequence[str], *, python: str) -> str:
+    """A script that runs a role of the agent on a node of `plan`, when its jobs have ended."""
+    return f'#!/bin/bash\n{_beginning(plan, "", python)}exec "${{agent[@]}}" {shlex.join(words)}\n'
+
+
 def _beginning(plan: Plan, cleanup: str, python: str) -> str:
     candidates = [plan.site.python] if plan.site.python else ["/usr/bin/python3", "python3", python]
     return BEGINNING.substitute(

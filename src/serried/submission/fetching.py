@@ -1,4 +1,4 @@
-"""What `serried fetch` is asked for: which files of a run, and where they go."""
+"""What `serried fetch` does: what stayed on nodes is brought back by a small job there; and which files go where."""
 
 from __future__ import annotations
 
@@ -8,12 +8,43 @@ from pathlib import Path
 
 from serried.contract.layout import ElementDirectory
 from serried.errors import UsageError
+from serried.records import missing
 from serried.records.index import Selection
-from serried.submission import copies
+from serried.records.missing import Missing
+from serried.submission import copies, errands
 from serried.submission.copies import Entry
 
 ALL = "*"
 RESULTS, CHECKPOINTS = "results", "checkpoints"
+
+
+JOURNAL = "fetch.jsonl"
+"""Where the role `fetch` of the agent says how it went, in the node's folder of the attempt."""
+
+
+@dataclass(frozen=True)
+class Back:
+    """What came of bringing back what one node still had."""
+
+    files: int
+    bytes: int
+    problem: str
+    """Why something is still missing; empty where nothing is."""
+    is_gone: bool = False
+    """The node has nothing of it any more."""
+
+
+def bring_back(selection: Selection, found: Missing, observe: errands.Observe) -> Back:
+    """Bring it to the run directory, by a job on its node. Raises SerriedError where that could not run."""
+    record = selection.record
+    node = record.where.element(found.element).attempt(found.attempt).node(found.node)
+    element = "-" if found.element is None else str(found.element)
+    role = ("fetch", element, str(found.attempt), str(found.node), found.folder)
+    told = errands.send(record.plan, found.host, role, node / JOURNAL, observe)
+    problem = str(told.get("problem") or "")
+    if not problem:
+        missing.strike(selection, found)
+    return Back(int(told.get("files") or 0), int(told.get("bytes") or 0), problem, is_gone=bool(told.get("is_gone")))
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,9 @@ class Local:
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - here is all there is
         return tuple(words)
 
+    def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - here is all there is
+        return tuple(words)
+
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
         environment |= machine.settings()

@@ -6,6 +6,7 @@ started by a login shell that resets PATH and dies of the first signal, and may 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from serried.contract.layout import RunDirectory
 from serried.contract.links import Commands
 from serried.errors import UsageError
 from serried.plan import Allocation, Plan
-from serried.schedulers.interface import Submission
+from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
 from serried.schedulers.naming import job_name
 from serried.schedulers.pbs import parse
 
@@ -81,6 +82,22 @@ def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_t
         *("--", "/bin/bash", plan.directory + "/job.sh", token, str(handover)),
     )
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+
+
+def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
+    """A job on that node which `qsub` waits for. It inherits nothing: PBS would show that to everybody."""
+    asked = dataclasses.replace(plan.allocation, mail_type=(), mail_user=None)
+    if plan.site.node_option == "nodes":
+        size: tuple[str, ...] = (f"nodes={host}:ppn=1", f"mem={ERRAND_MEMORY_MB}mb")
+    else:
+        size = (f"select=1:ncpus=1:mem={ERRAND_MEMORY_MB}mb:host={host}",)
+    return (
+        *("qsub", "-W", "block=true", "-r", "n", "-j", "oe", "-o", os.devnull),
+        *_pair("-N", job_name(plan.name, f"{plan.run}-errand")),
+        *(word for text in (*size, f"walltime={walltime(ERRAND_SECONDS)}") for word in _pair("-l", text)),
+        *_queue(asked),
+        *("--", *words),
+    )
 
 
 def _handover(plan: Plan) -> Path:

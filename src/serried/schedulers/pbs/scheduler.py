@@ -68,6 +68,9 @@ class Pbs:
         # PBS starts nothing in a job from outside of it.
         return ("ssh", *(("-t",) if has_terminal else ()), host, shlex.join(words))
 
+    def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
+        return options.errand(plan, host, words)
+
     def submit(self, submission: Submission) -> str:
         if submission.handover is None:
             raise ValueError("PBS shows a job's variables to everybody: they need a file")

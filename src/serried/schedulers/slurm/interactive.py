@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from serried.contract.environment import scrub
 from serried.contract.files import MODES
 from serried.plan import Plan
-from serried.schedulers.interface import Submission
+from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
 from serried.schedulers.naming import job_name
 from serried.schedulers.slurm import options
 
@@ -35,6 +36,15 @@ def submission(plan: Plan, token: str, environment: Mapping[str, str], *, now: b
 def join(job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
     """`words` on a node of a job that runs."""
     return (*_step(1, has_terminal=has_terminal, more=(f"--jobid={job}", f"--nodelist={host}")), *words)
+
+
+def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
+    """`words` on that node, in a job that has one core and no GPU."""
+    asked = dataclasses.replace(plan.allocation, exclusive=False, mail_type=(), mail_user=None, constraint=())
+    size = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={ERRAND_MEMORY_MB}M", "--gres=none")
+    where = (f"--nodelist={host}", f"--time={options.walltime(ERRAND_SECONDS)}", f"--chdir={plan.directory}")
+    name = f"--job-name={job_name(plan.name, f'{plan.run}-errand')}"
+    return ("srun", "--quiet", name, *size, *where, *options.queue(asked), "--export=ALL", *words)
 
 
 def _step(

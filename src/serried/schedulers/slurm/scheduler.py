@@ -57,6 +57,9 @@ class Slurm:
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
         return interactive.join(job, host, words, has_terminal=has_terminal)
 
+    def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
+        return interactive.errand(plan, host, words)
+
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
         if CHOSEN_CLUSTER in os.environ:
