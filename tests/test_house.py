@@ -27,6 +27,7 @@ ORDER = (
     "lab",
     "api",
     "rehearsal",
+    "space",
     "submission",
     "records",
     "snapshot",

@@ -36,6 +36,10 @@ GROUPS = {
         "stop": "Stop runs.",
         "forget": "Give up a submission whose fate cannot be found out.",
     },
+    "Tidy": {
+        "du": "Show what takes space.",
+        "clean": "Remove what nobody needs any more.",
+    },
     "Set up": {
         "config": "Show each setting and where it comes from.",
         "clusters": "List the clusters known here, or show one.",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from serried.contract import SCHEMA, names
-from serried.errors import SchedulerUnreachable
+from serried.errors import SchedulerUnreachable, UsageError
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
@@ -51,3 +52,17 @@ def insist(statuses: Sequence[RunStatus]) -> None:
             f"the scheduler does not answer, and nothing is known yet of {', '.join(one.id for one in unknown[:5])}",
             hint="try again in a minute; the run itself does not need this command",
         )
+
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def moment(flag: str, text: str, now: float) -> float:
+    """What a flag calls a time: `2d` is two days ago. Raises UsageError."""
+    number, unit = text[:-1], text[-1:]
+    if number.isdecimal() and unit in _UNITS:
+        return now - int(number) * _UNITS[unit]
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"`{flag} {text}` is no time", hint="write 90m, 6h, 2d, 1w or 2026-11-20") from None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 
 import click
 
 from serried.cli import answers
 from serried.contract import names
-from serried.errors import UsageError
 from serried.records import arrays, index, missing
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
@@ -24,7 +22,6 @@ _HEADS = ("ID", "NAME", "STATE", "SIZE", "CLUSTER", "TIME", "NOTE")
 _NAME = _HEADS.index("NAME")
 _ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
 _LAST = 3
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @click.command()
@@ -44,7 +41,7 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
     ranks each; `2x1/4 gpu` has one rank for four GPUs.
     """
     now = time.time()
-    oldest = _moment(since, now) if since else None
+    oldest = answers.moment("--since", since, now) if since else None
     known = sorted(_settled(statuses(index.records())), key=_order)
     shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
     if not everything and oldest is None:
@@ -76,16 +73,6 @@ def _order(status: RunStatus) -> tuple[int, float, str]:
 
 def _is_recent(status: RunStatus, oldest: float | None) -> bool:
     return oldest is None or max(status.verdict.since or 0.0, status.created) >= oldest
-
-
-def _moment(text: str, now: float) -> float:
-    number, unit = text[:-1], text[-1:]
-    if number.isdecimal() and unit in _UNITS:
-        return now - int(number) * _UNITS[unit]
-    try:
-        return dt.datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"`--since {text}` is no time", hint="write 90m, 6h, 2d, 1w or 2026-11-20") from None
 
 
 def _draw(shown: list[RunStatus], known: int, now: float) -> None:

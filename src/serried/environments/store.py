@@ -15,6 +15,7 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from serried.contract.files import make_directory, read_json, write_json
 FOLDER = Path(".serried") / "environments"
 PYTHON = "bin/python"
 """What an environment has once it is whole, as far as that can be seen."""
+CLAIMS = ".claims"
+LOGS = (".log", ".sh")
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 120.0
 """A shared file system may show a beat a minute late."""
@@ -35,7 +38,7 @@ class Store:
         self._name = name
         self.product = product
         self._whole = self.folder / f"{name}.json"
-        self._claims = self.folder / f"{name}.claims"
+        self._claims = self.folder / f"{name}{CLAIMS}"
 
     @property
     def expected(self) -> Path:
@@ -172,10 +175,25 @@ def _started(pid: int) -> str:
     return text.rpartition(")")[2].split()[19]
 
 
-def built(project: Path) -> list[tuple[Path, str]]:
+def built(project: Path, folder: Path = FOLDER) -> list[tuple[Path, str]]:
     """The environments that were built in a project, and from which files."""
-    said = [(path, read_json(path) or {}) for path in sorted((project / FOLDER).glob("*.json"))]
+    said = [(path, read_json(path) or {}) for path in sorted((project / folder).glob("*.json"))]
     return [(path.parent / str(facts["folder"]), str(facts.get("source"))) for path, facts in said if "folder" in facts]
+
+
+def abandoned(project: Path, folder: Path, whole: Iterable[Path]) -> list[Path]:
+    """What builds that came to nothing have left: folders not among `whole`, logs without one. Not of one at work."""
+    kept = {prefix.name for prefix in whole}
+    place = project / folder
+    claimed = [path.name.removesuffix(CLAIMS) for path in place.glob(f"*{CLAIMS}")]
+    found = []
+    for path in sorted(place.glob("*")):
+        name = path.name if path.is_dir() else path.stem
+        is_log = path.suffix in LOGS and not path.is_dir()
+        is_half = path.is_dir() and not path.is_symlink() and not name.endswith(CLAIMS)
+        if (is_log or is_half) and name not in kept and name.rpartition("-")[0] not in claimed:
+            found.append(path)
+    return found
 
 
 def remove(prefix: Path) -> None:
@@ -184,5 +202,5 @@ def remove(prefix: Path) -> None:
     if (read_json(whole) or {}).get("folder") == prefix.name:
         whole.unlink()
     shutil.rmtree(prefix)
-    for suffix in (".log", ".sh"):
+    for suffix in LOGS:
         prefix.with_name(prefix.name + suffix).unlink(missing_ok=True)

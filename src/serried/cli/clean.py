@@ -1,0 +1,171 @@
+"""`serried clean`: remove what nobody needs any more, after it was shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from serried.cli import answers, selecting
+from serried.contract import SCHEMA
+from serried.errors import UsageError
+from serried.records.moments import iso
+from serried.snapshot.size import spell
+from serried.space import choosing, measuring, removing, things
+from serried.space.choosing import Choice
+from serried.space.measuring import Size
+from serried.space.things import Thing
+from serried.ui import console
+from serried.ui.text import ago, printable
+
+_HEADS = ("WHAT", "NAME", "SIZE", "FILES", "USED", "NOTE")
+_NAME = _HEADS.index("NAME")
+
+Measured = list[tuple[Thing, Size]]
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=selecting.complete_runs)
+@click.option("--older-than", "age", metavar="TIME", help="Also runs that ended before: 30d, 2026-09-01.")
+@click.option("--records", is_flag=True, help="Their records too: `ps --all` forgets them.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --dry-run or --yes.")
+def command(*, runs: tuple[str, ...], age: str | None, records: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    r"""Remove what nobody needs any more: shown first, with sizes, then asked.
+
+    \b
+    serried clean                      what is of no use to anybody
+    serried clean --older-than 30d     also runs, environments, images unused for 30 days
+    serried clean k3f9q2 lr-sweep      the directories of these runs, with their checkpoints
+
+    Without RUN or --older-than no run goes: only what removals and builds left half done, and archives
+    of code that no run has. A run that has not ended for certain, or that another needs, always stays.
+    The record of a run stays, so that `ps --all` and `show` know it. What jobs leave on the disks of
+    compute nodes is removed by themselves, or by your next job there.
+    """
+    now = time.time()
+    older = answers.moment("--older-than", age, now) if age else None
+    choice = _choose(runs, now, older, records=records)
+    found = _measured(choice.go)
+    if as_json and not (dry_run or yes):
+        raise UsageError("`--json` cannot ask", hint="--dry-run shows what would go, --yes removes it")
+    if not as_json:
+        _show(found, choice, now)
+    if found and not dry_run and (yes or _agreed(found)):
+        left = _remove(found)
+    else:
+        left = {thing.path: "" for thing, _ in found}
+    if as_json:
+        _answer(found, choice, left, dry_run=dry_run)
+    if not dry_run and any(left.values()):
+        sys.exit(1)
+
+
+def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bool) -> Choice:
+    if runs and older is not None:
+        raise UsageError("`--older-than` and named runs cannot both be")
+    selections = selecting.select_all(runs)
+    for selection in selections:
+        if selection.element is not None:
+            raise UsageError(f"`{selection}` is an element: a run is removed whole", hint=f"serried clean {runs[0]}")
+    known = choosing.look()
+    if runs:
+        return choosing.of_runs(known, [selection.record.id for selection in selections], records=records)
+    return choosing.of_all(known, now, older, records=records)
+
+
+def _measured(found: Sequence[Thing]) -> Measured:
+    with console.status_line("looking how large it is") as line:
+        return [
+            (thing, measuring.measure(thing.path, lambda files, thing=thing: line.update(_progress(thing, files))))  # type: ignore[misc]
+            for thing in found
+        ]
+
+
+def _progress(thing: Thing, files: int) -> str:
+    return f"looking how large {thing.name} is: {files:,} files"
+
+
+def _show(found: Measured, choice: Choice, now: float) -> None:
+    if not found:
+        console.say("nothing to remove")
+    else:
+        for line in console.table(_HEADS, [_row(thing, size, now) for thing, size in found], shrink=_NAME):
+            console.out(line)
+    for thing in choice.stay:
+        console.note(f"{thing.name} stays: {thing.needed}")
+
+
+def _row(thing: Thing, size: Size, now: float) -> list[str]:
+    used = ago(now - thing.used) if thing.used else "?"
+    return [thing.kind, printable(thing.name), spell(size.bytes), f"{size.files:,}", used, _note(thing)]
+
+
+def _note(thing: Thing) -> str:
+    parts = [thing.state, "" if thing.has_record else "no record"]
+    if thing.checkpoints:
+        parts.append(f"{thing.checkpoints} checkpoint{'s' if thing.checkpoints > 1 else ''}")
+    return ", ".join(filter(None, parts))
+
+
+def _agreed(found: Measured) -> bool:
+    if not console.can_ask():
+        raise UsageError(f"not removing {_total(found)} without being told twice", hint="add -y")
+    agreed = console.confirm(f"remove {_total(found)}?")
+    if not agreed:
+        console.say("nothing was removed")
+    return agreed
+
+
+def _total(found: Measured) -> str:
+    size = sum((size for _, size in found), Size())
+    count = sum(thing.checkpoints for thing, _ in found)
+    ones = f"{len(found)} thing{'s' if len(found) > 1 else ''}, {spell(size.bytes)} in {size.files:,} files"
+    return ones + (f", {count} checkpoint{'s' if count > 1 else ''} among them" if count else "")
+
+
+def _remove(found: Measured) -> dict[object, str]:
+    """Of what could not be removed, why."""
+    left: dict[object, str] = {}
+    gone: Measured = []
+    with console.status_line("removing") as line:
+        for thing, size in found:
+            line.update(f"removing {thing.name}")
+            why = removing.remove(thing)
+            if why is None:
+                gone.append((thing, size))
+            else:
+                left[thing.path] = why
+                console.warning(f"{thing.name} stays: {why}")
+    if gone:
+        console.say(f"removed {_total(gone)}")
+    return left
+
+
+def _answer(found: Measured, choice: Choice, left: dict[object, str], *, dry_run: bool) -> None:
+    listed = [
+        {
+            **_thing(thing),
+            **size.to_json(),
+            "removed": not dry_run and thing.path not in left,
+            "problem": left.get(thing.path) or None,
+        }
+        for thing, size in found
+    ]
+    stay = [{**_thing(thing), "needed": thing.needed} for thing in choice.stay]
+    console.out_json({"schema": SCHEMA, "dry_run": dry_run, "things": listed, "stay": stay})
+
+
+def _thing(thing: Thing) -> dict[str, object]:
+    return {
+        "kind": thing.kind,
+        "name": thing.name,
+        "run": thing.run or None,
+        "path": str(thing.path),
+        "used": iso(thing.used) if thing.used else None,
+        "state": thing.state or None,
+        "checkpoints": thing.checkpoints if thing.kind == things.RUN else None,
+    }

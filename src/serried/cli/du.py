@@ -1,0 +1,175 @@
+"""`serried du`: what takes space, runs and all that is kept for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried.cli import selecting
+from serried.contract import SCHEMA
+from serried.contract.layout import RunDirectory
+from serried.errors import UsageError
+from serried.records.moments import iso
+from serried.snapshot.size import spell
+from serried.space import choosing, measuring, things
+from serried.space.measuring import Size
+from serried.space.things import Known, Thing
+from serried.ui import console
+from serried.ui.text import ago, printable
+
+_SHOWN = 20
+_HEADS = ("WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "CHANGED")
+_OF_ONE = ("RUN", "PART", "SIZE", "FILES", "NEWEST", "OLDEST")
+_NAME = 1
+_PARTS = ("checkpoints", "results")
+_REST = "rest"
+
+
+@dataclass(frozen=True)
+class Row:
+    thing: Thing
+    size: Size
+    parts: dict[str, Size] = field(default_factory=dict)
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=selecting.complete_runs)
+@click.option("--all", "everything", is_flag=True, help=f"More than the {_SHOWN} largest.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    r"""Show what takes space: runs, and what is kept for them. The largest first.
+
+    \b
+    serried du             everything
+    serried du last        one run: its checkpoints, its results, the rest
+
+    FILES counts folders and links too, as a quota of inodes does. SIZE is that of the files' content.
+    """
+    now = time.time()
+    found = _look(runs)
+    if as_json:
+        console.out_json({"schema": SCHEMA, "things": [_document(row) for row in found], **_sum(found).to_json()})
+    elif runs:
+        for line in console.table(_OF_ONE, [line for row in found for line in _parts(row, now)]):
+            console.out(line)
+    else:
+        _draw(found, now, None if everything else _SHOWN)
+
+
+def _look(runs: Sequence[str]) -> list[Row]:
+    with console.status_line("looking") as line:
+
+        def tell(name: str, files: int) -> None:
+            line.update(f"looking how large {name} is: {files:,} files")
+
+        known = choosing.look()
+        chosen = _named(known, runs) if runs else _everything(known)
+        rows = [_row(thing, lambda files, name=thing.name: tell(name, files)) for thing in chosen]
+    return (
+        rows
+        if runs
+        else sorted(
+            (row for row in rows if row.size.files), key=lambda row: (-row.size.bytes, -row.size.files, row.thing.name)
+        )
+    )
+
+
+def _named(known: Known, runs: Sequence[str]) -> list[Thing]:
+    there = {thing.run: thing for thing in things.runs(known) if thing.has_record}
+    chosen = []
+    for selection in selecting.select_all(runs):
+        if selection.record.id not in there:
+            raise UsageError(
+                f"the run directory of `{selection.record.id}` is gone", hint=f"it was {selection.record.where.path}"
+            )
+        chosen.append(there[selection.record.id])
+    return chosen
+
+
+def _everything(known: Known) -> Iterable[Thing]:
+    yield from things.runs(known)
+    yield from things.remains(known)
+    yield from things.sources(known)
+    yield from things.built(known)
+    yield from things.kept()
+
+
+def _row(thing: Thing, tell: Any) -> Row:
+    if thing.kind != things.RUN:
+        return Row(thing, measuring.measure(thing.path, tell))
+    where = RunDirectory(thing.path)
+    elements = [where, *(where.element(int(name)) for name in _numbers(where.elements))]
+    parts = {
+        "checkpoints": sum((measuring.measure(one.checkpoints, tell) for one in elements), Size()),
+        "results": sum((measuring.measure(one.results, tell) for one in elements), Size()),
+    }
+    whole = measuring.measure(thing.path, tell)
+    inside = sum(parts.values(), Size())
+    rest = Size(whole.bytes - inside.bytes, whole.files - inside.files, whole.oldest, whole.newest, whole.unread)
+    return Row(thing, whole, {**parts, _REST: rest})
+
+
+def _numbers(folder: Path) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if name.isdecimal()]  # noqa: PTH208 - a thousand, perhaps
+    except OSError:
+        return []
+
+
+def _sum(rows: Sequence[Row]) -> Size:
+    return sum((row.size for row in rows), Size())
+
+
+def _draw(rows: Sequence[Row], now: float, shown: int | None) -> None:
+    if not rows:
+        console.say("nothing takes space yet")
+        return
+    lines = [_line(row, now) for row in rows[:shown]]
+    if rest := rows[len(lines) :]:
+        size = _sum(rest)
+        lines.append(["", f"{len(rest)} more: serried du --all", spell(size.bytes), f"{size.files:,}", "", "", ""])
+    total = _sum(rows)
+    lines.append(["all", "", spell(total.bytes), f"{total.files:,}", "", "", ""])
+    for line in console.table(_HEADS, lines, shrink=_NAME):
+        console.out(line)
+    if total.unread:
+        console.warning(f"{total.unread} folders could not be looked into")
+
+
+def _line(row: Row, now: float) -> list[str]:
+    parts = [spell(row.parts[part].bytes) if row.parts.get(part) and row.parts[part].files else "" for part in _PARTS]
+    changed = ago(now - row.size.newest) if row.size.newest is not None else ""
+    name = printable(row.thing.name)
+    return [row.thing.kind, name, spell(row.size.bytes), f"{row.size.files:,}", *parts, changed]
+
+
+def _parts(row: Row, now: float) -> list[list[str]]:
+    def moment(seconds: float | None) -> str:
+        return "" if seconds is None else ago(now - seconds)
+
+    named = [(part, size) for part, size in row.parts.items() if size.files]
+    return [
+        [row.thing.run, part, spell(size.bytes), f"{size.files:,}", moment(size.newest), moment(size.oldest)]
+        for part, size in [*named, ("all", row.size)]
+    ]
+
+
+def _document(row: Row) -> dict[str, Any]:
+    thing = row.thing
+    return {
+        "kind": thing.kind,
+        "name": thing.name,
+        "run": thing.run or None,
+        "path": str(thing.path),
+        "used": iso(thing.used) if thing.used else None,
+        "state": thing.state or None,
+        "checkpoints": thing.checkpoints if thing.kind == things.RUN else None,
+        **row.size.to_json(),
+        "parts": {part: size.to_json() for part, size in row.parts.items()},
+    }

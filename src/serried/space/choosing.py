@@ -1,0 +1,74 @@
+"""Which things may go: what nobody can need, and what the user has named, or calls old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from serried.errors import UsageError
+from serried.records import index
+from serried.records.status import statuses
+from serried.space import removing, things
+from serried.space.things import Known, Thing
+
+SETTLED_SECONDS = 86400.0
+"""What is younger may belong to something that is just beginning: a submission, a build."""
+
+
+@dataclass
+class Choice:
+    go: list[Thing] = field(default_factory=list)
+    stay: list[Thing] = field(default_factory=list)
+    """Old, or named, but needed."""
+
+
+def look() -> Known:
+    """All runs, and how they stand."""
+    return Known(statuses(index.records()))
+
+
+def of_runs(known: Known, ids: Sequence[str], *, records: bool) -> Choice:
+    """Those runs and nothing else. Raises UsageError for one that must stay."""
+    found = {thing.run: thing for thing in things.runs(known) if thing.has_record}
+    gone = {thing.run: thing for thing in things.records(known)}
+    choice = Choice()
+    for run in dict.fromkeys(ids):
+        thing = found.get(run)
+        if thing is not None and thing.needed:
+            raise UsageError(f"run `{run}` stays: {thing.needed}", hint=f"serried show {run}")
+        if thing is None and run not in gone:
+            raise UsageError(f"run `{run}` stays: its record does not say that it has ended", hint=f"serried why {run}")
+        choice.go += [thing] if thing else []
+        if records:
+            choice.go.append(gone.get(run) or _record_of(known, run))
+    return choice
+
+
+def of_all(known: Known, now: float, older: float | None, *, records: bool) -> Choice:
+    """What nobody can need any more; with a moment also what was last used before it."""
+    choice = Choice()
+    limit = now - SETTLED_SECONDS if older is None else min(older, now - SETTLED_SECONDS)
+    if older is not None:
+        for thing in things.runs(known):
+            if thing.used < older:
+                (choice.stay if thing.needed else choice.go).append(thing)
+    if records and older is not None:
+        known_ids = {thing.run for thing in choice.go if thing.has_record}
+        choice.go += [_record_of(known, run) for run in known_ids]
+        choice.go += [thing for thing in things.records(known) if thing.used < older]
+    choice.go += things.remains(known)
+    settled = now - SETTLED_SECONDS
+    sources = things.sources(known, removing.places(choice.go))
+    choice.go += [thing for thing in sources if not thing.needed and thing.used < settled]
+    for thing in things.built(known):
+        if thing.kind == things.ATTEMPT and thing.used < settled:
+            choice.go.append(thing)
+        elif thing.kind != things.ATTEMPT and older is not None and thing.used < limit:
+            (choice.stay if thing.needed else choice.go).append(thing)
+    return choice
+
+
+def _record_of(known: Known, run: str) -> Thing:
+    status = next(one for one in known.statuses if one.record.id == run)
+    used = status.verdict.since or status.created
+    return Thing(things.RECORD, run, status.record.directory.path, used, status.state, run=run)

@@ -1,0 +1,79 @@
+"""Remove what was chosen: looked at once more, renamed first, so that what is half gone looks like nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from serried.contract import removal
+from serried.environments import store
+from serried.records.record import Record, records_directory
+from serried.records.status import status
+from serried.space import directories, things
+from serried.space.things import Thing
+
+
+def remove(thing: Thing) -> str | None:
+    """Why it was not removed; None where it is gone, by us or by somebody else meanwhile."""
+    if not os.path.lexists(thing.path):
+        return None
+    try:
+        return _WAYS.get(thing.kind, _folder)(thing)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{error.strerror or error}".lower()
+
+
+def _run(thing: Thing) -> str | None:
+    """Its directory. Of one with a record it is looked once more whether it has ended."""
+    if thing.has_record and not things.is_over(status(Record.load(thing.run))):
+        return "it goes on again"
+    why = directories.refusal(thing.path, thing.run)
+    if why is not None:
+        return why
+    aside = thing.path.with_name(f"{directories.ASIDE}{thing.run}-{os.urandom(4).hex()}")
+    thing.path.rename(aside)
+    if not removal.remove(aside) and aside.exists():
+        return f"what is left of it is in {aside}"
+    with contextlib.suppress(OSError):
+        thing.path.parent.rmdir()
+        thing.path.parent.parent.rmdir()
+    return None
+
+
+def _folder(thing: Thing) -> str | None:
+    if thing.path.is_dir() and not thing.path.is_symlink():
+        if not removal.remove(thing.path) and thing.path.exists():
+            return "some of it cannot be removed"
+        return None
+    thing.path.unlink()
+    return None
+
+
+def _record(thing: Thing) -> str | None:
+    if thing.path.parent != records_directory() or not things.is_over(status(Record(thing.path))):
+        return "it goes on again"
+    if os.path.lexists(Record(thing.path).where.path):
+        return "its run directory is still there"
+    Record(thing.path).remove()
+    return None
+
+
+def _built(thing: Thing) -> str | None:
+    store.remove(thing.path)
+    return None
+
+
+_WAYS = {
+    things.RUN: _run,
+    things.RECORD: _record,
+    things.ENVIRONMENT: _built,
+    things.IMAGE: _built,
+}
+
+
+def places(found: list[Thing]) -> list[Path]:
+    """Where the runs among them are."""
+    return [thing.path for thing in found if thing.kind == things.RUN]

@@ -1,0 +1,226 @@
+"""Everything that Serried has put somewhere: what it is, when it was last used, and what needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serried.contract import checkpoints
+from serried.contract.files import read_json
+from serried.contract.layout import RunDirectory
+from serried.environments import images, store
+from serried.plan import Plan
+from serried.records.documents import RecordUnreadable
+from serried.records.moments import seconds_of
+from serried.records.record import Record, records_directory
+from serried.records.run_status import RunStatus
+from serried.space import directories
+from serried.space.measuring import newest_within
+from serried.submission.making import FOLDER as PREPARED
+
+RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, DISK = (
+    "run",
+    "record",
+    "half-removed",
+    "source",
+    "environment",
+    "image",
+    "failed build",
+    "local disk",
+)
+
+
+@dataclass(frozen=True)
+class Thing:
+    kind: str
+    name: str
+    path: Path
+    used: float = 0.0
+    """When it was last of use, as far as is known; 0 is unknown."""
+    state: str = ""
+    """Of a run."""
+    needed: str = ""
+    """Why it must stay; empty for what may go."""
+    run: str = ""
+    """The id of the run that it is of."""
+    has_record: bool = True
+    checkpoints: int = 0
+
+
+@dataclass
+class Known:
+    """What the records say of all runs, asked once."""
+
+    statuses: Sequence[RunStatus]
+    plans: dict[str, Plan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for status in self.statuses:
+            plan = _plan(status.record)
+            if plan is not None:
+                self.plans[status.record.id] = plan
+
+    @property
+    def roots(self) -> list[Path]:
+        return sorted({Path(plan.site.root) for plan in self.plans.values()})
+
+    @property
+    def projects(self) -> list[Path]:
+        return sorted({Path(plan.source.directory) for plan in self.plans.values()})
+
+    def unfinished(self) -> Iterator[tuple[str, Plan]]:
+        """Of runs that may still do something."""
+        for status in self.statuses:
+            if not is_over(status) and status.record.id in self.plans:
+                yield status.record.id, self.plans[status.record.id]
+
+
+def is_over(status: RunStatus) -> bool:
+    """Whether it has ended and that is written down for good: what is uncertain or lost sight of may go on."""
+    return status.has_ended and status.record.end is not None
+
+
+def _plan(record: Record) -> Plan | None:
+    """The record's; where that cannot be read, what its run directory has: something may depend on what it says."""
+    with contextlib.suppress(RecordUnreadable):
+        return record.plan
+    with contextlib.suppress(RecordUnreadable, KeyError, TypeError, ValueError, AttributeError):
+        return Plan.from_json(read_json(record.where.plan) or {})
+    return None
+
+
+def runs(known: Known) -> Iterator[Thing]:
+    """Run directories that are there: those of the records, then those without."""
+    needs = _needs(known)
+    seen = set()
+    for status in known.statuses:
+        if status.summary is None:
+            continue
+        path = status.record.where.path
+        seen.add(path)
+        if os.path.lexists(path):
+            yield _run(status, path, needs)
+    for root in known.roots:
+        for lost in directories.unknown(root, seen):
+            needed = "" if lost.state else "no record here knows how it stands"
+            needed = needed or _needed_by(lost.path, needs)
+            yield Thing(
+                RUN,
+                lost.path.name,
+                lost.path,
+                newest_within(lost.path),
+                lost.state or "?",
+                needed,
+                lost.path.name,
+                has_record=False,
+                checkpoints=count_checkpoints(lost.path),
+            )
+
+
+def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
+    needed = "" if is_over(status) else f"it is {status.state}"
+    needed = needed or directories.refusal(path, status.record.id) or _needed_by(path, needs)
+    summary = status.summary
+    name = f"{status.record.id} {summary.name}" if summary else status.record.id
+    used = status.verdict.since or status.created
+    return Thing(RUN, name, path, used, status.state, needed, status.record.id, checkpoints=count_checkpoints(path))
+
+
+def _needs(known: Known) -> dict[str, str]:
+    """Paths that runs which have not ended depend on, and which run."""
+    needs: dict[str, str] = {}
+    for run, plan in known.unfinished():
+        paths = [one.directory for one in plan.after]
+        paths += plan.resume.checkpoints if plan.resume else ()
+        needs |= {os.path.normpath(path): run for path in paths if path}
+    return needs
+
+
+def _needed_by(path: Path, needs: dict[str, str]) -> str:
+    for place, run in needs.items():
+        if Path(place).is_relative_to(path):
+            return f"run {run} needs it"
+    return ""
+
+
+def count_checkpoints(path: Path) -> int:
+    """How many there are in a run directory, its elements' included."""
+    places = [RunDirectory(path), *(RunDirectory(one) for one in _entries(path / "elements"))]
+    return sum(1 for place in places for one in _entries(place.checkpoints) if not checkpoints.is_unfinished(one.name))
+
+
+def records(known: Known) -> Iterator[Thing]:
+    """Records of runs that have ended, and whose directories are gone."""
+    for status in known.statuses:
+        if is_over(status) and not os.path.lexists(status.record.where.path):
+            used = status.verdict.since or status.created
+            yield Thing(RECORD, status.id, status.record.directory.path, used, status.state, run=status.record.id)
+
+
+def remains(known: Known) -> Iterator[Thing]:
+    for root in known.roots:
+        for path in directories.half_removed(root):
+            yield Thing(REMAINS, path.name, path, newest_within(path))
+
+
+def sources(known: Known, going: Iterable[Path] = ()) -> Iterator[Thing]:
+    """Archives of code; one that is named by a run whose directory stays, or that has not ended, is needed."""
+    gone = set(going)
+    for root in known.roots:
+        named = {directories.archive_of(plan, path) for path, plan in directories.plans_below(root) if path not in gone}
+        for _, plan in known.unfinished():
+            if plan.source.archive:
+                named.add(Path(os.path.normpath(Path(plan.directory) / plan.source.archive)))
+        for path in directories.archives(root):
+            needed = "a run has it" if path in named else ""
+            yield Thing(SOURCE, f"{path.parent.parent.name}/{path.name}", path, newest_within(path), needed=needed)
+
+
+def built(known: Known) -> Iterator[Thing]:
+    """Environments and images that Serried has built, and what is left of builds that failed."""
+    last: dict[str, float] = {}
+    for status in known.statuses:
+        plan = known.plans.get(status.record.id)
+        if plan is not None:
+            moment = max(seconds_of(plan.created) or 0.0, status.verdict.since or 0.0 if status.has_ended else 0.0)
+            for place in _uses(plan):
+                last[place] = max(last.get(place, 0.0), moment)
+    live = {place: run for run, plan in known.unfinished() for place in _uses(plan)}
+    wheres = [(ENVIRONMENT, project, store.FOLDER) for project in known.projects]
+    wheres += [(IMAGE, root, images.FOLDER) for root in known.roots]
+    for kind, base, folder in wheres:
+        whole = [prefix for prefix, _ in store.built(base, folder)]
+        for prefix in whole:
+            used = max(last.get(str(prefix), 0.0), newest_within(prefix))
+            needed = f"run {live[str(prefix)]} has it" if str(prefix) in live else ""
+            yield Thing(kind, prefix.name, prefix, used, needed=needed)
+        for path in store.abandoned(base, folder, whole):
+            yield Thing(ATTEMPT, path.name, path, newest_within(path))
+    for project in known.projects:
+        for path in store.abandoned(project, PREPARED, [prefix for prefix, _ in store.built(project, PREPARED)]):
+            yield Thing(ATTEMPT, path.name, path, newest_within(path))
+
+
+def kept() -> Iterator[Thing]:
+    """What is small and lasts, and what is on this machine's own disk."""
+    yield Thing(RECORD, "all records", records_directory())
+    for base in {os.environ.get("TMPDIR") or "/tmp", "/tmp"}:  # noqa: S108 - as the agents do
+        for path in _entries(Path(base) / f"serried-{os.getuid()}"):
+            yield Thing(DISK, path.name, path, newest_within(path))
+
+
+def _uses(plan: Plan) -> Iterator[str]:
+    """Folders of what was built for a run."""
+    yield from filter(None, (plan.environment.venv, plan.environment.conda))
+    if plan.container is not None:
+        yield os.path.dirname(plan.container.image)  # noqa: PTH120 - it may be no path at all
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder)]
+    except OSError:
+        return []

@@ -1,0 +1,236 @@
+"""What `serried clean` removes and what it never does, and what `serried du` counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from building import CREATED, as_json
+from serried.contract.files import make_directory, write_json
+from serried.plan import After, Environment, Resume, Source
+from serried.schedulers.interface import Job
+from serried.space import measuring, removing
+from serried.space.things import Thing
+from serried.ui import console
+
+DAY = 86400
+OLD = CREATED - 60 * DAY
+
+
+@pytest.fixture
+def ended(make):
+    """Runs that have ended, with a checkpoint of 1,000 bytes each."""
+
+    def begin(run, **options):
+        made = make(run, **options).ending()
+        checkpoint = made.where.checkpoints / "step-1"
+        make_directory(checkpoint)
+        (checkpoint / "weights").write_bytes(b"x" * 1000)
+        write_json(made.where.plan, made.plan.to_json())
+        return made
+
+    return begin
+
+
+def aged(path, when=OLD):
+    """Everything below as old as `when`."""
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            os.utime(Path(folder, name), (when, when), follow_symlinks=False)
+    os.utime(path, (when, when))
+
+
+def kinds(done):
+    return sorted((thing["kind"], thing["name"]) for thing in as_json(done.out)["things"])
+
+
+def test_named_runs_go_and_what_is_known_of_them_stays(serried, ended):
+    run, other = ended("k3f9q2"), ended("m2n3p4")
+
+    done = serried("clean", "-y", "k3f9q2")
+
+    assert done.code == 0
+    (line,) = done.out.splitlines()[1:]
+    assert re.sub(r"[\d.]+ kB +\d+ +\d+m", "SIZE", line) == "run   k3f9q2 train  SIZE ago  COMPLETED, 1 checkpoint"
+    assert "1 checkpoint among them" in done.err
+    assert (run.where.path.exists(), other.where.path.exists()) == (False, True)
+    shown = as_json(serried("ps", "--json", "--all").out)
+    assert sorted((one["id"], one["state"]) for one in shown["runs"]) == [
+        ("k3f9q2", "COMPLETED"),
+        ("m2n3p4", "COMPLETED"),
+    ]
+    again = serried("clean", "-y", "k3f9q2")
+    assert (again.code, again.err) == (0, "nothing to remove\n")
+
+
+def test_nothing_goes_unless_somebody_says_so(serried, ended, monkeypatch):
+    run = ended("k3f9q2")
+
+    shown = serried("clean", "--dry-run", "k3f9q2")
+    refused = serried("clean", "k3f9q2")
+    monkeypatch.setattr(console, "can_ask", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    declined = serried("clean", "k3f9q2")
+
+    assert (shown.code, refused.code, declined.code) == (0, 2, 0)
+    assert refused.err.endswith("without being told twice\n\nhint: add -y\n")
+    assert declined.err.endswith("[y/N] nothing was removed\n")
+    assert (run.where.checkpoints / "step-1" / "weights").exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert serried("clean", "k3f9q2").code == 0
+    assert not run.where.path.exists()
+
+
+def needed(make, ended, slurm):
+    """Runs none of which may go."""
+    slurm.tell(Job("7", None, "RUNNING"))
+    running = make("runngk", job="7")
+    running.attempt()
+    make("uncert", job=None).submit("uncertain")
+    parent, before = ended("parent"), ended("bfrexx")
+    slurm.tell(Job("8", None, "PENDING"))
+    child = make("chddxx", job="8")
+    plan = dataclasses.replace(
+        child.plan,
+        resume=Resume((str(parent.where.checkpoints / "step-1"),), "parent"),
+        after=(After("bfrexx", "train", before.plan.directory),),
+    )
+    write_json(child.record.directory.plan, plan.to_json())
+    foreign = ended("frgnxx")
+    write_json(foreign.where.plan, {**foreign.plan.to_json(), "run": "anther"})
+    linked = ended("nkedxx")
+    linked.where.path.rename(linked.where.path.with_name("elsewhere"))
+    linked.where.path.symlink_to("elsewhere")
+    lost = ended("stxxxx", name="lost")
+    lost.where.exit.unlink()
+    lost.record.remove()
+    return ["runngk", "uncert", "parent", "bfrexx", "chddxx", "frgnxx", "nkedxx", "stxxxx"]
+
+
+def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slurm):
+    runs = needed(make, ended, slurm)
+    (folder,) = {make("anyrun").where.path.parent}
+    serried("ps")
+
+    all_of_them = serried("clean", "--older-than", "2100-01-01", "-y", "--json")
+    each = [serried("clean", "-y", run) for run in runs[:-1]]
+
+    assert kinds(all_of_them) == []
+    assert all((folder / run).exists() for run in runs if run != "uncert")
+    assert {done.code for done in each} == {2}
+    assert [done.err.splitlines()[0] for done in each][:6] == [
+        "error: run `runngk` stays: it is RUNNING",
+        "error: run `uncert` stays: it is UNCERTAIN",
+        "error: run `parent` stays: run chddxx needs it",
+        "error: run `bfrexx` stays: run chddxx needs it",
+        each[4].err.splitlines()[0],
+        "error: run `frgnxx` stays: it holds the plan of another run",
+    ]
+    assert each[6].err.startswith("error: run `nkedxx` stays: a link leads there\n")
+    stay = {thing["name"].split()[0]: thing["needed"] for thing in as_json(all_of_them.out)["stay"]}
+    assert stay["stxxxx"] == "no record here knows how it stands"
+
+
+def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, clock):
+    project = tmp_path / "it's $(id)\n"
+    source = Source(directory=str(project), archive="../../sources/aaaaaaaaaaaaaaaa.tar")
+    run = ended("k3f9q2")
+    built = project / ".serried" / "environments"
+    plan = dataclasses.replace(run.plan, source=source, environment=Environment(venv=str(built / "env-1-aaaa")))
+    for path in (run.where.plan, run.record.directory.plan):
+        write_json(path, plan.to_json())
+    sources = run.where.path.parents[1] / "sources"
+    half = run.where.path.with_name(".removing-m2n3p4-0123abcd")
+    for folder in (sources, half / "checkpoints", built / "env-1-aaaa", built / "env-2-bbbb", built / "env-3.claims"):
+        make_directory(folder)
+    for name in ("aaaaaaaaaaaaaaaa.tar", "bbbbbbbbbbbbbbbb.tar", "mine.tar"):
+        (sources / name).write_text("x")
+    write_json(built / "env-1.json", {"folder": "env-1-aaaa", "source": "requirements.txt"})
+    for name in ("env-1-aaaa.log", "env-2-bbbb.log", "env-3-cccc.log"):
+        (built / name).write_text("x")
+    for path in (tmp_path / "scratch", project):
+        aged(path)
+    (sources / "cccccccccccccccc.tar").write_text("just stored")
+
+    done = serried("clean", "-y", "--json")
+
+    assert kinds(done) == [
+        ("failed build", "env-2-bbbb"),
+        ("failed build", "env-2-bbbb.log"),
+        ("half-removed", ".removing-m2n3p4-0123abcd"),
+        ("source", "digits/bbbbbbbbbbbbbbbb.tar"),
+    ]
+    assert sorted(path.name for path in sources.iterdir()) == [
+        "aaaaaaaaaaaaaaaa.tar",
+        "cccccccccccccccc.tar",
+        "mine.tar",
+    ]
+    assert sorted(path.name for path in built.iterdir()) == [
+        "env-1-aaaa", "env-1-aaaa.log", "env-1.json", "env-3-cccc.log", "env-3.claims",
+    ]  # fmt: skip
+    assert (run.where.path.exists(), half.exists()) == (True, False)
+
+    old = serried("clean", "--older-than", "1d", "-y", "--json")
+
+    assert kinds(old) == []  # this morning's
+    clock.passed += 40 * DAY
+    old = serried("clean", "--older-than", "30d", "--records", "-y", "--json")
+    assert kinds(old) == [
+        ("environment", "env-1-aaaa"),
+        ("record", "k3f9q2"),
+        ("run", "k3f9q2 train"),
+        ("source", "digits/aaaaaaaaaaaaaaaa.tar"),
+        ("source", "digits/cccccccccccccccc.tar"),
+    ]
+    assert {thing["problem"] for thing in as_json(old.out)["things"]} == {None}
+    assert as_json(serried("ps", "--all", "--json").out)["runs"] == []
+
+
+def test_two_at_once_and_one_that_was_interrupted_lose_nothing_else(ended, monkeypatch):
+    run, other = ended("k3f9q2"), ended("m2n3p4")
+    stays = other.where.path
+    thing = Thing("run", "k3f9q2", run.where.path, run="k3f9q2", has_record=False)
+    monkeypatch.setattr(removing.removal, "remove", lambda _: False)
+
+    assert (removing.remove(thing) or "").startswith("what is left of it is in ")
+
+    (aside,) = stays.parent.glob(".removing-*")
+    assert not run.where.path.exists()
+    assert removing.remove(thing) is None
+    monkeypatch.undo()
+    assert removing.remove(Thing("half-removed", aside.name, aside)) is None
+    assert [path.name for path in stays.parent.iterdir()] == ["m2n3p4"]
+
+
+def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path):
+    run, other = ended("k3f9q2"), ended("m2n3p4")
+    make_directory(run.where.results)
+    (run.where.results / "a\nb").write_bytes(b"y" * 5000)
+    os.link(run.where.results / "a\nb", run.where.results / "again")
+    (run.where.results / "link").symlink_to(tmp_path)
+
+    found = as_json(serried("du", "--json").out)
+    runs = {thing["run"]: thing for thing in found["things"] if thing["kind"] == "run"}
+    one = serried("du", "k3f9q2")
+
+    assert list(runs) == ["k3f9q2", "m2n3p4"]
+    link = len(os.fsencode(tmp_path))
+    results = runs["k3f9q2"]["parts"]["results"]
+    assert (results["bytes"], results["files"]) == (5000 + link, 3)
+    checkpoints = runs["m2n3p4"]["parts"]["checkpoints"]
+    assert (checkpoints["bytes"], checkpoints["files"]) == (1000, 3)
+    assert found["bytes"] == sum(thing["bytes"] for thing in found["things"])
+    assert [line.split()[:5] for line in one.out.splitlines()][1:3] == [
+        ["k3f9q2", "checkpoints", "1.0", "kB", "3"],
+        ["k3f9q2", "results", "5.1", "kB", "3"],
+    ]
+    table = serried("du").out.splitlines()
+    assert table[0].split() == ["WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "CHANGED"]
+    assert table[-1].split()[0] == "all"
+    assert json.dumps(measuring.measure(other.where.path / "nothing").to_json()).startswith('{"bytes": 0, "files": 0')
