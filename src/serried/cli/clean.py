@@ -38,8 +38,8 @@ def command(*, runs: tuple[str, ...], age: str | None, records: bool, dry_run: b
 
     \b
     serried clean                      what is of no use to anybody
-    serried clean --older-than 30d     also runs, environments, images unused for 30 days
-    serried clean k3f9q2 lr-sweep      the directories of these runs, with their checkpoints
+    serried clean --older-than 30d     also runs, environments and images so old
+    serried clean k3f9q2 lr-sweep      these runs, with their checkpoints
 
     Without RUN or --older-than no run goes: only what removals and builds left half done, and archives
     of code that no run has. A run that has not ended for certain, or that another needs, always stays.
