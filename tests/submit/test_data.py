@@ -76,6 +76,7 @@ def test_many_small_files_are_better_packed(stage, monkeypatch):
 def refusals(pool):
     (pool / "empty.tar").write_bytes(bytes(10240))
     (pool / "no.zip").write_bytes(b"hello")
+    (pool / "no.tar").write_bytes(b"hello" * 1000)
     (pool / "folder.tar").mkdir()
     (pool / "gone").symlink_to("nowhere")
     os.mkfifo(pool / "pipe")
@@ -86,6 +87,7 @@ def refusals(pool):
         "pipe": (f"`{pool}/pipe` is neither a file nor a folder", ""),
         "empty.tar": (f"the archive `{pool}/empty.tar` is empty", "`{from ="),
         "no.zip": (f"`{pool}/no.zip` is no zip, as its name says", "`{from ="),
+        "no.tar": (f"`{pool}/no.tar` is no tar, as its name says", "`{from ="),
         "folder.tar": (f"`{pool}/folder.tar` is a folder with the name of an archive", "`{from ="),
     }
 

@@ -14,7 +14,7 @@ from typing import Dict, List, Optional, Tuple
 from serried.agent import command, rendezvous, setup, system
 from serried.agent.containers import container
 from serried.agent.local import Folder
-from serried.agent.staging import in_place
+from serried.agent.staging import alone, in_place
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, files, names
 
@@ -67,13 +67,11 @@ def _address() -> str:
     return found[0] if found else addresses.LOOPBACK
 
 
-def run(work: Work, words: List[str], told: Dict[str, str]) -> Optional[int]:
+def run(work: Work, words: List[str], told: Dict[str, str], *, joins: bool) -> Optional[int]:
     """Run `words`, or bash where there are none, in the run's working directory; return the exit status.
 
-    None where the job was ended around it.
+    Its data is staged first, unless it joins a run, which has that. None where the job was ended around it.
     """
-    for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal's, for whoever we run
-        signal.signal(number, lambda *_: None)
     child: Optional[system.Child] = None
     ended: List[int] = []
 
@@ -84,15 +82,22 @@ def run(work: Work, words: List[str], told: Dict[str, str]) -> Optional[int]:
                 # A shell at its prompt does not mind TERM.
                 os.kill(child.pid, number if words else signal.SIGHUP)
 
-    for number in PASSED_ON:
-        signal.signal(number, pass_on)
     own = Folder(work, "shell")
+    data = alone.Data(work, own)
     try:
-        told = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **told}
+        where = alone.of_run(work) if joins else data.bring()
+        if data.signal or data.problem:
+            return _without_data(data)
+        for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal's, for whoever we run
+            signal.signal(number, lambda *_: None)
+        for number in PASSED_ON:
+            signal.signal(number, pass_on)
+        told = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **told, **where}
         argv, environment = _program(work, words, told, own.path)
         child = system.spawn(argv, environment, system.encode(str(work.workdir)), (0, 1, 2))
         _, status = os.waitpid(child.pid, 0)
     finally:
+        data.release()
         own.remove(REMOVE_SECONDS)
     problem = child.problem()
     if problem:
@@ -101,6 +106,14 @@ def run(work: Work, words: List[str], told: Dict[str, str]) -> Optional[int]:
     if ended:
         return None
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _without_data(data: alone.Data) -> Optional[int]:
+    """The exit status of a shell that has not come about."""
+    if data.problem:
+        print(f"serried: {os.uname().nodename}: {data.problem}", file=sys.stderr)
+        return names.EXIT_CODES[names.LAUNCH_FAILED]
+    return 130 if data.signal == signal.SIGINT else None
 
 
 def _program(work: Work, words: List[str], told: Dict[str, str], own: Path) -> Tuple[List[bytes], Dict[bytes, bytes]]:
@@ -148,7 +161,9 @@ def main(arguments: List[str]) -> int:
         print(f"serried: {host['host']}: {problem}", file=sys.stderr)
         status: Optional[int] = names.EXIT_CODES[names.LAUNCH_FAILED]
     else:
-        status = run(work, words or ([] if joins else list(work.plan["command"])), variables(work, joins=joins))
+        status = run(
+            work, words or ([] if joins else list(work.plan["command"])), variables(work, joins=joins), joins=joins
+        )
     if status is not None and not joins:
         files.write_json(work.run.shell, {**host, "exit_code": status}, work.file_mode)
     return ENDED if status is None else status

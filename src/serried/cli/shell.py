@@ -26,7 +26,7 @@ from serried.ui.text import pad, printable
 
 A_SHELL = ("bash",)
 """What stands for the command where none is needed."""
-SHOWN = ("cluster", "each node", "ranks", "costs")
+SHOWN = ("cluster", "each node", "ranks", "costs", "data", "in place")
 """Lines of the plan that say what one waits for."""
 
 

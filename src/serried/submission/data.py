@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+import tarfile
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -200,8 +201,16 @@ def _check(item: Staged) -> None:
     begins = _begins(item)
     if not begins.strip(b"\0"):
         raise UsageError(f"`data.stage`: the archive `{item.source}` is empty", hint=as_it_is)
-    if not begins.startswith(MAGIC.get(item.unpack, b"")):
+    if not begins.startswith(MAGIC.get(item.unpack, b"")) or (item.unpack == "tar" and not _is_header(begins)):
         raise UsageError(f"`data.stage`: `{item.source}` is no {item.unpack}, as its name says", hint=as_it_is)
+
+
+def _is_header(block: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    return True
 
 
 def _begins(item: Staged) -> bytes:

@@ -1,0 +1,78 @@
+"""Data for a shell, which has no agents around it: staged on this node before the prompt appears."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict
+
+from serried.agent.local import Folder, locks, room
+from serried.agent.local.folder import is_of
+from serried.agent.loop import Loop
+from serried.agent.staging.node import DATA, Staging, wanted
+from serried.agent.work import Work
+
+SAY_SECONDS = 5.0
+RELEASE_SECONDS = 10.0
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Data:
+    def __init__(self, work: Work, own: Folder) -> None:
+        alone = {**work.plan, "allocation": {**work.plan["allocation"], "nodes": 1}}
+        self._work = Work(work.run, alone, work.element, work.number)
+        self._own = own
+        self._loop = Loop()
+        self._staging = Staging(self._loop, self._work, own, self._note, self._told)
+        self._said = time.monotonic()
+        self.problem = ""
+        """Why it cannot be had."""
+        self.signal = 0
+        """What has ended us meanwhile."""
+
+    def bring(self) -> Dict[str, str]:
+        """Return when it is there, with the variables that say where. It takes the signals of `ENDS` for itself."""
+        if wanted(self._work) is None:
+            return {}
+        for number in ENDS:
+            self._loop.on_signal(number, lambda number=number: self._end(number))  # type: ignore[misc]
+        self._staging.prepare(0, os.urandom(32))
+        self._loop.run()
+        place = self._staging.place
+        return {"SERRIED_DATA_DIR": place["data"]} if place and not self.problem else {}
+
+    def release(self) -> None:
+        self._staging.release(RELEASE_SECONDS)
+
+    def _told(self, event: str, **facts: Any) -> None:
+        """What an agent would tell its head."""
+        if event == "stage-port":
+            self._staging.heed({"do": "stage", "before": None})
+        elif event == "stage-failed":
+            self.problem = f"data: {facts['because']}"
+            self._loop.stop()
+        elif event == "staged":
+            self._loop.stop()
+
+    def _note(self, event: str, **facts: Any) -> None:
+        now = time.monotonic()
+        if event == "staging" and facts["of"] and now - self._said > SAY_SECONDS:
+            self._said = now
+            left = "" if facts["left"] is None else f", {facts['left']} s left"
+            print(f"serried: staging, {facts['bytes'] * 100 // facts['of']} %{left}", file=sys.stderr)
+
+    def _end(self, number: int) -> None:
+        self.signal = number
+        self._loop.stop()
+
+
+def of_run(work: Work) -> Dict[str, str]:
+    """Where an attempt that runs on this node has its data, for who joins it."""
+    for own in room.rooms(work):
+        for path in locks.things(own / room.JOBS):
+            if is_of(path, work.mark) and (path / DATA).is_dir():
+                return {"SERRIED_DATA_DIR": str(Path(path) / DATA)}
+    return {}

@@ -1,0 +1,81 @@
+"""What is staged, in a shell, beside a run, in a container, and ahead of the job that needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import containing
+
+READ = 'echo "$SERRIED_DATA_DIR"; cat -- "$SERRIED_DATA_DIR/it\'s/one"'
+
+
+@pytest.fixture
+def there(local, tmp_path) -> Path:
+    """An experiment whose data goes to a disk of this machine's own; returned is that disk."""
+    (tmp_path / "pool" / "it's").mkdir(parents=True)
+    (tmp_path / "pool" / "it's" / "one").write_text("its text\n")
+    disk = tmp_path / "disk"
+    (local.project / "serried.toml").write_text(
+        containing.table("experiments.train", {"command": ["bash", "-c", f"{READ}; sleep 60"]})
+        + containing.table("experiments.train.data", {"root": str(tmp_path / "pool"), "stage": ["it's"]})
+        + containing.table("clusters.local", {"local_disk": str(disk)})
+    )
+    return disk
+
+
+def text_of(disk: Path, output: str) -> str:
+    place, text = output.split("\n", 1)
+    assert place.startswith(f"{disk}/serried-{os.getuid()}/jobs/")
+    return text
+
+
+def test_a_shell_has_its_data_first_and_leaves_nothing(local, there):
+    done = local.serried("shell", "train", "--", "bash", "-c", f"{READ}; exit 3")
+    assert (done.returncode, text_of(there, done.stdout)) == (3, "its text\n")
+    assert list(there.iterdir()) == []
+
+
+def test_a_shell_whose_data_cannot_be_had_does_not_begin(local, there, tmp_path):
+    (tmp_path / "pool" / "it's" / "one").unlink()
+    (tmp_path / "pool" / "x.tgz").write_bytes(b"\x1f\x8b and then something else")
+    done = local.serried("shell", "train", "--set", 'data.stage=["x.tgz"]', "--", "echo", "began")
+    assert (done.returncode, done.stdout) == (70, "")
+    assert f"data: cannot unpack {tmp_path}/pool/x.tgz: " in done.stderr
+    assert list(there.iterdir()) == []
+
+
+def test_who_joins_a_run_has_its_data(local, there, wait_until):
+    run = local.submit("train")
+    log = local.directory(run) / "attempts/1/node-0/rank-0.log"
+    wait_until(lambda: log.exists() and log.read_text().endswith("its text\n"), 60)
+    done = local.serried("shell", run, "--", "bash", "-c", READ)
+    assert (done.returncode, done.stdout) == (0, log.read_text())
+    assert text_of(there, done.stdout) == "its text\n"
+    local.serried("stop", "-y", run)
+    assert local.wait(run)[1]["state"] == "CANCELLED"
+    wait_until(lambda: list(there.iterdir()) == [], 60, "nothing is left")
+
+
+@pytest.mark.parametrize("contained", [True, False])
+def test_a_container_sees_it(local, there, tmp_path, contained):
+    local.environ["PATH"] = containing.path_with("ch-run")
+    said = {"image": str(containing.skeleton(tmp_path / "root")), "runtime": "ch-run", "contained": contained}
+    with (local.project / "serried.toml").open("a") as file:
+        file.write(containing.table("experiments.train.container", {**said, "binds": ["/usr"]}))
+    done = local.serried("shell", "train", "--", "bash", "-c", READ)
+    assert (done.returncode, text_of(there, done.stdout)) == (0, "its text\n"), done.stderr
+
+
+def test_it_can_be_there_before_the_job_that_needs_it(local, there):
+    keeps = ("--cluster", "local", "--set", "clusters.local.data_cache=1G", "--json")
+    brought = [json.loads(local.serried("stage", "train", "--warm", *keeps).stdout)["brought"] for _ in range(2)]
+    assert [[(it["item"], it["origin"], it["bytes"]) for it in each] for each in brought] == [
+        [("it's", "source", 9)],
+        [("it's", "cache", 9)],
+    ]
+    done = local.serried("shell", "train", "--", "bash", "-c", READ)
+    assert text_of(there, done.stdout) == "its text\n"
