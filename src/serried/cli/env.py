@@ -16,8 +16,7 @@ from serried.cli import asking, options
 from serried.contract import SCHEMA
 from serried.environments import store
 from serried.errors import EnvironmentFailed, UsageError
-from serried.plan import Plan
-from serried.plan import plan as make_plan
+from serried.plan import Plan, environment_of
 from serried.records.moments import iso
 from serried.records.record import new_id
 from serried.submission import building, inspecting
@@ -137,7 +136,7 @@ def _asked(experiment: str | None, cluster: str | None, settings: tuple[str, ...
     bare = None if experiment or len(known) == 1 else ("python",)
     overrides: Mapping[str, Any] = options.overrides({}, settings)
     resolved = config.resolve(experiment, bare, overrides, cluster, here, os.environ)
-    return make_plan(resolved, run_id=new_id(), created=iso(time.time())), resolved
+    return environment_of(resolved, run_id=new_id(), created=iso(time.time())), resolved
 
 
 def _rows(found: inspecting.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import click
 
+from serried import config
 from serried.cli import asking, options
 from serried.contract import SCHEMA
+from serried.plan import environment_of
+from serried.records.moments import iso
+from serried.records.record import new_id
 from serried.submission import imaging
 from serried.submission.building import silent
-from serried.submission.request import Request, decide
 from serried.ui import console
 
 
@@ -48,8 +52,9 @@ def build(
     """
     words = tuple(click.get_current_context().meta.get(asking.COMMAND, ()))
     overrides = options.overrides({}, settings)
-    decided = decide(Request(experiment, overrides=overrides, cluster=cluster), Path.cwd(), os.environ)
-    image = imaging.wanted(decided.plan, os.environ, words)
+    resolved = config.resolve(experiment, None, overrides, cluster, Path.cwd(), os.environ)
+    plan = environment_of(resolved, run_id=new_id(), created=iso(time.time()))
+    image = imaging.wanted(plan, os.environ, words)
     was_ready = image.ready
     path = was_ready or image.expected
     if dry_run and not as_json:
@@ -57,11 +62,9 @@ def build(
         console.out(image.recipe.script(path.parent))
         return
     if not dry_run:
-        where = decided.resolved.cluster.build if by_job is None else "job" if by_job else "here"
+        where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
         with asking.progress() as observe:
-            path = imaging.provide(
-                image, decided.plan, decided.resolved, os.environ, where=where, observe=observe or silent
-            )
+            path = imaging.provide(image, plan, resolved, os.environ, where=where, observe=observe or silent)
     if as_json:
         answer = {"image": str(path), "source": image.recipe.source, "was_there": was_ready is not None}
         console.out_json({"schema": SCHEMA, **answer, "script": image.recipe.script(path.parent)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.plan.decide import plan
+from serried.plan.decide import environment_of, plan
 from serried.plan.model import Plan
 from serried.plan.parts import (
     After,
@@ -39,5 +39,6 @@ __all__ = [
     "Source",
     "Staged",
     "Sync",
+    "environment_of",
     "plan",
 ]

@@ -15,7 +15,7 @@ from serried.plan.launch import launch as launch_of
 from serried.plan.launch import words as launch_words
 from serried.plan.model import Plan
 from serried.plan.parts import Array, Build, Container, Environment, Limit, Notify, Site, Source
-from serried.resources import allocate, left_out
+from serried.resources import Allocation, allocate, left_out
 
 if TYPE_CHECKING:
     from serried import config
@@ -58,6 +58,33 @@ def plan(
         notify=_notify(experiment.notify),
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
+        share=project.share,
+    )
+
+
+def environment_of(resolved: config.Resolved, *, run_id: str, created: str) -> Plan:
+    """The plan as far as ranks' environment and image go, which are there for an experiment that cannot run as it is.
+
+    Nothing is counted and no launcher looked at, so this refuses nothing.
+    """
+    project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
+    asked = experiment.resources
+    queueing = {
+        name: getattr(asked, name) for name in ("gpu_type", "account", "partition", "qos", "reservation", "constraint")
+    }
+    return Plan(
+        run=run_id,
+        name=experiment.name,
+        project=project.name,
+        experiment=experiment.name,
+        created=created,
+        command=experiment.command,
+        shell=experiment.shell,
+        site=_site(cluster),
+        allocation=Allocation(nodes=1, ranks=1, gpus=0, cpus=1, memory_mb=None, time_seconds=None, **queueing),
+        source=Source(project.directory, experiment.workdir, project.snapshot),
+        environment=_environment(experiment.environment, cluster),
+        container=_container(experiment.container),
         share=project.share,
     )
 
