@@ -51,6 +51,8 @@ class Summary:
     """A smoke test."""
     after: tuple[str, ...] = ()
     """What it comes after: `k3f9q2`, `k3f9q2/17:any`."""
+    stages: bool = False
+    """Its ranks wait for data."""
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -78,6 +80,7 @@ class Summary:
                 rerun_of=plan.get("rerun_of"),
                 smoke=bool(plan.get("smoke")),
                 after=tuple(map(_after, plan.get("after") or ())),
+                stages=bool((plan.get("data") or {}).get("stage")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json makes no sense ({error!r})") from error

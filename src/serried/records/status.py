@@ -14,7 +14,7 @@ from serried.clusters import machine
 from serried.contract import names
 from serried.contract.files import read_json
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
-from serried.records import arrays, ends, seen
+from serried.records import arrays, ends, seen, staging
 from serried.records.arrays import Answer
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.evidence import Evidence, before_the_scheduler, gather
@@ -136,6 +136,10 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if verdict.missing else {}
     jobs = (word,) if isinstance(word, Job) else memory.jobs
     _remember(evidence, seen.Seen(memory.at if answer is None else now, jobs, missing))
+    if verdict.state == names.RUNNING and not verdict.message and evidence.summary.stages and evidence.attempt:
+        verdict = dataclasses.replace(
+            verdict, message=staging.progress(evidence.record.where.attempt(evidence.attempt))
+        )
     last = evidence.document.get("job") or job or ""
     live = word if isinstance(word, Job) else Job(str(last), None, "")
     return RunStatus(

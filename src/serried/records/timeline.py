@@ -9,6 +9,7 @@ from typing import Any
 
 from serried.contract.files import read_journal, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
+from serried.records import staging
 from serried.records.documents import Submission
 from serried.records.evidence import attempt_numbers
 from serried.records.moments import iso, seconds_of
@@ -123,7 +124,8 @@ def _journals(attempt: Attempt, nodes: int) -> Iterator[Event]:
     hosts = {entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == "connected"}
     for node in range(nodes):
         journal = read_journal(attempt.directory.node_events(node))
-        yield from _entries(journal, number, partial(_image_text, hosts.get(node, f"node {node}")))
+        for text_of in (_image_text, staging.node_text):
+            yield from _entries(journal, number, partial(text_of, hosts.get(node, f"node {node}")))
         yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
 
@@ -147,7 +149,7 @@ def _head_text(entry: Mapping[str, Any]) -> str | None:
         return f"the launch failed: {entry.get('message')}"
     if event == "node-lost":
         return f"node {entry.get('node')} ({entry.get('host')}) was lost"
-    return None
+    return staging.head_text(entry)
 
 
 def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
