@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent.containers import view
-from serried.agent.staging.node import DATA
+from serried.agent.local import room
 from serried.agent.work import Work
 from serried.contract import names
 from serried.contract.binds import Bind, for_apptainer
@@ -159,7 +159,7 @@ class Container:
             str(self._private),
             *linked,
             disk,
-            str(self._private.parents[1] / DATA),
+            str(self._private.parents[1] / room.DATA),
             *(item["source"] for item in data["stage"]),  # a node without a disk reads it there
             *data["in_place"],
             *work.after,

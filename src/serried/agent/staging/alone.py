@@ -12,7 +12,7 @@ from typing import Any, Dict
 from serried.agent.local import Folder, locks, room
 from serried.agent.local.folder import is_of
 from serried.agent.loop import Loop
-from serried.agent.staging.node import DATA, Staging, wanted
+from serried.agent.staging.node import VIEW, Staging, wanted
 from serried.agent.work import Work
 
 SAY_SECONDS = 5.0
@@ -39,7 +39,7 @@ class Data:
             return {}
         for number in ENDS:
             self._loop.on_signal(number, lambda number=number: self._end(number))  # type: ignore[misc]
-        self._staging.prepare(0, os.urandom(32))
+        self._staging.prepare(0, os.urandom(32), "", "")
         self._loop.run()
         place = self._staging.place
         return {"SERRIED_DATA_DIR": place["data"]} if place and not self.problem else {}
@@ -73,6 +73,6 @@ def of_run(work: Work) -> Dict[str, str]:
     """Where an attempt that runs on this node has its data, for who joins it."""
     for own in room.rooms(work):
         for path in locks.things(own / room.JOBS):
-            if is_of(path, work.mark) and (path / DATA).is_dir():
-                return {"SERRIED_DATA_DIR": str(Path(path) / DATA)}
+            if is_of(path, work.mark) and (path / VIEW).is_dir():
+                return {"SERRIED_DATA_DIR": str(Path(path) / VIEW)}
     return {}

@@ -6,12 +6,13 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 from serried.agent.staging import archives, source
 from serried.agent.staging.arrived import Arrived
 from serried.agent.staging.cache import FULL, Cache, NoRoomError, Slot
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
+from serried.agent.staging.kept import Kept
 from serried.agent.staging.pulling import Before, BrokenError, Predecessor
 from serried.agent.staging.target import Target
 from serried.contract import scanning
@@ -55,9 +56,7 @@ class Items:
         self._hashed = hashed
         self._before = Before(None, note)
         self._manifests: Dict[int, Manifest] = {}
-        self._slots: List[Slot] = []
-        self._mounts: List[Callable[[], None]] = []
-        self._spent: List[Path] = []
+        self._kept = Kept()
         self._coming: Optional[Arrived] = None
         self._came = [0, 0]
 
@@ -230,7 +229,7 @@ class Items:
             image, origin = self._plain(number)
             with contextlib.suppress(archives.ArchiveError):
                 folder = self._place.view.with_name(f"mount-{number}")
-                self._mounts.append(archives.mount(image, folder))
+                self._kept.mounted(archives.mount(image, folder))
                 return folder, origin
             with self._slot(image.parent.name + UNPACKED) as slot:
                 if slot.manifest is None:
@@ -250,7 +249,7 @@ class Items:
             self._unpack(item, archive, slot)
             kept = slot.tree.with_name(ARCHIVE)
             target.arrived.root = scanning.encode(str(kept))
-            self._spent.append(kept)
+            self._kept.spent(kept)
         return slot.tree, origin
 
     def _unpack(self, item: Item, archive: Path, slot: Slot) -> None:
@@ -261,19 +260,10 @@ class Items:
             raise StageError(f"cannot unpack `{item.source}`: {error}") from None
         self._finish(slot, None)
 
-    @contextlib.contextmanager
-    def _slot(self, key: str) -> Any:
-        """A place in the cache, kept if all goes well."""
+    def _slot(self, key: str) -> ContextManager[Slot]:
         if self._place.cache is None:
             raise StageError("there is no disk here")
-        slot = self._place.cache.take(key)
-        self._slots.append(slot)
-        try:
-            yield slot
-        except BaseException:
-            self._slots.remove(slot)
-            slot.close()
-            raise
+        return self._kept.slot(self._place.cache, key)
 
     def _show(self, item: Item, path: Path) -> None:
         """Where ranks look for it."""
@@ -285,17 +275,10 @@ class Items:
 
     def forget(self) -> None:
         """No other node will ask any more."""
-        for path in self._spent:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        self._spent = []
+        self._kept.forget()
         self._holdings = Holdings(len(self._items))
 
     def release(self) -> None:
         """Ranks have ended, or will not begin."""
         self.forget()
-        for unmount in self._mounts:
-            with contextlib.suppress(archives.ArchiveError):
-                unmount()
-        for slot in self._slots:
-            slot.close()
+        self._kept.release()
