@@ -139,8 +139,17 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     image = mine.shared("images") / "unused.sif"
     image.write_bytes(b"x")
 
-    leftovers.sweep(work)
+    found = leftovers.sweep(work)
 
+    assert sorted(each.stays for each in found if each.stays) == [
+        "in use",
+        "job 11 is RUNNING",
+        "job 12 is PENDING",
+        "nobody says whether its job is alive",
+        "nobody says whether its job is alive",
+        "nobody says whether its job is alive",
+        "of another machine, on a disk that several see",
+    ]
     assert {name for name, path in left.items() if path.exists()} == set(ALIVE)
     assert (mine.path.exists(), image.exists()) == (True, False)
     mine.remove(5)
@@ -200,7 +209,7 @@ def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work
 
     room = tmp_path / "disk" / f"serried-{os.getuid()}"
     assert [path.name for path in room.iterdir()] == ["gone"]
-    assert leftovers._is_work(room)
+    assert leftovers.is_any(room)
     leftovers.sweep(work)
     assert list((tmp_path / "disk").iterdir()) == []
 

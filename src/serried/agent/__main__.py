@@ -22,7 +22,7 @@ ROLES = {
     "shell": "interactive",
     "sweep": "sweep",
     "fetch": "bringing.fetching",
-    "tidy": "local.leftovers",
+    "tidy": "local.tidying",
 }
 """And the module of each."""
 

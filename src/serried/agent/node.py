@@ -16,7 +16,7 @@ from serried.agent.bringing.node import Bringing
 from serried.agent.channel import Channel, Message
 from serried.agent.containers import imagecopy
 from serried.agent.launchers import kinds
-from serried.agent.local import Folder, leftovers
+from serried.agent.local import Folder, tidying
 from serried.agent.loop import Loop, Timer
 from serried.agent.ranks import Exit, Forked, Ranks, has_failed
 from serried.agent.staging.node import Staging
@@ -64,7 +64,7 @@ class Node:
 
     def run(self) -> None:
         system.adopt_orphans()
-        leftovers.look(self.work)
+        tidying.look(self.work)
         system.die_with_parent(signal.SIGHUP)
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGHUP, self._check_parent)

@@ -6,41 +6,23 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from serried.agent import system
 from serried.agent.containers import imagecopy
-from serried.agent.launch import agent_command
 from serried.agent.local import folder, gone, locks, room
-from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import asking, files, names
+from serried.agent.work import Work
+from serried.contract import asking, files
 
 UNKNOWN_SECONDS = 86400.0
 """How long what may still be somebody's stays, from its beginning."""
 CLEAR_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
-NICE = 19
 
 
-def look(work: Work) -> None:
-    """Start a process that removes what has been left here, if anything has: in no way of the ranks."""
-    if not any(_is_work(own) for own in room.rooms(work)):
-        return
-    import signal
-
-    null = os.open(os.devnull, os.O_RDWR)
-    words = [system.encode(word) for word in agent_command("tidy")]
-    child = system.spawn(words, dict(os.environb), b"/", (null, null, 2), parent_death=signal.SIGKILL)
-    system.OWN.add(child.pid)
-    os.close(null)
-
-
-def _is_work(own: Path) -> bool:
-    with contextlib.suppress(OSError):
-        if os.listdir(own / room.GONE):  # noqa: PTH208 - names will do
-            return True
-    shared = (own / name for name in (room.JOBS, imagecopy.IMAGES, room.DATA))
-    return any(not locks.is_used(path) for folder in shared for path in locks.things(folder))
+class Found(NamedTuple):
+    name: str
+    stays: str
+    """Why; empty for what may go."""
 
 
 def clear(work: Work) -> None:
@@ -53,23 +35,51 @@ def clear(work: Work) -> None:
         room.tidy(own)
 
 
-def sweep(work: Work, until: Optional[float] = None) -> None:
-    """Remove what dead jobs have left, and what is nobody's."""
-    from serried.agent.staging import cache
+def sweep(work: Work, until: Optional[float] = None, *, dry: bool = False, alone: bool = False) -> List[Found]:
+    """Remove what dead jobs have left, and what is nobody's; what was found. `alone`: what is shared has no user here.
 
+    With `dry` nothing is removed.
+    """
     judge = _Judge(work)
+    found: List[Found] = []
     for own in list(room.rooms(work)):
         for path in locks.things(own / room.JOBS):
-            if not locks.is_used(path) and judge.is_dead(path):
+            found.append(judge.judge(path))
+            if not (found[-1].stays or dry):
                 _remove(own, path, until)
-        gone.finish(own, until)
-        if not (work.plan.get("container") or {}).get("local"):  # else who copies ours looks after the others
-            imagecopy.tidy(own / imagecopy.IMAGES)
-            room.remove_empty(own / imagecopy.IMAGES)
-        if not (work.plan.get("data") or {}).get("stage"):
-            cache.tidy(own / room.DATA, work.plan["site"].get("cache_bytes", 0))
-            room.remove_empty(own / room.DATA)
-        room.tidy(own)
+        found += [Found(name, "") for name in _names(own / room.GONE)]
+        if not dry:
+            gone.finish(own, until)
+            _tidy_shared(own, work, alone=alone)
+            room.tidy(own)
+    return found
+
+
+def _tidy_shared(own: Path, work: Work, *, alone: bool) -> None:
+    """Whoever brings an image or data looks after the others of them itself."""
+    from serried.agent.staging import cache
+
+    if alone or not (work.plan.get("container") or {}).get("local"):
+        imagecopy.tidy(own / imagecopy.IMAGES)
+        room.remove_empty(own / imagecopy.IMAGES)
+    if alone or not (work.plan.get("data") or {}).get("stage"):
+        cache.tidy(own / room.DATA, work.plan["site"].get("cache_bytes", 0))
+        room.remove_empty(own / room.DATA)
+
+
+def is_any(own: Path) -> bool:
+    """Whether there is something for `sweep` to look at."""
+    shared = (own / name for name in (room.JOBS, imagecopy.IMAGES, room.DATA))
+    return bool(_names(own / room.GONE)) or any(
+        not locks.is_used(path) for folder in shared for path in locks.things(folder)
+    )
+
+
+def _names(folder: Path) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names will do
+    except OSError:
+        return []
 
 
 def _remove(own: Path, path: Path, until: Optional[float]) -> None:
@@ -83,7 +93,7 @@ def _remove(own: Path, path: Path, until: Optional[float]) -> None:
 
 
 class _Judge:
-    """Of folders whose agent is dead: whether their jobs are. One question for each job."""
+    """Of folders in `jobs`: whether anybody may still want them. One question to the scheduler for each job."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -91,25 +101,32 @@ class _Judge:
         self._job = folder.job(work)
         self._words: Dict[str, Optional[str]] = {}
 
-    def is_dead(self, path: Path) -> bool:
-        if not path.exists() or (path / folder.KEEP).exists():  # who lets it stay has ended, and said until when
-            return True
+    def judge(self, path: Path) -> Found:
+        return Found(path.name, "in use" if locks.is_used(path) else self._stays(path))
+
+    def _stays(self, path: Path) -> str:
+        if not path.exists():
+            return ""
+        if (path / folder.KEEP).exists():  # who lets it stay has said until when
+            return "kept to be fetched" if folder.is_kept(path) else ""
         owner = files.read_json(path / folder.OWNER)
         if owner is None:  # it was killed within a moment, or its ranks have removed it
-            return time.time() - path.lstat().st_mtime > UNKNOWN_SECONDS
-        return self._is_over(owner)
+            return "" if time.time() - path.lstat().st_mtime > UNKNOWN_SECONDS else "it does not say whose it is"
+        return self._is_alive(owner)
 
-    def _is_over(self, owner: Dict[str, Any]) -> bool:
+    def _is_alive(self, owner: Dict[str, Any]) -> str:
+        """Why its job may be; empty where it is dead."""
         if owner.get("host") != os.uname().nodename:
-            return False  # a disk that several machines see: the lock of another tells nothing
+            return "of another machine, on a disk that several see"
         if owner.get("boot") != folder.boot():
-            return True
+            return ""
         if owner.get("scheduler") == "local" or (owner.get("job") and owner.get("job") == self._job):
-            return True  # its agent was all of it, or its job is ours, and this an earlier attempt
+            return ""  # its agent was all of it, or its job is ours, and this an earlier attempt
         word = self._ask(owner)
         if word is None:
-            return time.time() - float(owner.get("began", 0)) > UNKNOWN_SECONDS
-        return word in asking.OVER
+            is_old = time.time() - float(owner.get("began", 0)) > UNKNOWN_SECONDS
+            return "" if is_old else "nobody says whether its job is alive"
+        return "" if word in asking.OVER else f"job {owner['job']} is {word}"
 
     def _ask(self, owner: Dict[str, Any]) -> Optional[str]:
         """The scheduler's word for its job; None where it gives none."""
@@ -136,14 +153,3 @@ def _answer(argv: Sequence[str]) -> Optional[str]:
     except (OSError, subprocess.SubprocessError):
         return None
     return None if done.returncode else done.stdout.decode("utf-8", "replace").strip()
-
-
-def main(arguments: List[str]) -> int:  # noqa: ARG001 - the table's shape
-    """`tidy`, by an agent, whose environment says the rest."""
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
-    element = os.environ.get(names.ELEMENT)
-    work = Work.load(run_directory(), int(element) if element else None, int(os.environ.get(names.ATTEMPT) or 0))
-    make_umask(work)
-    sweep(work)
-    return 0

@@ -16,12 +16,13 @@ import os
 from pathlib import Path
 from typing import Collection, Dict, List, Optional
 
-from serried.agent.local import locks
+from serried.agent.local import locks, tidying
 from serried.agent.staging.target import Target
 from serried.contract import files, removal, scanning
 from serried.contract.manifest import Manifest
 
 PART = ".part"
+SWEEP_SECONDS = 120.0
 OURS = 8
 """Files that an item takes beside its own."""
 TREE, MANIFEST, FACTS = "tree", "manifest", "facts.json"
@@ -94,6 +95,8 @@ class Cache:
     def __init__(self, folder: Path, *, hashed: bool = False) -> None:
         self.folder = folder
         self._hashed = hashed
+        self._may_sweep = True
+        """What dead jobs have left here, where there is no room otherwise."""
 
     def take(self, key: str) -> Slot:
         """The item of this key, or the place to put it. Waits while another job of ours puts it there."""
@@ -136,9 +139,13 @@ class Cache:
             if problem is None:
                 return
             path = next(unused, None)
-            if path is None:
+            if path is not None:
+                locks.remove_unused(path, _remove)
+            elif self._may_sweep:
+                self._may_sweep = False
+                tidying.free(SWEEP_SECONDS)
+            else:
                 raise NoRoomError(problem)
-            locks.remove_unused(path, _remove)
 
 
 def lack(folder: Path, size: int, inodes: int) -> Optional[str]:

@@ -1,0 +1,59 @@
+"""The role `tidy`: what dead jobs have left on this node is removed, beside an agent or in a small job of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import List, Optional
+
+from serried.agent import system
+from serried.agent.launch import agent_command
+from serried.agent.local import leftovers, room
+from serried.agent.work import Work, make_umask, run_directory
+from serried.contract import files, names
+
+NICE = 19
+DRY = "--dry-run"
+
+
+def look(work: Work) -> None:
+    """Start a process that removes what has been left here, if anything has: in no way of the ranks."""
+    if not any(leftovers.is_any(own) for own in room.rooms(work)):
+        return
+    import signal
+
+    null = os.open(os.devnull, os.O_RDWR)
+    words = [system.encode(word) for word in agent_command("tidy")]
+    child = system.spawn(words, dict(os.environb), b"/", (null, null, 2), parent_death=signal.SIGKILL)
+    system.OWN.add(child.pid)
+    os.close(null)
+
+
+def free(seconds: float) -> None:
+    """The same here and now, for who lacks room."""
+    if names.RUN_DIR in os.environ:
+        leftovers.sweep(_work(), time.monotonic() + seconds)
+
+
+def main(arguments: List[str]) -> int:
+    """`tidy` beside an agent, `tidy JOURNAL [--dry-run] TOKEN` as an errand. The environment says the rest."""
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    work = _work()
+    make_umask(work)
+    if not arguments:
+        leftovers.sweep(work)
+        return 0
+    journal, token = files.Journal(Path(arguments[0])), arguments[-1]
+    journal.append({"token": token, "event": "begun"})
+    found = leftovers.sweep(work, dry=DRY in arguments, alone=True)
+    journal.append({"token": token, "event": "ended", "found": [list(each) for each in found]})
+    return 0
+
+
+def _work() -> Work:
+    element: Optional[str] = os.environ.get(names.ELEMENT)
+    number = int(os.environ.get(names.ATTEMPT) or 0)
+    return Work.load(run_directory(), int(element) if element else None, number)
