@@ -74,6 +74,8 @@ def _apart(staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
     for item in sorted(staged, key=lambda item: item.to.split("/")):
         parents = [item.to[: at + 1] for at, letter in enumerate(item.to + "/", -1) if letter == "/"]
         if clash := next((places[parent] for parent in parents if parent in places), None):
+            if clash == item:
+                raise UsageError(f"`data.stage`: `{item.source}` is staged twice")
             raise UsageError(
                 f"`data.stage`: `{item.source}` would appear in the place of `{clash.source}`, as `{item.to}`",
                 hint='give one of them another place: `{from = "…", to = "…"}`',
