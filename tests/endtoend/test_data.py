@@ -44,7 +44,8 @@ def test_a_shell_whose_data_cannot_be_had_does_not_begin(local, there, tmp_path)
     (tmp_path / "pool" / "x.tgz").write_bytes(b"\x1f\x8b and then something else")
     done = local.serried("shell", "train", "--set", 'data.stage=["x.tgz"]', "--", "echo", "began")
     assert (done.returncode, done.stdout) == (70, "")
-    assert f"data: cannot unpack {tmp_path}/pool/x.tgz: " in done.stderr
+    assert "data: " in done.stderr.splitlines()[-1]
+    assert f"{tmp_path}/pool/x.tgz" in done.stderr.splitlines()[-1]
     assert list(there.iterdir()) == []
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any, Dict
 
 from serried.agent.local import Folder, locks, room
@@ -74,5 +73,5 @@ def of_run(work: Work) -> Dict[str, str]:
     for own in room.rooms(work):
         for path in locks.things(own / room.JOBS):
             if is_of(path, work.mark) and (path / VIEW).is_dir():
-                return {"SERRIED_DATA_DIR": str(Path(path) / VIEW)}
+                return {"SERRIED_DATA_DIR": str(path / VIEW)}
     return {}

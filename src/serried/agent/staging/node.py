@@ -40,7 +40,6 @@ class Staging:
             {
                 "do": "prepare",
                 "items": [[item["source"], item["to"], item["unpack"]] for item in data["stage"]],
-                "in_place": data["in_place"],
                 "view": str(self._view),
                 "shared": str(self._own.room / room.DATA) if self._own.room else "",
                 "has_disk": self._own.has_disk,
@@ -60,7 +59,7 @@ class Staging:
     def place(self) -> Dict[str, str]:
         """What ranks are told of it."""
         data = wanted(self._work)
-        return {"data": str(self._view)} if data and data["stage"] else {}
+        return {"data": str(self._view)} if data else {}
 
     def heed(self, message: Told) -> None:
         """The head says `stage`, with the node before this one, or `go`."""
@@ -104,12 +103,11 @@ class Staging:
 
 
 def wanted(work: Work) -> Any:
-    """What the plan says of data that has to be there; None for nothing."""
+    """What the plan says of data, if any is staged."""
     data = work.plan.get("data")
-    return data if data and (data["stage"] or data["in_place"]) else None
+    return data if data and data["stage"] else None
 
 
 def passes_on(work: Work) -> bool:
     """Whether nodes pass data on."""
-    data = wanted(work)
-    return bool(work.nodes > 1 and data and data["stage"] and work.plan["site"].get("transfer", "chain") == "chain")
+    return bool(work.nodes > 1 and wanted(work) and work.plan["site"].get("transfer", "chain") == "chain")

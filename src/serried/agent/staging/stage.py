@@ -91,8 +91,6 @@ class Stage:
     def _work(self, before: Optional[List[Any]]) -> None:
         began = time.monotonic()
         try:
-            for path in self._told["in_place"]:
-                _check(path)
             self.items.bring(self._predecessor(before))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
             because = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
@@ -158,10 +156,3 @@ class Rate:
         then, before = self._seen[0]
         rate = (size - before) / (now - then) if now > then else 0.0
         return int(rate), round((of - size) / rate) if rate > 0 else None
-
-
-def _check(path: str) -> None:
-    try:
-        os.stat(path)
-    except OSError as error:
-        raise StageError(f"`{path}` {scanning.problem(error)}") from None
