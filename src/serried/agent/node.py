@@ -154,7 +154,7 @@ class Node:
             self._lose_head()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
-        self._tell("beat", quiet=round(quiet, 1), running=running)
+        self._tell("beat", quiet=round(quiet, 1), running=running, patience=self._bring.patience)
 
     def _check_parent(self) -> None:
         """Whether the launcher's process on this node is gone: then the scheduler has lost this node."""
@@ -281,8 +281,8 @@ class Node:
         self._note("swept", count=count, left=left)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
         told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "unsaved": unsaved}
-        patience = self._bring.finish(lambda missing: self._say_done({**told, **missing}), trusted=may_trust)
-        self._tell("beat", quiet=0.0, running=[], patience=patience)
+        self._bring.finish(lambda missing: self._say_done({**told, **missing}), trusted=may_trust)
+        self._tell("beat", quiet=0.0, running=[], patience=self._bring.patience)
 
     def _say_done(self, facts: Dict[str, Any]) -> None:
         self._tell("done", **facts)

@@ -156,3 +156,19 @@ def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(mon
     ours.hurry()
     ours.heed(100 << 20)
     assert (took, round(clock[0], 3)) == ([0.5, 1.0, 1.5, 2.0], 2.0)
+
+
+def test_logs_beside_checkpoints_come_as_they_grow_and_stay(share):
+    node = share(watch=["{checkpoints}/*"], keep=1)
+    logs = [f"events.out.tfevents.{number}.n1" for number in range(3)]
+    for name in logs:
+        aged(node.write(f"checkpoints/{name}", "begin"), -5)
+    node.write("checkpoints/a.pt", zipped())
+    with node.write(f"checkpoints/{logs[0]}", "begin").open("a") as log:
+        assert sorted(settle(node)) == ["a.pt", *logs]
+        print(" and on", end="", file=log, flush=True)
+        assert settle(node) == logs[:1]
+    aged(node.write("checkpoints/b.pt", zipped()), -9)
+    node.finish(trusted=False)
+    there = dict.fromkeys(logs, "begin") | {logs[0]: "begin and on", "b.pt": zipped()}
+    assert tree(node.work.place.checkpoints) == there

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.bringing import service
 from trees import tree
 
 HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
@@ -239,19 +238,6 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
     assert [path.name for path in node.work.place.attempt(1).node(0).iterdir()] == ["brought.jsonl"]
 
 
-def test_what_is_left_after_an_attempt_can_be_brought_later(share):
-    node = share(["*"], ["{checkpoints}/*"])
-    node.write("results/out.csv")
-    node.write("checkpoints/a.h5")
-    node.write("checkpoints/b.h5", "")
-    summary = service.complete(node.work, 0, node.local, node.said.append)
-    assert summary == {"missing": [], "torn": ["a.h5", "b.h5"], "files": 1, "bytes": 1}
-    (node.local / service.ENDED).write_text('{"trusted": true}')
-    summary = service.complete(node.work, 0, node.local, node.said.append)
-    assert summary == {"missing": [], "torn": ["b.h5"], "files": 1, "bytes": 1}
-    assert (tree(node.work.place.results), tree(node.work.place.checkpoints)) == ({"out.csv": "x"}, {"a.h5": "x"})
-
-
 def test_holes_stay_holes(share):
     node = share(["*"])
     path = node.write("results/sparse", "begin")
@@ -264,3 +250,22 @@ def test_holes_stay_holes(share):
     assert (there.st_size, there.st_blocks * 512 < 1 << 20) == (1 << 30, True)
     with (node.work.place.results / "sparse").open("rb") as file:
         assert (file.read(5), file.seek(5 << 20), file.read(7)) == (b"begin", 5 << 20, b"middle\0")
+
+
+def test_a_folder_that_cannot_be_read_is_missing(share, monkeypatch):
+    node = share(["*"])
+    node.write("results/seen/a.csv")
+    node.write("results/closed/b.csv")
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    node.pace.ends = time.monotonic() + 0.2
+    name = f"{node.results}/closed"
+    closed = {"kind": "results", "files": 1, "bytes": 0, "names": [name], "problem": "Permission denied"}
+    assert node.finish()["missing"] == [closed]
+    assert node.said == [f"cannot look into {name!r}: Permission denied"]

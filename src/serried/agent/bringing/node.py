@@ -52,7 +52,9 @@ class Bringing:
         watched = [pattern for pattern in patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)]
         self._has_results = bool((work.plan.get("data") or {}).get("results")) and folder.has_disk
         self._has_checkpoints = any(pattern.startswith(IN_CHECKPOINTS) for pattern in watched)
-        self._is_wanted = self._has_results or any(pattern[0] in "{$" or node == 0 for pattern in watched)
+        self._is_local = self._has_results or any(pattern[0] in "{$" for pattern in watched)
+        """Something that is brought is on this node alone."""
+        self._is_wanted = self._is_local or (node == 0 and bool(watched))
 
     def begin(self, left: Optional[float]) -> Dict[str, str]:
         """Ranks are about to start, and the scheduler ends us in `left` seconds; where they are to write."""
@@ -63,7 +65,8 @@ class Bringing:
         for path in place.values():
             os.mkdir(path, 0o700)  # noqa: PTH102 - a bare string
         if self._is_wanted:
-            self._folder.keep(KEEP_SECONDS)
+            if self._is_local:
+                self._folder.keep(KEEP_SECONDS)
             self._note("bringing", folder=str(self._folder.path), kinds=self._kinds())
             self._start()
         return place
@@ -78,6 +81,12 @@ class Bringing:
     def is_over(self) -> bool:
         """Once ranks have ended: whether it is known what is missing."""
         return self._then is None
+
+    @property
+    def patience(self) -> float:
+        """How many seconds nobody should give us up for: as long as it goes on, each beat says so again."""
+        left = STALLED_SECONDS if self._ends is None else min(STALLED_SECONDS, self._ends - time.monotonic())
+        return 0.0 if self._then is None else max(0.0, left) + LATE_SECONDS
 
     def stop(self, reason: str) -> None:
         """Ranks are being ended. After the scheduler's TERM its KILL will follow."""
@@ -97,19 +106,18 @@ class Bringing:
             if self._then:
                 self._tell(self._finish())
 
-    def finish(self, then: Then, *, trusted: bool) -> float:
-        """Call `then` with what is missing when all that can be is there; for how many seconds that may take.
+    def finish(self, then: Then, *, trusted: bool) -> None:
+        """Call `then` with what is missing when all that can be is there.
 
         `trusted` says that all who wrote have left by themselves.
         """
         if not self._is_wanted or not self._starts:
             then({})
-            return 0.0
+            return
         self._then, self._trusted = then, trusted
         self._moved = (0, time.monotonic())
         self._tell(self._finish())
         self._check()
-        return self._patience() + LATE_SECONDS
 
     def _start(self) -> None:
         self._starts += 1
@@ -126,10 +134,6 @@ class Bringing:
 
     def _left(self) -> Optional[float]:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
-
-    def _patience(self) -> float:
-        """How long may pass until something is heard that shows that it goes on."""
-        return STALLED_SECONDS if self._ends is None else min(STALLED_SECONDS, self._left() or 0.0)
 
     def _tell(self, message: Message) -> None:
         if self._beside:

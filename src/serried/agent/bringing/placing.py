@@ -12,7 +12,7 @@ from serried.agent.bringing.ledger import CHECKPOINTS, RESULTS, Brought, Ledger
 from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import Pace
 from serried.agent.work import Work
-from serried.contract import checkpoints, files
+from serried.contract import checkpoints, files, whole
 
 GROWING = "tfevents"
 """What has this in its name is only ever appended to: TensorBoard's logs, which some program may be reading."""
@@ -58,7 +58,11 @@ class Places:
 
     def retire(self, pattern: str, keep: int) -> None:
         """Remove what we brought of a pattern's checkpoints but the newest `keep`."""
-        brought = [entry for entry in self._ledger.all(CHECKPOINTS) if entry.pattern == pattern]
+        brought = [
+            entry
+            for entry in self._ledger.all(CHECKPOINTS)
+            if entry.pattern == pattern and not whole.is_log(entry.name.rpartition("/")[2])
+        ]
         root = self._folders[CHECKPOINTS]
         for entry in sorted(brought, key=lambda entry: entry.stamp, reverse=True)[keep:]:
             if entry.is_folder:

@@ -14,6 +14,7 @@ from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import OutOfTimeError
 from serried.agent.bringing.placing import Places
 from serried.agent.work import Work
+from serried.contract import whole
 
 IN_CHECKPOINTS = "{checkpoints}/"
 IN_LOCAL = ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
@@ -68,6 +69,8 @@ class Rounds:
         self._places = places
         self._looks = looking.Looks()
         self._problem = ""
+        self._unread: Lacking = {}
+        """Folders that we may not look into."""
         self.files = 0
         self.bytes = 0
 
@@ -80,7 +83,8 @@ class Rounds:
         found = {watch: self._newest(watch) for watch in self._watches}
         absent = [each for several in found.values() for each in several if not self._is_there(each)]
         complete = self._looks.settled(absent, hurried=hurried)
-        brought = [each.name for each in self._wanted(found, complete) if self._bring(CHECKPOINTS, each) is BROUGHT]
+        wanted = [*self._wanted(found, complete), *self._logs()]
+        brought = [each.name for each in wanted if self._bring(CHECKPOINTS, each) is BROUGHT]
         if brought:
             self._retire()
         return brought
@@ -100,19 +104,21 @@ class Rounds:
         """
         until = time.monotonic() + AGAIN_SECONDS
         while True:
+            self._unread = {}
             found = {watch: self._newest(watch) for watch in self._watches}
             absent = [each for several in found.values() for each in several if not self._is_there(each)]
             complete = self._looks.left(absent, trusted=trusted)
             torn = [each.name for each in absent if each not in complete]
             missing: Lacking = {}
             for kind, each in [
-                *((CHECKPOINTS, each) for each in self._wanted(found, complete)),
+                *((CHECKPOINTS, each) for each in [*self._wanted(found, complete), *self._logs()]),
                 *((RESULTS, each) for each in self._missing_results()),
             ]:
                 problem = self._bring(kind, each)
                 if problem:
                     missing[kind, each.name] = (each, problem)
             self._retire()
+            missing.update(self._unread)
             if not missing or time.monotonic() + PAUSE_SECONDS > min(until, self._pace.ends or until):
                 break
             time.sleep(PAUSE_SECONDS)
@@ -120,9 +126,18 @@ class Rounds:
         return {"missing": _summary(missing), "torn": torn[:NAMED], **self._unnamed()}
 
     def _newest(self, watch: Watch) -> List[Found]:
-        found = looking.watched(watch.root, watch.below, self._unreadable)
-        found.sort(key=lambda each: each.changed, reverse=True)
+        """As many as are kept, and some more."""
+        found = [each for each in self._watched(watch) if not _is_log(each)]
         return [each._replace(pattern=watch.pattern) for each in found[: self._keep + SPARE]]
+
+    def _logs(self) -> List[Found]:
+        """What tells of the training, and grows beside its checkpoints: all of it comes, and stays."""
+        found = [each for watch in self._watches for each in self._watched(watch) if _is_log(each)]
+        return [each for each in found if not self._is_there(each)]
+
+    def _watched(self, watch: Watch) -> List[Found]:
+        found = looking.watched(watch.root, watch.below, self._unreadable)
+        return sorted(found, key=lambda each: each.changed, reverse=True)
 
     def _is_there(self, found: Found) -> bool:
         return self._places.is_there(CHECKPOINTS, found)
@@ -165,7 +180,12 @@ class Rounds:
             self._say(message)
 
     def _unreadable(self, error: OSError) -> None:
-        self._loudly(str(error), f"cannot look into {error.filename!r}: {error.strerror}")
+        """What is in there is missing, whatever it is."""
+        folder, problem = str(error.filename), str(error.strerror)
+        is_result = bool(self._results) and folder.startswith(self._results)
+        found = Found(folder, "", folder, "", "folder", 0, 0, ())
+        self._unread[RESULTS if is_result else CHECKPOINTS, folder] = (found, problem)
+        self._loudly(str(error), f"cannot look into {folder!r}: {problem}")
 
     def _retire(self) -> None:
         for watch in self._watches:
@@ -181,6 +201,10 @@ class Rounds:
         named = looking.results(self._results, self._patterns, lambda _: None)
         left = looking.unnamed(self._results, named)
         return {"unnamed": {"files": len(left), "names": left[:NAMED]}} if left else {}
+
+
+def _is_log(found: Found) -> bool:
+    return found.kind == "file" and whole.is_log(found.path.rpartition("/")[2])
 
 
 def _summary(missing: Lacking) -> List[Dict[str, Any]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from serried.agent import beside
 from serried.agent.bringing import pace
@@ -15,17 +14,13 @@ from serried.agent.bringing.ledger import RESULTS
 from serried.agent.bringing.placing import Places
 from serried.agent.bringing.rounds import Rounds, watches
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import files, names
+from serried.contract import names
 
 LOOK_SECONDS = 2.0
 HURRIED_LOOK_SECONDS = 0.2
 SHARE = 20
 """Looking takes at most one part in so many of the time."""
 TELL_SECONDS = 5.0
-
-
-ENDED = "brought.json"
-"""In the local folder, once ranks have ended: what a later look at it has to know."""
 
 
 class Orders:
@@ -64,7 +59,6 @@ class Service:
     def __init__(self, work: Work, node: int, local: Optional[Path], scratch: Path, agent: beside.Agent) -> None:
         sync, data = work.plan.get("sync") or {}, work.plan.get("data") or {}
         self._agent = agent
-        self._local, self._scratch = local, scratch
         self._sync_every = float(sync.get("every_seconds", 30))
         self._results_every = float(data.get("results_every_seconds", 300))
         self._pace = pace.Pace(sync.get("bandwidth"))
@@ -108,9 +102,6 @@ class Service:
 
     def _finish(self, *, trusted: bool) -> None:
         began = time.monotonic()
-        if self._local:
-            with contextlib.suppress(OSError):
-                files.write_json(self._local / ENDED, {"trusted": trusted, "scratch": str(self._scratch)})
         threading.Thread(target=self._tell_of_progress, daemon=True).start()
         summary = self._rounds.finish(trusted=trusted)
         self._agent.tell(event="finished", seconds=round(time.monotonic() - began, 1), **summary, **self._so_far())
@@ -125,15 +116,6 @@ class Service:
 
     def _say(self, message: str) -> None:
         self._agent.tell(event="problem", message=message)
-
-
-def complete(work: Work, node: int, local: Path, say: Callable[[str], None]) -> Dict[str, Any]:
-    """What an attempt that is over has left in its folder: bring it, as at its end; what is missing still."""
-    ended = files.read_json(local / ENDED) or {}
-    watched = watches(work, node, local, Path(str(ended.get("scratch", local / "scratch"))))
-    rounds = Rounds(Places(work, node, pace.Pace()), watched, str(local / RESULTS), say)
-    summary = rounds.finish(trusted=ended.get("trusted") is True)
-    return {**summary, "files": rounds.files, "bytes": rounds.bytes}
 
 
 def main(arguments: List[str]) -> int:
