@@ -37,10 +37,10 @@ from serried.agent.staging.wire import (
     pack,
 )
 
-PIECE_BYTES = 1 << 20
-"""Of a manifest, and of small files together, at a time."""
+PIECE_BYTES = 256 << 10
+"""Of a manifest, and of small files together, at a time: what one node is behind the one before it."""
 PART_BYTES = 4 << 20
-"""Of a large file: what one node is behind the one before it."""
+"""Of a large file, which its receiver need not have whole to pass it on."""
 GREETING_SECONDS = 10.0
 STRANGERS = 64
 """Who call and have not proven themselves, at once: the one that has waited longest makes room."""
@@ -176,7 +176,7 @@ def _send_files(line: Wire, holding: Holding) -> None:
         if arrived.problem:
             raise FailedError(arrived.problem)
         try:
-            _send_extents(line, arrived, extents)
+            _send_extents(line, arrived, joined(extents))
         except FileNotFoundError:
             holding.check()  # it is being removed, because it is void
             raise
@@ -205,6 +205,18 @@ def _send_extents(line: Wire, arrived: Arrived, extents: List[Extent]) -> None:
             parts, pieces, size = [], [], 0
     if parts:
         line.send(DATA, pack(parts), b"".join(pieces))
+
+
+def joined(extents: List[Extent]) -> List[Extent]:
+    """The same, with those made one that follow each other: who is behind catches up in larger parts."""
+    found: List[Extent] = []
+    for extent in extents:
+        last = found[-1] if found else None
+        if last and last.number == extent.number and last.offset + last.length == extent.offset:
+            found[-1] = last._replace(length=last.length + extent.length)
+        else:
+            found.append(extent)
+    return found
 
 
 def _send_large(line: Wire, arrived: Arrived, extent: Extent) -> None:

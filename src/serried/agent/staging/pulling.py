@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, Optional, Sequence, Tuple
 
 from serried.agent.channel import Channel, ProtocolError
 from serried.agent.staging import wire
@@ -23,10 +23,10 @@ from serried.agent.staging.wire import (
     WAIT,
     WHAT,
     Frame,
-    Part,
     Wire,
 )
 
+LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
 CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 5.0, 0.5
 
 
@@ -74,21 +74,20 @@ class Predecessor:
 
     def bring(self, target: Target) -> None:
         """The files into `target`, which is complete then. Raises VoidError, and OSError where it cannot be written."""
-        for parts, data in self._parts():
-            view, at = memoryview(data), 0
-            for part in parts:
-                try:
-                    if part.is_data:
-                        target.write(part.number, part.offset, view[at : at + part.length])
-                        at += part.length
-                    else:
-                        target.skip(part.number, part.offset, part.length)
-                except ValueError as error:  # proven or not, it cannot make us write where nothing belongs
-                    raise BrokenError(str(error)) from None
+        entries = target.arrived.manifest.entries
+        for number, offset, length, data in self._parts([entry.size for entry in entries]):
+            try:
+                if data is None:
+                    target.skip(number, offset, length)
+                else:
+                    target.write(number, offset, data)
+            except ValueError as error:  # proven or not, it cannot make us write where nothing belongs
+                raise BrokenError(str(error)) from None
         if not target.arrived.is_complete:
             raise BrokenError("it has not sent all")
 
-    def _parts(self) -> Iterator[Tuple[List[Part], bytearray]]:
+    def _parts(self, sizes: Sequence[int]) -> Iterator[Tuple[int, int, int, Optional[memoryview]]]:
+        """Number, offset and length of what comes; its bytes, or None for a hole."""
         with _breaking():
             while True:
                 frame = self._expect(DATA, END)
@@ -97,7 +96,15 @@ class Predecessor:
                 parts = wire.unpack(frame.body)
                 if sum(part.length for part in parts if part.is_data) != frame.length:
                     raise ProtocolError("it sends other than it says")
-                yield parts, self._line.data(frame)
+                if len(parts) == 1 and frame.length:
+                    number, offset = parts[0].number, parts[0].offset
+                    for at, piece in self._line.pieces(frame, _least(sizes[number])):
+                        yield number, offset + at, len(piece), piece
+                    continue
+                view, at = memoryview(self._line.data(frame)), 0
+                for number, offset, length, is_data in parts:
+                    yield number, offset, length, view[at : at + length] if is_data else None
+                    at += length * is_data
 
     def _expect(self, *kinds: bytes) -> Frame:
         while True:
@@ -110,6 +117,13 @@ class Predecessor:
                 raise UnableError(str(frame.words["because"]))
             if frame.kind != WAIT:
                 raise ProtocolError("it says what was not asked")
+
+
+def _least(size: int) -> int:
+    """How much of a file of `size` bytes is written, and passed on, at once: little, so that a thousand nodes are close
+    behind each other, but not in so many pieces that the list of them is long.
+    """
+    return max(LEAST_BYTES, size // MOST_PIECES)
 
 
 class Before:

@@ -14,7 +14,7 @@ import os
 import select
 import socket
 import struct
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from serried.agent.channel import Channel, Message, ProtocolError, greet
 from serried.agent.staging.holding import Bytes
@@ -124,6 +124,19 @@ class Wire:
     def data(self, frame: Frame) -> bytearray:
         """What follows the frame that `receive` has just returned."""
         return self._exactly(frame.length)
+
+    def pieces(self, frame: Frame, least: int) -> Iterator[Tuple[int, memoryview]]:
+        """The same as it comes: where in it, and at least so many bytes, but for the last."""
+        view = memoryview(bytearray(frame.length))
+        got = given = 0
+        while got < frame.length:
+            count = self._socket.recv_into(view[got:])
+            if not count:
+                raise ProtocolError("the connection ended")
+            got += count
+            if got - given >= least or got == frame.length:
+                yield given, view[given:got]
+                given = got
 
     def await_request(self) -> None:
         """However long it takes the other end to say more: it may be at work on what it has."""
