@@ -47,7 +47,7 @@ secrets = ["WANDB_API_KEY"]
 # line 9: export WANDB_API_KEY=…
 #     `environment.secrets` names it: have WANDB_API_KEY in your environment, or in `env_file`, when you submit
 # line 11: tar -xf data.tar -C $SLURM_TMPDIR
-#     data is not copied to a node's own disk: let the program read it where it is, or copy it in `environment.setup`
+#     `data.stage` copies what it names to each node's own disk, and `{data}` in the command is where that is
 """
 
 LEFT = """\
@@ -58,8 +58,8 @@ not taken over, or not wholly:
         `environment.secrets` names it: have WANDB_API_KEY in your environment,
         or in `env_file`, when you submit
     11  tar -xf data.tar -C $SLURM_TMPDIR
-        data is not copied to a node's own disk: let the program read it where
-        it is, or copy it in `environment.setup`
+        `data.stage` copies what it names to each node's own disk, and `{data}`
+        in the command is where that is
 
 needless here: lines 5, 10; `--json` says why
 """

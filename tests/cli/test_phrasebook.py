@@ -80,7 +80,7 @@ def test_each_new_command_does_what_its_page_says(
 @pytest.mark.parametrize("page", OLD_AND_NEW, ids=lambda page: page.name)
 def test_each_setting_and_flag_of_a_table_is_there(page: Path):
     text = page.read_text(encoding="utf-8")
-    settings = re.findall(r"`((?:limit|environment|resources|container|launch)\.\w+)", text)
+    settings = re.findall(r"`((?:limit|environment|resources|container|launch|data|checkpoint)\.\w+)", text)
     assert [
         key for key in settings if key.split(".")[1] not in schema.COMMAND_LINE.tables[key.split(".")[0]].keys
     ] == []

@@ -29,10 +29,8 @@ SHELL = {
 SETUP = frozenset(["ulimit", "umask", "unset", "eval", "alias", "newgrp", "renice"])
 """Builtins that change what is started after them."""
 
-STAGING = (
-    "data is not copied to a node's own disk: let the program read it where it is, or copy it in `environment.setup`"
-)
-STAGING_OUT = "results are not copied from a node's own disk: let the program write into `{results}`"
+STAGING = "`data.stage` copies what it names to each node's own disk, and `{data}` in the command is where that is"
+STAGING_OUT = "`data.results` brings back what the program writes into `{results}`, also from a node's own disk"
 READS = "what it reads is not taken over: let the program do so, or give each run its command by `--each`"
 WRITES = "it writes a file: if the program reads that, make it beforehand"
 FILES = "no part of the training: do it by hand, in the program, or in `environment.setup` on every node"
