@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from serried.contract import SCHEMA
 from serried.errors import UsageError
 from serried.records.moments import iso
 from serried.snapshot.size import spell
-from serried.space import choosing, measuring, removing, things
+from serried.space import choosing, measuring, nodes, removing, things
 from serried.space.choosing import Choice
 from serried.space.measuring import Size
 from serried.space.things import Thing
@@ -29,23 +30,41 @@ Measured = list[tuple[Thing, Size]]
 @click.command()
 @click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=selecting.complete_runs)
 @click.option("--older-than", "age", metavar="TIME", help="Also runs that ended before: 30d, 2026-09-01.")
+@click.option(
+    "--node", "hosts", metavar="NAME", multiple=True, help="What dead jobs left on a node's disk, by a job there."
+)
 @click.option("--records", is_flag=True, help="Their records too: `ps --all` forgets them.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --dry-run or --yes.")
-def command(*, runs: tuple[str, ...], age: str | None, records: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+def command(
+    *,
+    runs: tuple[str, ...],
+    age: str | None,
+    hosts: tuple[str, ...],
+    records: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     r"""Remove what nobody needs any more: shown first, with sizes, then asked.
 
     \b
     serried clean                      what is of no use to anybody
     serried clean --older-than 30d     also runs, environments and images so old
     serried clean k3f9q2 lr-sweep      these runs, with their checkpoints
+    serried clean --node n017          what dead jobs have left on that node
 
     Without RUN or --older-than no run goes: only what removals and builds left half done, and archives
     of code that no run has. A run that has not ended for certain, or that another needs, always stays.
     The record of a run stays, so that `ps --all` and `show` know it. What jobs leave on the disks of
     compute nodes is removed by themselves, or by your next job there.
     """
+    if hosts:
+        if runs or age or records:
+            raise UsageError("`--node` goes with nothing else", hint="serried clean --node NAME [--node NAME]")
+        _sweep(hosts, dry_run=dry_run, as_json=as_json)
+        return
     now = time.time()
     older = answers.moment("--older-than", age, now) if age else None
     choice = _choose(runs, now, older, records=records)
@@ -75,6 +94,25 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
     if runs:
         return choosing.of_runs(known, [selection.record.id for selection in selections], records=records)
     return choosing.of_all(known, now, older, records=records)
+
+
+def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
+    """Nothing is asked: what a dead job has left is of no use to anybody."""
+    known = choosing.look()
+    found: list[nodes.Left] = []
+    for host in dict.fromkeys(hosts):
+        with console.status_line(f"waiting for {host}") as line:
+            found += nodes.sweep(known, host, line.update, dry=dry_run)
+    if as_json:
+        left = [dataclasses.asdict(each) for each in found]
+        console.out_json({"schema": SCHEMA, "dry_run": dry_run, "left": left})
+        return
+    gone = "would go" if dry_run else "removed"
+    rows = [[each.host, printable(each.name), f"stays: {each.stays}" if each.stays else gone] for each in found]
+    for text in console.table(("NODE", "LEFT BY", ""), rows) if rows else []:
+        console.out(text)
+    if not rows:
+        console.say("nothing was left there")
 
 
 def _measured(found: Sequence[Thing]) -> Measured:

@@ -1,0 +1,79 @@
+"""What a job leaves on its nodes' disks when all of it is killed at once, as by a power cut, on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from serried.contract.files import read_json, write_json
+
+SLEEP = ("--", "bash", "-c", "echo up >$SERRIED_RESULTS_DIR/up-$RANK; touch $SLURM_TMPDIR/file; sleep 300")
+
+
+def kill_all(run: str) -> None:
+    """Job script, head and node agents, before one can see that another is gone."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"/{run}/agent.pyz".encode() in words or (b"slurm_script" in words and f"{run}-1".encode() in words):
+            found.append(int(entry.name))
+    assert len(found) >= 4
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slurm
+def test_what_was_left_goes_with_the_next_job_and_what_slurm_calls_alive_stays(slurm, wait_until, tmp_path):
+    disk = tmp_path / "disk"
+    (slurm.project / "serried.toml").write_text(f"[clusters.slurm]\nlocal_disk = {json.dumps(str(disk))}\n")
+    small = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--mem", "20M")
+    killed, alive = slurm.submit(*small, *SLEEP), slurm.submit(*small, *SLEEP)
+    for run in (killed, alive):
+        results = slurm.directory(run) / "results"
+        wait_until(lambda results=results: len(list(results.glob("up-*"))) == 2, 60)
+    kill_all(killed)
+    jobs = disk / f"serried-{os.getuid()}" / "jobs"
+    left = [path for path in jobs.iterdir() if path.name.startswith(f"{killed}.") and path.suffix != ".lock"]
+    live = next(path for path in jobs.iterdir() if path.name.startswith(f"{alive}.") and path.suffix != ".lock")
+    lookalike = jobs / "lookalike"
+    lookalike.mkdir(mode=0o700)
+    write_json(lookalike / "owner.json", read_json(live / "owner.json") or {})
+    assert (len(left), all((path / "scratch" / "file").exists() for path in left)) == (2, True)
+    assert slurm.wait(killed, "--timeout", "60s")[0] == 1
+
+    waits = (
+        "for i in $(seq 100); do ls "
+        + json.dumps(str(jobs))
+        + f" | grep -q {killed} || exit 0; sleep 0.2; done; exit 1"
+    )
+    after = slurm.submit("--ranks", "1", "--cpus", "1", "--mem", "20M", "--", "bash", "-c", waits)
+
+    assert slurm.wait(after)[0] == 0
+    assert not any(path.exists() for path in left)
+    assert (lookalike.exists(), (live / "scratch" / "file").exists()) == (True, True)
+
+    shutil.copytree(lookalike, jobs / "unknown")
+    assert slurm.serried("stop", "-y", "--now", alive).returncode == 0
+    slurm.wait(alive)
+    wait_until(lambda: not live.exists())
+    write_json(jobs / "unknown" / "owner.json", {**(read_json(lookalike / "owner.json") or {}), "job": ""})
+    host = slurm.show(after)["node_names"][0]
+    dry = slurm.serried("clean", "--node", host, "--dry-run")
+    done = slurm.serried("clean", "--node", host, "--json")
+
+    assert dry.stdout.splitlines()[1:] == [
+        f"{host}    lookalike  would go",
+        f"{host}    unknown    stays: nobody says whether its job is alive",
+    ], dry.stderr
+    found = {each["name"]: each["stays"] for each in json.loads(done.stdout)["left"]}
+    assert found == {lookalike.name: "", "unknown": "nobody says whether its job is alive"}
+    assert (lookalike.exists(), (jobs / "unknown").exists()) == (False, True)
+    assert slurm.serried("clean", "--node", "elsewhere").returncode == 2
