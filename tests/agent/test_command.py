@@ -128,6 +128,15 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
     }
 
 
+def test_checkpoints_on_the_nodes_disk_are_for_the_program_and_the_runs_own_for_the_library():
+    told = command.environment(work_of(), PLACE._replace(checkpoints="/disk/checkpoints"), {})
+    found = {name: told[name] for name in ("SERRIED_CHECKPOINT_DIR", "SERRIED_KEPT_CHECKPOINTS")}
+    assert found == {
+        "SERRIED_CHECKPOINT_DIR": "/disk/checkpoints",
+        "SERRIED_KEPT_CHECKPOINTS": "/r/digits/train/k3f9q2/checkpoints",
+    }
+
+
 def test_what_the_user_has_set_stays():
     plan = {"environment": Environment(env={"PYTHONUNBUFFERED": "0", "A": "b c"})}
     environment = command.environment(work_of(**plan), PLACE, {"OMP_NUM_THREADS": "9"})

@@ -56,3 +56,36 @@ def test_nothing_is_submitted_where_there_is_nothing_to_begin_from(local):
     error = "there is no run `nosuch`, nor any other yet, and no such path here"
     said = f"error: {error}\n\nhint: serried submit -- python train.py\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+KNOWS_NOTHING = """\
+import os, sys, time, zipfile
+write, read = sys.argv[1:]
+step = int(zipfile.ZipFile(read).read("step")) if read else 0
+print("from", step, os.path.basename(read), os.path.dirname(read) == write)
+for step in range(step + 1, 4):
+    if step == 3 and not read:
+        torn = open(f"{write}/epoch-3.pt", "wb", 0)
+        torn.write(b"PK\\3\\4 half of it")
+        time.sleep(100)
+    with zipfile.ZipFile(f"{write}/epoch-{step}.tmp", "w") as archive:
+        archive.writestr("step", str(step))
+    os.rename(f"{write}/epoch-{step}.tmp", f"{write}/epoch-{step}.pt")
+"""
+"""Writes to the node's disk, reads what lasts, and has never heard of a limit. Its first attempt ends within a save."""
+
+
+def test_a_program_that_knows_nothing_goes_on_from_what_was_brought_from_its_nodes_disk(local, tmp_path):
+    (local.project / "train.py").write_text(KNOWS_NOTHING)
+    (local.project / "serried.toml").write_text(f'[clusters.local]\nlocal_disk = "{tmp_path}/disk"\n')
+    run = local.submit(
+        *("--ranks", "1", "--time", "12s", "--set", "limit.lead=1s", "--set", "limit.restarts=3"),
+        *("--set", 'checkpoint.watch=["{checkpoints}/*.pt"]', "--set", "checkpoint.sync_every=1s"),
+        *("--", sys.executable, "train.py", "{checkpoints}", "{resume}"),
+    )
+    assert local.wait(run)[0] == 0
+    printed = [local.serried("logs", run, "--attempt", number).stdout for number in ("1", "2")]
+    assert printed == ["from 0  False\n", "from 2 epoch-2.pt False\n"]
+    kept = local.directory(run) / "checkpoints"
+    assert sorted(path.name for path in kept.iterdir()) == ["epoch-1.pt", "epoch-2.pt", "epoch-3.pt"]
+    assert [attempt["exit"]["cause"] for attempt in local.show(run)["attempts"]] == ["limit", None]

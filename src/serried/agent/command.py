@@ -234,6 +234,8 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
         own[names.CONFIG] = json.dumps(work.config)
     if work.plan.get("smoke"):
         own[names.SMOKE] = str(work.plan["smoke"])
+    if place.checkpoints:
+        own[names.KEPT_DIR] = str(work.place.checkpoints)
     if _resume(work):
         own[names.RESUME_FROM] = _resume(work)
     if work.resume_from is not None:

@@ -26,6 +26,7 @@ DATA_DIR = "SERRIED_DATA_DIR"
 CHECKPOINT_DIR = "SERRIED_CHECKPOINT_DIR"
 RESUME_FROM = "SERRIED_RESUME_FROM"  # what this attempt goes on from, as `{resume}`
 BEGIN_FROM = "SERRIED_BEGIN_FROM"  # what `--resume` named: for the training library, where all of its own are damaged
+KEPT_DIR = "SERRIED_KEPT_CHECKPOINTS"  # where those of CHECKPOINT_DIR are brought, if it is the node's: for the library
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
 SMOKE = "SERRIED_SMOKE"  # this is a smoke test: after how many steps to save, load and leave
@@ -37,7 +38,7 @@ UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not s
 
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, RESULTS_DIR, AFTER, CONFIG, SMOKE}
+    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
     | {DEADLINE, REHEARSAL, STOP_FILE}
 )
 """What a job that submits another must not pass on to it."""

@@ -147,7 +147,8 @@ def _tell(run: Run, error: BaseException) -> None:
 
 
 def _directory(asked: Union[str, Path, None]) -> Optional[Path]:
-    given = os.environ.get(names.CHECKPOINT_DIR)
+    # One folder for all nodes: what is watched on a node's own disk is for programs that do not save by this library.
+    given = os.environ.get(names.KEPT_DIR) or os.environ.get(names.CHECKPOINT_DIR)
     # Two runs of one rehearsal must not meet in a folder that the script has named.
     told = given or asked if os.environ.get(names.REHEARSAL) else asked or given
     return Path(told).absolute() if told else None  # a script may go elsewhere meanwhile
