@@ -128,6 +128,13 @@ def test_more_than_a_node_has_room_for_is_refused(stage, pool):
         assert f"`[clusters.local] {next(iter(limits))}`" in (caught.value.hint or "")
 
 
+def test_holes_need_no_room(stage, pool):
+    with (pool / "sparse").open("wb") as file:
+        file.truncate(10 << 30)
+    made = stage("sparse", local_disk_size="1G")
+    assert (made.plan.data.stage[0].bytes, made.notes) == (10 << 30, ())
+
+
 def test_links_and_folders_are_not_what_is_counted(tmp_path):
     folder = tmp_path / "many"
     for name in ("a", "b", "b/c"):

@@ -22,6 +22,8 @@ Tick = Callable[["Count"], None]
 @dataclass
 class Count:
     bytes: int = 0
+    held: int = 0
+    """Bytes without the holes of sparse files; where the file system packs what it holds, as it is packed."""
     files: int = 0
     """All but folders."""
     unreadable: list[OSError] = field(default_factory=list)
@@ -35,13 +37,13 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
     deadline = time.monotonic() + seconds
     state = Path(path).stat()
     if not stat.S_ISDIR(state.st_mode):
-        return Count(state.st_size, 1, [] if os.access(path, os.R_OK) else [_refused(path)])
+        return Count(state.st_size, _held(state), 1, [] if os.access(path, os.R_OK) else [_refused(path)])
 
     def look(folder: str) -> list[str]:
         """Count what is in a folder, but for the folders in it."""
         if over.is_set():
             return []
-        size, files = 0, 0
+        size, held, files = 0, 0, 0
         folders: list[str] = []
         unreadable: list[OSError] = []
         try:
@@ -51,13 +53,16 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
                         folders.append(entry.path)
                         continue
                     files += 1
-                    size += entry.stat(follow_symlinks=False).st_size
+                    state = entry.stat(follow_symlinks=False)
+                    size += state.st_size
+                    held += _held(state)
                     if over.is_set():
                         break
         except OSError as error:
             unreadable.append(error)
         with lock:
             total.bytes += size
+            total.held += held
             total.files += files
             total.unreadable += unreadable
         return folders
@@ -75,6 +80,10 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
         finally:
             over.set()
     return total
+
+
+def _held(state: os.stat_result) -> int:
+    return min(state.st_size, state.st_blocks * 512)
 
 
 def _refused(path: str) -> OSError:

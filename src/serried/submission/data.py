@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import stat
 import tarfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serried import config
 from serried.environments.building import Observe
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Data, Plan, Site, Staged
+from serried.plan import Plan, Site, Staged
 from serried.plan.data import default_root
 from serried.snapshot.size import spell
 from serried.submission import making
@@ -60,10 +61,11 @@ def settle(
     if missing:
         raise _not_there(missing[0], made_by=recipe.source if recipe else "")
     if plan.data and plan.data.stage:
-        data, notes = counted(plan.data, observe or _silent)
-        _check_room(data, plan.site)
-        plan = dataclasses.replace(plan, data=data)
-        notes = (*_in_place(plan), *notes)
+        counts = _count(plan.data.stage, observe or _silent)
+        _check_room(plan.data.stage, counts, plan.site)
+        stage = tuple(map(_with_size, plan.data.stage, counts))
+        plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, stage=stage))
+        notes = (*_in_place(plan), *itertools.chain(*map(_worth_a_word, stage, counts)))
     return plan, notes
 
 
@@ -85,10 +87,10 @@ def check(plan: Plan) -> None:
         raise _not_there(missing[0])
 
 
-def counted(data: Data, observe: Observe) -> tuple[Data, tuple[str, ...]]:
-    """With the size of what is staged, and what to say about it. Raises UsageError for what cannot be staged."""
-    began, notes, stage = time.monotonic(), [], []
-    for item in data.stage:
+def _count(stage: Sequence[Staged], observe: Observe) -> list[Count]:
+    """How much each is, as far as there was time. Raises UsageError for what cannot be staged."""
+    began, counts = time.monotonic(), []
+    for item in stage:
         _check(item)
 
         def tick(so_far: Count, item: Staged = item) -> None:
@@ -98,49 +100,53 @@ def counted(data: Data, observe: Observe) -> tuple[Data, tuple[str, ...]]:
         found = count(item.source, began + SECONDS - time.monotonic(), tick)
         if found.unreadable:
             raise _unreadable(str(found.unreadable[0].filename), found.unreadable[0])
-        if found.is_whole:
-            stage.append(dataclasses.replace(item, bytes=found.bytes, files=found.files))
-        else:
-            stage.append(item)
-            notes.append(f"`{item.source}` has more than {found.files:,} files, and was not counted to its end")
-        if found.files > MANY_FILES and found.bytes < found.files * SMALL:
-            notes.append(
-                f"`{item.source}` is many small files: packed by `tar -cf`, it is read from a shared file system at "
-                "several times the speed, and `data.stage` unpacks it"
-            )
-    return dataclasses.replace(data, stage=tuple(stage)), tuple(notes)
+        counts.append(found)
+    return counts
 
 
-def room(stage: Sequence[Staged]) -> tuple[int, int]:
-    """The least bytes and files that they need on a disk, as far as they were counted.
+def _with_size(item: Staged, found: Count) -> Staged:
+    return dataclasses.replace(item, bytes=found.bytes, files=found.files) if found.is_whole else item
+
+
+def _worth_a_word(item: Staged, found: Count) -> Iterator[str]:
+    if not found.is_whole:
+        yield f"`{item.source}` has more than {found.files:,} files, and was not counted to its end"
+    if found.files > MANY_FILES and found.bytes < found.files * SMALL:
+        yield (
+            f"`{item.source}` is many small files: packed by `tar -cf`, it is read from a shared file system at "
+            "several times the speed, and `data.stage` unpacks it"
+        )
+
+
+def room(stage: Sequence[Staged], counts: Sequence[Count]) -> tuple[int, int]:
+    """The least bytes and files that they need on a disk.
 
     An archive is there beside what it becomes, until it is unpacked.
     """
-    sizes = [_unpacked(item) for item in stage if item.bytes is not None]
-    archives = [item.bytes or 0 for item in stage if item.unpack and item.unpack != "squashfs"]
-    return sum(size for size, _ in sizes) + max(archives, default=0), sum(files for _, files in sizes)
+    sizes = list(map(_unpacked, stage, counts))
+    packed = [it.held for item, it in zip(stage, counts, strict=True) if item.unpack and item.unpack != "squashfs"]
+    return sum(size for size, _ in sizes) + max(packed, default=0), sum(files for _, files in sizes)
 
 
-def _unpacked(item: Staged) -> tuple[int, int]:
+def _unpacked(item: Staged, found: Count) -> tuple[int, int]:
     """Bytes and files; of a compressed tar no more is known than that it becomes no smaller."""
-    size, files = item.bytes or 0, item.files or 0
-    if item.unpack == "zip":
-        try:
-            with zipfile.ZipFile(item.source) as packed:
-                return sum(info.file_size for info in packed.infolist()), len(packed.infolist())
-        except (OSError, zipfile.BadZipFile) as error:
-            raise UsageError(f"`data.stage`: `{item.source}` is no whole zip: {error}") from None
-    return size, files
+    if item.unpack != "zip":
+        return found.held, found.files
+    try:
+        with zipfile.ZipFile(item.source) as packed:
+            return sum(info.file_size for info in packed.infolist()), len(packed.infolist())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UsageError(f"`data.stage`: `{item.source}` is no whole zip: {error}") from None
 
 
-def _check_room(data: Data, site: Site) -> None:
-    size, files = room(data.stage)
+def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> None:
+    size, files = room(stage, counts)
     for needed, limit, show, key in (
         (size, site.local_disk_bytes, spell, "local_disk_size"),
         (files, site.local_disk_files, "{:,} files".format, "local_disk_files"),
     ):
         if limit is not None and needed > limit:
-            packed = ", archives both packed and unpacked" if any(item.unpack for item in data.stage) else ""
+            packed = ", archives both packed and unpacked" if any(item.unpack for item in stage) else ""
             raise UsageError(
                 f"what is staged takes {show(needed)}{packed}, and a job may put {show(limit)} on a node's disk "
                 f"of `{site.name}`",
@@ -153,10 +159,11 @@ def _in_place(plan: Plan) -> tuple[str, ...]:
     """A word about a cluster that is not known to have disks on its nodes."""
     if plan.site.local_disk:
         return ()
+    unless = ", unless nodes set SLURM_TMPDIR" if plan.site.scheduler == "slurm" else ""
+    stage = plan.data.stage if plan.data else ()
+    archives = ", archives unpacked where temporary files go" if any(item.unpack for item in stage) else ""
     key = f"`[clusters.{plan.site.name}] local_disk` says where nodes have a disk of their own"
-    if plan.site.scheduler == "slurm":
-        return (f"data is read in place, unless nodes set SLURM_TMPDIR: {key}",)
-    return (f"data is read in place: {key}",)
+    return (f"data is read in place{archives}{unless}: {key}",)
 
 
 def _missing(stage: Sequence[Staged]) -> list[Staged]:
