@@ -20,6 +20,8 @@ BLOCK = 512
 SUFFIX = ".part"
 """With a dot before the name: nobody takes what is called so for finished."""
 SAME_CLOCK_NS = 100_000_000
+ROOM_SECONDS, SKEW_SECONDS = 0.5, 60.0
+"""How long an answer holds."""
 LEAST_ROOM, MOST_ROOM = 64 << 10, 64 << 20
 
 
@@ -62,7 +64,7 @@ def copy(found: Found, target: Path, modes: Modes, pace: Pace, urgent: Optional[
         before = os.fstat(source)
         if not stat.S_ISREG(before.st_mode):
             raise ChangedError(errno.EAGAIN, "it is no file any more")
-        check_room(target.parent, min(before.st_size, before.st_blocks * BLOCK))
+        SERVER.check_room(target.parent, min(before.st_size, before.st_blocks * BLOCK))
         made = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.of(before.st_mode))
         try:
             if before.st_blocks * BLOCK < before.st_size:
@@ -87,7 +89,7 @@ def append(found: Found, target: Path, begin: int, pace: Pace) -> int:
         try:
             os.lseek(source, begin, os.SEEK_SET)
             os.lseek(made, begin, os.SEEK_SET)
-            check_room(target.parent, os.fstat(source).st_size - begin)
+            SERVER.check_room(target.parent, os.fstat(source).st_size - begin)
             _pour(source, made, pace, None)
             return _age(made, os.fstat(source).st_mtime_ns)
         finally:
@@ -96,12 +98,34 @@ def append(found: Found, target: Path, begin: int, pace: Pace) -> int:
         os.close(source)
 
 
-def check_room(folder: Path, size: int) -> None:
-    """Raises OSError where `size` would not leave room for what says how the run ended."""
-    room = os.statvfs(folder)
-    reserve = min(MOST_ROOM, max(LEAST_ROOM, room.f_blocks * room.f_frsize // 100))
-    if room.f_bavail * room.f_frsize < size + reserve:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+class Server:
+    """What is known of the file system that is copied to, and asked again now and then: each question takes a while."""
+
+    def __init__(self) -> None:
+        self._room = self._skew = 0
+        self._room_until = self._skew_until = 0.0
+
+    def check_room(self, folder: Path, size: int) -> None:
+        """Raises OSError where `size` would not leave room for what says how the run ended."""
+        self._room -= size
+        if time.monotonic() > self._room_until or self._room < 0:
+            room = os.statvfs(folder)
+            reserve = min(MOST_ROOM, max(LEAST_ROOM, room.f_blocks * room.f_frsize // 100))
+            self._room = room.f_bavail * room.f_frsize - reserve - size
+            self._room_until = time.monotonic() + ROOM_SECONDS
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    def skew(self, made: int) -> int:
+        """By how many nanoseconds its clock is ahead of ours; `made` is a file of ours there."""
+        if time.monotonic() > self._skew_until:
+            os.utime(made)
+            self._skew = os.fstat(made).st_mtime_ns - time.time_ns()
+            self._skew_until = time.monotonic() + SKEW_SECONDS
+        return self._skew
+
+
+SERVER = Server()
 
 
 def make_folders(root: Path, folder: str, mode: int) -> Path:
@@ -175,8 +199,10 @@ def _pour_around_holes(source: int, made: int, size: int, pace: Pace, urgent: Op
         try:
             at = os.lseek(source, at, os.SEEK_DATA)
             end = os.lseek(source, at, os.SEEK_HOLE)
-        except OSError:  # nothing but a hole is left
-            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # nothing but a hole is left
         os.lseek(source, at, os.SEEK_SET)
         os.lseek(made, at, os.SEEK_SET)
         while at < end:
@@ -199,8 +225,7 @@ def _write(made: int, piece: bytes) -> None:
 
 def _age(made: int, changed: int) -> int:
     """As old by the file server's clock as its source is by this node's."""
-    os.utime(made)
-    skew = os.fstat(made).st_mtime_ns - time.time_ns()
+    skew = SERVER.skew(made)
     at = changed if abs(skew) < SAME_CLOCK_NS else changed + skew
     os.utime(made, ns=(at, at))
     return os.fstat(made).st_mtime_ns

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
@@ -64,6 +65,8 @@ class Ledger:
             path = work.place.attempt(number).node(node) / FILE
             for entry in files.read_journal(path):
                 self._take(entry, number)
+        self._file = -1
+        self._lock = threading.Lock()
         self._is_torn = not _ends_well(self._path)
 
     def of(self, kind: str, name: str) -> Optional[Brought]:
@@ -86,17 +89,18 @@ class Ledger:
 
     def _append(self, entry: Dict[str, Any]) -> None:
         line = (json.dumps(entry) + "\n").encode()
+        with self._lock:
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
         if self._is_torn:
             line = b"\n" + line
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._mode)
-        try:
-            self._is_torn = True
-            written = os.write(descriptor, line)
-            if written < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-            self._is_torn = False
-        finally:
-            os.close(descriptor)
+        if self._file < 0:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._mode)
+        self._is_torn = True
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._is_torn = False
 
     def _take(self, entry: Dict[str, Any], attempt: int) -> None:
         key = f"{entry.get('kind')}/{entry.get('name')}"

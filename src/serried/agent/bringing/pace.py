@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from typing import Optional
 
@@ -29,6 +30,7 @@ class Pace:
         self._bandwidth = bandwidth
         self._debt = 0.0
         self._is_raised = False
+        self._lock = threading.Lock()
         self._at = time.monotonic()
         self.ends: Optional[float] = None
         """When nothing may be brought any more, on the monotonic clock; None for no such moment."""
@@ -47,7 +49,8 @@ class Pace:
         if self.urgent and not self._is_raised:  # each thread has a priority of its own
             self._is_raised = True
             prioritise(BEST_EFFORT)
-        self.moved += count
+        with self._lock:
+            self.moved += count
         self._wait(count)
         if self.ends is not None and time.monotonic() > self.ends:
             raise OutOfTimeError
@@ -56,11 +59,12 @@ class Pace:
 
     def _wait(self, count: int) -> None:
         """Until what was copied is within the bandwidth; in short sleeps, as somebody may come to hurry us."""
-        now = time.monotonic()
         if self._bandwidth is None:
             return
-        self._debt = max(0.0, self._debt - (now - self._at)) + count / self._bandwidth
-        self._at = now
+        with self._lock:
+            now = time.monotonic()
+            self._debt = max(0.0, self._debt - (now - self._at)) + count / self._bandwidth
+            self._at = now
         while self._bandwidth is not None and time.monotonic() - self._at < self._debt:
             time.sleep(min(LONGEST_SLEEP, max(0.0, self._debt - (time.monotonic() - self._at))))
 

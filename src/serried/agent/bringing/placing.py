@@ -27,6 +27,7 @@ class Places:
         self._modes = copying.Modes(work.modes)
         self._ledger = Ledger(work, node)
         self._known: Set[Tuple[str, str, int, int]] = set()
+        self._made: Set[Tuple[Path, str]] = set()
         self._folders = {RESULTS: work.place.results, CHECKPOINTS: work.place.checkpoints}
         self._making = work.place.attempt(work.number).node(node) / "bringing"
         """Where copies are made: in the run directory, and nobody else's."""
@@ -45,7 +46,7 @@ class Places:
 
     def put(self, kind: str, found: Found, urgent: Optional[int] = None) -> None:
         """Raises OSError, and what the pace raises."""
-        files.make_directory(self._making, self.work.directory_mode)
+        self._make(self._making, "")
         if found.kind == "folder" and not found.files:
             copying.make_folders(self._folders[kind], found.name, self.work.directory_mode)
         elif found.kind == "folder":
@@ -73,6 +74,7 @@ class Places:
 
     def end(self) -> None:
         """Nothing more will come: what was copied shall be on disk, and nothing of ours left beside it."""
+        self._made.clear()
         if self._making.exists():
             copying.remove(self._making)
 
@@ -87,15 +89,24 @@ class Places:
             self._keep_earlier(root, entry)
         for at in self._choices(found.name):
             try:
-                copying.make_folders(root, at.rpartition("/")[0], self.work.directory_mode)
+                self._make(root, at.rpartition("/")[0])
                 self._ledger.write(self._entry(kind, found, at, stamp))
                 copying.publish_new(path, root / at)
             except (FileExistsError, NotADirectoryError):
                 continue
+            except FileNotFoundError:  # somebody has removed it
+                self._made.clear()
+                raise
             return
         if entry := self._ledger.of(kind, found.name):
             self._ledger.strike(entry)
         raise FileExistsError(errno.EEXIST, "all its names are taken", str(root / found.name))
+
+    def _make(self, root: Path, folder: str) -> None:
+        """Once: looking at it for each file would take longer than the file."""
+        if (root, folder) not in self._made:
+            copying.make_folders(root, folder, self.work.directory_mode)
+            self._made.add((root, folder))
 
     def _choices(self, name: str) -> Tuple[str, ...]:
         """The second where another node has brought one of that name; the third where somebody has changed ours."""

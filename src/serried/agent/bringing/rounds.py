@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -15,9 +16,12 @@ from serried.agent.bringing.pace import OutOfTimeError
 from serried.agent.bringing.placing import Places
 from serried.agent.work import Work
 from serried.contract import whole
+from serried.contract.crew import Crew
 
 IN_CHECKPOINTS = "{checkpoints}/"
 IN_LOCAL = ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
+WORKERS = 16
+"""Most that copy small files at once, where the file system takes its time."""
 NAMED = 20
 """Of what is missing so many are called by name."""
 SPARE = 3
@@ -68,6 +72,7 @@ class Rounds:
         self._say = say
         self._places = places
         self._looks = looking.Looks()
+        self._lock = threading.Lock()
         self._problem = ""
         self._unread: Lacking = {}
         """Folders that we may not look into."""
@@ -95,7 +100,7 @@ class Rounds:
         found = self._missing_results()
         writing = looking.open_for_writing() if found else set()
         quiet = [each for each in found if each.state[:2] not in writing or looking.is_read_while_it_grows(each)]
-        return [each.name for each in quiet if self._bring(RESULTS, each, urgent) is BROUGHT]
+        return [each.name for each, problem in self._bring_all(quiet, urgent) if problem is BROUGHT]
 
     def finish(self, *, trusted: bool) -> Dict[str, Any]:
         """Everything that is left, again and again while there is time; what is missing then.
@@ -110,13 +115,13 @@ class Rounds:
             complete = self._looks.left(absent, trusted=trusted)
             torn = [each.name for each in absent if each not in complete]
             missing: Lacking = {}
-            for kind, each in [
-                *((CHECKPOINTS, each) for each in [*self._wanted(found, complete), *self._logs()]),
-                *((RESULTS, each) for each in self._missing_results()),
-            ]:
-                problem = self._bring(kind, each)
+            for each in [*self._wanted(found, complete), *self._logs()]:
+                problem = self._bring(CHECKPOINTS, each)
                 if problem:
-                    missing[kind, each.name] = (each, problem)
+                    missing[CHECKPOINTS, each.name] = (each, problem)
+            for each, problem in self._bring_all(self._missing_results()):
+                if problem:
+                    missing[RESULTS, each.name] = (each, problem)
             self._retire()
             missing.update(self._unread)
             if not missing or time.monotonic() + PAUSE_SECONDS > min(until, self._pace.ends or until):
@@ -155,6 +160,15 @@ class Rounds:
         found.sort(key=lambda each: (each.size.bit_length() // 4, -each.changed))
         return [each for each in found if not self._places.is_there(RESULTS, each)]
 
+    def _bring_all(self, results: Sequence[Found], urgent: Optional[int] = None) -> List[Tuple[Found, Optional[str]]]:
+        """Several at once where each takes its time; what became of each."""
+        told: List[Tuple[Found, Optional[str]]] = []
+        crew = Crew(WORKERS)
+        for each in results:
+            crew.add(lambda each=each: told.append((each, self._bring(RESULTS, each, urgent))))  # type: ignore[misc]
+        crew.run()
+        return told
+
     def _bring(self, kind: str, found: Found, urgent: Optional[int] = None) -> Optional[str]:
         try:
             self._pace.heed(0, urgent)
@@ -169,8 +183,9 @@ class Rounds:
             problem = error.strerror or str(error)
             self._loudly(problem, f"{kind}: {found.name!r} cannot be brought back: {problem}")
             return problem
-        self.files += max(1, len(found.files))
-        self.bytes += found.size
+        with self._lock:
+            self.files += max(1, len(found.files))
+            self.bytes += found.size
         return BROUGHT
 
     def _loudly(self, problem: str, message: str) -> None:
