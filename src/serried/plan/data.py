@@ -44,8 +44,10 @@ def sync(asked: config.Checkpoint) -> Sync | None:
 
 
 def default_root(cluster: config.Cluster, project: config.Project) -> str:
-    """Where data is that is named by relative paths."""
-    return posixpath.join(cluster.scratch, project.name) if cluster.scratch else project.directory
+    """Where data is that is named by relative paths: without scratch where `{data}` is of those who stage nothing."""
+    if cluster.scratch:
+        return posixpath.join(cluster.scratch, project.name)
+    return posixpath.join(project.directory, "data")
 
 
 def _staged(item: config.Item, root: str) -> Staged:

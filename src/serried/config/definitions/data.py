@@ -20,7 +20,7 @@ class Data:
     root: str | None = key(
         values.TEXT,
         "Where data is that `stage` names by relative paths.",
-        default="`scratch`/PROJECT, else the project's folder",
+        default="`scratch`/PROJECT, else `data` in the project's folder",
     )
     in_place: tuple[str, ...] = key(
         values.TEXTS, "Paths that only compute nodes may see; each node looks before ranks start.", value=()
