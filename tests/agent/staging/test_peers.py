@@ -1,13 +1,11 @@
-"""Nodes pass data on: the source is read once, whoever dies, and whoever else calls."""
+"""What one node says to the next: all of it and no more, whoever else calls, and whatever is said."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serried.agent.channel import Guest
-from serried.agent.staging import peers, source, wire
+from serried.agent.staging import peers, pulling, source, wire
 from serried.agent.staging.arrived import Arrived
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
 from serried.agent.staging.order import interface, predecessors
@@ -37,9 +35,9 @@ def there(tmp_path_factory):
     """A source: large, small, sparse, empty, odd."""
     there = tmp_path_factory.mktemp("source") / "there"
     (there / "many" / "empty").mkdir(parents=True)
-    for number in range(400):
+    for number in range(100):
         (there / "many" / f"{number}\n$(id) é").write_bytes(os.urandom(number * 17))
-    (there / "large").write_bytes(os.urandom(40 * MIB + 7))
+    (there / "large").write_bytes(os.urandom(12 * MIB + 7))
     with (there / "sparse").open("wb") as file:
         file.seek(20 * MIB)
         file.write(b"middle")
@@ -53,75 +51,6 @@ def there(tmp_path_factory):
 def is_same(here: Path, there: Path) -> bool:
     same = subprocess.run(["diff", "-r", "--no-dereference", here, there], check=False, capture_output=True)
     return same.returncode == 0 and scanning.scan(here).key == scanning.scan(there).key
-
-
-class Nodes:
-    """Processes, each of them a node with its own disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._processes: list[subprocess.Popen] = []
-        self._before: list[int] = []
-
-    def add(self, there: Path, *, getting: int = 0, giving: int = 0, before: int | None = None) -> Path:
-        """One behind the last, or behind node `before`, that dies after so many bytes; where its copy will be."""
-        index = len(self._processes)
-        here = self._folder / f"disk-{index}"
-        words = [sys.executable, *map(str, [ONE_NODE, index, there, here, getting, giving])]
-        self._processes.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        self._before.append(index - 1 if before is None else before)
-        return here
-
-    def go(self) -> list:
-        """What each says at its end; None of one that was killed."""
-        ports = [int(process.stdout.readline()) for process in self._processes]
-        for process, before in zip(self._processes, self._before, strict=True):
-            process.stdin.write(f"{ports[before] if before >= 0 else 0}\n")
-            process.stdin.flush()
-        return [json.loads(process.stdout.readline() or "null") for process in self._processes]
-
-    def end(self) -> None:
-        for process in self._processes:
-            process.stdin.close()
-            process.kill()
-            process.wait()
-            process.stdout.close()
-
-
-@pytest.fixture
-def nodes(tmp_path):
-    nodes = Nodes(tmp_path)
-    yield nodes
-    nodes.end()
-
-
-def test_the_source_is_read_by_the_first_node_alone(nodes, there, tmp_path):
-    disks = [nodes.add(there), *(nodes.add(tmp_path / "not here") for _ in range(3))]
-    held = scanning.scan(there).held
-    assert nodes.go() == [
-        {"node": 0, "broken": None, "from_peer": 0},
-        *({"node": index, "broken": None, "from_peer": held} for index in (1, 2, 3)),
-    ]
-    assert [is_same(disk, there) for disk in disks] == [True] * 4
-    assert (disks[3] / "sparse").stat().st_blocks * 512 < MIB
-
-
-def test_who_is_behind_a_node_that_dies_goes_on_from_the_source_with_what_is_missing(nodes, there, tmp_path):
-    nodes.add(there)
-    nodes.add(tmp_path / "not here", giving=12 * MIB)
-    behind, last = nodes.add(there), nodes.add(tmp_path / "not here")
-    _, dead, told, untold = nodes.go()
-    assert (dead, told["broken"] is None, untold["broken"]) == (None, False, None)
-    assert 0 < told["from_peer"] < scanning.scan(there).held == untold["from_peer"]
-    assert (is_same(behind, there), is_same(last, there)) == (True, True)
-
-
-def test_a_node_that_dies_harms_nobody_before_it_or_beside_it(nodes, there, tmp_path):
-    first = nodes.add(there)
-    nodes.add(tmp_path / "not here", getting=10 * MIB)
-    beside = nodes.add(tmp_path / "not here", before=0)
-    assert [told and told["broken"] for told in nodes.go()] == [None, None, None]
-    assert (is_same(first, there), is_same(beside, there)) == (True, True)
 
 
 @pytest.fixture
@@ -367,3 +296,23 @@ def test_each_node_gets_its_data_from_the_one_before_it_that_serves_any():
     assert predecessors({0: 7, 1: 0, 3: 9, 2: 8}, hosts) == {0: None, 1: ("", 7), 2: ("", 7), 3: ("10.0.0.3", 8)}
     assert predecessors({0: 0, 1: 5, 2: 0, 3: 0}, hosts) == {0: None, 1: None, 2: ("10.0.0.2", 5), 3: ("10.0.0.2", 5)}
     assert (interface(0, "127.0.0.1"), interface(2, "10.0.0.3")) == ("", "10.0.0.3")
+
+
+def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(pulling, "CALL_SECONDS", 0.3)
+
+    def drip() -> None:
+        caller = listener.accept()[0]
+        with caller, contextlib.suppress(OSError):
+            for _ in range(200):
+                caller.sendall(b"a")
+                time.sleep(0.05)
+
+    with socket.create_server((HERE, 0)) as listener:
+        slow = threading.Thread(target=drip)
+        slow.start()
+        began = time.monotonic()
+        with pytest.raises(BrokenError):
+            Predecessor((HERE, listener.getsockname()[1]), KEY, 1)
+        assert time.monotonic() - began < 9
+        slow.join()

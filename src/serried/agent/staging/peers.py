@@ -41,6 +41,8 @@ PIECE_BYTES = 256 << 10
 """Of a manifest, and of small files together, at a time: what one node is behind the one before it."""
 PART_BYTES = 4 << 20
 """Of a large file, which its receiver need not have whole to pass it on."""
+AT_ONCE = 4096
+"""Extents that are sent before we look whether they are still wanted."""
 GREETING_SECONDS = 10.0
 STRANGERS = 64
 """Who call and have not proven themselves, at once: the one that has waited longest makes room."""
@@ -171,7 +173,7 @@ def _send_files(line: Wire, holding: Holding) -> None:
     position = 0
     while True:
         was_complete = arrived.is_complete
-        extents = arrived.since(position, WORD_SECONDS)
+        extents = arrived.since(position, WORD_SECONDS)[:AT_ONCE]
         holding.check()
         if arrived.problem:
             raise FailedError(arrived.problem)

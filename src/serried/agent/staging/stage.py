@@ -64,9 +64,7 @@ class Stage:
         wanted = [Item(*item) for item in told["items"]]
         place = Place(Path(told["view"]), self._cache(), bool(told["has_disk"]))
         self.items = Items(wanted, place, self._holdings, self._note, hashed=bool(told["hashed"]))
-        self._server: Optional[Server] = None
-        if told["serves"] is not None and place.cache:
-            self._server = Server(told["serves"], self._key, self._holdings, self._refused)
+        self._server = self._serving(told["serves"]) if place.cache else None
         agent.tell(say="ready", port=self._server.port if self._server else 0)
 
     def _cache(self) -> Optional[cache.Cache]:
@@ -109,6 +107,16 @@ class Stage:
             return Predecessor((str(before[0]), int(before[1])), self._key, int(self._told["node"]))
         except BrokenError as error:
             self._note("staging-alone", because=str(error))
+            return None
+
+    def _serving(self, address: Optional[str]) -> Optional[Server]:
+        """None where this node is to serve no other, or cannot: those go to another or to the source."""
+        if address is None:
+            return None
+        try:
+            return Server(address, self._key, self._holdings, self._refused)
+        except OSError as error:
+            self._note("staging-problem", item="", problem=f"cannot serve other nodes: {scanning.reason(error)}")
             return None
 
     def _refused(self, address: str, because: str) -> None:
