@@ -65,17 +65,19 @@ def test_ranks_are_told_who_they_are_in_mpis_words_and_in_torchs(mpirun, marked_
 
 def test_each_of_mpiruns_daemons_has_a_folder_that_goes_with_the_attempt(mpirun, tmp_path, wait_until):
     """In one that two daemons share, the first to leave takes the other's files along; in /tmp, KILL leaves them."""
-    run = mpirun("echo $TMPDIR $PMIX_SERVER_TMPDIR; exec sleep 100")
+    run = mpirun("echo $TMPDIR $PMIX_SERVER_TMPDIR $SERRIED_STOP_FILE; exec sleep 100")
     wait_until(lambda: all(run.output(rank, rank // 2) for rank in range(4)))
-    first, same, second, _ = (run.output(rank, rank // 2).split() for rank in range(4))
-    assert (first, first[0], second[0]) == (same, str(tmp_path), str(tmp_path))
-    for told, node in ((first, 0), (second, 1)):
-        assert Path(told[1]).is_dir()
-        assert f"{run.plan.run}.-.1.{node}." in Path(told[1]).relative_to(tmp_path).parts[0]
+    told = [run.output(rank, rank // 2).split() for rank in range(4)]
+    assert told == [told[0], told[0], told[2], told[2]]
+    for temporary, daemons, stop_file in (told[0], told[2]):
+        assert (temporary, Path(daemons).is_dir()) == (str(tmp_path), True)
+        assert Path(daemons).is_relative_to(Path(stop_file).parent)
+    assert told[0][2] != told[2][2]
     for pid in filter(None, (run.pid_of("mpirun", "-n"), run.pid_of("remote", "fake2"))):
         os.kill(pid, signal.SIGKILL)
     run.wait()
-    assert not list(tmp_path.glob("serried-*")) + list(tmp_path.glob("ompi*"))
+    assert [Path(stop_file).parent.exists() for _, _, stop_file in told] == [False] * 4
+    assert not list(tmp_path.glob("ompi*"))
 
 
 @pytest.mark.parametrize(
