@@ -1,4 +1,4 @@
-"""Learn digits with Horovod, epoch by epoch from the newest checkpoint that is there."""
+"""Learn digits with Horovod, epoch by epoch; checkpoints are written in one place and read in another."""
 
 import argparse
 from pathlib import Path
@@ -10,15 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def newest(folder: Path) -> Path | None:
-    return max(folder.glob("epoch-*.pt"), default=None)
-
-
 def save(folder: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Whole or not at all: the job may be killed at any moment."""
-    unfinished = folder / "unfinished"
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
-    unfinished.rename(folder / f"epoch-{epoch:04}.pt")
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+    torch.save(state, folder / f"checkpoint-epoch-{epoch:02}.pt")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -28,11 +22,11 @@ def main(args: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), momentum=0.9, weight_decay=5e-5)
     begun = 0
-    if hvd.rank() == 0 and (path := newest(args.checkpoints)):
-        state = torch.load(path, map_location=device, weights_only=True)
+    if hvd.rank() == 0 and args.read_checkpoints_from:
+        state = torch.load(args.read_checkpoints_from, map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        begun = int(path.stem.rpartition("-")[2])
+        begun = state["epoch"]
     begun = hvd.broadcast_object(begun, root_rank=0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -49,13 +43,14 @@ def main(args: argparse.Namespace) -> None:
             optimizer.step()
         mean = hvd.allreduce(loss.detach(), name="loss").item()
         if hvd.rank() == 0:
-            save(args.checkpoints, epoch + 1, model, optimizer)
+            save(args.write_checkpoints_to, epoch + 1, model, optimizer)
             print(f"epoch {epoch + 1}: loss {mean:.4f} ({hvd.size()} ranks)", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--checkpoints", type=Path, required=True)
+    parser.add_argument("--write-checkpoints-to", type=Path, required=True)
+    parser.add_argument("--read-checkpoints-from", default="", help="a file; nothing to begin anew")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=0.0125)

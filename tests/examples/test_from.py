@@ -105,10 +105,11 @@ def test_the_program_of_the_satori_guide_learns_on_two_ranks(tmp_path: Path):
 
 @pytest.mark.horovod
 def test_the_program_of_kaust_goes_on_from_its_newest_checkpoint(tmp_path: Path):
-    for epochs, shown in (("2", ["1", "2"]), ("3", ["3"])):
-        done = run(tmp_path, "from-kaust-horovod", f"python train.py --checkpoints {tmp_path} --epochs {epochs}")
+    for begun, epochs, shown in (("", "2", ["1", "2"]), (f"{tmp_path}/checkpoint-epoch-02.pt", "3", ["3"])):
+        command = f"python train.py --write-checkpoints-to {tmp_path} --read-checkpoints-from={begun} --epochs {epochs}"
+        done = run(tmp_path, "from-kaust-horovod", command)
         assert (done.returncode, re.findall(r"epoch (\d+): loss", done.stdout)) == (0, shown), done
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-0001.pt", "epoch-0002.pt", "epoch-0003.pt"]
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [f"checkpoint-epoch-{n:02}.pt" for n in (1, 2, 3)]
 
 
 def run(tmp_path: Path, example: str, command: str) -> subprocess.CompletedProcess[str]:
