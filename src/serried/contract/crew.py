@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import threading
 import time
 from collections import deque
@@ -10,6 +12,8 @@ from typing import Callable, Deque, List, Optional
 Task = Callable[[], None]
 
 LOOK_SECONDS = 0.02
+WAITS = 2000
+"""For a second of work: as often the first thread waits where the file system is slow, and not this machine."""
 BUSY = 0.7
 """Of one processor. Where we use more than that, further threads would only wait for Python's lock."""
 
@@ -17,8 +21,8 @@ BUSY = 0.7
 class Crew:
     """Does tasks, which may add tasks. The first exception of any ends the work, and `run` raises it."""
 
-    def __init__(self, most: int, least: int = 1) -> None:
-        self._most, self._least = most, least
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._tasks: Deque[Task] = deque()
         self._change = threading.Condition()
         self._threads: List[threading.Thread] = []
@@ -26,6 +30,7 @@ class Crew:
         self._problem: Optional[BaseException] = None
         self._looked = time.monotonic()
         self._used = time.process_time()
+        self._waits = 0
 
     def add(self, task: Task) -> None:
         with self._change:
@@ -34,7 +39,7 @@ class Crew:
 
     def run(self) -> None:
         """Return when every task is done. Whoever calls is interrupted only between tasks."""
-        self._hire(self._least)
+        self._hire(1)
         with self._change:
             while self._at_work or (self._tasks and not self._problem):
                 self._change.wait()
@@ -78,14 +83,23 @@ class Crew:
                 self._look()
 
     def _look(self) -> None:
-        """Twice as many, while tasks wait and the processor has time for them."""
+        """Twice as many, while tasks wait and the file system is what we wait for."""
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
+        seconds = now - self._looked
+        if seconds < LOOK_SECONDS:
             return
-        used = time.process_time()
-        if used - self._used < BUSY * (now - self._looked) and self._tasks and not self._problem:
+        used, waits = time.process_time(), _waits()
+        is_slow = len(self._threads) > 1 or waits - self._waits > WAITS * (used - self._used)
+        if is_slow and used - self._used < BUSY * seconds and self._tasks and not self._problem:
             self._hire(len(self._threads))
-        self._looked, self._used = now, used
+        self._looked, self._used, self._waits = now, used, waits
+
+
+def _waits() -> int:
+    """How often this thread has waited of its own accord: for a file system, or for another thread."""
+    with contextlib.suppress(AttributeError):  # Linux tells of single threads
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 class Done(Exception):  # noqa: N818 - no error

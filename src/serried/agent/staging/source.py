@@ -13,7 +13,6 @@ from serried.contract.manifest import Entry, text
 from serried.contract.scanning import UnreadableError
 
 READERS = 32
-FEWEST = 2
 SMALL = 1 << 20
 """A file up to this size is read at once."""
 PART = 32 << 20
@@ -36,7 +35,7 @@ def fill(root: bytes, target: Target, readers: int = READERS) -> None:
     Raises ChangedError, UnreadableError, and OSError with the name of what could not be written.
     """
     reader = _Reader(os.path.realpath(root), target)
-    crew = Crew(readers, FEWEST)
+    crew = Crew(readers)
     for batch in _batches(target.missing()):
         crew.add(lambda batch=batch: reader.bring(batch))  # type: ignore[misc]
     crew.run()
