@@ -242,7 +242,8 @@ def test_each_pattern_leads_to_a_row():
         ("/usr/bin/python3: No module named deepspeed", "no-launcher"),
         ("`mpirun` on n1 cannot be started: no such file or directory", "no-launcher"),
         ("`mpirun` on n1 exited with status 1, before it had started a rank", "launch"),
+        ("n1: data: `/imagenet` is not there", "no-data"),
     ],
 )
-def test_a_launcher_that_is_not_installed_is_not_called_the_nodes_fault(line, key):
+def test_what_was_not_there_is_not_called_the_nodes_fault(line, key):
     assert advice_for("LAUNCH_FAILED", "launch", [line])[0] == key

@@ -34,6 +34,9 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
 MISSING = re.compile(r"No module named|^`[^`]*` on \S+ cannot be started: no such file", re.MULTILINE)
 """The same of a launcher that was not found, or of the sentence that says so."""
 
+NO_DATA = re.compile(r"^\S+: data: ", re.MULTILINE)
+"""What an agent says of data that its node cannot have."""
+
 ADVICE: Mapping[str, Advice] = {
     "exit": Advice(
         "the program itself ended with an error",
@@ -209,6 +212,14 @@ ADVICE: Mapping[str, Advice] = {
             "leave it out, if the program does not need it: serried submit --launch agent …",
         ),
     ),
+    "no-data": Advice(
+        "a node could not have the data that the ranks need, so none of them started",
+        (
+            "see what that is, and how far it came: serried show {run}",
+            "see what it takes on a node's disk: serried stage EXPERIMENT, or PATHS",
+            "a path that is not there for the node, but here, is on a file system that it does not have",
+        ),
+    ),
     "untold": Advice(
         "the job's script could not write why: it was killed, a disk is full, or its folder is gone",
         (
@@ -255,6 +266,8 @@ def advice_for(state: str, cause: str | None, tail: Sequence[str] = ()) -> tuple
     if key in {"exit", "untold"}:
         text = "\n".join(tail)
         key = next((better for pattern, better in OF_OUTPUT if pattern.search(text)), key)
-    if key == "launch" and MISSING.search("\n".join(tail)):
+    if key == "launch" and NO_DATA.search("\n".join(tail)):
+        key = "no-data"
+    elif key == "launch" and MISSING.search("\n".join(tail)):
         key = "no-launcher"
     return (key, ADVICE[key]) if key else None

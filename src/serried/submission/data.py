@@ -48,13 +48,14 @@ def settle(
     staged, and DataFailed where it cannot be made.
     """
     recipe = to_make(plan, resolved)
+    is_made = recipe is not None and making.is_made(recipe)
     missing = _missing(plan.data.stage if plan.data else ())
     notes: tuple[str, ...] = ()
-    if recipe and (missing or not making.is_made(recipe)):
+    if recipe and (missing or not is_made):
         if observe is None:
             what = f"`{recipe.source}` runs first, on this machine"
             return plan, (f"{what}: this dry run does not know yet what data it makes",)
-        if missing:
+        if missing and is_made:
             making.forget(recipe)
         making.make(recipe, variables, observe)
         missing = _missing(plan.data.stage if plan.data else ())
