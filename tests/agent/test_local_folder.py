@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from serried.agent.local import Folder, gone, leftovers
+from serried.agent.local import Folder, gone, leftovers, room
 from serried.agent.work import Work
 from serried.contract.files import write_json
 from serried.contract.layout import RunDirectory
@@ -95,6 +96,7 @@ def work(tmp_path, monkeypatch):
     (programs / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(room, "EVERYWHERE", str(tmp_path))  # what others have in /tmp is no part of this
     for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
         monkeypatch.delenv(name, raising=False)
     site = {"name": "fir", "scheduler": "slurm", "local_disk": str(disk)}
@@ -207,9 +209,9 @@ def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work
 
     folder.remove(-1)
 
-    room = tmp_path / "disk" / f"serried-{os.getuid()}"
-    assert [path.name for path in room.iterdir()] == ["gone"]
-    assert leftovers.is_any(room)
+    ours = tmp_path / "disk" / f"serried-{os.getuid()}"
+    assert [path.name for path in ours.iterdir()] == ["gone"]
+    assert leftovers.is_any(ours)
     leftovers.sweep(work)
     assert list((tmp_path / "disk").iterdir()) == []
 
@@ -217,8 +219,6 @@ def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work
 def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
     if os.getuid():
         pytest.skip("needs root, to mount")
-    import subprocess
-
     folder = Folder(work, 0)
     point = folder.path / "data with\na newline"
     point.mkdir()
@@ -241,3 +241,36 @@ def test_a_socket_fits_into_the_folder(work):
     with socket.socket(socket.AF_UNIX) as end:
         end.bind(str(folder.path / "ranks"))
     folder.remove(5)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A file system that takes twenty files."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=1m,nr_inodes=20,mode=700", "none", str(folder)]
+    if os.getuid() or subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("left", range(7))
+def test_a_full_disk_keeps_no_attempt_from_having_a_folder(work, tmp_path, tiny_disk, left):
+    made = [tiny_disk / str(number) for number in range(19)]
+    for path in made:
+        path.touch()
+    for path in made[:left]:
+        path.unlink()
+    work.plan["site"]["local_disk"] = str(tiny_disk)
+
+    folder = Folder(work, 0)
+    folder.keep(60)
+    ours = folder.path.parents[1]
+    is_there = folder.scratch.is_dir()
+    folder.let_go()
+    folder.remove(5)
+
+    assert is_there
+    assert (folder.has_disk, ours.parent) == ((True, tiny_disk) if left > 4 else (False, tmp_path))
+    assert not ours.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -33,10 +34,14 @@ class Folder:
         else:
             self.room, self.has_disk, self._lock = None, False, -1
             self.path = room.last_resort()
-        self.scratch = self.path / SCRATCH
+            self.scratch.mkdir(mode=0o700)
+        with contextlib.suppress(OSError):  # a disk may be full: then it stays for a day where we are killed
+            (self.path / OWNER).write_text(files.text_of(owner(work, node)), encoding="utf-8")
+
+    @property
+    def scratch(self) -> Path:
         """For ranks to write in: SLURM_TMPDIR, where the site sets none."""
-        self.scratch.mkdir(mode=0o700)
-        files.write_json(self.path / OWNER, owner(work, node))
+        return self.path / SCRATCH
 
     def _take(self, base: room.Base, name: str) -> bool:
         """Make it; again where another job removes the empty folders above it just now."""
@@ -44,15 +49,19 @@ class Folder:
             made = room.make(base)
             if made is None:
                 return False
+            self._lock = -1
             try:
                 self.path = room.sub(made, room.JOBS) / name
                 self._lock = locks.hold(self.path, locks.ALONE)
                 self.path.mkdir(mode=0o700)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                return False
-            return True
+                self.scratch.mkdir(mode=0o700)
+            except OSError as error:
+                if self._lock >= 0:
+                    os.close(self._lock)
+                if not isinstance(error, FileNotFoundError):
+                    return False
+            else:
+                return True
         return False
 
     def shared(self, name: str) -> Path:
@@ -63,7 +72,8 @@ class Folder:
 
     def keep(self, seconds: float) -> None:
         """Leave it there that long after the end: there is something in it to be fetched."""
-        files.write_json(self.path / KEEP, {"until": time.time() + seconds})
+        with contextlib.suppress(OSError):  # a full disk must not end the job
+            files.write_json(self.path / KEEP, {"until": time.time() + seconds})
 
     def let_go(self) -> None:
         """Whoever kept it has what was in it."""

@@ -13,6 +13,7 @@ from typing import Iterator, List, NamedTuple, Optional
 from serried.agent.work import Work
 
 JOBS, GONE, DATA = "jobs", "gone", "data"
+EVERYWHERE = "/tmp"  # noqa: S108 - nobody else can write where we do
 UNSET = re.compile(r"\$\w|\$\{")
 
 
@@ -26,7 +27,7 @@ def bases(work: Work) -> List[Base]:
     """Best first: what the job was given, what the profile names, what there is everywhere."""
     said = os.path.expandvars(str(work.plan["site"].get("local_disk") or ""))
     wanted = [(os.environ.get("SLURM_TMPDIR", ""), True), ("" if UNSET.search(said) else said, True)]
-    wanted += [(os.environ.get("TMPDIR", ""), False), ("/tmp", False)]  # noqa: S108 - where everybody else goes
+    wanted += [(os.environ.get("TMPDIR", ""), False), (EVERYWHERE, False)]
     found: List[Base] = []
     for path, is_disk in wanted:
         if path.startswith("/") and all(str(other.path) != os.path.normpath(path) for other in found):
