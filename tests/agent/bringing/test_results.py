@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -77,16 +79,23 @@ def test_what_somebody_has_changed_meanwhile_stays(share):
 
 
 def test_a_later_attempt_goes_on_and_what_the_first_has_brought_is_kept(share):
-    first = share(["*"])
+    first = share(["*.csv"])
     first.write("results/log.csv", "1\n")
     first.write("results/once.csv", "once")
+    first.write("results/config.json", "{}")
     first.finish()
-    second = share(["*"], attempt=2)
+    second = share(["*.csv"], attempt=2)
     second.write("results/log.csv", "2\n")
+    second.write("results/config.json", "{}")
     second.finish()
     second.write("results/log.csv", "2\n3\n")
     second.finish()
-    assert tree(first.work.place.results) == {"log.csv": "2\n3\n", "attempt-1/log.csv": "1\n", "once.csv": "once"}
+    assert tree(first.work.place.results) == {
+        "attempt-1/log.csv": "1\n",
+        "config.json": "{}",
+        "log.csv": "2\n3\n",
+        "once.csv": "once",
+    }
 
 
 def test_ages_are_kept_so_that_the_newest_is_the_newest(share):
@@ -269,3 +278,30 @@ def test_a_folder_that_cannot_be_read_is_missing(share, monkeypatch):
     closed = {"kind": "results", "files": 1, "bytes": 0, "names": [name], "problem": "Permission denied"}
     assert node.finish()["missing"] == [closed]
     assert node.said == [f"cannot look into {name!r}: Permission denied"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_was_written_is_there_in_the_end(share, seed):
+    """Two rounds with changes between them, as ranks write: random trees of files, links and empty folders."""
+    dice = random.Random(seed)
+    node = share(["**"])
+    for _ in range(2):
+        for _ in range(dice.randrange(1, 25)):
+            name = "/".join(dice.choice("abcd") + dice.choice([" ", "\n", "é", "'", "$(id)"]) for _ in range(3))
+            path = node.results / name[: dice.randrange(4, len(name))].rstrip("/ ")
+            with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                kind = dice.randrange(4)
+                if kind == 0:
+                    path.symlink_to(dice.choice(["x", "..", "/nowhere", str(node.results)]))
+                elif kind == 1:
+                    path.mkdir()
+                elif not path.is_symlink():
+                    path.write_text(dice.choice(["", "some", "x" * 5000]))
+        node.rounds.bring_results()
+    assert node.finish() == {"missing": [], "torn": []}
+    written = {
+        name: f"-> {os.path.relpath(node.results, (node.results / name).parent)}" if str(node.results) in text else text
+        for name, text in tree(node.results).items()
+    }
+    assert tree(node.work.place.results) == written

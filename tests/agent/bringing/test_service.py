@@ -125,7 +125,8 @@ def test_a_killed_service_starts_again_and_a_killed_agent_is_told_of(bring, wait
     wait_until(lambda: pid_of_child(run, "1") not in (None, *services))
     os.kill(agent_of(run, "1"), signal.SIGKILL)
     run.wait()
-    folder = next((tmp_path / "disk").glob(f"serried-*/jobs/{run.plan.run}.-.1.1.*"))
+    folders = (tmp_path / "disk").glob(f"serried-*/jobs/{run.plan.run}.-.1.1.*")
+    folder = next(folder for folder in folders if folder.is_dir())
     gone = {"node": 1, "host": "fake2", "names": [], "folder": str(folder)}
     problem = "its agent ended before it had brought everything"
     assert run.exit["missing"] == [{**gone, "kind": kind, "problem": problem} for kind in ("checkpoints", "results")]

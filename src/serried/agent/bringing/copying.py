@@ -174,7 +174,7 @@ def remove(path: Path) -> None:
 def within(found: Found) -> str:
     """Where a link leads; relative, if that is a place that comes along with it."""
     leads = os.readlink(found.source)  # noqa: PTH115 - as it stands there
-    if leads.startswith(f"{found.root}/"):
+    if f"{leads}/".startswith(f"{found.root}/"):
         return os.path.relpath(leads, os.path.dirname(found.source))  # noqa: PTH120 - no links followed
     return leads
 

@@ -192,11 +192,13 @@ class Bringing:
         missing = [{**one, "folder": str(self._folder.path)} for one in facts.get("missing", ())]
         for one in missing:
             print(f"serried: {one['kind']} could not be brought back: {one['problem']}", file=sys.stderr)
+        for name in facts.get("torn", ()):
+            print(f"serried: checkpoint {name!r} is not whole, and was not brought back", file=sys.stderr)
         left = facts.get("unnamed")
         if left:
             some = ", ".join(map(repr, left["names"][:3]))
-            message = f"no pattern of `data.results` names {left['files']} files, which are not kept: {some}"
-            print(f"serried: {message}", file=sys.stderr)
+            what = "a file that is not kept" if left["files"] == 1 else f"{left['files']} files that are not kept"
+            print(f"serried: no pattern of `data.results` names {what}: {some}", file=sys.stderr)
         self._note("all-brought", **{**facts, "missing": missing})
         if not missing:
             self._folder.let_go()

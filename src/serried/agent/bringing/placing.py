@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
 from pathlib import Path
 from typing import Optional, Set, Tuple
@@ -86,7 +87,7 @@ class Places:
                 self._ledger.write(self._entry(kind, found, entry.at, stamp, before=entry.stamp))
                 path.replace(root / entry.at)
                 return
-            self._keep_earlier(root, entry)
+            self._keep_earlier(root, entry, path)
         for at in self._choices(found.name):
             try:
                 self._make(root, at.rpartition("/")[0])
@@ -113,8 +114,11 @@ class Places:
         own = f"node-{self._node}"
         return (name, f"{own}/{name}", f"{own}/attempt-{self.work.number}/{name}")
 
-    def _keep_earlier(self, root: Path, entry: Brought) -> None:
+    def _keep_earlier(self, root: Path, entry: Brought, path: Path) -> None:
         """An attempt begins with an empty folder: what one before it has brought is not what this one goes on with."""
+        if not path.is_symlink() and filecmp.cmp(path, root / entry.at, shallow=False):
+            (root / entry.at).unlink()
+            return
         kept = root / f"attempt-{entry.attempt}" / entry.at
         copying.make_folders(root, f"attempt-{entry.attempt}/{entry.at}".rpartition("/")[0], self.work.directory_mode)
         try:

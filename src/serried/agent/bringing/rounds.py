@@ -15,7 +15,7 @@ from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import OutOfTimeError
 from serried.agent.bringing.placing import Places
 from serried.agent.work import Work
-from serried.contract import whole
+from serried.contract import names, whole
 from serried.contract.crew import Crew
 
 IN_CHECKPOINTS = "{checkpoints}/"
@@ -24,6 +24,8 @@ WORKERS = 16
 """Most that copy small files at once, where the file system takes its time."""
 NAMED = 20
 """Of what is missing so many are called by name."""
+OURS = (names.CONFIG_FILE, names.SMOKE_FILE)
+"""Of the results: what the training library writes, whatever patterns there are."""
 SPARE = 3
 """So many more than are kept are looked at: the newest may never become complete."""
 OUT_OF_TIME = "there was no time left"
@@ -67,7 +69,8 @@ class Rounds:
         self._watches = watched
         self._keep = int((work.plan.get("sync") or {}).get("keep") or 1)
         self._results = results
-        self._patterns: List[str] = list((work.plan.get("data") or {}).get("results", ())) if results else []
+        patterns = (work.plan.get("data") or {}).get("results")
+        self._patterns: List[str] = [*patterns, *OURS] if results and patterns else []
         self._pace = places.pace
         self._say = say
         self._places = places
