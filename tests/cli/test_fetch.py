@@ -8,6 +8,9 @@ import os
 import pytest
 
 from building import CREATED
+from serried.records import missing
+from serried.records.index import Selection
+from serried.records.record import Record
 from serried.submission import copies
 
 ODD = "a b\n$(x) {data} 'ü"
@@ -173,3 +176,33 @@ def test_a_file_that_changes_meanwhile_is_copied_as_it_is_in_the_end(tmp_path):
 
     report = copies.copy([entry], target, force=False, observe=grow)
     assert (report.problems, tree(target)) == ({}, {"log": "begun, and more, and done"})
+
+
+ON_N2 = {"node": 1, "host": "n2", "folder": "/disk/x", "kind": "results", "files": 2, "bytes": 9, "names": ["a", "b"]}
+FULL = {**ON_N2, "problem": "No space left on device"}
+
+
+def test_what_nodes_have_is_told_and_left_alone_by_a_dry_run(serried, make):
+    made = make().ending(missing=[FULL, {**FULL, "kind": "checkpoints", "files": None, "bytes": None}])
+    done = serried("fetch", "last", "--dry-run")
+    said = "would bring back results and checkpoints on n2 (No space left on device)\n"
+    assert (done.code, done.out, done.err) == (0, "", said)
+    assert "  missing     results and checkpoints on n2 (No space left on device)\n" in serried("show", "last").out
+    assert "not all is back: serried fetch k3f9q2" in serried("ps", "--all").out
+    step = "  - bring back what stayed on the nodes, within three days: serried fetch k3f9q2\n"
+    assert step in serried("why", "last").out
+    assert json.loads(made.record.directory.exit.read_text())["missing"][0] == FULL
+
+
+def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serried, make):
+    made = make().ending(missing=[FULL])
+    (found,) = missing.of(Selection(made.record))
+    serried("ps", "--all")  # it ends up in the record
+    missing.give_up(Selection(Record.load("k3f9q2")), found)
+
+    done = serried("fetch", "last")
+
+    lost = "2 files of results lost with n2 (No space left on device)"
+    assert (done.code, done.err) == (1, f"warning: nobody can bring back {lost}\n")
+    assert f"  missing     {lost}\n" in serried("show", "last").out
+    assert "serried fetch" not in serried("ps", "--all").out + serried("why", "last").out

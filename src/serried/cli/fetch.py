@@ -70,6 +70,9 @@ def command(
 
 def _bring_back(selection: Selection, found: Missing, *, dry_run: bool) -> Back:
     what = f"{found.what} of attempt {found.attempt} from {found.host}"
+    if found.is_lost:
+        console.warning(f"nobody can bring back {found.told}")
+        return Back(0, 0, found.problem)
     if dry_run:
         console.say(f"would bring back {found.told}")
         return Back(0, 0, found.problem)
@@ -117,7 +120,7 @@ def _tell(reports: list[tuple[Part, Report]], target: Path, *, dry_run: bool) ->
 
 def _hint(found: Missing, came: Back) -> str | None:
     if came.is_gone:
-        return f"a node keeps it for three days; it was `{found.folder}`"
+        return f"a node keeps it for three days; it was `{found.folder}`, and is lost"
     return f"`{found.folder}` keeps it; the same command tries again"
 
 

@@ -129,7 +129,7 @@ def _note(status: RunStatus, now: float) -> str:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.elements is None:
         parts.append(status.verdict.message)
-    elif status.has_ended and missing.told(status.record.end):
+    elif status.has_ended and missing.can_be_fetched(status.record.end):
         parts.append(f"not all is back: serried fetch {status.record.id}")
     if status.has_ended and status.verdict.since is not None:
         parts.append(ago(now - status.verdict.since))

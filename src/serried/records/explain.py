@@ -56,7 +56,7 @@ class Explanation:
 def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Explanation:
     """Of an array that did not do well: its first bad element."""
     explained = _explain(status, scheduler_for)
-    if status.has_ended and missing.told(_document(status)):
+    if status.has_ended and missing.can_be_fetched(_document(status)):
         step = f"bring back what stayed on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
     return explained

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from serried.contract.files import read_json, write_json
@@ -17,6 +16,9 @@ KEY = "missing"
 """In exit.json."""
 _SENTENCE = re.compile(r"; [^;]*could not be brought back from .*", re.DOTALL)
 """Of the message there."""
+
+
+Change = Callable[[dict[str, Any], "Missing"], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Missing:
     """Some of them."""
     problem: str
     """Why the first of them could not be brought back."""
+    is_lost: bool = False
+    """The node does not have it any more."""
 
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "kinds": list(self.kinds), "names": list(self.names)}
@@ -42,7 +46,8 @@ class Missing:
     @property
     def told(self) -> str:
         count = "" if self.files is None else f"{self.files} {'file' if self.files == 1 else 'files'} of "
-        return f"{count}{self.what} on {self.host} ({self.problem})"
+        where = f"lost with {self.host}" if self.is_lost else f"on {self.host}"
+        return f"{count}{self.what} {where} ({self.problem})"
 
     @property
     def what(self) -> str:
@@ -66,14 +71,30 @@ def told(document: Mapping[str, Any] | None) -> list[Missing]:
     return [_merged(document or {}, node, folder, several) for (node, folder), several in sorted(by_node.items())]
 
 
+def can_be_fetched(document: Mapping[str, Any] | None) -> bool:
+    """Whether an exit.json tells of something that a node may still have."""
+    return any(not each.is_lost for each in told(document))
+
+
 def strike(selection: Selection, found: Missing) -> None:
     """It is there now: nobody shall be told of it any more."""
+    _change(selection, found, _without)
+
+
+def give_up(selection: Selection, found: Missing) -> None:
+    """Its node does not have it any more: nobody shall look there again."""
+    _change(selection, found, _as_lost)
+
+
+def _change(selection: Selection, found: Missing, change: Change) -> None:
     record = selection.record
     place = record.where.element(found.element)
     for path in (place.attempt(found.attempt).exit, place.exit):
-        _rewrite(path, found)
-    if record.end is not None:
-        record.write_end(_without(record.end, found))
+        document = read_json(path)
+        if document is not None and document.get(KEY):
+            write_json(path, change(document, found), path.stat().st_mode & 0o777)
+    if record.end is not None and record.end.get(KEY):
+        record.write_end(change(record.end, found))
 
 
 def _places(selection: Selection) -> Sequence[ElementDirectory]:
@@ -99,6 +120,7 @@ def _merged(document: Mapping[str, Any], node: int, folder: str, several: Sequen
         bytes=_sum(several, "bytes"),
         names=tuple(str(name) for each in several for name in each.get("names", ())),
         problem=str(several[0].get("problem", "")),
+        is_lost=bool(several[0].get("is_lost")),
     )
 
 
@@ -108,18 +130,14 @@ def _sum(several: Sequence[dict[str, Any]], key: str) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _rewrite(path: Path, found: Missing) -> None:
-    document = read_json(path)
-    if document is not None and document.get(KEY):
-        write_json(path, _without(document, found), path.stat().st_mode & 0o777)
-
-
 def _without(document: dict[str, Any], found: Missing) -> dict[str, Any]:
-    entries = document.get(KEY)
-    if not isinstance(entries, list):
-        return document
-    left = [each for each in entries if each.get("folder") != found.folder]
+    left = [each for each in document[KEY] if each.get("folder") != found.folder]
     message = str(document.get("message") or "")
     if not left:
         message = _SENTENCE.sub("; what had stayed on nodes was fetched later", message)
     return {**document, KEY: left, "message": message}
+
+
+def _as_lost(document: dict[str, Any], found: Missing) -> dict[str, Any]:
+    changed = [{**each, "is_lost": True} if each.get("folder") == found.folder else each for each in document[KEY]]
+    return {**document, KEY: changed}

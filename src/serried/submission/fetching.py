@@ -44,6 +44,8 @@ def bring_back(selection: Selection, found: Missing, observe: errands.Observe) -
     problem = str(told.get("problem") or "")
     if not problem:
         missing.strike(selection, found)
+    elif told.get("is_gone"):
+        missing.give_up(selection, found)
     return Back(int(told.get("files") or 0), int(told.get("bytes") or 0), problem, is_gone=bool(told.get("is_gone")))
 
 
