@@ -257,7 +257,7 @@ def test_who_comes_while_it_is_built_waits_and_takes_what_the_other_has_built(pr
         thread.join(30)
 
     assert found == [found[0]] * 2
-    assert said[0] == f"waiting for {os.uname().nodename}, which builds {wanted.name}"
+    assert said[0] == f"waiting for {os.uname().nodename}, which is {wanted.doing}"
     assert not (project / store.FOLDER / f"{wanted.name}.claims").exists()
 
 
@@ -289,7 +289,7 @@ def test_a_builder_on_another_machine_is_replaced_once_it_falls_silent(project, 
 
     building.provide(wanted, project, finished_at_once, said.append)
 
-    assert said[0] == f"waiting for login9, which builds {wanted.name}"
+    assert said[0] == f"waiting for login9, which is {wanted.doing}"
 
 
 def test_a_builder_that_was_replaced_publishes_nothing_and_leaves_its_successors_folder(project):

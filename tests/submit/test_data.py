@@ -11,11 +11,12 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from serried.errors import DataFailed, UsageError
-from serried.plan import Staged
+from serried.plan import After, Data, Staged
 from serried.submission import data, making
 from serried.submission.counting import count
 
@@ -133,6 +134,19 @@ def test_holes_need_no_room(stage, pool):
         file.truncate(10 << 30)
     made = stage("sparse", local_disk_size="1G")
     assert (made.plan.data.stage[0].bytes, made.notes) == (10 << 30, ())
+
+
+def test_what_a_run_before_it_makes_need_not_be_there_yet(stage, pool):
+    made = stage("datasets/a")
+    after = After("k3f9q2", "/scratch/runs/k3f9q2")
+    missing = Data((Staged(f"{pool}/later", "later"),))
+    plan = dataclasses.replace(made.plan, data=missing, after=(after,))
+    resolved = SimpleNamespace(experiment=SimpleNamespace(data=SimpleNamespace(prepare=())))
+    settled, notes = data.settle(plan, resolved, {}, None)
+    assert settled.data == missing
+    assert notes == (
+        f"`{pool}/later` is not there yet: nodes look for it when the run begins, after those that it waits for",
+    )
 
 
 def test_links_and_folders_are_not_what_is_counted(tmp_path):

@@ -81,7 +81,8 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
     limit = dataclasses.replace(decided.plan.limit, restarts=0)
     plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, limit=limit, after=())
     plan = plan if what else dataclasses.replace(plan, experiment="shell")
-    made = interactive.prepared(prepare(plan, decided.resolved, os.environ), words, now=now)
+    with asking.progress(dry_run=dry_run) as observe:
+        made = interactive.prepared(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
     if dry_run:
         asking.dry_run(made, as_json=False)
         return

@@ -71,7 +71,7 @@ def provide(recipe: Recipe, root: Path, builder: Builder, observe: Observe) -> P
         if claim:
             _build(recipe, claim, builder, observe)
         else:
-            observe(f"waiting for {owner.get('host', 'another')}, which builds {recipe.name}")
+            observe(f"waiting for {owner.get('host', 'another')}, which is {recipe.doing}")
             time.sleep(LOOK_SECONDS)
 
 

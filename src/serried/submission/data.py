@@ -59,6 +59,8 @@ def settle(
             making.forget(recipe)
         making.make(recipe, variables, observe)
         missing = _missing(plan.data.stage if plan.data else ())
+    if missing and plan.after:
+        return plan, tuple(f"`{item.source}` is not there yet: {_BY_ANOTHER}" for item in missing)
     if missing:
         raise _not_there(missing[0], made_by=recipe.source if recipe else "")
     if plan.data and plan.data.stage:
@@ -68,6 +70,9 @@ def settle(
         plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, stage=stage))
         notes = (*_in_place(plan), *itertools.chain(*map(_worth_a_word, stage, counts)))
     return plan, notes
+
+
+_BY_ANOTHER = "nodes look for it when the run begins, after those that it waits for"
 
 
 def to_make(plan: Plan, resolved: config.Resolved) -> making.Recipe | None:
@@ -84,7 +89,7 @@ def to_make(plan: Plan, resolved: config.Resolved) -> making.Recipe | None:
 def check(plan: Plan) -> None:
     """Whether what is staged is there, for a plan that has run before. Raises UsageError."""
     missing = _missing(plan.data.stage if plan.data else ())
-    if missing:
+    if missing and not plan.after:
         raise _not_there(missing[0])
 
 
