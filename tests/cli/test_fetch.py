@@ -139,6 +139,24 @@ def test_a_folder_in_the_way_is_told_and_the_rest_comes(serried, run, tmp_path):
     assert (tmp_path / "to" / "samples" / "2").read_text() == "two"
 
 
+def test_nothing_is_written_through_a_link_that_stands_for_a_folder(serried, run, tmp_path):
+    (tmp_path / "to").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "to" / "samples").symlink_to(tmp_path / "elsewhere")
+    done = serried("fetch", run.plan.run, "--to", str(tmp_path / "to"), "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["problems"]) == (
+        1,
+        {
+            "samples": "there it is no folder",
+            "samples/1": "there `samples` is no folder",
+            "samples/2": "there `samples` is no folder",
+        },
+    )
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert len(told["copied"]) == 4
+
+
 def test_a_copy_that_was_cut_short_goes_on(tmp_path):
     """Killed after the first half: the second copy reads only the rest, and looks at the whole."""
     source, target = tmp_path / "source", tmp_path / "to"

@@ -62,7 +62,7 @@ def copy(entries: Sequence[Entry], target: Path, *, force: bool, observe: Observ
     report = Report()
     for entry in entries:
         try:
-            _copy(entry, target / entry.path, report, force=force, observe=observe)
+            _copy(entry, target, report, force=force, observe=observe)
         except OSError as error:
             report.problems[entry.path] = error.strerror or str(error)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -131,28 +131,38 @@ def _is_same(entry: Entry, target: Path, here: os.stat_result) -> bool:
     return stat.S_ISREG(here.st_mode) and (here.st_size, here.st_mtime_ns) == (entry.bytes, entry.changed)
 
 
-def _copy(entry: Entry, target: Path, report: Report, *, force: bool, observe: Observe) -> None:
+def _copy(entry: Entry, root: Path, report: Report, *, force: bool, observe: Observe) -> None:
+    target = root / entry.path
+    _make_folder(root, os.path.dirname(entry.path))  # noqa: PTH120 - it may be empty
     if not _decide(entry, target, report, force=force):
         observe(entry.bytes)
         return
     try:
         if entry.kind == "folder":
-            target.mkdir(parents=True)
+            target.mkdir()
         elif entry.kind == "link":
-            target.parent.mkdir(parents=True, exist_ok=True)
             aside = target.with_name(_aside_name(entry, 0, 0))
-            with contextlib.suppress(FileNotFoundError):
-                aside.unlink()
+            aside.unlink(missing_ok=True)
             aside.symlink_to(entry.source.readlink())
             aside.replace(target)
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
             _copy_file(entry, target, observe)
     except OSError:
         if entry.kind != "folder":
             report.copied.remove(entry.path)
             report.bytes -= entry.bytes
         raise
+
+
+def _make_folder(root: Path, path: str) -> None:
+    """`path` below `root`, through no links: what one run calls a link another may call a folder."""
+    place = root
+    for name in filter(None, path.split("/")):
+        place = place / name
+        with contextlib.suppress(FileExistsError):
+            place.mkdir()
+        if not stat.S_ISDIR(place.lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, f"there `{name}` is no folder")
 
 
 def _copy_file(entry: Entry, target: Path, observe: Observe) -> None:
