@@ -25,6 +25,7 @@ from serried.agent.staging.wire import (
     Frame,
     Wire,
 )
+from serried.contract import scanning
 
 LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
 CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 5.0, 0.5
@@ -42,7 +43,8 @@ class Predecessor:
     """The node before us, asked for one item after the other. Raises BrokenError once it is of no more use."""
 
     def __init__(self, address: Tuple[str, int], key: bytes, me: int, silence: float = wire.SILENCE_SECONDS) -> None:
-        with _breaking():
+        self._host = address[0]
+        with self._breaking():
             self._line = Wire(_call(address, key, me), silence)
 
     def close(self) -> None:
@@ -50,7 +52,7 @@ class Predecessor:
 
     def what(self, item: int) -> str:
         """The key of what `item` is by now. Ask for no more of it if that is here."""
-        with _breaking():
+        with self._breaking():
             while True:
                 self._line.say(ASK, item=item)
                 with contextlib.suppress(VoidError):
@@ -61,7 +63,7 @@ class Predecessor:
 
         Raises VoidError where the source was changed: `renew` the holding and ask again what the item is.
         """
-        with _breaking():
+        with self._breaking():
             self._line.say(SEND, item=item, key=key)
             length = int(self._expect(LENGTH).words["manifest"])
             holding.expect(length)
@@ -88,7 +90,7 @@ class Predecessor:
 
     def _parts(self, sizes: Sequence[int]) -> Iterator[Tuple[int, int, int, Optional[memoryview]]]:
         """Number, offset and length of what comes; its bytes, or None for a hole."""
-        with _breaking():
+        with self._breaking():
             while True:
                 frame = self._expect(DATA, END)
                 if frame.kind == END:
@@ -105,6 +107,17 @@ class Predecessor:
                 for number, offset, length, is_data in parts:
                     yield number, offset, length, view[at : at + length] if is_data else None
                     at += length * is_data
+
+    @contextlib.contextmanager
+    def _breaking(self) -> Iterator[None]:
+        try:
+            yield
+        except BlockingIOError:  # the limit of a socket, see `Wire`
+            raise BrokenError(f"{self._host} fell silent") from None
+        except OSError as error:
+            raise BrokenError(f"{self._host}: {scanning.reason(error)}") from error
+        except ENDED as error:
+            raise BrokenError(f"{self._host}: {error}") from error
 
     def _expect(self, *kinds: bytes) -> Frame:
         while True:
@@ -160,13 +173,3 @@ def _call(address: Tuple[str, int], key: bytes, me: int) -> Channel:
                 raise
             time.sleep(PAUSE_SECONDS)
     raise AssertionError
-
-
-@contextlib.contextmanager
-def _breaking() -> Iterator[None]:
-    try:
-        yield
-    except BlockingIOError:  # the limit of a socket, see `Wire`
-        raise BrokenError("it fell silent") from None
-    except ENDED as error:
-        raise BrokenError(str(error) or type(error).__name__) from error
