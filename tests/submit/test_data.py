@@ -138,7 +138,7 @@ def test_holes_need_no_room(stage, pool):
 
 def test_what_a_run_before_it_makes_need_not_be_there_yet(stage, pool):
     made = stage("datasets/a")
-    after = After("k3f9q2", "/scratch/runs/k3f9q2")
+    after = After("k3f9q2", "train", "/scratch/runs/k3f9q2")
     missing = Data((Staged(f"{pool}/later", "later"),))
     plan = dataclasses.replace(made.plan, data=missing, after=(after,))
     resolved = SimpleNamespace(experiment=SimpleNamespace(data=SimpleNamespace(prepare=())))
