@@ -172,3 +172,11 @@ def test_logs_beside_checkpoints_come_as_they_grow_and_stay(share):
     node.finish(trusted=False)
     there = dict.fromkeys(logs, "begin") | {logs[0]: "begin and on", "b.pt": zipped()}
     assert tree(node.work.place.checkpoints) == there
+
+
+def test_what_another_node_may_be_writing_waits_longer_unless_its_form_says_that_it_is_whole(share):
+    node = share(watch=["*.pt", "*.h5"])
+    for name, text in (("a.pt", zipped()), ("a.h5", "weights")):
+        (node.work.workdir / name).write_bytes(text.encode("latin-1"))
+    assert settle(node) == ["a.pt"]
+    assert settle(node, folder=True) == ["a.h5"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from serried.agent.bringing import copying
 from trees import tree
 
 HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
@@ -106,6 +107,20 @@ def test_ages_are_kept_so_that_the_newest_is_the_newest(share):
     node.finish()
     times = {path.name: path.stat().st_mtime_ns for path in node.work.place.results.iterdir()}
     assert times == {path.name: path.stat().st_mtime_ns for path in node.results.iterdir()}
+
+
+def test_where_clocks_are_apart_files_are_as_old_by_the_clock_of_where_they_come(share, monkeypatch):
+    node = share(["*"])
+    monkeypatch.setattr(copying, "SERVER", copying.Server())
+    ahead = 3600 * 10**9
+    real = time.time_ns
+    monkeypatch.setattr(copying.time, "time_ns", lambda: real() + ahead)
+    path = node.write("results/it")
+    written = real() - 60 * 10**9
+    os.utime(path, ns=(written + ahead, written + ahead))
+    node.finish()
+    assert abs((node.work.place.results / "it").stat().st_mtime_ns - written) < 5 * 10**9
+    assert share(["*"], local=node.local).rounds.bring_results() == []
 
 
 def test_what_is_written_is_brought_when_it_is_closed_but_lines_as_they_come(share):

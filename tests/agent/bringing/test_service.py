@@ -148,6 +148,20 @@ def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
     assert f"serried: results: 'huge' cannot be brought back: {problem}" in run.log
 
 
+def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(bring, wait_until):
+    run = bring("print('up', flush=True)\ntime.sleep(60)\n", nodes=1, site={"kill_wait_seconds": 4})
+    wait_until(run.output)
+    os.kill(pid_of_child(run, "0"), signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    run.wait()
+    (began,) = run.events("stopping")[:1]
+    (ended,) = run.events("node-ended")
+    assert ended["t"] - began["t"] < 4
+    missing = [(one["kind"], one["problem"]) for one in run.exit["missing"]]
+    assert missing == [("checkpoints", "there was no time left"), ("results", "there was no time left")]
+    assert run.exit["state"] == "CANCELLED"
+
+
 @pytest.fixture
 def small_root(tmp_path):
     """All run directories of the test are on a disk of 8 MB."""

@@ -13,7 +13,7 @@ from serried.contract import checkpoints, formats, patterns
 QUIET_SECONDS = 1.5
 """A file that was written to is taken for complete after that long without a change, if nobody has it open."""
 QUIET_FOLDER_SECONDS = 10.0
-"""The same of a folder: between two of its files its writer may have none open."""
+"""The same of a folder: between two of its files its writer may have none open. And of what another node may write."""
 HURRIED_SECONDS = 0.4
 HURRIED_FOLDER_SECONDS = 2.0
 
@@ -41,6 +41,8 @@ class Found(NamedTuple):
     """Is another whenever it was written to."""
     files: Tuple["Found", ...] = ()
     """What a checkpoint's folder holds."""
+    is_shared: bool = False
+    """Another node may be writing it, unseen, and what we see of it may be some seconds old."""
 
     @property
     def source(self) -> str:
@@ -87,7 +89,8 @@ class Looks:
 
     def _is_quiet(self, found: Found, *, hurried: bool) -> bool:
         state, since = self._seen.get(found.source, ((), 0.0))
-        if found.kind == "folder" and not is_marked_complete(found):
+        may_go_on = found.is_shared and not is_whole(found)
+        if may_go_on or (found.kind == "folder" and not is_marked_complete(found)):
             patience = HURRIED_FOLDER_SECONDS if hurried else QUIET_FOLDER_SECONDS
         else:
             patience = HURRIED_SECONDS if hurried else QUIET_SECONDS

@@ -22,7 +22,7 @@ AGAIN_SECONDS = 0.5
 STALLED_SECONDS = 120.0
 """After which a process that copies nothing is given up: its file system may never answer."""
 LATE_SECONDS = 2.0
-"""How much longer than its budget it may take to say what is missing."""
+"""Before the end of its budget, to say what is missing; a tenth of a short patience."""
 
 LOST_SECONDS = 6.0
 RESERVE_SECONDS = 5.0
@@ -130,10 +130,11 @@ class Bringing:
             self._tell({"do": "hurry"})
 
     def _finish(self) -> Message:
-        return {"do": "finish", "trusted": self._trusted, "seconds": self._left()}
-
-    def _left(self) -> Optional[float]:
-        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
+        seconds = None
+        if self._ends is not None:
+            late = min(LATE_SECONDS, self._work.patience / 10)
+            seconds = max(0.0, self._ends - late - time.monotonic())
+        return {"do": "finish", "trusted": self._trusted, "seconds": seconds}
 
     def _tell(self, message: Message) -> None:
         if self._beside:
@@ -167,7 +168,7 @@ class Bringing:
         if self._then is None:
             return
         now = time.monotonic()
-        if self._ends is not None and now > self._ends + LATE_SECONDS:
+        if self._ends is not None and now > self._ends:
             self._give_up("there was no time left")
         elif now - self._moved[1] > STALLED_SECONDS:
             self._give_up(f"nothing could be copied for {STALLED_SECONDS:.0f} s")

@@ -45,6 +45,8 @@ class Watch(NamedTuple):
     """The pattern from there on."""
     pattern: str
     """As it was asked for."""
+    is_shared: bool = False
+    """Other nodes write there too."""
 
 
 def watches(work: Work, node: int, local: Optional[Path], scratch: Path) -> List[Watch]:
@@ -59,7 +61,7 @@ def watches(work: Work, node: int, local: Optional[Path], scratch: Path) -> List
         elif prefix:
             found.append(Watch(str(scratch), pattern[len(prefix) :], pattern))
         elif node == 0:
-            found.append(Watch(str(work.workdir), pattern, pattern))
+            found.append(Watch(str(work.workdir), pattern, pattern, work.nodes > 1))
     return found
 
 
@@ -136,7 +138,8 @@ class Rounds:
     def _newest(self, watch: Watch) -> List[Found]:
         """As many as are kept, and some more."""
         found = [each for each in self._watched(watch) if not _is_log(each)]
-        return [each._replace(pattern=watch.pattern) for each in found[: self._keep + SPARE]]
+        newest = found[: self._keep + SPARE]
+        return [each._replace(pattern=watch.pattern, is_shared=watch.is_shared) for each in newest]
 
     def _logs(self) -> List[Found]:
         """What tells of the training, and grows beside its checkpoints: all of it comes, and stays."""
