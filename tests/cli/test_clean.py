@@ -137,6 +137,25 @@ def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slur
     assert stay["stxxxx"] == "no record here knows how it stands"
 
 
+def test_what_is_needed_by_the_time_of_the_answer_stays(serried, make, ended, slurm, monkeypatch):
+    parent, other = ended("parent"), ended("bfrexx")
+    slurm.tell(Job("8", None, "PENDING"))
+
+    def submit_meanwhile(_):
+        child = make("chddxx", job="8")
+        plan = dataclasses.replace(child.plan, after=(After("parent", "train", parent.plan.directory),))
+        write_json(child.record.directory.plan, plan.to_json())
+        return True
+
+    monkeypatch.setattr(console, "can_ask", lambda: True)
+    monkeypatch.setattr(console, "confirm", submit_meanwhile)
+
+    done = serried("clean", "--older-than", "2100-01-01")
+
+    assert (done.code, parent.where.path.exists(), other.where.path.exists()) == (1, True, False)
+    assert "warning: parent train stays: it is needed by now\n" in done.err
+
+
 def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, clock):
     project = tmp_path / "it's $(id)\n"
     source = Source(directory=str(project), archive="../../sources/aaaaaaaaaaaaaaaa.tar")

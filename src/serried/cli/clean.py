@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -74,7 +76,8 @@ def command(
     if not as_json:
         _show(found, choice, now)
     if found and not dry_run and (yes or _agreed(found)):
-        left = _remove(found)
+        again = _choose(runs, now, older, records=records)  # what was shown may be needed by now
+        left = _remove(found, {thing.path for thing in again.go})
     else:
         left = {thing.path: "" for thing, _ in found}
     if as_json:
@@ -165,14 +168,15 @@ def _total(found: Measured) -> str:
     return ones + (f", {count} checkpoint{'s' if count > 1 else ''} among them" if count else "")
 
 
-def _remove(found: Measured) -> dict[object, str]:
-    """Of what could not be removed, why."""
+def _remove(found: Measured, still: set[Path]) -> dict[object, str]:
+    """Of what was not removed, why; `still` is what may be."""
     left: dict[object, str] = {}
     gone: Measured = []
     with console.status_line("removing") as line:
         for thing, size in found:
             line.update(f"removing {thing.name}")
-            why = removing.remove(thing)
+            is_meant = thing.path in still or not os.path.lexists(thing.path)
+            why = removing.remove(thing) if is_meant else "it is needed by now"
             if why is None:
                 gone.append((thing, size))
             else:
