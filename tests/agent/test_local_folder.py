@@ -50,6 +50,18 @@ def test_ranks_have_a_folder_on_the_node_that_goes_whatever_they_leave_in_it(sta
     assert (outside / "file").read_text() == "stays"
 
 
+@pytest.mark.parametrize(("end", "status"), [("failure", 3), ("cancel", 143), ("limit", 124)])
+def test_the_folder_goes_at_every_kind_of_end(start, wait_until, tmp_path, end, status):
+    command = "touch $SLURM_TMPDIR/file; echo ready; " + ("exit 3" if end == "failure" else "exec sleep 475")
+    run = start(command, ranks=1, time_seconds=4 if end == "limit" else None)
+    wait_until(lambda: "ready" in run.output())
+    if end == "cancel":
+        run.process.terminate()
+
+    assert run.wait() == status
+    assert list(tmp_path.glob("serried-*")) == []
+
+
 @pytest.mark.parametrize("role", ["head", "job.sh"])
 def test_the_folder_goes_also_when_the_head_or_the_script_is_killed(start, wait_until, tmp_path, role):
     run = start("echo ready; sleep 475", ranks=1)

@@ -105,14 +105,10 @@ def _row(thing: Thing, tell: Any) -> Row:
         return Row(thing, measuring.measure(thing.path, tell))
     where = RunDirectory(thing.path)
     elements = [where, *(where.element(int(name)) for name in _numbers(where.elements))]
-    parts = {
-        "checkpoints": sum((measuring.measure(one.checkpoints, tell) for one in elements), Size()),
-        "results": sum((measuring.measure(one.results, tell) for one in elements), Size()),
-    }
-    whole = measuring.measure(thing.path, tell)
-    inside = sum(parts.values(), Size())
-    rest = Size(whole.bytes - inside.bytes, whole.files - inside.files, whole.oldest, whole.newest, whole.unread)
-    return Row(thing, whole, {**parts, _REST: rest})
+    folders = {"checkpoints": [one.checkpoints for one in elements], "results": [one.results for one in elements]}
+    parts = {part: sum((measuring.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
+    parts[_REST] = measuring.measure(thing.path, tell, [path for paths in folders.values() for path in paths])
+    return Row(thing, sum(parts.values(), Size()), parts)
 
 
 def _numbers(folder: Path) -> list[str]:

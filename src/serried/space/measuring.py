@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,9 @@ def _one(choose: Callable[..., float], *moments: float | None) -> float | None:
     return choose((moment for moment in moments if moment is not None), default=None)
 
 
-def measure(path: Path, tell: Callable[[int], None] = lambda _: None) -> Size:
-    """The size of a file, or of a folder with all that is in it; `tell` hears now and then how many there were."""
-    counter = _Counter(tell)
+def measure(path: Path, tell: Callable[[int], None] = lambda _: None, but: Iterable[Path] = ()) -> Size:
+    """The size of a file, or of a folder with all in it `but` some; `tell` hears now and then how many it was."""
+    counter = _Counter(tell, frozenset(map(str, but)))
     try:
         state = path.lstat()
     except OSError:
@@ -59,11 +59,12 @@ def measure(path: Path, tell: Callable[[int], None] = lambda _: None) -> Size:
 
 
 class _Counter:
-    def __init__(self, tell: Callable[[int], None]) -> None:
+    def __init__(self, tell: Callable[[int], None], but: frozenset[str]) -> None:
         self.bytes = self.files = self.unread = 0
         self.oldest: float | None = None
         self.newest: float | None = None
         self._tell = tell
+        self._but = but
         self._seen: set[tuple[int, int]] = set()
 
     def look_into(self, folder: str) -> Iterator[str]:
@@ -75,6 +76,8 @@ class _Counter:
             return
         with entries:
             for entry in entries:
+                if entry.path in self._but:
+                    continue
                 with contextlib.suppress(OSError):  # gone meanwhile
                     self.add(entry.stat(follow_symlinks=False))
                     if entry.is_dir(follow_symlinks=False):
