@@ -142,7 +142,7 @@ def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
     problem = "No space left on device"
     missing = {"node": 0, "host": run.exit["nodes"][0], "kind": "results", "files": 1, "bytes": 9 << 20}
     assert run.exit["missing"] == [{**missing, "names": ["huge"], "problem": problem, "folder": str(folder.parent)}]
-    message = f"every rank exited with status 0; 1 files of results could not be brought back from {missing['host']}"
+    message = f"every rank exited with status 0; 1 file of results could not be brought back from {missing['host']}"
     assert run.ending == ("COMPLETED", 0, None, f"{message}: {problem}")
     assert sorted(tree(run.place.results)) == ["0.bin", "same.csv"]
     assert f"serried: results: 'huge' cannot be brought back: {problem}" in run.log

@@ -39,6 +39,6 @@ def sentence(found: Sequence[Dict[str, Any]]) -> str:
         return ""
     counts = [one.get("files", 0) for one in found]
     kinds = " and ".join(sorted({one["kind"] for one in found}, reverse=True))
-    count = "" if 0 in counts else f"{sum(counts)} files of "
+    count = "" if 0 in counts else f"{sum(counts)} {'file' if sum(counts) == 1 else 'files'} of "
     hosts = ", ".join(dict.fromkeys(one["host"] for one in found))
     return f"; {count}{kinds} could not be brought back from {hosts}: {found[0]['problem']}"
