@@ -16,7 +16,7 @@ from serried.agent.channel import Guest
 from serried.agent.staging import peers, pulling, source, wire
 from serried.agent.staging.arrived import Arrived
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
-from serried.agent.staging.order import interface, predecessors
+from serried.agent.staging.order import HEAD, host, interface, predecessors
 from serried.agent.staging.peers import Server
 from serried.agent.staging.pulling import BrokenError, Predecessor
 from serried.agent.staging.target import Target
@@ -292,10 +292,14 @@ def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, 
 
 
 def test_each_node_gets_its_data_from_the_one_before_it_that_serves_any():
-    hosts = {0: "127.0.0.1", 1: "10.0.0.2", 2: "10.0.0.3", 3: "10.0.0.4"}
-    assert predecessors({0: 7, 1: 0, 3: 9, 2: 8}, hosts) == {0: None, 1: ("", 7), 2: ("", 7), 3: ("10.0.0.3", 8)}
+    hosts = {0: HEAD, 1: "10.0.0.2", 2: "10.0.0.3", 3: "10.0.0.4"}
+    assert predecessors({0: 7, 1: 0, 3: 9, 2: 8}, hosts) == {0: None, 1: (HEAD, 7), 2: (HEAD, 7), 3: ("10.0.0.3", 8)}
     assert predecessors({0: 0, 1: 5, 2: 0, 3: 0}, hosts) == {0: None, 1: None, 2: ("10.0.0.2", 5), 3: ("10.0.0.2", 5)}
-    assert (interface(0, "127.0.0.1"), interface(2, "10.0.0.3")) == ("", "10.0.0.3")
+
+
+def test_nodes_serve_on_the_network_of_the_agents_alone():
+    assert (host("10.0.0.1", "10.0.0.1"), interface("10.0.0.1", "10.0.0.1")) == (HEAD, "")
+    assert (host("10.0.0.2", "10.0.0.1"), interface("10.0.0.2", "10.0.0.1")) == ("10.0.0.2", "10.0.0.2")
 
 
 def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict
 from serried.agent.channel import Message
 from serried.agent.members import Member, Members
 from serried.agent.staging.node import wanted
-from serried.agent.staging.order import predecessors
+from serried.agent.staging.order import HEAD, host, predecessors
 from serried.agent.work import Work
 
 NOTE_SECONDS = 5.0
@@ -68,8 +68,7 @@ class Staging:
             return
         self._has_begun = True
         self._note("staging", bytes=0, of=0, files=0, of_files=0, rate=0, left=None)
-        hosts = {member.index: str(member.channel.connection.getpeername()[0]) for member in self._members}
-        before = predecessors(self._ports, hosts)
+        before = predecessors(self._ports, {member.index: _where(member) for member in self._members})
         for member in self._members:
             self._members.pass_on(member.index, {"do": "stage", "before": before[member.index]})
 
@@ -88,3 +87,12 @@ class Staging:
 
     def _sum(self) -> Dict[str, Any]:
         return {name: max(int(it[name]) for it in self._staged.values()) for name in ("bytes", "files")}
+
+
+def _where(member: Member) -> str:
+    """The address at which the others find it."""
+    connection = member.channel.connection
+    try:
+        return host(str(connection.getpeername()[0]), str(connection.getsockname()[0]))
+    except OSError:
+        return HEAD  # it is gone, which will show

@@ -47,7 +47,7 @@ class Staging:
                 "limit": site.get("cache_bytes", 0),
                 "key": key.hex(),
                 "node": index,
-                "serves": interface(index, address) if passes_on(self._work) and self._own.has_disk else None,
+                "serves": interface(address, head) if passes_on(self._work) and self._own.has_disk else None,
             }
         )
 

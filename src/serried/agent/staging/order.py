@@ -5,26 +5,32 @@ from __future__ import annotations
 from typing import Dict, Mapping, Optional, Tuple
 
 Address = Tuple[str, int]
+HEAD = ""
+"""Instead of an address: that of the head, by which each node has found it."""
 
 
 def predecessors(ports: Mapping[int, int], hosts: Mapping[int, str]) -> Dict[int, Optional[Address]]:
     """By node: where the one before it serves, among those that do; None for one that has to read the source.
 
-    `ports` are those where nodes serve, 0 where one does not; `hosts` the addresses from which they called the head.
-    Of the first node, where the head is, that may be the loopback's: for it the host is empty, and means the head's.
+    `ports` are those where nodes serve, 0 where one does not.
     """
     before: Dict[int, Optional[Address]] = {}
     last: Optional[Address] = None
     for node in sorted(ports):
         before[node] = last
         if ports[node]:
-            last = ("" if node == 0 else hosts[node], ports[node])
+            last = (hosts[node], ports[node])
     return before
 
 
-def interface(node: int, own: str) -> str:
-    """The address on which to serve, `own` being that of the connection to the head: no other network is offered any.
+def host(called_from: str, called: str) -> str:
+    """Where others find the node that has called the head from there: where they find the head, if it is the same."""
+    return HEAD if called_from == called else called_from
 
-    The first node may have called the head by the loopback, and serves wherever the head does.
+
+def interface(own: str, head: str) -> str:
+    """The address on which a node serves: that from which it calls the head, so that no other network is offered any.
+
+    On the head's own host it serves wherever the head does: others may have found that by another address.
     """
-    return "" if node == 0 else own
+    return "" if own == head else own
