@@ -180,3 +180,17 @@ def test_what_another_node_may_be_writing_waits_longer_unless_its_form_says_that
         (node.work.workdir / name).write_bytes(text.encode("latin-1"))
     assert settle(node) == ["a.pt"]
     assert settle(node, folder=True) == ["a.h5"]
+
+
+def test_what_was_there_before_the_run_is_no_checkpoint_of_it(share):
+    node = share(watch=["*.h5"])
+    (node.work.workdir / "pretrained.h5").write_text("old")
+    aged(node.work.workdir / "pretrained.h5", 60)
+    claim = node.work.place.attempt(1).claim
+    claim.parent.mkdir(parents=True, exist_ok=True)
+    claim.touch()
+    aged(claim, 30)
+    again = share(watch=["*.h5"], attempt=2)
+    (node.work.workdir / "own.h5").write_text("new")
+    again.finish()
+    assert tree(node.work.place.checkpoints) == {"own.h5": "new"}

@@ -116,6 +116,8 @@ class Bringing:
             return
         self._then, self._trusted = then, trusted
         self._moved = (0, time.monotonic())
+        if self._beside is None and self._starts == STARTS:
+            self._ended()
         self._tell(self._finish())
         self._check()
 

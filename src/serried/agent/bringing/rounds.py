@@ -15,7 +15,7 @@ from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import OutOfTimeError
 from serried.agent.bringing.placing import Places
 from serried.agent.work import Work
-from serried.contract import names, whole
+from serried.contract import checkpoints, names, whole
 from serried.contract.crew import Crew
 
 IN_CHECKPOINTS = "{checkpoints}/"
@@ -47,11 +47,14 @@ class Watch(NamedTuple):
     """As it was asked for."""
     is_shared: bool = False
     """Other nodes write there too."""
+    since: int = 0
+    """What is older was there before the run, and is none of its checkpoints; nanoseconds since the epoch."""
 
 
 def watches(work: Work, node: int, local: Optional[Path], scratch: Path) -> List[Watch]:
     """What this node watches: on its own disk, and the first also where ranks start, which all nodes see."""
     found = []
+    began = checkpoints.changed(work.place.attempt(1).claim)
     for pattern in (work.plan.get("sync") or {}).get("watch", ()):
         prefix = next((prefix for prefix in IN_LOCAL if pattern.startswith(prefix)), "")
         if pattern.startswith(IN_CHECKPOINTS) and local is None:
@@ -61,7 +64,7 @@ def watches(work: Work, node: int, local: Optional[Path], scratch: Path) -> List
         elif prefix:
             found.append(Watch(str(scratch), pattern[len(prefix) :], pattern))
         elif node == 0:
-            found.append(Watch(str(work.workdir), pattern, pattern, work.nodes > 1))
+            found.append(Watch(str(work.workdir), pattern, pattern, work.nodes > 1, began))
     return found
 
 
@@ -148,7 +151,8 @@ class Rounds:
 
     def _watched(self, watch: Watch) -> List[Found]:
         found = looking.watched(watch.root, watch.below, self._unreadable)
-        return sorted(found, key=lambda each: each.changed, reverse=True)
+        own = [each for each in found if each.changed > watch.since]
+        return sorted(own, key=lambda each: each.changed, reverse=True)
 
     def _is_there(self, found: Found) -> bool:
         return self._places.is_there(CHECKPOINTS, found)
