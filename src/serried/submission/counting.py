@@ -8,9 +8,12 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 THREADS = 16
 """On a shared file system each look is a round trip, of which the servers can do many at once."""
@@ -66,6 +69,8 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
             total.files += files
             total.unreadable += unreadable
         return folders
+
+    from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: set[Future[list[str]]] = {pool.submit(look, path)}

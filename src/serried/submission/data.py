@@ -6,9 +6,7 @@ import dataclasses
 import itertools
 import os
 import stat
-import tarfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -138,6 +136,8 @@ def _unpacked(item: Staged, found: Count) -> tuple[int, int]:
     """Bytes and files; of a compressed tar no more is known than that it becomes no smaller."""
     if item.unpack != "zip":
         return found.held, found.files
+    import zipfile
+
     try:
         with zipfile.ZipFile(item.source) as packed:
             return sum(info.file_size for info in packed.infolist()), len(packed.infolist())
@@ -219,6 +219,8 @@ def _check(item: Staged) -> None:
 
 
 def _is_header(block: bytes) -> bool:
+    import tarfile
+
     try:
         tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.TarError:
