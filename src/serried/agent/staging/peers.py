@@ -97,10 +97,14 @@ class Server:
         self._selector.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             caller, address = self._listener.accept()
-            if len(self._strangers) >= STRANGERS:
-                self._refuse(next(iter(self._strangers)), "too many call at once")
+        except OSError:
+            time.sleep(LOOK_SECONDS)  # too many files are open here, say
+            return
+        if len(self._strangers) >= STRANGERS:
+            self._refuse(next(iter(self._strangers)), "too many call at once")
+        with contextlib.suppress(OSError):
             caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._strangers[caller] = (Guest(caller, self._key), str(address[0]), time.monotonic() + GREETING_SECONDS)
             self._selector.register(caller, selectors.EVENT_READ)
