@@ -35,7 +35,10 @@ def outside(tmp_path):
 
 
 def folders(base):
-    return sorted(path.name for path in base.glob("serried-*/*/*"))
+    try:
+        return sorted(path.name for path in base.glob("serried-*/*/*"))
+    except FileNotFoundError:
+        return ["just going"]
 
 
 def test_ranks_have_a_folder_on_the_node_that_goes_whatever_they_leave_in_it(start, tmp_path, outside):

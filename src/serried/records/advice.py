@@ -148,7 +148,7 @@ ADVICE: Mapping[str, Advice] = {
     "disk-full": Advice(
         "a disk or a quota was full",
         (
-            "look at your quotas; many sites count files as well as bytes",
+            "look at your quotas; many sites count files as well as bytes: serried du, then serried clean",
             "see where the run writes: serried show {run}",
         ),
     ),

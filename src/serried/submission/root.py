@@ -37,7 +37,7 @@ def probe(root: Path, bytes_needed: int, mode: int) -> None:
     if free < bytes_needed + SPARE_BYTES:
         raise UsageError(
             f"only {spell(free)} are free in `{root}`, and this run needs {spell(bytes_needed + SPARE_BYTES)}",
-            hint="delete old runs there, or set another `root` in the cluster's profile",
+            hint="`serried clean --older-than 30d` removes old runs; or set another `root` in the cluster's profile",
         )
 
 
@@ -49,7 +49,9 @@ def plain_errors(place: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise UsageError(
-                f"no space is left in `{place}`", hint="delete old runs there, or ask for quota", details=str(error)
+                f"no space is left in `{place}`",
+                hint="`serried du` says what takes space, `serried clean` removes it",
+                details=str(error),
             ) from error
         raise UsageError(
             f"cannot write to `{place}`: {(error.strerror or str(error)).lower()}",

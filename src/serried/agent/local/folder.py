@@ -23,7 +23,7 @@ class Folder:
     """Nobody else can guess its name; as long as this process lives nobody removes it."""
 
     def __init__(self, work: Work, node: object) -> None:
-        name = f"{_prefix(work.mark)}{node}.{os.urandom(6).hex()}"
+        name = f"{_prefix(work.mark)}{node}.{os.urandom(4).hex()}"
         for base in room.bases(work):
             self.has_disk = base.is_disk
             """Whether the site has said that this is a disk: worth to copy data to."""

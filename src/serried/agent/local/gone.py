@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from pathlib import Path
 from typing import List, Optional
 
@@ -18,7 +19,7 @@ UNMOUNT_SECONDS = 5.0
 
 def remove(own: Optional[Path], path: Path, until: Optional[float]) -> None:
     """Remove `path`, which is in room `own`, as far as time goes: the rest has no owner and no name."""
-    unmount(path)
+    unmount(path, until)
     with contextlib.suppress(OSError):
         if own is not None:
             path.chmod(0o700)  # a rank may have made it anything, and what cannot be written cannot be moved
@@ -33,18 +34,20 @@ def finish(own: Path, until: Optional[float] = None) -> None:
         for entry in sorted(os.scandir(room.sub(own, room.GONE)), key=lambda entry: entry.name):
             path = Path(entry.path)
             if entry.is_dir(follow_symlinks=False):
-                unmount(path)
+                unmount(path, until)
                 removal.remove(path, until)
             else:
                 path.unlink(missing_ok=True)
 
 
-def unmount(folder: Path) -> None:
+def unmount(folder: Path, until: Optional[float] = None) -> None:
     """What is mounted below it is not ours to delete: images of data, which a killed agent could not let go."""
     import subprocess
 
     for point in sorted(mounted(folder), reverse=True):
         for words in UNMOUNT:
+            if until is not None and time.monotonic() > until:
+                return  # what is mounted stays, with all that is in it
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 done = subprocess.run(
                     [*words, point],
