@@ -7,10 +7,14 @@ as a rule, because it was written a moment ago.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from serried.contract import scanning
 from serried.contract.manifest import FILE, Manifest
+
+TELL_SECONDS = 0.02
+"""Who waits for more is woken no more often: each time takes Python's lock from those who copy."""
 
 
 class Extent(NamedTuple):
@@ -34,6 +38,7 @@ class Arrived:
         self.bytes = self.files = 0
         self._extents: List[Extent] = []
         self._change = threading.Condition()
+        self._told = 0.0
 
     @classmethod
     def whole(cls, manifest: Manifest, root: bytes) -> Arrived:
@@ -66,7 +71,10 @@ class Arrived:
             self.bytes += held
             self.files += is_last
             self.is_complete = self.files == self.manifest.files
-            self._change.notify_all()
+            now = time.monotonic()
+            if self.is_complete or now - self._told >= TELL_SECONDS:
+                self._told = now
+                self._change.notify_all()
 
     def fail(self, problem: str) -> None:
         with self._change:

@@ -7,7 +7,9 @@ happens, and `staged` or `failed`.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -23,7 +25,6 @@ from serried.agent.staging.peers import Server
 from serried.agent.staging.pulling import BrokenError, Predecessor
 from serried.contract import scanning
 
-LOOK_SECONDS = 0.05
 PROGRESS_SECONDS = 2.0
 RATE_SECONDS = 10.0
 
@@ -33,7 +34,10 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - what is to be staged co
     agent = Agent()
     stage: Optional[Stage] = None
     while True:
-        heard = agent.heard(LOOK_SECONDS if stage and stage.is_busy else None)
+        seconds = PROGRESS_SECONDS if stage and stage.is_busy else None
+        watched: List[Any] = [agent, stage] if stage else [agent]
+        readable, _, _ = select.select(watched, [], [], seconds)
+        heard = agent.heard(0.0) if agent in readable else []
         if heard is None:
             return 0  # the agent is gone, and with us our locks
         for message in heard:
@@ -55,6 +59,9 @@ class Stage:
         self._agent = agent
         self._told = told
         self._notes: Deque[Dict[str, Any]] = deque()
+        self._woken, self._waker = os.pipe()
+        """Written to when there is a note. (Who looks for it by the clock takes Python's lock from those who copy.)"""
+        os.set_blocking(self._woken, False)
         self._key = bytes.fromhex(told["key"])
         self._holdings = Holdings(len(told["items"]))
         self._shared = Path(told["shared"]) if told["shared"] else None
@@ -79,7 +86,11 @@ class Stage:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._notes) or (self._worker is not None and self._worker.is_alive())
+        return self._worker is not None and self._worker.is_alive()
+
+    def fileno(self) -> int:
+        """Readable when there is something to tell."""
+        return self._woken
 
     def begin(self, before: Optional[List[Any]]) -> None:
         """`before` is the address and port of the node before this one; None where this one reads the source."""
@@ -94,11 +105,11 @@ class Stage:
             because = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
             for number in range(len(self._told["items"])):
                 self._holdings[number].fail(FailedError(because))
-            self._notes.append({"say": "failed", "because": because})
+            self._say(say="failed", because=because)
             return
         size, _, files, _ = self.items.progress
         seconds = round(time.monotonic() - began, 2)
-        self._notes.append({"say": "staged", "bytes": size, "files": files, "seconds": seconds})
+        self._say(say="staged", bytes=size, files=files, seconds=seconds)
 
     def _predecessor(self, before: Optional[List[Any]]) -> Optional[Predecessor]:
         if before is None:
@@ -129,19 +140,29 @@ class Stage:
         self.items.forget()
 
     def _note(self, event: str, **facts: Any) -> None:
-        self._notes.append({"say": "note", "event": event, **facts})
+        self._say(say="note", event=event, **facts)
+
+    def _say(self, **message: Any) -> None:
+        self._notes.append(message)
+        os.write(self._waker, b".")
 
     def tell(self) -> None:
         """What has happened since, and now and then how far it is."""
         is_over = self._worker is not None and not self._worker.is_alive()
         now = time.monotonic()
         if self._worker is not None and not is_over and now - self._told_at >= PROGRESS_SECONDS:
-            self._told_at = now
-            size, of, files, of_files = self.items.progress
-            rate, left = self._rate.at(now, size, of)
-            self._agent.tell(say="progress", bytes=size, of=of, files=files, of_files=of_files, rate=rate, left=left)
+            self._tell_progress(now)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, 4096)
         while self._notes:
             self._agent.tell(**self._notes.popleft())
+
+    def _tell_progress(self, now: float) -> None:
+        size, of, files, of_files = self.items.progress
+        if of:
+            self._told_at = now
+            rate, left = self._rate.at(now, size, of)
+            self._agent.tell(say="progress", bytes=size, of=of, files=files, of_files=of_files, rate=rate, left=left)
 
     def release(self) -> None:
         self.items.release()
