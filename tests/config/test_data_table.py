@@ -126,3 +126,34 @@ data_transfer = "each"
     site = found.site
     assert (site.local_disk, site.local_disk_bytes, site.local_disk_files) == ("/ssd", 2 << 30, 1000)
     assert (site.cache_bytes, site.transfer) == (1 << 30, "each")
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "wrong"),
+    [
+        ("data.results", '["*.csv", "/abs/*.csv"]', "/abs/*.csv"),
+        ("data.results", '"../*.csv"', "../*.csv"),
+        ("data.results", '"{checkpoints}/*.csv"', "{checkpoints}/*.csv"),
+        ("data.results", '"./"', "./"),
+        ("checkpoint.watch", '"$HOME/*.pt"', "$HOME/*.pt"),
+        ("checkpoint.watch", '"{checkpoints}//x"', "{checkpoints}//x"),
+        ("checkpoint.watch", '"$SLURM_TMPDIR/"', "$SLURM_TMPDIR/"),
+    ],
+)
+def test_a_pattern_that_leads_elsewhere_is_refused(folder: Path, key: str, said: str, wrong: str):
+    table, name = key.split(".")
+    text = f"[defaults.{table}]\n{name} = {said}\n"
+    message, _ = refusal(folder, text, command=BARE)
+    assert message == f"serried.toml:2: `defaults.{key}` must be patterns of relative paths, not `{wrong}`"
+
+
+def test_patterns_may_name_the_folder_that_they_are_below(folder: Path):
+    text = """
+[defaults.data]
+results = ["{results}/a/*.csv", "b"]
+[defaults.checkpoint]
+watch = ["{checkpoints}/*.pt", "${SLURM_TMPDIR}/x/*", "logs/*.pt"]
+"""
+    found = planned(folder, text)
+    assert found.data == Data((), (), ("a/*.csv", "b"))
+    assert found.sync == Sync(("{checkpoints}/*.pt", "${SLURM_TMPDIR}/x/*", "logs/*.pt"))

@@ -18,8 +18,7 @@ from serried.agent.work import Work
 from serried.contract import checkpoints, names, whole
 from serried.contract.crew import Crew
 
-IN_CHECKPOINTS = "{checkpoints}/"
-IN_LOCAL = ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
+IN_CHECKPOINTS, *IN_LOCAL = checkpoints.LOCAL
 WORKERS = 16
 """Most that copy small files at once, where the file system takes its time."""
 NAMED = 20

@@ -31,7 +31,7 @@ class Data:
         value=(),
     )
     results: tuple[str, ...] = key(
-        data.PATTERNS,
+        data.RESULTS,
         "What of `$SERRIED_RESULTS_DIR`, then a folder on the node's disk, is brought back: names and patterns.",
         value=(),
     )
@@ -47,7 +47,7 @@ class Data:
 @dataclass(frozen=True)
 class Checkpoint:
     watch: tuple[str, ...] = key(
-        data.PATTERNS,
+        data.WATCHED,
         "Checkpoints that a program writes by itself: patterns, from where ranks start, or below `{checkpoints}`. "
         "Whole ones are brought to the run's checkpoints while it runs.",
         value=(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from serried.config.values import BadValue, Kind, boolean, choice, texts
+from serried.contract import checkpoints, patterns
 from serried.errors import did_you_mean
 
 
@@ -70,11 +71,32 @@ def _inner(value: Any) -> str:
     return normal
 
 
+def results(value: Any) -> tuple[str, ...]:
+    """Patterns below the results folder; that it is meant may be said."""
+    below = "write it as below `{results}`: `samples`, `*.csv`, `logs/**/*.json`"
+    return tuple(_pattern(one.removeprefix("{results}/"), (), below) for one in texts(value))
+
+
+def watched(value: Any) -> tuple[str, ...]:
+    """Patterns from where ranks start, or below folders of the node's own."""
+    below = "begin it with `{checkpoints}/` or `$SLURM_TMPDIR/`, or name files from where ranks start"
+    return tuple(_pattern(one, checkpoints.LOCAL, below) for one in texts(value))
+
+
+def _pattern(given: str, prefixes: Sequence[str], hint: str) -> str:
+    prefix = next((prefix for prefix in prefixes if given.startswith(prefix)), "")
+    rest = given[len(prefix) :]
+    if rest[:1] in {"", "/", "~", "$", "{"} or ".." in rest.split("/") or not patterns.split(rest):
+        raise BadValue(f"must be patterns of relative paths, not `{given}`", hint)
+    return given
+
+
 def _show_items(held: tuple[Item, ...]) -> str:
     return ", ".join(one.source if one.to is None else f"{one.source} as {one.to}" for one in held)
 
 
 ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_items)
-PATTERNS = Kind("text or list of patterns", texts, many=True, show=", ".join)
+RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
+WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
 VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
 TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
