@@ -73,6 +73,8 @@ def test_a_killed_node_agent_is_a_failure_and_its_ranks_are_gone(place, running,
 
     assert (status, end["state"], end["cause"]) == (1, "FAILED", "agent-killed")
     wait_until(lambda: marked_processes(run) == [], 10)
+    base = Path(place.environ.get("TMPDIR") or "/tmp")
+    wait_until(lambda: [path.name for path in base.glob(f"serried-*/jobs/{run}.*")] == [], 10)
 
 
 def test_a_killed_head_agent_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):

@@ -123,7 +123,7 @@ class Launcher:
 
 def sweep_nodes(loop: Loop, argv: List[str], work: Work) -> None:
     """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
-    words = [str(work.number), *([] if work.element is None else [str(work.element)])]
+    words = [work.mark, str(work.number), *([] if work.element is None else [str(work.element)])]
     launcher = Launcher(loop, [*argv, *agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, launcher.reap)
     launcher.start()

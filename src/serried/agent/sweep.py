@@ -109,9 +109,11 @@ def _reap_adopted() -> None:
 
 
 def main(arguments: List[str]) -> int:
-    """`sweep ATTEMPT [ELEMENT]`: what the head starts on the nodes when an agent there was killed."""
-    number, element = [*map(int, arguments), None][:2]
-    count = clear(Work.load(run_directory(), element, number or 0))
+    """`sweep MARK ATTEMPT [ELEMENT]`: what the head starts on the nodes when an agent there was killed."""
+    mark, (number, element) = arguments[0], [*map(int, arguments[1:]), None][:2]
+    count = end(lambda: leftovers(mark))
+    with contextlib.suppress(OSError, ValueError):  # a file system that is away
+        places.clear(Work.load(run_directory(), element, number or 0))
     if count:
         print(f"serried: ended {count} processes that were left over", file=sys.stderr)
     return 0
