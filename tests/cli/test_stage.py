@@ -53,7 +53,7 @@ def test_it_shows_how_much_goes_where_and_how_long_that_took_before(pool, tmp_pa
         facts = {"item": "a", "origin": origin, "bytes": size, "files": 1, "seconds": 10.0}
         journal.append({"t": 1.0, "event": "staged-item", **facts})
 
-    done = invoke("train", "--cluster", "fir", "--account", "def-ada", "--nodes", "2")
+    done = invoke("train", "--cluster", "fir", "--nodes", "2")
 
     from_a, from_labels = f"{pool}/sets/a", f"{pool}/labels.zip"
     widest = len(from_labels)

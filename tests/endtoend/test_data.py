@@ -72,11 +72,14 @@ def test_a_container_sees_it(local, there, tmp_path, contained):
 
 
 def test_it_can_be_there_before_the_job_that_needs_it(local, there):
-    keeps = ("--cluster", "local", "--set", "clusters.local.data_cache=1G", "--json")
-    brought = [json.loads(local.serried("stage", "train", "--warm", *keeps).stdout)["brought"] for _ in range(2)]
+    made = ("--set", 'data.prepare=["bash", "-c", "echo >>times"]', "--set", "environment.setup=export A=1")
+    keeps = ("--cluster", "local", "--set", "clusters.local.data_cache=1G", *made)
+    warms = [local.serried("stage", "train", "--warm", "--json", *keeps) for _ in range(2)]
+    brought = [json.loads(done.stdout)["brought"] for done in warms]
     assert [[(it["item"], it["origin"], it["bytes"]) for it in each] for each in brought] == [
         [("it's", "source", 9)],
         [("it's", "cache", 9)],
     ]
-    done = local.serried("shell", "train", "--", "bash", "-c", READ)
+    done = local.serried("shell", "train", *made, "--", "bash", "-c", READ)
     assert text_of(there, done.stdout) == "its text\n"
+    assert (local.project / "times").read_text() == "\n", "what makes the data ran once"

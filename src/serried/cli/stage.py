@@ -20,7 +20,6 @@ from serried.plan import Plan, Staged
 from serried.records import rates
 from serried.snapshot.size import spell
 from serried.submission import data, warming
-from serried.submission.request import Decided, Request, decide
 from serried.ui import console
 from serried.ui.data_lines import amount
 from serried.ui.text import duration, printable
@@ -48,13 +47,13 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
     `data_cache` lets it stay. Which nodes those are is up to the scheduler.
     """
     overrides = options.overrides(values, values["settings"])
-    decided = _decide(what, overrides, values["cluster"])
+    resolved = _resolve(what, overrides, values["cluster"])
     if not warm:
-        _show(decided, as_json=as_json)
+        _show(resolved, as_json=as_json)
         return
     asked = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
     with asking.progress(dry_run=dry_run) as observe:
-        prepared = warming.warmer(decided.resolved, os.environ, asked, observe)
+        prepared = warming.warmer(resolved, os.environ, asked, observe)
     if dry_run:
         asking.dry_run(prepared, as_json=as_json)
         return
@@ -78,25 +77,24 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         sys.exit(1)
 
 
-def _decide(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | None) -> Decided:
-    """The plan of the experiment that is named, or of nothing but paths."""
+def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | None) -> config.Resolved:
+    """The experiment that is named, or of nothing but paths."""
     known = config.catalogue(Path.cwd(), os.environ).experiments
-    if not what or (len(what) == 1 and what[0] in known):
-        request = Request(next(iter(what), None), overrides=overrides, cluster=cluster)
-    else:
+    name, command = next(iter(what), None), None
+    if what and (len(what) > 1 or what[0] not in known):
         items = [{"from": os.path.abspath(path)} for path in what]  # noqa: PTH100 - links are to be followed later
-        request = Request(command=NOTHING, overrides={**overrides, "data.stage": items}, cluster=cluster)
-    decided = decide(dataclasses.replace(request, after=()), Path.cwd(), os.environ)
-    if decided.plan.data is None or not decided.plan.data.stage:
+        name, command, overrides = None, NOTHING, {**overrides, "data.stage": items}
+    resolved = config.resolve(name, command, overrides, cluster, Path.cwd(), os.environ)
+    if not resolved.experiment.data.stage:
         raise UsageError(
-            f"`{decided.plan.experiment}` stages nothing",
+            f"`{resolved.experiment.name}` stages nothing",
             hint="`[experiments.NAME.data] stage` says what it does; or name paths: serried stage PATH …",
         )
-    return decided
+    return resolved
 
 
-def _show(decided: Decided, *, as_json: bool) -> None:
-    plan, notes = data.settle(decided.plan, decided.resolved, {}, None)
+def _show(resolved: config.Resolved, *, as_json: bool) -> None:
+    plan, notes = data.settle(warming.as_it_stages(resolved), resolved, {}, None)
     stage = plan.data.stage if plan.data else ()
     size = sum(item.bytes or 0 for item in stage)
     rate = rates.staging(plan.site.name)
@@ -108,7 +106,7 @@ def _show(decided: Decided, *, as_json: bool) -> None:
         console.out(text)
     for label, text in _facts(plan, size, rate):
         console.out(f"{console.style(f'{label:<6}', 'quiet')}  {printable(text)}")
-    asking.say_about((*decided.resolved.notes, *notes), decided.resolved.warnings)
+    asking.say_about(notes, resolved.warnings)
 
 
 def _place(item: Staged) -> str:

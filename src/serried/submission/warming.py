@@ -11,7 +11,9 @@ from serried import config
 from serried.contract.files import read_journal
 from serried.environments.building import Observe
 from serried.errors import UsageError
+from serried.plan import Plan, environment_of
 from serried.plan import plan as make_plan
+from serried.plan.data import data as data_of
 from serried.records import stopping, waiting
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
@@ -35,6 +37,17 @@ DEFAULTS: Mapping[str, Any] = {
 """What a job asks for that only stages. It queues where the experiment does, and on as many nodes."""
 
 
+def as_it_stages(resolved: config.Resolved) -> Plan:
+    """The plan as far as its data goes. It refuses nothing that it does not look at: no account is needed to count."""
+    plan = environment_of(resolved, run_id=new_id(), created=iso(time.time()))
+    nodes = resolved.experiment.resources.nodes or 1
+    return dataclasses.replace(
+        plan,
+        allocation=dataclasses.replace(plan.allocation, nodes=nodes),
+        data=data_of(resolved.experiment.data, resolved.cluster, resolved.project),
+    )
+
+
 def warmer(
     resolved: config.Resolved, environ: Mapping[str, str], asked: Collection[str], observe: Observe | None
 ) -> Prepared:
@@ -43,8 +56,6 @@ def warmer(
     Raises UsageError where nothing would stay.
     """
     cluster = resolved.cluster
-    if not resolved.experiment.data.stage:
-        raise UsageError("nothing is staged", hint="`[experiments.NAME.data] stage`, or paths: serried stage PATH …")
     if not (cluster.local_disk or cluster.scheduler == "slurm"):
         raise UsageError(
             f"`{cluster.name}` has no disk on its nodes to stage to", hint=f"`[clusters.{cluster.name}] local_disk`"
@@ -68,13 +79,13 @@ def _alone(experiment: config.Experiment, cluster: config.Cluster, asked: Collec
     most = cluster.cpus_per_node or DEFAULTS["cpus"]
     own = {**DEFAULTS, "cpus": min(DEFAULTS["cpus"], most)}
     resources = {name: value for name, value in own.items() if name not in asked}
-    of_run = experiment.environment
     return config.Experiment(
         NAME,
         ("true",),
         cluster=experiment.cluster,
         resources=dataclasses.replace(experiment.resources, **resources),
-        environment=dataclasses.replace(of_run, check="", setup=""),
+        # Whole: what makes the data runs in it, and again in another.
+        environment=dataclasses.replace(experiment.environment, check=""),
         data=dataclasses.replace(experiment.data, results=()),
     )
 
