@@ -27,7 +27,10 @@ class Job:
 
     def __init__(self, there: Path, disk: Path, *names: str, hashed: bool = False, has_disk: bool = True) -> None:
         (disk / "data").mkdir(parents=True, exist_ok=True)
-        wanted = [Item(str(there / name.partition("=")[0]), *name.partition("=")[::2]) for name in names]
+        wanted = [
+            Item(str(there / name), to or name, "tar" if to else "")
+            for name, _, to in (it.partition("=") for it in names)
+        ]
         self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
         self.view.parent.mkdir()
         self.told: list[tuple[str, dict]] = []
@@ -257,3 +260,22 @@ def test_a_disk_that_is_full_meanwhile_is_an_error_and_keeps_nothing(
         job.bring()
     assert str(caught.value) == f"{small}/data: the disk is full"
     assert not [name for name in kept(small) if not name.endswith(locks.SUFFIX)]
+
+
+def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk: Path):
+    shutil.make_archive(str(there / "a"), "tar", there / "a")
+    first = Job(there, disk, "a.tar=sets/a").bring()
+    assert (first.view / "sets/a/below/one").read_text() == "one"
+    entry = (first.view / "sets/a").resolve().parent
+    assert sorted(os.listdir(entry)) == ["archive", "facts.json", "manifest", "tree"]
+    first.items.forget()  # no other node asks for it any more
+    assert sorted(os.listdir(entry)) == ["facts.json", "manifest", "tree"]
+    second = Job(there, disk, "a.tar=sets/a").bring()
+    assert (first.origins, second.origins) == (["source"], ["cache"])
+    for job in (first, second):
+        job.items.release()
+    (there / "a.tar").write_bytes((there / "a.tar").read_bytes()[: 2 * MIB])
+    with pytest.raises(StageError, match=f"cannot unpack `{there}/a.tar`: "):
+        Job(there, disk, "a.tar=sets/a").bring()
+    cache.tidy(disk / "data")
+    assert kept(disk) == []

@@ -82,6 +82,11 @@ class Slot:
         fcntl.flock(self._lock, locks.SHARED)
         return self.path.exists()
 
+    def forget(self) -> None:
+        """Let go of what is only of use to who copies it."""
+        if self.manifest is not None:
+            self.manifest = Manifest(self.manifest.entries[:1])
+
     def close(self) -> None:
         """Do not use it any more; what is not finished is removed."""
         if self._lock >= 0:
@@ -102,7 +107,11 @@ class Cache:
         """The item of this key, or the place to put it. Waits while another job of ours puts it there."""
         path = self.folder / key
         while True:
-            lock = locks.hold_or_make(path)
+            try:
+                lock = locks.hold_or_make(path)
+            except FileNotFoundError:  # the last job before us has removed the empty folder just now
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                continue
             if not path.exists():
                 _erase(path.with_name(path.name + PART))
                 return Slot(path, lock, None, hashed=self._hashed)

@@ -274,8 +274,10 @@ class Items:
     # Afterwards.
 
     def forget(self) -> None:
-        """No other node will ask any more."""
+        """No other node will ask any more: what a manifest of a million files takes is memory for ranks."""
         self._kept.forget()
+        self._manifests.clear()
+        self._coming = None
         self._holdings = Holdings(len(self._items))
 
     def release(self) -> None:

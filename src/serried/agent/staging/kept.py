@@ -41,6 +41,8 @@ class Kept:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._spent = []
+        for slot in self._slots:
+            slot.forget()
 
     def release(self) -> None:
         """Ranks have ended, or will not begin: what is half done goes."""
