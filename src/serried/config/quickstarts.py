@@ -140,7 +140,7 @@ def _scratch(profile: Profile) -> Iterator[str]:
         stays = profile.get("local_disk_stays")
         yield ""
         yield f"Each node has a disk of its own, `{disk}`" + (
-            ", and what a job leaves there stays until you remove it." if stays else "."
+            ". What is left there stays; Serried [removes what its jobs leave](../clean-up.md)." if stays else "."
         )
 
 
