@@ -219,7 +219,7 @@ def small(tmp_path):
     subprocess.run(["umount", "-l", place], check=True)
 
 
-@pytest.mark.parametrize("filled", [0, 200, 500, 800, 900, 1000])
+@pytest.mark.parametrize("filled", [0, 100, 200, 350, 500, 650, 800, 900, 960, 1000])
 def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled):
     (small / "filler").write_bytes(b"f" * (filled << 10))
     node = share(["*"])

@@ -17,8 +17,10 @@ from serried.contract import names
 
 KEEP_SECONDS = 3 * 86400.0
 """How long what could not be brought stays on the node for `serried fetch`."""
+AGAIN_SECONDS, RARELY_SECONDS = 0.5, 30.0
+"""After which a process that has ended is started again; each time it takes twice as long, but not longer than that."""
 STARTS = 5
-AGAIN_SECONDS = 0.5
+"""How often it is when ranks have ended."""
 STALLED_SECONDS = 120.0
 """After which a process that copies nothing is given up: its file system may never answer."""
 LATE_SECONDS = 2.0
@@ -40,6 +42,7 @@ class Bringing:
         self._note = note
         self._beside: Optional[Beside] = None
         self._starts = 0
+        self._is_settled = False
         self._then: Optional[Then] = None
         self._trusted = False
         self._is_hurried = False
@@ -111,17 +114,21 @@ class Bringing:
 
         `trusted` says that all who wrote have left by themselves.
         """
-        if not self._is_wanted or not self._starts:
+        if not self._starts:
             then({})
             return
         self._then, self._trusted = then, trusted
         self._moved = (0, time.monotonic())
-        if self._beside is None and self._starts == STARTS:
-            self._ended()
-        self._tell(self._finish())
+        self._starts = 1
+        if self._beside is None:
+            self._start()
+        else:
+            self._tell(self._finish())
         self._check()
 
     def _start(self) -> None:
+        if self._beside or self._is_settled:
+            return
         self._starts += 1
         local = str(self._folder.path) if self._folder.has_disk else ""
         scratch = os.environ.get("SLURM_TMPDIR") or str(self._folder.scratch)
@@ -159,11 +166,12 @@ class Bringing:
     def _ended(self) -> None:
         """It was killed, or could not start: again, some times."""
         self._beside = None
-        if self._starts < STARTS:
-            self._note("bring-again", starts=self._starts)
-            self._loop.after(AGAIN_SECONDS, self._start)
-        elif self._then:
+        if self._then and self._starts > STARTS:
             self._give_up(f"the process that copies has ended {STARTS} times")
+        elif not self._is_settled:
+            self._note("bring-again", starts=self._starts)
+            pause = AGAIN_SECONDS if self._then else AGAIN_SECONDS * 2 ** min(self._starts - 1, 10)
+            self._loop.after(min(pause, RARELY_SECONDS), self._start)
 
     def _check(self) -> None:
         """Give up one that is stuck, or does not mind the time."""
@@ -190,7 +198,7 @@ class Bringing:
         if self._then is None:
             return
         then, self._then = self._then, None
-        self._starts = STARTS
+        self._is_settled = True
         facts = {name: value for name, value in found.items() if name != "event"}
         missing = [{**one, "folder": str(self._folder.path)} for one in facts.get("missing", ())]
         for one in missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -134,7 +135,8 @@ class Rounds:
             if not missing or time.monotonic() + PAUSE_SECONDS > min(until, self._pace.ends or until):
                 break
             time.sleep(PAUSE_SECONDS)
-        self._places.end()
+        with contextlib.suppress(OSError):
+            self._places.end()
         return {"missing": _summary(missing), "torn": torn[:NAMED], **self._unnamed()}
 
     def _newest(self, watch: Watch) -> List[Found]:
