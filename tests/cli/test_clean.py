@@ -107,10 +107,11 @@ def needed(make, ended, slurm):
     linked = ended("nkedxx")
     linked.where.path.rename(linked.where.path.with_name("elsewhere"))
     linked.where.path.symlink_to("elsewhere")
+    ended("trnxxx").record.directory.plan.write_text("{")
     lost = ended("stxxxx", name="lost")
     lost.where.exit.unlink()
     lost.record.remove()
-    return ["runngk", "uncert", "parent", "bfrexx", "chddxx", "frgnxx", "nkedxx", "stxxxx"]
+    return ["runngk", "uncert", "parent", "bfrexx", "chddxx", "frgnxx", "nkedxx", "trnxxx", "stxxxx"]
 
 
 def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slurm):
@@ -132,6 +133,7 @@ def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slur
         each[4].err.splitlines()[0],
         "error: run `frgnxx` stays: it holds the plan of another run",
     ]
+    assert each[7].err.startswith("error: run `trnxxx` stays: its record does not say that it has ended\n")
     assert each[6].err.startswith("error: run `nkedxx` stays: a link leads there\n")
     stay = {thing["name"].split()[0]: thing["needed"] for thing in as_json(all_of_them.out)["stay"]}
     assert stay["stxxxx"] == "no record here knows how it stands"

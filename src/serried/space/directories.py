@@ -47,10 +47,10 @@ def refusal(path: Path, run: str) -> str | None:
     return None
 
 
-def unknown(root: Path, known: set[Path]) -> Iterator[Lost]:
-    """Run directories below `root` that are not in `known`."""
+def unknown(root: Path, known: set[str]) -> Iterator[Lost]:
+    """Run directories below `root` of runs that are not in `known`."""
     for path in _runs_below(root):
-        if path not in known and refusal(path, path.name) is None:
+        if path.name not in known and refusal(path, path.name) is None:
             end = read_json(RunDirectory(path).exit) or {}
             yield Lost(path, str(end.get("state", "")) if end.get("state") in names.ENDED else "")
 

@@ -95,16 +95,15 @@ def _plan(record: Record) -> Plan | None:
 def runs(known: Known) -> Iterator[Thing]:
     """Run directories that are there: those of the records, then those without."""
     needs = _needs(known)
-    seen = set()
     for status in known.statuses:
         if status.summary is None:
             continue
         path = status.record.where.path
-        seen.add(path)
         if os.path.lexists(path):
             yield _run(status, path, needs)
+    ids = {status.record.id for status in known.statuses}  # also of records that cannot be read
     for root in known.roots:
-        for lost in directories.unknown(root, seen):
+        for lost in directories.unknown(root, ids):
             needed = "" if lost.state else "no record here knows how it stands"
             needed = needed or _needed_by(lost.path, needs)
             yield Thing(
