@@ -71,6 +71,7 @@ def test_named_runs_go_and_what_is_known_of_them_stays(serried, ended):
 
 def test_nothing_goes_unless_somebody_says_so(serried, ended, monkeypatch):
     run = ended("k3f9q2")
+    run.ending(missing=[{"kind": "results", "host": "n1", "node": 0, "folder": "/disk/x", "files": 2}])
 
     shown = serried("clean", "--dry-run", "k3f9q2")
     refused = serried("clean", "k3f9q2")
@@ -79,6 +80,7 @@ def test_nothing_goes_unless_somebody_says_so(serried, ended, monkeypatch):
     declined = serried("clean", "k3f9q2")
 
     assert (shown.code, refused.code, declined.code) == (0, 2, 0)
+    assert shown.out.endswith("COMPLETED, 1 checkpoint, results still on n1\n")
     assert refused.err.endswith("without being told twice\n\nhint: add -y\n")
     assert declined.err.endswith("[y/N] nothing was removed\n")
     assert (run.where.checkpoints / "step-1" / "weights").exists()

@@ -149,7 +149,7 @@ def _note(thing: Thing) -> str:
     parts = [thing.state, "" if thing.has_record else "no record"]
     if thing.checkpoints:
         parts.append(f"{thing.checkpoints} checkpoint{'s' if thing.checkpoints > 1 else ''}")
-    return ", ".join(filter(None, parts))
+    return ", ".join(filter(None, (*parts, thing.note)))
 
 
 def _agreed(found: Measured) -> bool:
@@ -209,5 +209,6 @@ def _thing(thing: Thing) -> dict[str, object]:
         "path": str(thing.path),
         "used": iso(thing.used) if thing.used else None,
         "state": thing.state or None,
+        "note": thing.note or None,
         "checkpoints": thing.checkpoints if thing.kind == things.RUN else None,
     }

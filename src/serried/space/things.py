@@ -13,6 +13,7 @@ from serried.contract.files import read_json
 from serried.contract.layout import RunDirectory
 from serried.environments import images, store
 from serried.plan import Plan
+from serried.records import missing
 from serried.records.documents import RecordUnreadable
 from serried.records.moments import seconds_of
 from serried.records.record import Record, records_directory
@@ -48,6 +49,8 @@ class Thing:
     """The id of the run that it is of."""
     has_record: bool = True
     checkpoints: int = 0
+    note: str = ""
+    """What would be lost with it."""
 
 
 @dataclass
@@ -125,7 +128,9 @@ def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
     summary = status.summary
     name = f"{status.record.id} {summary.name}" if summary else status.record.id
     used = status.verdict.since or status.created
-    return Thing(RUN, name, path, used, status.state, needed, status.record.id, checkpoints=count_checkpoints(path))
+    there = [f"{each.what} still on {each.host}" for each in missing.told(status.record.end) if not each.is_lost]
+    count, note = count_checkpoints(path), ", ".join(there)
+    return Thing(RUN, name, path, used, status.state, needed, status.record.id, checkpoints=count, note=note)
 
 
 def _needs(known: Known) -> dict[str, str]:
