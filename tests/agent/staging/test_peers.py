@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -320,3 +321,15 @@ def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
             Predecessor((HERE, listener.getsockname()[1]), KEY, 1)
         assert time.monotonic() - began < 9
         slow.join()
+
+
+def test_what_cannot_be_written_is_told_and_nothing_is_written_afterwards(there, tmp_path, serve, call):
+    """Small files are written by threads: whatever they cannot do is known when they are done."""
+    predecessor = call(serve(held(there)))
+    key = predecessor.what(0)
+    target = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Holding())))
+    shutil.rmtree(tmp_path / "here" / "many")
+    with pytest.raises(FileNotFoundError):
+        predecessor.bring(target)
+    threads = {thread.name for thread in threading.enumerate() if "(_work)" in thread.name}
+    assert (threads, (tmp_path / "here" / "many").exists()) == (set(), False)

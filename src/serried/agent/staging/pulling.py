@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Callable, Iterator, Optional, Sequence, Tuple
+from functools import partial
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.channel import Channel, ProtocolError
 from serried.agent.staging import wire
@@ -23,12 +24,23 @@ from serried.agent.staging.wire import (
     WAIT,
     WHAT,
     Frame,
+    Part,
     Wire,
 )
+from serried.agent.staging.writers import Writers
 from serried.contract import scanning
 
 LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
 CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 5.0, 0.5
+
+
+class Piece(NamedTuple):
+    """Of a file, or all of it: `data` is None for a hole."""
+
+    number: int
+    offset: int
+    length: int
+    data: Optional[memoryview]
 
 
 class BrokenError(Exception):
@@ -76,20 +88,16 @@ class Predecessor:
 
     def bring(self, target: Target) -> None:
         """The files into `target`, which is complete then. Raises VoidError, and OSError where it cannot be written."""
-        entries = target.arrived.manifest.entries
-        for number, offset, length, data in self._parts([entry.size for entry in entries]):
-            try:
-                if data is None:
-                    target.skip(number, offset, length)
-                else:
-                    target.write(number, offset, data)
-            except ValueError as error:  # proven or not, it cannot make us write where nothing belongs
-                raise BrokenError(str(error)) from None
+        sizes = [entry.size for entry in target.arrived.manifest.entries]
+        write = partial(_write, target)
+        with Writers(write) as writers:
+            for pieces in self._pieces(sizes):
+                (writers.give if len(pieces) > 1 else write)(pieces)
         if not target.arrived.is_complete:
             raise BrokenError("it has not sent all")
 
-    def _parts(self, sizes: Sequence[int]) -> Iterator[Tuple[int, int, int, Optional[memoryview]]]:
-        """Number, offset and length of what comes; its bytes, or None for a hole."""
+    def _pieces(self, sizes: Sequence[int]) -> Iterator[List[Piece]]:
+        """Many small files at a time, or one piece of a large one."""
         with self._breaking():
             while True:
                 frame = self._expect(DATA, END)
@@ -100,13 +108,10 @@ class Predecessor:
                     raise ProtocolError("it sends other than it says")
                 if len(parts) == 1 and frame.length:
                     number, offset = parts[0].number, parts[0].offset
-                    for at, piece in self._line.pieces(frame, _least(sizes[number])):
-                        yield number, offset + at, len(piece), piece
-                    continue
-                view, at = memoryview(self._line.data(frame)), 0
-                for number, offset, length, is_data in parts:
-                    yield number, offset, length, view[at : at + length] if is_data else None
-                    at += length * is_data
+                    for at, data in self._line.pieces(frame, _least(sizes[number])):
+                        yield [Piece(number, offset + at, len(data), data)]
+                else:
+                    yield _cut(parts, memoryview(self._line.data(frame)))
 
     @contextlib.contextmanager
     def _breaking(self) -> Iterator[None]:
@@ -130,6 +135,25 @@ class Predecessor:
                 raise UnableError(str(frame.words["because"]))
             if frame.kind != WAIT:
                 raise ProtocolError("it says what was not asked")
+
+
+def _cut(parts: Sequence[Part], data: memoryview) -> List[Piece]:
+    pieces, at = [], 0
+    for number, offset, length, is_data in parts:
+        pieces.append(Piece(number, offset, length, data[at : at + length] if is_data else None))
+        at += length * is_data
+    return pieces
+
+
+def _write(target: Target, pieces: Sequence[Piece]) -> None:
+    try:
+        for number, offset, length, data in pieces:
+            if data is None:
+                target.skip(number, offset, length)
+            else:
+                target.write(number, offset, data)
+    except ValueError as error:  # proven or not, it cannot make us write where nothing belongs
+        raise BrokenError(str(error)) from None
 
 
 def _least(size: int) -> int:
