@@ -11,6 +11,7 @@ import pytest
 from building import a_plan
 from serried.agent import command
 from serried.agent.command import Place
+from serried.agent.launchers import identity, kinds
 from serried.agent.work import Work
 from serried.contract.layout import RunDirectory
 from serried.plan import Environment, Source
@@ -170,3 +171,12 @@ def test_the_runs_own_library_and_redirected_packages_come_before_the_inherited_
 
     run = "/r/digits/train/k3f9q2"
     assert environment["PYTHONPATH"] == f"{run}/library.zip:{run}/source/src:{run}/source/lib:/mine"
+
+
+def test_ranks_write_on_the_disk_of_their_own_node_where_the_site_does_not_say_where(monkeypatch):
+    here = PLACE._replace(local="/n1/scratch")
+    assert command.environment(work_of(), here, {})["SLURM_TMPDIR"] == "/n1/scratch"
+    assert "SLURM_TMPDIR" not in command.environment(work_of(), here, {"SLURM_TMPDIR": "/the/site's"})
+    assert "SLURM_TMPDIR" not in command.environment(work_of(), PLACE, {})
+    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
+    assert b"SLURM_TMPDIR" not in identity.of_starter(work_of(), here, kinds.Start(("srun",)))

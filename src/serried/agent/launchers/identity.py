@@ -55,7 +55,7 @@ def of_starter(work: Work, place: command.Place, start: kinds.Start) -> Dict[byt
     """The launcher's environment: a rank's, but for what tells one rank, or one node, from another."""
     inherited = command.visible(work, system.environment_text())
     told = command.environment(work, place, inherited)
-    own = {name: value for name, value in told.items() if name not in (*command.IDENTITY, names.NODE)}
+    own = {name: value for name, value in told.items() if name not in (*command.IDENTITY, names.NODE, "SLURM_TMPDIR")}
     environment = {**kinds.without({**inherited, **own}, start.without), **start.environment}
     return {system.encode(name): system.encode(value) for name, value in environment.items()}
 
