@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,6 +75,17 @@ def test_ranks_find_what_was_staged_and_nothing_stays(local, there, tmp_path):
     host = socket.gethostname()
     wanted = [f"{host} has sets/a from the source", f"{host} has x/y from the source", "every node has its data"]
     assert set(wanted) <= set(told)
+
+
+def test_archives_are_folders_and_what_unpacks_or_mounts_them_is_no_program_of_ranks(local, there, tmp_path):
+    write(local.project, there, str(tmp_path / "disk"))
+    subprocess.run(["tar", "-cf", there / "t.tar", "-C", there, "single"], check=True)
+    subprocess.run(["mksquashfs", there / "sets", there / "s.sqsh", "-quiet", "-no-progress"], check=True)
+    run = local.submit("--set", 'data.stage=["t.tar", "s.sqsh"]')
+    code, shown = local.wait(run)
+    assert (code, shown["message"]) == (0, "every rank exited with status 0")
+    assert said(local, run, 1)[1] == {f"s/a/{NAME}/file": "one", "t/single": "two"}
+    assert list((tmp_path / "disk").iterdir()) == []
 
 
 @pytest.mark.slurm

@@ -11,10 +11,12 @@ import contextlib
 import os
 import shutil
 import stat
+import time
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 if TYPE_CHECKING:
+    import subprocess
     import zipfile
 
 DECOMPRESSORS: Dict[str, Tuple[Tuple[str, ...], ...]] = {
@@ -29,6 +31,7 @@ ENGLISH = {**os.environb, b"LC_ALL": b"C"}
 """For the programs whose words we read."""
 NEVER_MOUNTED = 20.0
 """Seconds that a mount may take to show."""
+MOUNT_LOOK = 0.02
 
 
 class ArchiveError(Exception):
@@ -53,16 +56,33 @@ def unpack(archive: Path, kind: str, target: Path) -> None:
 def mount(image: Path, folder: Path) -> Callable[[], None]:
     """Mount a squashfs on `folder`, and return what takes it off again.
 
-    Raises ArchiveError where that cannot be done here: `unpack` then.
+    Its program stays our child: in the background it would be one that ranks have left running. Where we are deaf to a
+    signal so is it, as ranks that save need their data. Raises ArchiveError where it cannot be done: `unpack` then.
     """
+    import subprocess
+
     program = _program("squashfuse_ll", "squashfuse")
     if program is None or not os.access("/dev/fuse", os.R_OK | os.W_OK):
         raise ArchiveError("squashfs cannot be mounted here: no squashfuse, or no /dev/fuse")
     folder.mkdir(mode=0o700, exist_ok=True)
-    _run([program, str(image), str(folder)], "squashfuse", patience=NEVER_MOUNTED)
-    if not folder.is_mount():
-        raise ArchiveError("squashfuse mounted nothing")
-    return lambda: unmount(folder)
+    null = subprocess.DEVNULL
+    process = subprocess.Popen([program, "-f", str(image), str(folder)], stdin=null, stdout=null, stderr=null)
+    until = time.monotonic() + NEVER_MOUNTED
+    while not folder.is_mount():
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            process.wait()
+            raise ArchiveError("squashfuse mounted nothing")
+        time.sleep(MOUNT_LOOK)
+    return lambda: _take_off(folder, process)
+
+
+def _take_off(folder: Path, process: "subprocess.Popen[bytes]") -> None:
+    try:
+        unmount(folder)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def unmount(folder: Path) -> None:
@@ -179,8 +199,6 @@ def _inner(name: str) -> Tuple[str, ...]:
 
 
 def _date(path: Path, info: "zipfile.ZipInfo") -> None:
-    import time
-
     mode = stat.S_IMODE(info.external_attr >> 16)
     if mode:
         path.chmod(mode & 0o777)
