@@ -204,7 +204,7 @@ class Bringing:
         for one in missing:
             print(f"serried: {one['kind']} could not be brought back: {one['problem']}", file=sys.stderr)
         for name in facts.get("torn", ()):
-            print(f"serried: checkpoint {name!r} is not whole, and was not brought back", file=sys.stderr)
+            print(f"serried: checkpoint {name!r} may be torn, and was not brought back", file=sys.stderr)
         left = facts.get("unnamed")
         if left:
             some = ", ".join(map(repr, left["names"][:3]))
