@@ -42,9 +42,12 @@ def finish(own: Path, until: Optional[float] = None) -> None:
 
 def unmount(folder: Path, until: Optional[float] = None) -> None:
     """What is mounted below it is not ours to delete: images of data, which a killed agent could not let go."""
-    import subprocess
+    points = mounted(folder)
+    if not points:
+        return
+    import subprocess  # milliseconds, and hardly anybody needs it
 
-    for point in sorted(mounted(folder), reverse=True):
+    for point in sorted(points, reverse=True):
         for words in UNMOUNT:
             if until is not None and time.monotonic() > until:
                 return  # what is mounted stays, with all that is in it
