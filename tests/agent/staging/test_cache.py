@@ -107,6 +107,12 @@ def test_what_was_there_before_the_node_last_started_is_not_believed(
     assert Job(there, disk, "a").bring().origins == ["source"]
 
 
+def test_a_folder_that_the_job_before_has_removed_as_it_was_empty_is_made_again(there: Path, disk: Path):
+    job = Job(there, disk, "a")
+    (disk / "data").rmdir()
+    assert job.bring().origins == ["source"]
+
+
 def test_what_a_killed_job_left_half_done_is_not_used_but_removed(there: Path, disk: Path):
     part = disk / "data" / (source_key(there / "a") + cache.PART)
     (part / "tree").mkdir(parents=True)

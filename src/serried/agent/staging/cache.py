@@ -159,7 +159,7 @@ class Cache:
 
 def lack(folder: Path, size: int, inodes: int) -> Optional[str]:
     """Why `size` bytes in so many files will not go there; None where they will."""
-    state = os.statvfs(folder)
+    state = os.statvfs(folder.parent)  # which is there, whoever has removed the empty folder just now
     free = state.f_bavail * state.f_frsize
     if size > free:
         return f"no room on {folder}: {_spelled(size)} needed, {_spelled(free)} free"
