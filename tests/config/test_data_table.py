@@ -96,9 +96,9 @@ def test_data_begins_below_scratch_and_at_home_in_the_project(folder: Path, monk
     monkeypatch.setenv("SCRATCH", "/scratch/ada")
     text = '[project]\nname = "digits"\n[defaults.data]\nstage = "a"\n[clusters.pine]\nscheduler = "slurm"\n'
     assert planned(folder, text, cluster="pine").data == Data((Staged("/scratch/ada/digits/a", "a"),))
-    assert planned(folder, text).data == Data((Staged(f"{folder}/a", "a"),))
+    assert planned(folder, text).data == Data((Staged(f"{folder}/data/a", "a"),))
     monkeypatch.delenv("SCRATCH")
-    assert planned(folder, text, cluster="pine").data == Data((Staged(f"{folder}/a", "a"),))
+    assert planned(folder, text, cluster="pine").data == Data((Staged(f"{folder}/data/a", "a"),))
     there = text + 'scratch = "$HOME/fast"\n'
     assert planned(folder, there, cluster="pine").data == Data((Staged(f"{os.environ['HOME']}/fast/digits/a", "a"),))
 
