@@ -148,6 +148,23 @@ def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
     assert f"serried: results: 'huge' cannot be brought back: {problem}" in run.log
 
 
+SAVES_AGAIN = """
+(checkpoints / "noise").write_bytes(os.urandom(400000))
+for number in "23":
+    with zipfile.ZipFile(checkpoints / "aside.tmp", "w") as archive:
+        archive.write(checkpoints / "noise")
+    os.rename(checkpoints / "aside.tmp", checkpoints / f"{number}.pt")
+    while not pathlib.Path(os.environ["SERRIED_RUN_DIR"], "checkpoints", f"{number}.pt").exists():
+        time.sleep(0.1)
+"""
+
+
+def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(bring):
+    run = bring(SAVES_AGAIN, nodes=1, results=(), sync=Sync(("{checkpoints}/*.pt",), every_seconds=1, bandwidth=200000))
+    assert run.wait() == 0
+    assert run.exit["seconds"] < 40
+
+
 def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(bring, wait_until):
     run = bring("print('up', flush=True)\ntime.sleep(60)\n", nodes=1, site={"kill_wait_seconds": 4})
     wait_until(run.output)

@@ -74,6 +74,7 @@ class Service:
             began = time.monotonic()
             hurried = self._orders.is_hurried
             self._rounds.look()
+            looked = time.monotonic() - began
             if self._watched and (hurried or began >= next_sync):
                 brought = self._rounds.bring_checkpoints(hurried=hurried)
                 if brought:
@@ -82,13 +83,14 @@ class Service:
             if began >= next_results and not hurried:
                 next_results = began + self._results_every
                 self._bring_results()
-            self._orders.wait(self._pause(time.monotonic() - began, hurried=hurried))
+            self._orders.wait(self._pause(looked, hurried=hurried))
         self._finish(trusted=bool(self._orders.finish["trusted"]))
 
-    def _pause(self, took: float, *, hurried: bool) -> float:
+    def _pause(self, looked: float, *, hurried: bool) -> float:
+        """Only looking is to be seldom: what was copied took its time, and the next one waits for it already."""
         if hurried:
             return HURRIED_LOOK_SECONDS
-        return max(min(LOOK_SECONDS, self._sync_every, self._results_every), took * SHARE)
+        return max(min(LOOK_SECONDS, self._sync_every, self._results_every), looked * SHARE)
 
     def _bring_results(self) -> None:
         try:
