@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serried.agent.bringing import looking
 from serried.agent.bringing.pace import Pace
 from serried.agent.bringing.placing import Places
 from serried.agent.bringing.rounds import Rounds, watches
@@ -40,9 +41,10 @@ class Share:
 
 
 @pytest.fixture
-def share(tmp_path):
+def share(tmp_path, monkeypatch):
     """`share(results=[…], watch=[…], node=…, attempt=…)` makes a node's share of the same run."""
     run = tmp_path / "run"
+    monkeypatch.setattr(looking, "TICK_NS", -(10**9))
 
     def make(results=(), watch=(), *, node=0, attempt=1, keep=3, local=None, bandwidth=None):
         (run / "source").mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.bringing import copying
+from serried.agent.bringing import copying, looking
 from trees import tree
 
 HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
@@ -260,6 +260,17 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
     again = share(["*"], local=node.local)
     assert again.finish()["missing"] == []
     assert [path.name for path in node.work.place.attempt(1).node(0).iterdir()] == ["brought.jsonl"]
+
+
+def test_what_was_written_a_moment_ago_may_be_written_again_with_the_same_time(share, monkeypatch):
+    node = share(["*"])
+    monkeypatch.setattr(looking, "TICK_NS", 10**10)
+    node.write("results/new")
+    old = node.write("results/old")
+    os.utime(old, (1, 1))
+    assert node.rounds.bring_results() == ["old"]
+    assert node.finish()["missing"] == []
+    assert sorted(tree(node.work.place.results)) == ["new", "old"]
 
 
 def test_holes_stay_holes(share):

@@ -14,6 +14,8 @@ QUIET_SECONDS = 1.5
 """A file that was written to is taken for complete after that long without a change, if nobody has it open."""
 QUIET_FOLDER_SECONDS = 10.0
 """The same of a folder: between two of its files its writer may have none open. And of what another node may write."""
+TICK_NS = 100_000_000
+"""A file may be written again and keep its time, if that is only so long ago."""
 HURRIED_SECONDS = 0.4
 HURRIED_FOLDER_SECONDS = 2.0
 

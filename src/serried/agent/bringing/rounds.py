@@ -105,7 +105,8 @@ class Rounds:
     def bring_results(self) -> List[str]:
         """Those that nobody writes, and what is read while it grows. Raises where checkpoints have to go first."""
         urgent = self._pace.urgent
-        found = self._missing_results()
+        before = time.time_ns() - looking.TICK_NS
+        found = [each for each in self._missing_results() if each.changed < before]
         writing = looking.open_for_writing() if found else set()
         quiet = [each for each in found if each.state[:2] not in writing or looking.is_read_while_it_grows(each)]
         return [each.name for each, problem in self._bring_all(quiet, urgent) if problem is BROUGHT]
