@@ -126,7 +126,7 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 def wait_until() -> Callable[..., Any]:
     """Polls until `predicate()` is truthy and returns that; fails after `seconds`."""
 
-    def wait(predicate: Callable[[], Any], seconds: float = 30, what: str = "") -> Any:
+    def wait(predicate: Callable[[], Any], seconds: float = 120, what: str = "") -> Any:
         deadline = time.monotonic() + seconds
         while not (value := predicate()):
             assert time.monotonic() < deadline, f"not within {seconds} s: {what or predicate}"

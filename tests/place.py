@@ -24,7 +24,7 @@ class Place:
     project: Path
     environ: Mapping[str, str]
 
-    def serried(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def serried(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "serried", *arguments],
             cwd=self.project,

@@ -40,7 +40,7 @@ def fresh(program):
     """What a fresh interpreter prints."""
     environment = {**os.environ, "PYTHONPATH": str(Path(serried.__file__).parents[1])}
     argv = [sys.executable, "-c", program]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=240).stdout
 
 
 def test_importing_it_loads_next_to_nothing():
@@ -142,7 +142,7 @@ def test_a_run_comes_after_others():
     second = serried.submit([sys.executable, "train.py", "late"], ranks=1, cluster="local", after=first)
     third = serried.submit([sys.executable, "train.py"], ranks=1, cluster="local", after=[f"{first.id}:any", second])
 
-    assert [run.wait(timeout=60) for run in (third, second, first)] == ["COMPLETED"] * 3
+    assert [run.wait(timeout=240) for run in (third, second, first)] == ["COMPLETED"] * 3
     assert third.to_json()["after"] == [f"{first.id}:any", second.id]
     with pytest.raises(UsageError, match=f"run `{first.id}` .* has ended COMPLETED"):
         serried.submit([sys.executable, "train.py"], ranks=1, cluster="local", after=f"{first.id}:notok")

@@ -291,7 +291,11 @@ def modules_after(program: str) -> set[str]:
     paths = [str(HOUSE.parent), *(path for path in sys.path if path.endswith("site-packages"))]
     prelude = f"import sys; sys.path[:0] = {paths!r}\n"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", prelude + program + report], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-S", "-c", prelude + program + report],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
     )
     return set(done.stdout.splitlines())
 

@@ -39,7 +39,7 @@ class Started:
         self.directory = RunDirectory(Path(plan.directory))
         self.place = self.directory.element(element)
 
-    def wait(self, seconds=60):
+    def wait(self, seconds=240):
         """job.sh's exit status."""
         return self.process.wait(seconds)
 
@@ -163,7 +163,7 @@ def start(make_run, tmp_path):
     for each in started:
         if each.process.poll() is None:
             each.process.terminate()
-            each.process.wait(30)
+            each.process.wait(120)
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, 
 
     after = start(f"while [ -e {left} ]; do sleep 0.1; done", ranks=1)
 
-    assert after.wait(30) == 0
+    assert after.wait(120) == 0
     assert foreign.exists()  # nothing says whose it is, and it is new
     (Path(live.plan.directory) / "go").touch()
     assert live.wait() == 0

@@ -40,7 +40,7 @@ if not hasattr(Counter, "total"):
 def wait_until():
     """As in `tests/conftest.py`."""
 
-    def wait(predicate, seconds=30, what=""):
+    def wait(predicate, seconds=120, what=""):
         deadline = time.monotonic() + seconds
         while not (value := predicate()):
             assert time.monotonic() < deadline, f"not within {seconds} s: {what or predicate}"

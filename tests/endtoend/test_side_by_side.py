@@ -15,7 +15,7 @@ if os.environ["RANK"] == "0":
     other, _ = door.accept()
     assert other.recv(100).decode() == os.environ["SERRIED_ELEMENT"]
 else:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             other = socket.create_connection(place, 5)

@@ -238,7 +238,7 @@ def test_who_comes_while_it_is_built_waits_and_takes_what_the_other_has_built(pr
 
     def slowly(script: Path, log: Path, tick: building.Tick) -> None:
         began.set()
-        assert may_end.wait(30)
+        assert may_end.wait(120)
         finished_at_once(script, log, tick)
 
     def hears(text: str) -> None:
@@ -248,10 +248,10 @@ def test_who_comes_while_it_is_built_waits_and_takes_what_the_other_has_built(pr
     wanted = made(project)
     first = threading.Thread(target=lambda: found.append(building.provide(wanted, project, slowly, lambda _: None)))
     first.start()
-    assert began.wait(30)
+    assert began.wait(120)
     second = threading.Thread(target=lambda: found.append(building.provide(wanted, project, never, hears)))
     second.start()
-    assert waits.wait(30)
+    assert waits.wait(120)
     may_end.set()
     for thread in (first, second):
         thread.join(30)
@@ -324,7 +324,7 @@ def test_a_build_ends_with_who_started_it(tmp_path):
     )
     subprocess.run([sys.executable, "-c", program, log, script], check=False)
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while Path(f"/proc/{log.read_text().split()[0]}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(f"/proc/{log.read_text().split()[0]}").exists()
@@ -341,7 +341,7 @@ def test_interrupting_the_build_ends_it_and_leaves_no_claim(project):
     with pytest.raises(KeyboardInterrupt):
         building.here(variables())(script, log, lambda: interrupted() if log.exists() and log.read_text() else None)
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while Path(f"/proc/{log.read_text().strip()}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(f"/proc/{log.read_text().strip()}").exists()

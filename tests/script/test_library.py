@@ -47,7 +47,7 @@ def say(tmp_path):
         libraries = [entry for entry in sys.path if entry.endswith("site-packages")] if python == sys.executable else []
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*path, *libraries]))}
         done = subprocess.run(
-            [python, *prelude], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+            [python, *prelude], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
         )
         return done.returncode, done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 

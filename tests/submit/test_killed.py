@@ -44,7 +44,7 @@ class Cluster:
     def submit(self, mode: str = "") -> tuple[int, str, str]:
         self.set("FAKE_SLURM_MODE", mode)
         with self.start() as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=240)
         return process.returncode, out, err
 
     def recover(self) -> None:
@@ -64,7 +64,7 @@ class Cluster:
     def end(self) -> None:
         for job in self.jobs:
             (self.state / f"{job}.cancel" / "all").touch()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while any('"PENDING"' in (self.state / f"{job}.json").read_text() for job in self.jobs):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -81,7 +81,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     """With its sbatch."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
 
 
 def found_out(record) -> tuple[str, str | None]:
@@ -169,7 +169,7 @@ def test_a_job_accepted_after_two_looks_found_nothing_ends_itself(cluster):
         env={**os.environ, "SLURM_JOB_ID": "99", "SLURM_JOB_NODELIST": "n1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -200,7 +200,7 @@ def test_ctrl_c_while_sbatch_runs_keeps_the_record(cluster, wait_until):
     process = cluster.start()
     wait_until(lambda: cluster.jobs)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     cluster.recover()
     assert process.returncode == 3
     assert "do not submit it again" in err
@@ -212,7 +212,7 @@ def test_ps_finds_out_by_itself(cluster):
     cluster.submit("accept-then-hang")
     cluster.recover()
     argv = [sys.executable, "-m", "serried", "ps", "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=240)
     (run,) = json.loads(done.stdout)["runs"]
     assert (run["state"], run["job"]) == ("PENDING", "1")
 
@@ -223,7 +223,7 @@ def test_forget_gives_up_what_stays_uncertain(cluster):
     cluster.set("FAKE_SLURM_MODE", "unreachable")
     (record,) = records()
     argv = [sys.executable, "-m", "serried", "forget", "-y", "last"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=240)
     assert "if its job starts after all, it ends itself" in done.stderr
     assert record.submissions[0].state == "failed"
     assert record.where.claim(record.submissions[0].token).read_text() == WITHDRAWN

@@ -5,6 +5,13 @@ from __future__ import annotations
 import logging
 
 import pytest
+import train_ranks
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ranks_end():
+    yield
+    train_ranks.end()
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_saves_what_the_last_epoch_has_come_to(root, every, saved):
 
 def test_saves_when_time_is_up(root, train):
     training = train(every="0.2s")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(whole_steps(root)) < 2 and time.monotonic() < deadline:
         training.step()
     assert len(whole_steps(root)) == 2

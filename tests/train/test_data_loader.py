@@ -270,7 +270,7 @@ def test_a_worker_that_is_stuck_does_not_hold_the_exit(tmp_path):
         env={**os.environ, "PYTHONPATH": source},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0] 1\n", "")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 WHO = """
 import json
 import serried.train as st
-with st.session(start_seconds=60) as run:
+with st.session(start_seconds=240) as run:
     told = run.broadcast_object(run.rank, src=run.world_size - 1)
     print(json.dumps([run.identity.source, run.rank, run.world_size, run.local_rank, run.local_world_size,
                       run.node_rank, told]), flush=True)
@@ -99,7 +99,7 @@ def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
         [*submit, "--set", "limit.restarts=1", "--", sys.executable, "counts.py"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -119,7 +119,7 @@ def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
 MPI = """
 import json
 import serried.train as st
-with st.session(start_seconds=60) as run:
+with st.session(start_seconds=240) as run:
     sums = run.all_reduce_mean({"rank": run.rank}, weight=1)
     print(json.dumps([run.identity.source, run.rank, run.world_size, run.local_rank, run.local_world_size,
                       sums["rank"] * run.world_size, run.identity.launch != ""]), flush=True)

@@ -285,7 +285,7 @@ with st.session(metrics_file=sys.argv[1] if len(sys.argv) > 1 else "metrics.json
 
 def test_a_script_logs_where_it_says(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", LOGS, str(tmp_path / "m.jsonl")], env=train_ranks.environment(), check=True, timeout=60
+        [sys.executable, "-c", LOGS, str(tmp_path / "m.jsonl")], env=train_ranks.environment(), check=True, timeout=240
     )
     entries = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     for entry in entries:
@@ -324,7 +324,7 @@ def test_a_script_that_changes_its_directory_leaves_its_checkpoints_where_they_a
         env=train_ranks.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "1 0\n"), done.stderr

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked
 import serried
+
+PRELOADED = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "torch.utils.data")
+"""Only torch: what Serried does when it is imported is a rank's own affair."""
 
 SOURCE = str(Path(serried.__file__).parents[1])
 
@@ -45,28 +47,33 @@ def of_torch(rank, world_size, port):
     }
 
 
+_forker = None
+
+
 def start(script, *, variables, **changes):
     """Start `script` once for each of `variables`."""
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            env=environment(**changes, **own),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for own in variables
-    ]
+    global _forker  # noqa: PLW0603 - one for all tests of a pytest process
+    if _forker is None:
+        foreign = ("SERRIED_", "SLURM")
+        _forker = forked.Forker(PRELOADED, {k: v for k, v in environment().items() if not k.startswith(foreign)})
+    return [_forker.start(script, environment(**changes, **own)) for own in variables]
 
 
-def finish(processes, seconds=90):
+def end():
+    """When no test wants ranks any more."""
+    global _forker  # noqa: PLW0603 - see above
+    if _forker is not None:
+        _forker.close()
+        _forker = None
+
+
+def finish(processes, seconds=240):
     """How each ended; none is left running."""
     try:
         said = [process.communicate(timeout=seconds) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    except BaseException:
+        finish_now(processes)
+        raise
     return [Ended(p.returncode, out, err) for p, (out, err) in zip(processes, said, strict=True)]
 
 

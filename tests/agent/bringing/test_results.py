@@ -255,7 +255,7 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
         "Rounds(Places(work, 0, pace), [], sys.argv[3], print).finish(trusted=True)\n"
     )
     words = [str(tmp_path / "run"), json.dumps(node.work.plan), str(node.results)]
-    done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=240)
     assert (done.returncode, tree(Path(node.work.place.results))) == (-9, {})
     again = share(["*"], local=node.local)
     assert again.finish()["missing"] == []

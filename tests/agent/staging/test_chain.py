@@ -60,7 +60,7 @@ class Node:
         """As an agent that is killed: with it goes the process."""
         self._end.close()
         self._lines.close()
-        self.process.wait(30)
+        self.process.wait(120)
 
 
 @pytest.fixture
