@@ -74,10 +74,16 @@ def test_many_small_files_are_better_packed(stage, monkeypatch):
     assert [note.partition(" is ")[2][:16] for note in stage("datasets/a").notes] == ["many small files"]
 
 
+CUT = "it was cut short, or is still being written"
+
+
 def refusals(pool):
     (pool / "empty.tar").write_bytes(bytes(10240))
     (pool / "no.zip").write_bytes(b"hello")
     (pool / "no.tar").write_bytes(b"hello" * 1000)
+    with tarfile.open(pool / "cut.tar", "w") as file:
+        file.addfile(tarfile.TarInfo("a"))
+    os.truncate(pool / "cut.tar", 512)
     (pool / "folder.tar").mkdir()
     (pool / "gone").symlink_to("nowhere")
     os.mkfifo(pool / "pipe")
@@ -89,6 +95,7 @@ def refusals(pool):
         "empty.tar": (f"the archive `{pool}/empty.tar` is empty", "`{from ="),
         "no.zip": (f"`{pool}/no.zip` is no zip, as its name says", "`{from ="),
         "no.tar": (f"`{pool}/no.tar` is no tar, as its name says", "`{from ="),
+        "cut.tar": (f"the archive `{pool}/cut.tar` has no end: {CUT}", "`{from ="),
         "folder.tar": (f"`{pool}/folder.tar` is a folder with the name of an archive", "`{from ="),
     }
 

@@ -211,11 +211,16 @@ def _check(item: Staged) -> None:
     as_it_is = '`{from = "…", unpack = false}` takes it as it is'
     if stat.S_ISDIR(mode):
         raise UsageError(f"`data.stage`: `{item.source}` is a folder with the name of an archive", hint=as_it_is)
-    begins = _begins(item)
+    begins = _block(item)
     if not begins.strip(b"\0"):
         raise UsageError(f"`data.stage`: the archive `{item.source}` is empty", hint=as_it_is)
     if not begins.startswith(MAGIC.get(item.unpack, b"")) or (item.unpack == "tar" and not _is_header(begins)):
         raise UsageError(f"`data.stage`: `{item.source}` is no {item.unpack}, as its name says", hint=as_it_is)
+    if item.unpack == "tar" and _block(item, at_end=True).strip(b"\0"):
+        raise UsageError(
+            f"`data.stage`: the archive `{item.source}` has no end: it was cut short, or is still being written",
+            hint=as_it_is,
+        )
 
 
 def _is_header(block: bytes) -> bool:
@@ -228,9 +233,12 @@ def _is_header(block: bytes) -> bool:
     return True
 
 
-def _begins(item: Staged) -> bytes:
+def _block(item: Staged, *, at_end: bool = False) -> bytes:
+    """The first of an archive, or its last."""
     try:
         with Path(item.source).open("rb") as file:
+            if at_end:
+                file.seek(-BLOCK, os.SEEK_END)
             return file.read(BLOCK)
     except OSError as error:
         raise _unreadable(item.source, error) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import io
 import os
 import shutil
@@ -151,6 +152,16 @@ def test_an_archive_that_is_cut_short_is_refused(tree: Path, tmp_path: Path, kin
     packed = pack(tree, kind)
     os.truncate(packed, packed.stat().st_size // 2)
     with pytest.raises(ArchiveError):
+        unpack(packed, kind, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz"])
+def test_a_tar_that_is_cut_between_two_members_is_refused(tmp_path: Path, kind: str):
+    packed = tarred(tmp_path / "x.tar", ("a", FILE, ""), ("b", FILE, ""))
+    os.truncate(packed, 1024)
+    if kind == "tar.gz":
+        packed.write_bytes(gzip.compress(packed.read_bytes()))
+    with pytest.raises(ArchiveError, match="it was cut short, or is still being written"):
         unpack(packed, kind, tmp_path / "out")
 
 

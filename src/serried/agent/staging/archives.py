@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import stat
+import sys
 import time
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
@@ -25,6 +26,9 @@ DECOMPRESSORS: Dict[str, Tuple[Tuple[str, ...], ...]] = {
     "tar.zst": (("zstd", "-dc", "-T0"), ("zstdmt", "-dc")),
 }
 """For each kind of tar the programs that can read it, the fastest first."""
+SAYS_HOW_IT_ENDS = ("--block-number",) if sys.platform == "linux" else ()
+CUT_SHORT = b"** End of File **"
+"""What GNU tar says then of one that was cut between two of its members, and takes it for whole."""
 CHUNK = 1 << 20
 LONGEST_SAID = 300
 ENGLISH = {**os.environb, b"LC_ALL": b"C"}
@@ -100,22 +104,24 @@ def _untar(archive: Path, kind: str, target: Path) -> None:
     tar = _program("tar")
     if tar is None:
         raise ArchiveError("there is no `tar` on this node")
-    command = [tar, "-x", "-p", "--no-same-owner", "-f", "-", "-C", str(target)]
+    command = [tar, "-x", "-p", "--no-same-owner", *SAYS_HOW_IT_ENDS, "-f", "-", "-C", str(target)]
     with archive.open("rb") as packed:
         reader = _decompress(kind, packed)
         process = subprocess.Popen(
             command,
             stdin=reader.stdout if reader else packed,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=ENGLISH,
         )
         if reader and reader.stdout:
             reader.stdout.close()  # tar alone has it now: if tar ends, the other is told
-        said = process.communicate()[1]
+        end, said = process.communicate()
         trouble = _ended(reader) if reader else None
     if process.returncode or trouble:
         raise _failed(trouble if trouble and not _is_full(said) else _words(said), "tar")
+    if CUT_SHORT in end:
+        raise ArchiveError("it has no end: it was cut short, or is still being written")
 
 
 def _decompress(kind: str, packed: IO[bytes]) -> Optional[Any]:
