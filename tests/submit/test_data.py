@@ -122,6 +122,15 @@ def test_a_folder_that_cannot_be_read_is_named(stage, monkeypatch):
         stage("datasets")
 
 
+def test_a_file_that_cannot_be_read_is_named_before_a_job_waits_for_it(stage, pool, monkeypatch):
+    secret = pool / "datasets" / "a" / "one"
+    secret.chmod(0)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)  # as for anybody but root
+    monkeypatch.setattr(os, "access", lambda path, _: str(path) != str(secret))
+    with pytest.raises(UsageError, match=r"`.*/datasets/a/one` cannot be read: permission denied"):
+        stage("datasets")
+
+
 def test_more_than_a_node_has_room_for_is_refused(stage, pool):
     with zipfile.ZipFile(pool / "many.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         for number in range(5):

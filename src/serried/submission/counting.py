@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -10,10 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 THREADS = 16
 """On a shared file system each look is a round trip, of which the servers can do many at once."""
@@ -33,62 +30,75 @@ class Count:
     is_whole: bool = True
     """False: time was over before all was seen."""
 
+    def add(self, path: str, state: os.stat_result, groups: set[int]) -> None:
+        self.bytes += state.st_size
+        self.held += _held(state)
+        self.files += 1
+        if stat.S_ISREG(state.st_mode) and not _may_read(path, state, groups):
+            self.unreadable.append(_refused(path))
+
+    def merge(self, other: Count) -> None:
+        self.bytes += other.bytes
+        self.held += other.held
+        self.files += other.files
+        self.unreadable += other.unreadable
+
 
 def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
     """What is in the file or folder `path`, which is there. Links below it are not followed."""
-    total, lock, over = Count(), threading.Lock(), threading.Event()
-    deadline = time.monotonic() + seconds
-    state = Path(path).stat()
-    if not stat.S_ISDIR(state.st_mode):
-        return Count(state.st_size, _held(state), 1, [] if os.access(path, os.R_OK) else [_refused(path)])
-
-    def look(folder: str) -> list[str]:
-        """Count what is in a folder, but for the folders in it."""
-        if over.is_set():
-            return []
-        size, held, files = 0, 0, 0
-        folders: list[str] = []
-        unreadable: list[OSError] = []
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                        continue
-                    files += 1
-                    state = entry.stat(follow_symlinks=False)
-                    size += state.st_size
-                    held += _held(state)
-                    if over.is_set():
-                        break
-        except OSError as error:
-            unreadable.append(error)
-        with lock:
-            total.bytes += size
-            total.held += held
-            total.files += files
-            total.unreadable += unreadable
-        return folders
-
     from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
+    total, over = Count(), threading.Event()
+    groups = {os.getegid(), *os.getgroups()}
+    state = Path(path).stat()
+    if not stat.S_ISDIR(state.st_mode):
+        total.add(path, state, groups)
+        return total
+    deadline = time.monotonic() + seconds
     with ThreadPoolExecutor(THREADS) as pool:
-        waiting: set[Future[list[str]]] = {pool.submit(look, path)}
+        waiting = {pool.submit(_look, path, groups, over)}
         try:
-            while waiting:
+            while waiting and time.monotonic() < deadline:
                 done, waiting = wait(waiting, TICK_SECONDS, FIRST_COMPLETED)
-                waiting |= {pool.submit(look, folder) for one in done for folder in one.result()}
+                for found, folders in (one.result() for one in done):
+                    total.merge(found)
+                    waiting |= {pool.submit(_look, folder, groups, over) for folder in folders}
                 tick(total)
-                if time.monotonic() > deadline:
-                    total.is_whole = False
-                    break
         finally:
             over.set()
+    total.is_whole = not waiting
     return total
+
+
+def _look(folder: str, groups: set[int], over: threading.Event) -> tuple[Count, list[str]]:
+    """What is in a folder, and the folders in it, which are not counted."""
+    found, folders = Count(), []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if over.is_set():
+                    break
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+                        found.add(entry.path, entry.stat(follow_symlinks=False), groups)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        found.unreadable.append(error)
+    return found, folders
 
 
 def _held(state: os.stat_result) -> int:
     return min(state.st_size, state.st_blocks * 512)
+
+
+def _may_read(path: str, state: os.stat_result, groups: set[int]) -> bool:
+    """By its mode, which costs nothing more; where that says no, a list of access rights may say yes."""
+    who = os.geteuid()
+    bit = stat.S_IRUSR if who == state.st_uid else stat.S_IRGRP if state.st_gid in groups else stat.S_IROTH
+    return who == 0 or bool(state.st_mode & bit) or os.access(path, os.R_OK)
 
 
 def _refused(path: str) -> OSError:
