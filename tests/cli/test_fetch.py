@@ -115,8 +115,12 @@ def test_what_is_not_there_is_an_error_that_says_where_to_look(serried, run, tmp
         2,
         "error: nothing of run `k3f9q2` is called `*.h5`\n\nhint: `serried show k3f9q2` says where its files are\n",
     )
+    (tmp_path / "file").touch()
+    assert serried("fetch", "last", "--to", str(tmp_path / "file/to")).err == (
+        f"error: cannot write to `{tmp_path}/file/to`: Not a directory\n"
+    )
     run.where.path.rename(tmp_path / "purged")
-    done = serried("fetch", "last", "--to", str(tmp_path / "to"))
+    done = serried("fetch", "last")
     assert (done.code, done.err.split("\n")[0]) == (
         2,
         "error: the run directory of `k3f9q2` is gone, and its results with it",

@@ -9,7 +9,7 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
-from serried.errors import SerriedError
+from serried.errors import SerriedError, UsageError
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.missing import Missing
@@ -50,6 +50,7 @@ def command(
     target = target or (Path() if patterns else None)
     if not status.has_ended:
         console.note(f"run `{status.id}` has not ended: there may be more later")
+    fetching.check_place(selection)
     lacking = missing.of(selection)
     back = [(found, _bring_back(selection, found, dry_run=dry_run)) for found in lacking]
     parts = fetching.parts(selection, patterns) if target is not None else []
@@ -101,7 +102,10 @@ def _copy(part: Part, target: Path, *, force: bool, dry_run: bool) -> Report:
             done += count
             line.update(f"{spell(done)} of {spell(part.bytes)}")
 
-        return copies.copy(part.entries, folder, force=force, observe=observe)
+        try:
+            return copies.copy(part.entries, folder, force=force, observe=observe)
+        except OSError as error:
+            raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
 
 
 def _tell(reports: list[tuple[Part, Report]], target: Path, *, dry_run: bool) -> None:

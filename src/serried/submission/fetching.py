@@ -67,14 +67,18 @@ class Part:
         return sum(entry.kind != "folder" for entry in self.entries)
 
 
-def parts(selection: Selection, wanted: Sequence[str]) -> list[Part]:
-    """What the patterns name of a run; all results without them. Raises UsageError where that is nothing."""
+def check_place(selection: Selection) -> None:
+    """Raise UsageError where there is nothing to bring anything to, or to copy from."""
     record = selection.record
     if not record.where.path.is_dir():
         raise UsageError(
             f"the run directory of `{record.id}` is gone, and its results with it",
             hint=f"it was `{record.where.path}`; a site purges old files",
         )
+
+
+def parts(selection: Selection, wanted: Sequence[str]) -> list[Part]:
+    """What the patterns name of a run; all results without them. Raises UsageError where that is nothing."""
     found = [part for place, below in _places(selection) for part in _of(place, below, wanted or [RESULTS])]
     if not any(part.entries for part in found):
         what = " or ".join(f"`{pattern}`" for pattern in wanted) or "results"
