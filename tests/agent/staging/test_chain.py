@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from between import Between
 from serried.contract import scanning
 
 MIB = 1 << 20
@@ -22,7 +23,7 @@ KEY = b"of this attempt".hex()
 class Node:
     """What the agent of a node tells the process beside it, and hears."""
 
-    def __init__(self, folder: Path, sources: list[Path], *, getting=0, giving=0, changes="") -> None:
+    def __init__(self, folder: Path, sources: list[Path], *, getting=0, giving=0, changes="", hashed=False) -> None:
         self.view, shared = folder / f"view-{os.urandom(4).hex()}", folder / "shared"
         shared.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._end, theirs = socket.socketpair()
@@ -32,7 +33,7 @@ class Node:
         self._lines = self._end.makefile("r")
         self.notes: list[dict] = []
         items = [[str(source), f"item-{number}", ""] for number, source in enumerate(sources)]
-        said = {"in_place": [], "hashed": False, "limit": 1 << 40, "has_disk": True, "node": 0, "key": KEY}
+        said = {"in_place": [], "hashed": hashed, "limit": 1 << 40, "has_disk": True, "node": 0, "key": KEY}
         self.tell(do="prepare", items=items, view=str(self.view), shared=str(shared / "data"), serves=HERE, **said)
         self.port = self.hear("ready")["port"]
 
@@ -166,3 +167,14 @@ def test_without_a_node_before_it_that_answers_a_node_reads_the_source(node, the
         listener.accept()[0].close()
         assert alone.hear("staged", "failed")["say"] == "staged"
     assert (alone.origins, len(alone.noted("staging-alone"))) == (["source"], 1)
+
+
+def test_contents_that_were_changed_on_the_way_are_not_used_where_there_are_hashes(node, there):
+    first, second = node(there, hashed=True), node(there, hashed=True)
+    between = Between(first.port, at=20 * MIB)
+    first.tell(do="stage", before=None)
+    second.tell(do="stage", before=[HERE, between.port])
+    assert [each.hear("staged", "failed")["say"] for each in (first, second)] == ["staged", "staged"]
+    assert [each.origins for each in (first, second)] == [["source"], ["source"]]
+    assert is_same(second.view / "item-0", there)
+    between.join(30)

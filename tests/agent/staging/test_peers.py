@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from between import Between
 from serried.agent.channel import Guest
 from serried.agent.staging import peers, pulling, source, wire
 from serried.agent.staging.arrived import Arrived
@@ -231,39 +232,6 @@ def test_less_than_all_is_not_taken_for_all(tmp_path, call):
 
     with pytest.raises(BrokenError, match="it has not sent all"):
         pulled(call(Liar(answer).port), 0, tmp_path / "here")
-
-
-class Between(threading.Thread):
-    """Somebody on the way, who changes one byte of what the node before says after its greeting."""
-
-    def __init__(self, port: int, at: int) -> None:
-        super().__init__(daemon=True)
-        self._listener = socket.create_server((HERE, 0))
-        self.port = self._listener.getsockname()[1]
-        self._there = socket.create_connection((HERE, port))
-        self._at = at
-        self.start()
-
-    def run(self) -> None:
-        here = self._listener.accept()[0]
-        with self._listener, self._there, here, contextlib.suppress(OSError):
-            back = threading.Thread(target=self._pass, args=(here, self._there))
-            back.start()
-            got = 0
-            while data := self._there.recv(65536):
-                changed = bytearray(data)
-                if got <= self._at < got + len(data):
-                    changed[self._at - got] ^= 1
-                got += len(data)
-                here.sendall(changed)
-            here.shutdown(socket.SHUT_WR)
-            back.join()
-
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                other.sendall(data)
-            other.shutdown(socket.SHUT_WR)
 
 
 GREETING = 33 + 65
