@@ -28,7 +28,7 @@ NAMES = st.one_of(
 ).filter(lambda name: name not in (b".", b".."))
 TIMES = st.integers(min_value=1, max_value=2**31 * 10**9)
 FILES = st.tuples(st.just("file"), st.binary(max_size=300), st.sampled_from([0o644, 0o600, 0o755, 0o444, 0o400]), TIMES)
-SPARSE = st.tuples(st.just("sparse"), st.integers(1, 40), st.sampled_from([0o644, 0o444]), TIMES)
+SPARSE = st.tuples(st.just("sparse"), st.integers(-40, 40), st.sampled_from([0o644, 0o444]), TIMES)
 LINKS = st.tuples(st.just("link"), NAMES | st.sampled_from([b"..", b".", b"/etc/passwd", b"../../x", b"a/b"]))
 TWINS = st.tuples(st.just("twin"), st.integers(0, 20))
 TREES = st.recursive(
@@ -52,6 +52,8 @@ def plant(folder: bytes, tree: dict, files: list[bytes]) -> None:
             with open(path, "wb") as file:
                 if what[0] == "file":
                     file.write(what[1])
+                elif what[1] <= 0:  # nothing but a hole
+                    file.truncate(what[1] * -100_000)
                 else:  # data at the start, a hole of megabytes, data in the middle, a hole at the end
                     file.write(b"begin")
                     file.seek(what[1] * 100_000)
@@ -148,7 +150,10 @@ def test_holes_stay_holes(tmp_path: Path):
         file.seek(100 * MIB)
         file.write(b"y" * 4096)
         file.truncate(1 << 40)
+    with (tmp_path / "there" / "hole").open("wb") as file:
+        file.truncate(2 * MIB)
     manifest = stage(os.fsencode(tmp_path / "there"), os.fsencode(tmp_path / "here"))
+    assert (tmp_path / "here" / "hole").stat().st_size == 2 * MIB
     copy = (tmp_path / "here" / "map.mdb").stat()
     assert copy.st_size == 1 << 40
     assert manifest.held == copy.st_blocks * 512 == (tmp_path / "there" / "map.mdb").stat().st_blocks * 512

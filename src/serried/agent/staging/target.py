@@ -120,7 +120,7 @@ class Target:
         """It is written: note it, after the file has its looks if this was its last part."""
         is_last = self._covers(entry, extent)
         if is_last:
-            if extent.length < entry.size:
+            if held < entry.size:  # it has holes, perhaps at its end, or came in parts
                 os.ftruncate(descriptor, entry.size)
             os.fchmod(descriptor, entry.mode)
             os.utime(descriptor, ns=(entry.time, entry.time))
