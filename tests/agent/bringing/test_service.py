@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from serried.agent.bringing import fetching
 from serried.contract.files import read_journal
 from serried.plan import Data, Sync
 from trees import tree
@@ -114,7 +115,9 @@ def test_a_cancelled_run_brings_what_it_can_before_the_kill(bring, wait_until):
     assert brought(run) == (BROUGHT, [f"rank{rank}-{step}.pt" for rank in "01" for step in "12"])
 
 
-def test_a_killed_service_starts_again_and_a_killed_agent_is_told_of(bring, wait_until, tmp_path):
+def test_a_killed_service_starts_again_and_what_a_killed_agent_had_is_fetched_later(
+    bring, wait_until, tmp_path, monkeypatch
+):
     run = bring("time.sleep(60)\n")
     wait_until(lambda: len(tree(run.place.results)) == 4)
     services = [pid_of_child(run, node) for node in "01"]
@@ -132,6 +135,23 @@ def test_a_killed_service_starts_again_and_a_killed_agent_is_told_of(bring, wait
     assert run.exit["missing"] == [{**gone, "kind": kind, "problem": problem} for kind in ("checkpoints", "results")]
     assert run.exit["message"].endswith(f"could not be brought back from fake2: {problem}")
     assert sorted(path.name for path in (folder / "results").iterdir()) == ["1.bin", "same.csv"]
+
+    (folder / "results" / "late").write_text("result")
+    (folder / "checkpoints" / "torn.pt").write_bytes(b"PK\3\4 half of it")
+    monkeypatch.setenv("SERRIED_RUN_DIR", str(run.directory.path))
+    for token in ("first", "second", "third"):
+        assert fetching.main(["-", "1", "1", str(folder), token]) == 0
+        (folder / "checkpoints" / "torn.pt").unlink(missing_ok=True)
+
+    assert (run.place.results / "late").read_text() == "result"
+    assert not folder.exists()
+    assert "torn.pt" not in tree(run.place.checkpoints)
+    told = [event for event in read_journal(run.place.attempt(1).node(1) / "fetch.jsonl") if event["event"] == "ended"]
+    assert [(each["token"], each.get("torn"), each["problem"]) for each in told] == [
+        ("first", ["torn.pt"], None),
+        ("second", [], None),
+        ("third", None, "it is not there any more"),
+    ]
 
 
 def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
