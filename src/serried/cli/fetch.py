@@ -87,6 +87,9 @@ def _bring_back(selection: Selection, found: Missing, *, dry_run: bool) -> Back:
         console.warning(f"could not bring back {what}: {came.problem}", hint=_hint(found, came))
     else:
         console.say(f"brought back {what}: {_count(came.files)}, {spell(came.bytes)}")
+    if came.torn:
+        hint = f"for three days they are in `{found.folder}/checkpoints`"
+        console.warning(f"these may be torn, and stayed on {found.host}: {_named(list(came.torn))}", hint=hint)
     return came
 
 

@@ -46,7 +46,8 @@ def bring_back(selection: Selection, found: Missing, observe: errands.Observe) -
         missing.strike(selection, found)
     elif told.get("is_gone"):
         missing.give_up(selection, found)
-    return Back(int(told.get("files") or 0), int(told.get("bytes") or 0), problem, is_gone=bool(told.get("is_gone")))
+    files, size = int(told.get("files") or 0), int(told.get("bytes") or 0)
+    return Back(files, size, problem, is_gone=bool(told.get("is_gone")), torn=tuple(told.get("torn") or ()))
 
 
 @dataclass(frozen=True)
