@@ -32,6 +32,8 @@ class Back:
     """Why something is still missing; empty where nothing is."""
     is_gone: bool = False
     """The node has nothing of it any more."""
+    torn: tuple[str, ...] = ()
+    """Checkpoints that may be, and stayed there."""
 
 
 def bring_back(selection: Selection, found: Missing, observe: errands.Observe) -> Back:
