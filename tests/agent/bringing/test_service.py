@@ -185,6 +185,22 @@ def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(bring):
     assert run.exit["seconds"] < 40
 
 
+@pytest.mark.parametrize("who", ["head", "job.sh"])
+def test_nodes_bring_what_there_is_also_where_nobody_hears_them_any_more(bring, wait_until, who):
+    run = bring("print('up', flush=True)\ntime.sleep(60)\n")
+    wait_until(lambda: run.output(0, 0) and run.output(1, 1))
+    wait_until(lambda: all(pid_of_child(run, node) for node in "01"))
+    os.kill(run.process.pid if who == "job.sh" else run.pid_of("head", f"{run.plan.run}-1"), signal.SIGKILL)
+    run.wait()
+    wait_until(lambda: run.exit and all(is_over(run, node) for node in (0, 1)))
+    assert brought(run) == (BROUGHT, ["rank0-1.pt", "rank1-1.pt"])
+    assert "missing" not in run.exit
+
+
+def is_over(run, node):
+    return any(event["event"] == "ended" for event in read_journal(run.place.attempt(1).node_events(node)))
+
+
 def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(bring, wait_until):
     run = bring("print('up', flush=True)\ntime.sleep(60)\n", nodes=1, site={"kill_wait_seconds": 4})
     wait_until(run.output)

@@ -16,6 +16,8 @@ def missing(evidence: Evidence) -> List[Dict[str, Any]]:
         for event in evidence.all("node-ended")
         for one in event.get("missing", ())
     ]
+    if evidence.has("orphaned") and not evidence.has("ended"):
+        return found  # the head writes what it knows at once, and again when its nodes have done what they can
     for node, events in sorted(evidence.nodes.items()):
         host = evidence.hosts.get(node, evidence.host)
         found += [{"node": node, "host": host, **one} for one in _of_killed(events)]
