@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import train_ranks
@@ -16,6 +17,8 @@ from train_ranks import answers, run, stop_files
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
+
+from serried.train.sessions import _directory  # noqa: E402 - after the skip
 
 TOGETHER = """
 import json, logging, random, sys, torch
@@ -381,3 +384,9 @@ def test_sessions_may_follow_one_another_but_not_nest_and_one_keeps_checkpoints_
     assert (first.status, second.status) == (0, 0), first.errors
     refused = "a session is open already\nthis session keeps checkpoints already\n"
     assert first.output == second.output == refused
+
+
+def test_checkpoints_lie_where_all_nodes_see_them_though_a_nodes_disk_is_watched(monkeypatch):
+    monkeypatch.setenv("SERRIED_CHECKPOINT_DIR", "/disk/checkpoints")
+    monkeypatch.setenv("SERRIED_KEPT_CHECKPOINTS", "/run/checkpoints")
+    assert (_directory(None), _directory("/own")) == (Path("/run/checkpoints"), Path("/own"))
