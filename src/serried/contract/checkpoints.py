@@ -102,8 +102,8 @@ def brought_as(watch: str) -> str:
 
 def _changed_within(path: Path) -> int:
     """When `path` or a file in it was changed: a folder that is written anew may keep the names of its files."""
-    inside = (changed(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
-    return max(changed(path), max(inside, default=0))
+    files = (changed(Path(folder, name)) for folder, name in whole.inside(path))
+    return max(changed(path), max(files, default=0))
 
 
 def is_of_train(root: Path) -> bool:

@@ -5,6 +5,7 @@ Nothing is unpickled, and of each file little is read (`formats`).
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from fnmatch import fnmatchcase
@@ -13,6 +14,8 @@ from typing import Iterator, Tuple
 
 from serried.contract import formats
 
+MOST_FILES = 10_000
+"""Of a folder so many are looked at: a shared file system takes a while for each."""
 _POINTERS = ("latest", "latest_checkpointed_iteration.txt")
 """Files of DeepSpeed and Megatron that name the folder beside them."""
 
@@ -33,12 +36,12 @@ def is_whole(path: Path) -> bool:
 
 
 def has_logs_alone(folder: Path) -> bool:
-    return all(is_log(name) for _, name in _inside(folder))
+    return all(is_log(name) for _, name in inside(folder))
 
 
 def _is_whole_folder(path: Path) -> bool:
     """One of `torch.distributed.checkpoint` has its `.metadata` from when all ranks had written theirs."""
-    found = [(folder, name) for folder, name in _inside(path) if not is_log(name)]
+    found = [(folder, name) for folder, name in inside(path) if not is_log(name)]
     shards = {folder for folder, name in found if name.endswith(".distcp")}
     if any(not Path(folder, ".metadata").exists() for folder in shards):
         return False
@@ -52,6 +55,7 @@ def _has_content(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
-def _inside(path: Path) -> Iterator[Tuple[str, str]]:
-    for folder, _, names in os.walk(path):
-        yield from ((folder, name) for name in names)
+def inside(path: Path) -> Iterator[Tuple[str, str]]:
+    """The files in a folder, as folder and name; no more than a checkpoint may be expected to have."""
+    found = ((folder, name) for folder, _, names in os.walk(path) for name in names)
+    return itertools.islice(found, MOST_FILES)
