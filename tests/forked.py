@@ -8,6 +8,7 @@ any does. Nothing of Serried is imported before.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -107,6 +108,7 @@ def serve(modules, fd):
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    gc.freeze()  # what torch has made is not looked through once more when a program ends
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     requests = socket.socket(fileno=fd)
     while True:
