@@ -184,6 +184,10 @@ CASES = {
         evidence([*STARTED, event("orphaned"), stopping("lost"), stopping("cancel"), *OURS]),
         ("FAILED", 137, "job-script-killed"),
     ),
+    "job.sh was killed because the cancelled run took its time": (
+        evidence([*STARTED, stopping("cancel"), event("orphaned"), stopping("lost"), *OURS]),
+        ("CANCELLED", 143, "cancel"),
+    ),
     "the head was killed": (
         evidence(STARTED, nodes={0: node_journal(exit_of(0, signal=15, ours=True)), 1: node_journal()}),
         ("FAILED", 137, "agent-killed"),

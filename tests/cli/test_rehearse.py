@@ -168,9 +168,9 @@ def test_ctrl_c_ends_the_run_that_goes_on(request, cluster, wait_until, tmp_path
         cwd=place.project, env=dict(place.environ), start_new_session=True,
     )  # fmt: skip
     records = tmp_path / "home" / "state" / "serried" / "runs"
-    run = wait_until(lambda: next((path.name for path in records.glob("*")), None))
+    run = wait_until(lambda: next((path.name for path in records.glob("[!.]*")), None))
     wait_until(lambda: marked_processes(run))
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait(240) == 130
     wait_until(lambda: not marked_processes(run))
     assert place.wait(run)[1]["state"] == "CANCELLED"

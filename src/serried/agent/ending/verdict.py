@@ -38,7 +38,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
     rules: Sequence[Tuple[bool, Callable[[], Verdict]]] = (
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
         (reason not in (*ASKED, "lost", "silence") and failure is not None, lambda: _of_failure(failure or {}, tail)),
-        (evidence.has("orphaned"), lambda: _of_orphan(evidence)),
+        (reason not in ASKED and evidence.has("orphaned"), lambda: _of_orphan(evidence)),
         (reason in SAVING and asked == names.STOP_CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
         (asked is not None and reason not in ("lost", "silence"), lambda: _of_request(evidence, str(asked))),
         (evidence.has("superseded"), lambda: _of_another(evidence)),
