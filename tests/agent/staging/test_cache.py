@@ -285,3 +285,32 @@ def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk:
         Job(there, disk, "a.tar=sets/a").bring()
     cache.tidy(disk / "data")
     assert kept(disk) == []
+
+
+def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: Path, disk: Path, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    def stuck(_: bytes, target: Target) -> None:
+        target.write(next(target.missing()).number, 0, b"one")
+        begun.set()
+        assert ended.wait(60)
+        raise OSError("its place is gone")
+
+    monkeypatch.setattr(source, "fill", stuck)
+    job, problems = Job(there, disk, "a"), []
+
+    def bring() -> None:
+        try:
+            job.bring()
+        except StageError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=bring)
+    thread.start()
+    assert begun.wait(60)
+    job.items.release()
+    cache.tidy(disk / "data")
+    assert kept(disk) == []
+    ended.set()
+    thread.join()
+    assert len(problems) == 1
