@@ -48,7 +48,8 @@ def rank(checkpoints: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x, y = torch.randn(64, 512), torch.randint(10, (64,))
     state = {"weights": torch.randn(MEGABYTES << 18)} if me == 0 else {}
-    steps: list[list[float]] = []
+    steps: list[float] = []
+    busy: list[float] = []
     saved: list[float] = []
     copied: list[float] = []
     while time.time() < begin:
@@ -64,22 +65,25 @@ def rank(checkpoints: Path) -> None:
             saved.append(time.time())
             if way == "rsync":
                 rsync = subprocess.Popen(["rsync", "-a", f"{path.parent}/", f"{kept}/"])
-        took, arrived = [], 0.0
+        count, arrived = 0, 0.0
+        started, before = time.perf_counter(), time.process_time()
         while time.time() < end:
-            began = time.perf_counter()
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-            took.append(time.perf_counter() - began)
-            if rsync is not None and not arrived and len(took) % 64 == 0 and rsync.poll() is not None:
+            count += 1
+            if rsync is not None and not arrived and count % 64 == 0 and rsync.poll() is not None:
                 arrived = time.time()
-        steps.append(took)
+        steps.append((time.perf_counter() - started) / count)
+        busy.append((time.process_time() - before) / count)
         copied.append(arrived)
         if rsync is not None:
             rsync.wait()
             path.unlink()
             (kept / path.name).unlink()
-    Path(os.environ["SERRIED_RESULTS_DIR"], f"{me}.json").write_text(json.dumps([steps, saved, copied, cpu_seconds()]))
+    Path(os.environ["SERRIED_RESULTS_DIR"], f"{me}.json").write_text(
+        json.dumps([steps, saved, copied, cpu_seconds(), busy])
+    )
 
 
 def cpu_seconds() -> tuple[float, float]:
@@ -111,27 +115,33 @@ def measured() -> tuple[dict[str, list[float]], dict[str, list[float]], tuple[fl
         ranks = [json.loads((place / "results" / f"{number}.json").read_text()) for number in (0, 1)]
         journal = (place / "attempts/1/node-0/events.jsonl").read_text().splitlines()
         brought = [event for event in map(json.loads, journal) if event["event"] == "brought"]
-    means: dict[str, list[float]] = {way: [] for way in WAYS}
+    means: dict[str, list[float]] = {way: [] for way in (*WAYS, *map(busy_of, WAYS))}
     came = {name: event["t"] for event in brought for name in event["names"]}
     delays: dict[str, list[float]] = {way: [] for way in WAYS}
     for window in range(CYCLES * len(WAYS)):
         way = WAYS[window % len(WAYS)]
-        means[way].append(statistics.mean([*ranks[0][0][window], *ranks[1][0][window]]))
+        means[way].append(statistics.mean(each[0][window] for each in ranks))
+        means[busy_of(way)].append(statistics.mean(each[4][window] for each in ranks))
         arrived = came.get(f"{window}.pt", math.inf) if way == "serried" else ranks[0][2][window]
         delays[way].append(arrived - ranks[0][1][window])
     return means, delays, ranks[0][3]
 
 
-def ratios(means: dict[str, list[float]], way: str) -> tuple[float, str]:
+def busy_of(way: str) -> str:
+    return f"{way}, processor time"
+
+
+def ratios(means: dict[str, list[float]], way: str, alone: str) -> tuple[float, str]:
     """Of each window and the one of its turn in which nothing was copied: the median, and in words."""
-    each = [own / alone for own, alone in zip(means[way], means["alone"], strict=True)]
+    each = [own / other for own, other in zip(means[way], means[alone], strict=True)]
     low, median, high = statistics.quantiles(each, n=4)
     return median, f"{median:.3f} ({low:.3f} to {high:.3f})"
 
 
 def main() -> None:
     means, delays, (service, rsync) = measured()
-    (own, spelled), (_, peer) = ratios(means, "serried"), ratios(means, "rsync")
+    (own, spelled), (_, peer) = ratios(means, "serried", "alone"), ratios(means, "rsync", "alone")
+    (busy, spelled_busy), (_, peer_busy) = (ratios(means, busy_of(way), busy_of("alone")) for way in WAYS[1:])
     steps = {f"step, {way}": Timing.of(each) for way, each in means.items()}
     there = {way: statistics.median(each) for way, each in delays.items()}
     size = f"{MEGABYTES} MiB"
@@ -142,6 +152,13 @@ def main() -> None:
             f"`rsync -a` after each: {peer}",
             "≤ 1.05",
             own <= 1.05,
+        ),
+        Figure(
+            "processor time of such a step, which other work on the machine does not change",
+            f"{spelled_busy} of a step where nothing is copied",
+            f"`rsync -a`: {peer_busy}",
+            "≤ 1.05",
+            busy <= 1.05,
         ),
         Figure(
             "until the copy is there, from when it was written",
