@@ -13,9 +13,9 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
+from serried.contract.sizes import spell
 from serried.errors import UsageError
 from serried.records.moments import iso
-from serried.snapshot.size import spell
 from serried.space import choosing, measuring, nodes, removing, things
 from serried.space.choosing import Choice
 from serried.space.measuring import Size

@@ -14,9 +14,9 @@ import click
 from serried.cli import selecting
 from serried.contract import SCHEMA
 from serried.contract.layout import RunDirectory
+from serried.contract.sizes import spell
 from serried.errors import UsageError
 from serried.records.moments import iso
-from serried.snapshot.size import spell
 from serried.space import choosing, measuring, things
 from serried.space.measuring import Size
 from serried.space.things import Known, Thing

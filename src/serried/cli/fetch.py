@@ -9,12 +9,12 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
+from serried.contract.sizes import spell
 from serried.errors import SerriedError, UsageError
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.missing import Missing
 from serried.records.waiting import statuses_of
-from serried.snapshot.size import spell
 from serried.submission import copies, fetching
 from serried.submission.copies import Report
 from serried.submission.fetching import Back, Part

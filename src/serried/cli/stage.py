@@ -15,10 +15,10 @@ from serried.cli import asking, options
 from serried.cli.wait import how
 from serried.contract import SCHEMA
 from serried.contract.names import COMPLETED
+from serried.contract.sizes import spell
 from serried.errors import UsageError
 from serried.plan import Plan, Staged
 from serried.records import rates
-from serried.snapshot.size import spell
 from serried.submission import data, warming
 from serried.ui import console
 from serried.ui.data_lines import amount

@@ -20,7 +20,8 @@ REPLICATED = "replicated.pt"
 _STEP = re.compile(r"step-(\d{1,18})")
 _OURS = re.compile(r"step-\d{1,18}(\.[a-z.]+)?")
 """Whole, torn, being written, set aside."""
-LOCAL = ("{checkpoints}/", "$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
+IN_CHECKPOINTS, IN_SCRATCH = "{checkpoints}/", ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
+LOCAL = (IN_CHECKPOINTS, *IN_SCRATCH)
 """What a pattern of `checkpoint.watch` begins with that names files on the node's own disk."""
 SET_ASIDE = ".corrupt"
 """Its files do not agree with its COMPLETE."""

@@ -22,6 +22,8 @@
     node-N/launcher.log                          what the launcher said that started the ranks (torchrun, srun …)
     node-N/metrics-R.jsonl                       what rank R has logged, a line for each step
     node-N/rehearsal-R.jsonl                     in a rehearsal: what rank R was, in digests
+    node-N/brought.jsonl                         what was brought back from node N's own disk, and under which names
+    node-N/fetch.jsonl                           how it went when `serried fetch` came for the rest of it
     exit.json                                    how this attempt ended; written last, by rename
   checkpoints/  results/
   elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above
@@ -37,6 +39,9 @@ from pathlib import Path
 from typing import Mapping, Optional
 
 from serried.contract.slug import slug
+
+RESULTS, CHECKPOINTS = "results", "checkpoints"
+"""What ranks make, and the names of the folders that it is in: of a run, and on a node's own disk."""
 
 
 def run_directory(root: str, project: str, experiment: str, run: str) -> str:
@@ -84,6 +89,12 @@ class AttemptDirectory:
     def metrics(self, node: int, rank: int) -> Path:
         return self.node(node) / f"metrics-{rank}.jsonl"
 
+    def brought(self, node: int) -> Path:
+        return self.node(node) / "brought.jsonl"
+
+    def fetched(self, node: int) -> Path:
+        return self.node(node) / "fetch.jsonl"
+
 
 class ElementDirectory:
     """A run that is no array, or one element of an array: what has attempts and an end."""
@@ -92,8 +103,8 @@ class ElementDirectory:
         self.path = path
         self.exit = path / "exit.json"
         self.attempts = path / "attempts"
-        self.checkpoints = path / "checkpoints"
-        self.results = path / "results"
+        self.checkpoints = path / CHECKPOINTS
+        self.results = path / RESULTS
 
     def attempt(self, number: int) -> AttemptDirectory:
         return AttemptDirectory(self.attempts / str(number))

@@ -7,7 +7,7 @@ from typing import Any
 
 from serried.contract.files import read_journal
 from serried.contract.layout import AttemptDirectory
-from serried.snapshot.size import spell
+from serried.contract.sizes import spell
 
 _MINUTE, _HOUR = 60, 3600
 _FROM = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from serried.contract.sizes import spell
 from serried.errors import UsageError
 
 BYTES_LIMIT = 200_000_000
@@ -43,13 +44,3 @@ def _largest(weights: Mapping[str, int]) -> list[tuple[str, int]]:
             second["/".join(parts[:2]) + ("/" if len(parts) > 2 else "")] += weight
     both = dict(top) | {path: weight for path, weight in second.items() if weight * 5 > sum(weights.values())}
     return sorted(both.items(), key=lambda item: (-item[1], item[0]))[:LISTED]
-
-
-def spell(size: int) -> str:
-    """`41.2 MB`: decimal units, as disks are sold."""
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

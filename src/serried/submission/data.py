@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serried import config
+from serried.contract.sizes import spell
 from serried.environments.building import Observe
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, Site, Staged
 from serried.plan.data import default_root
-from serried.snapshot.size import spell
 from serried.submission import making
 from serried.submission.counting import Count, count
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried.contract.layout import ElementDirectory
+from serried.contract.layout import CHECKPOINTS, RESULTS, ElementDirectory
 from serried.errors import UsageError
 from serried.records import missing
 from serried.records.index import Selection
@@ -15,11 +15,6 @@ from serried.submission import copies, errands
 from serried.submission.copies import Entry
 
 ALL = "*"
-RESULTS, CHECKPOINTS = "results", "checkpoints"
-
-
-JOURNAL = "fetch.jsonl"
-"""Where the role `fetch` of the agent says how it went, in the node's folder of the attempt."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +34,10 @@ class Back:
 def bring_back(selection: Selection, found: Missing, observe: errands.Observe) -> Back:
     """Bring it to the run directory, by a job on its node. Raises SerriedError where that could not run."""
     record = selection.record
-    node = record.where.element(found.element).attempt(found.attempt).node(found.node)
+    attempt = record.where.element(found.element).attempt(found.attempt)
     element = "-" if found.element is None else str(found.element)
     role = ("fetch", element, str(found.attempt), str(found.node), found.folder)
-    told = errands.send(record.plan, found.host, role, node / JOURNAL, observe)
+    told = errands.send(record.plan, found.host, role, attempt.fetched(found.node), observe)
     problem = str(told.get("problem") or "")
     if not problem:
         missing.strike(selection, found)

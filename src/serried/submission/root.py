@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serried.contract.files import PRIVATE_FILE, make_directory
+from serried.contract.sizes import spell
 from serried.errors import UsageError
-from serried.snapshot.size import spell
 
 SPARE_BYTES = 10_000_000
 """Left for the run's own files beside the snapshot."""

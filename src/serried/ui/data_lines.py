@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serried.config.values import show_duration
+from serried.contract.sizes import spell
 from serried.plan import Data, Plan, Staged, Sync
-from serried.snapshot.size import spell
 
 LISTED = 4
 

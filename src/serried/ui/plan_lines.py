@@ -8,9 +8,9 @@ from typing import Any
 
 from serried.contract.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
 from serried.contract.settings import spelled
+from serried.contract.sizes import spell
 from serried.plan import After, Allocation, Container, Environment, Plan
 from serried.snapshot import Revision, Survey
-from serried.snapshot.size import spell
 from serried.ui.data_lines import data_lines
 from serried.ui.text import duration, memory
 

@@ -8,27 +8,28 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from serried.agent.bringing import pace
-from serried.agent.bringing.ledger import RESULTS
 from serried.agent.bringing.placing import Places
 from serried.agent.bringing.rounds import Rounds, watches
 from serried.agent.local import gone, locks, room
 from serried.agent.local.folder import SCRATCH
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names
+from serried.contract.layout import RESULTS
 
-JOURNAL = "fetch.jsonl"
-"""What `serried fetch` reads, in the node's folder of the attempt: the last line says how it ended."""
 REMOVE_SECONDS = 300.0
 
 
 def main(arguments: List[str]) -> int:
-    """`fetch ELEMENT ATTEMPT NODE FOLDER TOKEN`: ELEMENT is `-` in a run that is no array."""
-    element, attempt, node, folder, token = arguments
-    work = Work.load(run_directory(), None if element == "-" else int(element), int(attempt))
+    """`fetch ELEMENT ATTEMPT NODE FOLDER TOKEN`: ELEMENT is `-` in a run that is no array.
+
+    `serried fetch` reads from its journal how it went.
+    """
+    element, number, node, folder, token = arguments
+    work = Work.load(run_directory(), None if element == "-" else int(element), int(number))
     make_umask(work)
-    place = work.place.attempt(work.number).node(int(node))
-    files.make_directory(place, work.directory_mode)
-    journal = files.Journal(place / JOURNAL, work.file_mode)
+    attempt = work.place.attempt(work.number)
+    files.make_directory(attempt.node(int(node)), work.directory_mode)
+    journal = files.Journal(attempt.fetched(int(node)), work.file_mode)
     journal.append({"token": token, "event": "begun", "host": os.uname().nodename, "t": time.time()})
     try:
         told = _fetch(work, int(node), Path(folder))

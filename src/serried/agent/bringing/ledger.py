@@ -18,10 +18,6 @@ from serried.agent.bringing.looking import Found
 from serried.agent.work import Work
 from serried.contract import files
 
-FILE = "brought.jsonl"
-
-RESULTS, CHECKPOINTS = "results", "checkpoints"
-
 
 class Brought(NamedTuple):
     kind: str
@@ -59,11 +55,10 @@ class Ledger:
         self._mode = work.file_mode
         place = work.place.attempt(work.number).node(node)
         files.make_directory(place, work.directory_mode)
-        self._path = place / FILE
+        self._path = work.place.attempt(work.number).brought(node)
         self._entries: Dict[str, Brought] = {}
         for number in sorted(each for each in attempts.numbers(work.place.attempts) if each <= work.number):
-            path = work.place.attempt(number).node(node) / FILE
-            for entry in files.read_journal(path):
+            for entry in files.read_journal(work.place.attempt(number).brought(node)):
                 self._take(entry, number)
         self._file = -1
         self._lock = threading.Lock()

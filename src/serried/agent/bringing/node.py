@@ -8,12 +8,12 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from serried.agent.beside import Beside, Message
-from serried.agent.bringing.ledger import CHECKPOINTS, RESULTS
-from serried.agent.bringing.rounds import IN_CHECKPOINTS
 from serried.agent.local import Folder
 from serried.agent.loop import Loop, Timer
 from serried.agent.work import Work
 from serried.contract import names
+from serried.contract.checkpoints import IN_CHECKPOINTS
+from serried.contract.layout import CHECKPOINTS, RESULTS
 
 KEEP_SECONDS = 3 * 86400.0
 """How long what could not be brought stays on the node for `serried fetch`."""

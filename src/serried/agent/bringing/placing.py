@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Optional, Set, Tuple
 
 from serried.agent.bringing import copying
-from serried.agent.bringing.ledger import CHECKPOINTS, RESULTS, Brought, Ledger
+from serried.agent.bringing.ledger import Brought, Ledger
 from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import Pace
 from serried.agent.work import Work
 from serried.contract import checkpoints, files, whole
+from serried.contract.layout import CHECKPOINTS, RESULTS
 
 GROWING = "tfevents"
 """What has this in its name is only ever appended to: TensorBoard's logs, which some program may be reading."""

@@ -11,15 +11,15 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from serried.agent.bringing import looking
 from serried.agent.bringing.copying import ChangedError
-from serried.agent.bringing.ledger import CHECKPOINTS, RESULTS
 from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import OutOfTimeError
 from serried.agent.bringing.placing import Places
 from serried.agent.work import Work
 from serried.contract import checkpoints, names, whole
+from serried.contract.checkpoints import IN_CHECKPOINTS, IN_SCRATCH
 from serried.contract.crew import Crew
+from serried.contract.layout import CHECKPOINTS, RESULTS
 
-IN_CHECKPOINTS, *IN_LOCAL = checkpoints.LOCAL
 WORKERS = 16
 """Most that copy small files at once, where the file system takes its time."""
 NAMED = 20
@@ -56,7 +56,7 @@ def watches(work: Work, node: int, local: Optional[Path], scratch: Path) -> List
     found = []
     began = checkpoints.changed(work.place.attempt(1).claim)
     for pattern in (work.plan.get("sync") or {}).get("watch", ()):
-        prefix = next((prefix for prefix in IN_LOCAL if pattern.startswith(prefix)), "")
+        prefix = next((prefix for prefix in IN_SCRATCH if pattern.startswith(prefix)), "")
         if pattern.startswith(IN_CHECKPOINTS) and local is None:
             continue  # ranks write where it would be brought
         if local and pattern.startswith(IN_CHECKPOINTS):

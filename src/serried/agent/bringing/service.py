@@ -10,11 +10,11 @@ from typing import Any, Dict, List, Optional
 
 from serried.agent import beside
 from serried.agent.bringing import pace
-from serried.agent.bringing.ledger import RESULTS
 from serried.agent.bringing.placing import Places
 from serried.agent.bringing.rounds import Rounds, watches
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import names
+from serried.contract.layout import RESULTS
 
 LOOK_SECONDS = 2.0
 HURRIED_LOOK_SECONDS = 0.2

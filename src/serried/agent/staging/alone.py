@@ -11,7 +11,8 @@ from typing import Any, Dict
 from serried.agent.local import Folder, locks, room
 from serried.agent.local.folder import is_of
 from serried.agent.loop import Loop
-from serried.agent.staging.node import VIEW, Staging, wanted
+from serried.agent.staging.node import VIEW, Staging
+from serried.agent.staging.order import wanted
 from serried.agent.work import Work
 
 SAY_SECONDS = 5.0

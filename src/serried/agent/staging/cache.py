@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Collection, Dict, List, Optional
 
 from serried.agent.local import locks, tidying
+from serried.agent.local.folder import boot
 from serried.agent.staging.target import Target
 from serried.contract import files, removal, scanning
 from serried.contract.manifest import Manifest
+from serried.contract.sizes import spell
 
 PART = ".part"
 SWEEP_SECONDS = 120.0
 OURS = 8
 """Files that an item takes beside its own."""
 TREE, MANIFEST, FACTS = "tree", "manifest", "facts.json"
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,7 +70,7 @@ class Slot:
                 raise ValueError(other)
             manifest = found
         (self._part / MANIFEST).write_bytes(manifest.to_bytes())
-        facts = {"bytes": manifest.blocks, "boot": _boot(), "hashed": self._hashed}
+        facts = {"bytes": manifest.blocks, "boot": boot(), "hashed": self._hashed}
         files.write_json(self._part / FACTS, facts)
         self._part.rename(self.path)
         self.manifest = manifest
@@ -126,7 +127,7 @@ class Cache:
     def _trusted(self, path: Path) -> Optional[Manifest]:
         """What is in `path`, if it still is what was put there."""
         facts = files.read_json(path / FACTS) or {}
-        if bool(facts.get("hashed")) != self._hashed or not (self._hashed or facts.get("boot") == _boot()):
+        if bool(facts.get("hashed")) != self._hashed or not (self._hashed or facts.get("boot") == boot()):
             return None
         with contextlib.suppress(OSError, ValueError):
             manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
@@ -162,7 +163,7 @@ def lack(folder: Path, size: int, inodes: int) -> Optional[str]:
     state = os.statvfs(folder.parent)  # which is there, whoever has removed the empty folder just now
     free = state.f_bavail * state.f_frsize
     if size > free:
-        return f"no room on {folder}: {_spelled(size)} needed, {_spelled(free)} free"
+        return f"no room on {folder}: {spell(size)} needed, {spell(free)} free"
     if state.f_files and inodes + OURS > state.f_favail:
         return f"no room on {folder}: {inodes} files, and it takes {state.f_favail} more"
     return None
@@ -179,12 +180,8 @@ def tidy(folder: Path, limit: int = 0) -> None:
 
 def _oldest_first(folder: Path) -> List[Path]:
     """Items by when they were last taken, those that are half done before all others."""
-    found = {path.with_name(path.name[: -len(PART)]) if path.name.endswith(PART) else path for path in _things(folder)}
+    found = {path.with_name(path.name.removesuffix(PART)) for path in locks.things(folder)}
     return sorted(found, key=lambda path: (_time(path), path.name))
-
-
-def _things(folder: Path) -> List[Path]:
-    return list(locks.things(folder))
 
 
 def _time(path: Path) -> float:
@@ -210,18 +207,3 @@ def _remove(path: Path) -> None:
 
 def _erase(path: Path) -> None:
     removal.remove(path, None)
-
-
-def _boot() -> str:
-    try:
-        return BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _spelled(size: int) -> str:
-    number, units = float(size), ["B", "kB", "MB", "GB", "TB"]
-    while number >= 1000 and len(units) > 1:
-        number /= 1000
-        units.pop(0)
-    return f"{number:.3g} {units[0]}"

@@ -7,8 +7,7 @@ from typing import Any, Callable, Dict
 
 from serried.agent.channel import Message
 from serried.agent.members import Member, Members
-from serried.agent.staging.node import wanted
-from serried.agent.staging.order import HEAD, host, predecessors
+from serried.agent.staging.order import HEAD, host, predecessors, wanted
 from serried.agent.work import Work
 
 NOTE_SECONDS = 5.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Callable, Dict, Optional
 
 from serried.agent.beside import Beside, Message
 from serried.agent.channel import Message as Told
 from serried.agent.local import Folder, room
 from serried.agent.loop import Loop
-from serried.agent.staging.order import interface
+from serried.agent.staging.order import interface, passes_on, wanted
 from serried.agent.work import Work
 
 VIEW = "data"
@@ -100,14 +100,3 @@ class Staging:
         self._is_settled = True
         self._note("stage-failed", because=because)
         self._tell("stage-failed", because=because)
-
-
-def wanted(work: Work) -> Any:
-    """What the plan says of data, if any is staged."""
-    data = work.plan.get("data")
-    return data if data and data["stage"] else None
-
-
-def passes_on(work: Work) -> bool:
-    """Whether nodes pass data on."""
-    return bool(work.nodes > 1 and wanted(work) and work.plan["site"].get("transfer", "chain") == "chain")

@@ -1,12 +1,25 @@
-"""Who gets its data from whom, and where nodes find each other: on the network by which agents reach the head."""
+"""Whether data is staged, who gets it from whom, and where nodes find each other: where agents find the head."""
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from serried.agent.work import Work
 
 Address = Tuple[str, int]
 HEAD = ""
 """Instead of an address: that of the head, by which each node has found it."""
+
+
+def wanted(work: Work) -> Any:
+    """What the plan says of data, if any is staged."""
+    data = work.plan.get("data")
+    return data if data and data["stage"] else None
+
+
+def passes_on(work: Work) -> bool:
+    """Whether nodes pass data on."""
+    return bool(work.nodes > 1 and wanted(work) and work.plan["site"].get("transfer", "chain") == "chain")
 
 
 def predecessors(ports: Mapping[int, int], hosts: Mapping[int, str]) -> Dict[int, Optional[Address]]:
