@@ -128,6 +128,15 @@ data_transfer = "each"
     assert (site.cache_bytes, site.transfer) == (1 << 30, "each")
 
 
+def test_a_disk_is_no_memory_and_nothing_stays_where_one_says_none(folder: Path):
+    assert planned(folder, "[clusters.local]\ndata_cache = 'none'").site.cache_bytes == 0
+    for key, said in (("data_cache", '"all"'), ("data_cache", "5"), ("local_disk_size", "0")):
+        with pytest.raises(UsageError) as caught:
+            planned(folder, f"[clusters.local]\n{key} = {said}")
+        wrong = said.strip('"')
+        assert f"`clusters.local.{key}` must be an amount such as `200G` or `512M`, not `{wrong}`" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("key", "said", "wrong"),
     [

@@ -159,7 +159,7 @@ def _site(cluster: config.Cluster) -> Site:
         local_disk=cluster.local_disk,
         local_disk_bytes=_bytes(cluster.local_disk_size),
         local_disk_files=cluster.local_disk_files,
-        cache_bytes=_bytes(cluster.data_cache) or 0,
+        cache_bytes=cluster.data_cache << 20,
         transfer=cluster.data_transfer,
         hides_gpus=bool(cluster.hides_gpus),
         node_option=cluster.node_option,

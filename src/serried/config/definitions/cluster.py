@@ -139,7 +139,7 @@ class Cluster:
     local_disk_stays: bool | None = key(
         values.BOOLEAN, "Whether what a job leaves there stays until somebody removes it.", default="false"
     )
-    local_disk_size: int | None = key(values.MEMORY_PART, "How much a job may put there.", default="not checked")
+    local_disk_size: int | None = key(data.SIZE, "How much a job may put there.", default="not checked")
     local_disk_files: int | None = key(values.COUNT, "How many files a job may put there.", default="not checked")
     scratch: str = key(
         values.TEXT,
@@ -147,10 +147,11 @@ class Cluster:
         default="`$SCRATCH`, `$PSCRATCH` or `/scratch/$USER`",
         value="",
     )
-    data_cache: int | None = key(
-        values.MEMORY_PART,
+    data_cache: int = key(
+        data.SIZE_OR_NONE,
         "How much staged data may stay on a node's disk when no job uses it; what was unused longest goes first.",
         default="none",
+        value=0,
     )
     data_transfer: str = key(
         data.TRANSFER,

@@ -54,6 +54,4 @@ class Checkpoint:
     )
     sync_every: int = key(values.DURATION, "How often is looked for new ones.", default="30s", value=30)
     keep: int = key(values.COUNT, "How many of them stay.", default="3", value=3)
-    bandwidth: int | None = key(
-        values.MEMORY_PART, "Most that is copied in a second while ranks run.", default="no limit"
-    )
+    bandwidth: int | None = key(data.SIZE, "Most that is copied in a second while ranks run.", default="no limit")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from serried.config.values import BadValue, Kind, boolean, choice, texts
+from serried.config.values import ALL_MEMORY, BadValue, Kind, boolean, choice, memory, show_memory, texts
 from serried.contract import checkpoints, patterns
 from serried.errors import did_you_mean
 
@@ -91,6 +92,23 @@ def _pattern(given: str, prefixes: Sequence[str], hint: str) -> str:
     return given
 
 
+def size(value: Any) -> int:
+    """MiB, written as memory is, of something that has no `all`."""
+    with contextlib.suppress(BadValue):
+        if (amount := memory(value)) != ALL_MEMORY:
+            return amount
+    raise BadValue(f"must be an amount such as `200G` or `512M`, not `{value}`")
+
+
+def size_or_none(value: Any) -> int:
+    """0 for `none`."""
+    return 0 if str(value).strip() in {"none", "0"} else size(value)
+
+
+def _show_size(mebibytes: int) -> str:
+    return show_memory(mebibytes) if mebibytes else "none"
+
+
 def _show_items(held: tuple[Item, ...]) -> str:
     return ", ".join(one.source if one.to is None else f"{one.source} as {one.to}" for one in held)
 
@@ -98,5 +116,7 @@ def _show_items(held: tuple[Item, ...]) -> str:
 ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_items)
 RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
 WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
+SIZE = Kind("size", size, "SIZE", show=show_memory)
+SIZE_OR_NONE = Kind("size, or `none`", size_or_none, "SIZE", show=_show_size)
 VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
 TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
