@@ -18,7 +18,7 @@ from serried.contract import files
 
 ANSWER = "image.json"
 HOLD_TRIES, HOLD_SECONDS = 100, 0.05
-IMAGES, PART = "images", ".part"
+PART = ".part"
 ROOM = 1.05
 """Of the image's size, must be free."""
 
@@ -121,7 +121,7 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
     import hashlib
     import shutil
 
-    folder = room.sub(room.sub(own.parent, own.name), IMAGES)
+    folder = room.sub(room.sub(own.parent, own.name), room.IMAGES)
     state = image.stat()
     said = f"{image}\0{state.st_size}\0{state.st_mtime_ns}".encode("utf-8", "surrogateescape")
     path = folder / (hashlib.sha256(said).hexdigest()[:16] + image.suffix)

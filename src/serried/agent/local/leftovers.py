@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from serried.agent.containers import imagecopy
 from serried.agent.local import folder, gone, locks, room
 from serried.agent.work import Work
 from serried.contract import asking, files
@@ -56,11 +55,12 @@ def sweep(work: Work, until: Optional[float] = None, *, dry: bool = False, alone
 
 def _tidy_shared(own: Path, work: Work, *, alone: bool) -> None:
     """Whoever brings an image or data looks after the others of them itself."""
+    from serried.agent.containers import imagecopy
     from serried.agent.staging import cache
 
     if alone or not (work.plan.get("container") or {}).get("local"):
-        imagecopy.tidy(own / imagecopy.IMAGES)
-        room.remove_empty(own / imagecopy.IMAGES)
+        imagecopy.tidy(own / room.IMAGES)
+        room.remove_empty(own / room.IMAGES)
     if alone or not (work.plan.get("data") or {}).get("stage"):
         cache.tidy(own / room.DATA, work.plan["site"].get("cache_bytes", 0))
         room.remove_empty(own / room.DATA)
@@ -68,7 +68,7 @@ def _tidy_shared(own: Path, work: Work, *, alone: bool) -> None:
 
 def is_any(own: Path) -> bool:
     """Whether there is something for `sweep` to look at."""
-    shared = (own / name for name in (room.JOBS, imagecopy.IMAGES, room.DATA))
+    shared = (own / name for name in (room.JOBS, room.IMAGES, room.DATA))
     return bool(_names(own / room.GONE)) or any(
         not locks.is_used(path) for folder in shared for path in locks.things(folder)
     )

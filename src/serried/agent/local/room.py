@@ -12,7 +12,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from serried.agent.work import Work
 
-JOBS, GONE, DATA = "jobs", "gone", "data"
+JOBS, GONE, DATA, IMAGES = "jobs", "gone", "data", "images"
 EVERYWHERE = "/tmp"  # noqa: S108 - nobody else can write where we do
 UNSET = re.compile(r"\$\w|\$\{")
 

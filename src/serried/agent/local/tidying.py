@@ -15,6 +15,7 @@ from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names
 
 NICE = 19
+FREE_SECONDS = 120.0
 DRY = "--dry-run"
 
 
@@ -31,10 +32,9 @@ def look(work: Work) -> None:
     os.close(null)
 
 
-def free(seconds: float) -> None:
+def free() -> None:
     """The same here and now, for who lacks room."""
-    if names.RUN_DIR in os.environ:
-        leftovers.sweep(_work(), time.monotonic() + seconds)
+    leftovers.sweep(_work(), time.monotonic() + FREE_SECONDS)
 
 
 def main(arguments: List[str]) -> int:

@@ -14,9 +14,9 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import Collection, Dict, List, Optional
+from typing import Callable, Collection, Dict, List, Optional
 
-from serried.agent.local import locks, tidying
+from serried.agent.local import locks
 from serried.agent.local.folder import boot
 from serried.agent.staging.target import Target
 from serried.contract import files, removal, scanning
@@ -24,7 +24,6 @@ from serried.contract.manifest import Manifest
 from serried.contract.sizes import spell
 
 PART = ".part"
-SWEEP_SECONDS = 120.0
 OURS = 8
 """Files that an item takes beside its own."""
 TREE, MANIFEST, FACTS = "tree", "manifest", "facts.json"
@@ -98,11 +97,11 @@ class Slot:
 
 
 class Cache:
-    def __init__(self, folder: Path, *, hashed: bool = False) -> None:
+    def __init__(self, folder: Path, *, hashed: bool = False, sweep: Optional[Callable[[], None]] = None) -> None:
         self.folder = folder
         self._hashed = hashed
-        self._may_sweep = True
-        """What dead jobs have left here, where there is no room otherwise."""
+        self._sweep = sweep
+        """Removes what dead jobs have left on this disk: once, where there is no room otherwise."""
 
     def take(self, key: str) -> Slot:
         """The item of this key, or the place to put it. Waits while another job of ours puts it there."""
@@ -151,9 +150,9 @@ class Cache:
             path = next(unused, None)
             if path is not None:
                 locks.remove_unused(path, _remove)
-            elif self._may_sweep:
-                self._may_sweep = False
-                tidying.free(SWEEP_SECONDS)
+            elif self._sweep:
+                sweep, self._sweep = self._sweep, None
+                sweep()
             else:
                 raise NoRoomError(problem)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from serried.agent.beside import Agent, Message
-from serried.agent.local import room
+from serried.agent.local import room, tidying
 from serried.agent.staging import cache
 from serried.agent.staging.holding import FailedError, Holdings
 from serried.agent.staging.items import Item, Items, Place, StageError
@@ -82,7 +82,7 @@ class Stage:
         except OSError as error:
             self._note("staging-problem", item="", problem=f"{self._shared}: {scanning.reason(error)}")
             return None
-        return cache.Cache(self._shared, hashed=bool(self._told["hashed"]))
+        return cache.Cache(self._shared, hashed=bool(self._told["hashed"]), sweep=tidying.free)
 
     @property
     def is_busy(self) -> bool:
