@@ -79,8 +79,11 @@ def _delayed(
                 return
             time.sleep(max(0.0, due - time.monotonic()))
             view = memoryview(data)
-            while view:
-                view = view[write(view) or len(view) :]  # type: ignore[arg-type, misc]
+            try:
+                while view:
+                    view = view[write(view) or len(view) :]  # type: ignore[arg-type, misc]
+            except BrokenPipeError:  # it is taken off just now
+                return
 
     threads = [threading.Thread(target=work, daemon=True) for work in (take, give)]
     for thread in threads:

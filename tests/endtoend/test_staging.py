@@ -112,7 +112,9 @@ def test_without_a_disk_the_source_is_used_where_it_is(local, there):
 
 def test_data_that_cannot_be_had_fails_the_launch_and_says_where_and_why(local, there, tmp_path):
     shutil.make_archive(str(there / "torn"), "tar", there / "sets")
-    os.truncate(there / "torn.tar", 1000)
+    with (there / "torn.tar").open("r+b") as file:  # in the middle, where only who unpacks it looks
+        file.seek(512)
+        file.write(b"x" * 512)
     write(local.project, there, str(tmp_path / "disk"), more='"torn.tar"')
     run = local.submit()
     code, shown = local.wait(run)

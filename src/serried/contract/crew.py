@@ -58,6 +58,12 @@ class Crew:
             self._problem = self._problem or problem
             self._change.notify_all()
 
+    def look(self) -> None:
+        """For tasks that take long: whether more of us would be of use already."""
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            with self._change:
+                self._look()
+
     def _hire(self, count: int) -> None:
         for _ in range(min(count, self._most - len(self._threads))):
             self._threads.append(threading.Thread(target=self._work, daemon=True))

@@ -77,6 +77,7 @@ class _Scan:
 
     def _look(self, batch: Sequence[bytes]) -> None:
         for path in batch:
+            self._crew.look()
             try:
                 state = os.lstat(self._full(path))
             except FileNotFoundError:

@@ -34,21 +34,23 @@ def fill(root: bytes, target: Target, readers: int = READERS) -> None:
 
     Raises ChangedError, UnreadableError, and OSError with the name of what could not be written.
     """
-    reader = _Reader(os.path.realpath(root), target)
     crew = Crew(readers)
+    reader = _Reader(os.path.realpath(root), target, crew)
     for batch in _batches(target.missing()):
         crew.add(lambda batch=batch: reader.bring(batch))  # type: ignore[misc]
     crew.run()
 
 
 class _Reader:
-    def __init__(self, root: bytes, target: Target) -> None:
+    def __init__(self, root: bytes, target: Target, crew: Crew) -> None:
         self._root = root
+        self._crew = crew
         self._target = target
         self._entries = target.arrived.manifest.entries
 
     def bring(self, batch: List[Extent]) -> None:
         for extent in batch:
+            self._crew.look()
             entry = self._entries[extent.number]
             source = self._open(entry)
             try:
