@@ -81,6 +81,23 @@ def test_what_is_being_written_is_not_brought(share):
     assert settle(node) == ["open.h5"]
 
 
+def test_what_is_begun_anew_while_another_one_is_copied_waits_until_it_is_complete(share, monkeypatch):
+    node = share(watch=["{checkpoints}/*"])
+    aged(node.write("checkpoints/best.pt", "a" * 9), 1)
+    last = aged(node.write("checkpoints/last.pt", "b" * 9), 2)
+
+    def heed(count, _urgent=None):
+        if count == 9:
+            last.write_text("b")
+
+    with monkeypatch.context() as context:
+        context.setattr(node.pace, "heed", heed)
+        assert settle(node) == ["best.pt"]
+    last.write_text("c" * 9)
+    assert settle(node) == ["last.pt"]
+    assert tree(node.work.place.checkpoints) == {"best.pt": "a" * 9, "last.pt": "c" * 9}
+
+
 @pytest.mark.parametrize(("trusted", "names"), [(True, ["a.h5", "b.pt"]), (False, ["b.pt"])])
 def test_after_a_kill_only_what_is_whole_by_its_format_is_believed(share, trusted, names):
     node = share(watch=["{checkpoints}/*"])

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Iterator, Optional
 
+from serried.agent.bringing import looking
 from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import Pace
 from serried.contract import files
@@ -64,6 +65,8 @@ def copy(found: Found, target: Path, modes: Modes, pace: Pace, urgent: Optional[
         before = os.fstat(source)
         if not stat.S_ISREG(before.st_mode):
             raise ChangedError(errno.EAGAIN, "it is no file any more")
+        if looking.state_of(before) != found.state and not looking.is_read_while_it_grows(found):
+            raise ChangedError(errno.EAGAIN, "it was written to before it was copied")
         SERVER.check_room(target.parent, min(before.st_size, before.st_blocks * BLOCK))
         made = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.of(before.st_mode))
         try:

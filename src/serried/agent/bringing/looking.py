@@ -167,8 +167,11 @@ def _one(root: str, path: str, entry: "os.DirEntry[str]") -> Iterator[Found]:
         return
     kind = "file" if stat.S_ISREG(it.st_mode) else "link" if stat.S_ISLNK(it.st_mode) else ""
     if kind:
-        state = (it.st_dev, it.st_ino, it.st_size, it.st_mtime_ns)
-        yield Found(root, path, path, "", kind, it.st_size, it.st_mtime_ns, state)
+        yield Found(root, path, path, "", kind, it.st_size, it.st_mtime_ns, state_of(it))
+
+
+def state_of(it: os.stat_result) -> Tuple[int, ...]:
+    return it.st_dev, it.st_ino, it.st_size, it.st_mtime_ns
 
 
 def _identity(found: Found) -> Identity:
