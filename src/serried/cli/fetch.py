@@ -85,8 +85,10 @@ def _bring_back(selection: Selection, found: Missing, *, dry_run: bool) -> Back:
         return Back(0, 0, error.message)
     if came.problem:
         console.warning(f"could not bring back {what}: {came.problem}", hint=_hint(found, came))
-    else:
+    elif came.files or came.torn:
         console.say(f"brought back {what}: {_count(came.files)}, {spell(came.bytes)}")
+    else:
+        console.say(f"all {what} had been brought back before")
     if came.torn:
         hint = f"for three days they are in `{found.folder}/checkpoints`"
         console.warning(f"these may be torn, and stayed on {found.host}: {_named(list(came.torn))}", hint=hint)

@@ -54,8 +54,11 @@ def _fetch(work: Work, node: int, folder: Path) -> Dict[str, Any]:
         missing, torn = summary["missing"], summary["torn"]
         problem: Optional[str] = missing[0]["problem"] if missing else next(iter(said), None)
         if problem is None and not torn:  # what only may be torn stays for whoever wants to look
-            gone.remove(_room(folder), folder, time.monotonic() + REMOVE_SECONDS)
+            own = _room(folder)
+            gone.remove(own, folder, time.monotonic() + REMOVE_SECONDS)
             locks.lock_of(folder).unlink(missing_ok=True)
+            if own is not None:
+                room.tidy(own)
         return {"files": rounds.files, "bytes": rounds.bytes, "missing": missing, "torn": torn, "problem": problem}
     finally:
         os.close(held)
