@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 PROBE = "import sys; print(sys.version_info >= (3, 9), sys.executable)"
 
 
+@cache
 def interpreters():
     """One of each, from 3.9 on."""
     names = [f"python3.{minor}" for minor in range(9, 20)]

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -111,8 +112,26 @@ def rooms_imported(path: Path) -> set[str]:
     return inside - {room_of(path)}
 
 
-each_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
-each_traveller = pytest.mark.parametrize("path", [m for m in MODULES if room_of(m) in TRAVELLERS], ids=name_of)
+def holds_for(items: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """One test for all of `items`, which names those at fault: a thousand tests each would take a minute to count."""
+
+    def one_for_all(test: Callable[[Path], None]) -> Callable[[], None]:
+        def test_all() -> None:
+            at_fault = []
+            for item in items:
+                try:
+                    test(item)
+                except AssertionError as error:
+                    at_fault.append(f"{item.relative_to(ROOT)}: {error}")
+            assert not at_fault, "\n".join(at_fault)
+
+        return test_all
+
+    return one_for_all
+
+
+each_module = holds_for(MODULES)
+each_traveller = holds_for([path for path in MODULES if room_of(path) in TRAVELLERS])
 
 
 def test_every_room_is_in_the_design_in_the_order_of_imports():
@@ -128,7 +147,7 @@ def test_every_room_has_its_place_in_the_order():
     assert rooms - set(ORDER) == set()
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if room_of(m) in ORDER], ids=name_of)
+@holds_for([path for path in MODULES if room_of(path) in ORDER])
 def test_imports_run_one_way(path: Path):
     below = set(ORDER[ORDER.index(room_of(path)) + 1 :])
     assert rooms_imported(path) - below == set()
@@ -156,7 +175,7 @@ def test_what_travels_to_the_compute_node_imports_the_contract_and_the_standard_
         assert "agent" not in rooms_imported(path)
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if room_of(m) in {*TRAVELLERS, "train"}], ids=name_of)
+@holds_for([path for path in MODULES if room_of(path) in {*TRAVELLERS, "train"}])
 def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
     later = {name for name in imports(path) if name in LATER_THAN_39 or name.split(".")[0] in LATER_THAN_39}
@@ -225,10 +244,11 @@ def test_every_exit_code_is_documented(page: str, code: int):
 
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+each_page = holds_for(PAGES)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@each_page
 def test_every_link_in_the_docs_leads_somewhere(page: Path):
     links = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
@@ -241,7 +261,7 @@ def named_tests(page: Path) -> list[tuple[Path, str]]:
     return [(ROOT / file, test) for file, test in TEST.findall(page.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@each_page
 def test_every_test_that_a_page_names_is_there(page: Path):
     named = named_tests(page)
     assert [test for file, test in named if not file.exists() or f"def {test}(" not in file.read_text("utf-8")] == []
@@ -252,7 +272,7 @@ def test_what_is_promised_names_its_tests(page: str):
     assert len(named_tests(ROOT / page)) > 10
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@each_page
 def test_no_page_is_lost(page: Path):
     if page.parent.name == "docs":
         assert f"({page.name})" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8") or page.name == "index.md"
