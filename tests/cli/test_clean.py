@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from building import CREATED, as_json
+from serried.contract import locks
 from serried.contract.files import make_directory, write_json
 from serried.plan import After, Environment, Resume, Source
 from serried.schedulers.interface import Job
@@ -257,3 +258,27 @@ def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path)
     assert table[0].split() == ["WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "CHANGED"]
     assert table[-1].split()[0] == "all"
     assert json.dumps(measuring.measure(other.where.path / "nothing").to_json()).startswith('{"bytes": 0, "files": 0')
+
+
+def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_uses_it(serried, ended, tmp_path):
+    run = ended("k3f9q2")
+    site = dataclasses.replace(run.plan.site, local_disk=str(tmp_path / "disk"))
+    write_json(run.record.directory.plan, dataclasses.replace(run.plan, site=site).to_json())
+    data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
+    for name in ("aaaa", "bbbb", "cccc"):
+        make_directory(data / name / "tree")
+        (data / name / "tree" / "file").write_bytes(b"x" * 1000)
+        (data / f"{name}.lock").touch()
+    aged(data)
+    os.utime(data / "cccc", (CREATED, CREATED))
+    held = locks.hold(data / "bbbb", locks.SHARED)
+    there = [thing for thing in as_json(serried("du", "--json").out)["things"] if thing["kind"] == "staged data"]
+
+    done = serried("clean", "--older-than", "30d", "-y", "--json")
+
+    os.close(held)
+    assert [(thing["name"], thing["bytes"]) for thing in there] == [("aaaa", 1000), ("bbbb", 1000), ("cccc", 1000)]
+    assert kinds(done) == [("staged data", "aaaa")]
+    stay = {thing["name"]: thing["needed"] for thing in as_json(done.out)["stay"]}
+    assert stay == {"bbbb": "a job uses it"}
+    assert sorted(path.name for path in data.iterdir()) == ["bbbb", "bbbb.lock", "cccc", "cccc.lock"]

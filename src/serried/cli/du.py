@@ -97,7 +97,8 @@ def _everything(known: Known) -> Iterable[Thing]:
     yield from things.remains(known)
     yield from things.sources(known)
     yield from things.built(known)
-    yield from things.kept()
+    yield from things.staged(known)
+    yield from things.kept(known)
 
 
 def _row(thing: Thing, tell: Any) -> Row:

@@ -65,6 +65,9 @@ def of_all(known: Known, now: float, older: float | None, *, records: bool) -> C
             choice.go.append(thing)
         elif thing.kind != things.ATTEMPT and older is not None and thing.used < limit:
             (choice.stay if thing.needed else choice.go).append(thing)
+    for thing in things.staged(known) if older is not None else ():
+        if thing.used < limit:
+            (choice.stay if thing.needed else choice.go).append(thing)
     return choice
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from serried.contract import removal
+from serried.contract import locks, removal
 from serried.environments import store
 from serried.records.record import Record, records_directory
 from serried.records.status import status
@@ -66,7 +66,20 @@ def _built(thing: Thing) -> str | None:
     return None
 
 
+def _staged(thing: Thing) -> str | None:
+    """As the jobs do that share it: not while one uses it, and under the name of what is half done."""
+
+    def remove(path: Path) -> None:
+        aside = path.with_name(f"{path.name}.part")
+        removal.remove(aside)
+        path.rename(aside)
+        removal.remove(aside)
+
+    return None if locks.remove_unused(thing.path, remove) else "a job uses it, or it cannot be removed"
+
+
 _WAYS = {
+    things.STAGED: _staged,
     things.RUN: _run,
     things.RECORD: _record,
     things.ENVIRONMENT: _built,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serried.contract import checkpoints
+from serried.contract import checkpoints, locks
 from serried.contract.files import read_json
 from serried.contract.layout import RunDirectory
 from serried.environments import images, store
@@ -22,7 +22,7 @@ from serried.space import directories
 from serried.space.measuring import newest_within
 from serried.submission.making import FOLDER as PREPARED
 
-RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, DISK = (
+RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = (
     "run",
     "record",
     "half-removed",
@@ -30,8 +30,11 @@ RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, DISK = (
     "environment",
     "image",
     "failed build",
+    "staged data",
     "local disk",
 )
+DATA = "data"
+"""The folder of what is staged, on a disk."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Known:
     @property
     def projects(self) -> list[Path]:
         return sorted({Path(plan.source.directory) for plan in self.plans.values()})
+
+    @property
+    def disks(self) -> list[str]:
+        """What profiles call a node's own disk, where it is one of this machine or may be."""
+        return sorted({os.path.expandvars(plan.site.local_disk or "") for plan in self.plans.values()})
 
     def unfinished(self) -> Iterator[tuple[str, Plan]]:
         """Of runs that may still do something."""
@@ -208,12 +216,29 @@ def built(known: Known) -> Iterator[Thing]:
             yield Thing(ATTEMPT, path.name, path, newest_within(path))
 
 
-def kept() -> Iterator[Thing]:
-    """What is small and lasts, and what is on this machine's own disk."""
+def staged(known: Known) -> Iterator[Thing]:
+    """What jobs on this machine have let stay on its disk for the next one."""
+    for room in _rooms(known.disks):
+        for path in locks.things(room / DATA):
+            if path.is_dir():
+                needed = "a job uses it" if locks.is_used(path) else ""
+                yield Thing(STAGED, path.name, path, path.stat().st_mtime, needed=needed)
+
+
+def kept(known: Known) -> Iterator[Thing]:
+    """What is small and lasts, and what else is on this machine's own disk."""
     yield Thing(RECORD, "all records", records_directory())
-    for base in {os.environ.get("TMPDIR") or "/tmp", "/tmp"}:  # noqa: S108 - as the agents do
-        for path in _entries(Path(base) / f"serried-{os.getuid()}"):
-            yield Thing(DISK, path.name, path, newest_within(path))
+    listed = {room / DATA for room in _rooms(known.disks)}
+    for room in _rooms([*known.disks, os.environ.get("TMPDIR", ""), "/tmp"]):  # noqa: S108 - as the agents do
+        for path in _entries(room):
+            if path not in listed:
+                yield Thing(DISK, path.name, path, newest_within(path))
+
+
+def _rooms(bases: Iterable[str]) -> list[Path]:
+    """Those of ours that are there, on this machine."""
+    rooms = {Path(base).resolve() / f"serried-{os.getuid()}" for base in bases if base.startswith("/")}
+    return sorted(room for room in rooms if room.is_dir() and not room.is_symlink())
 
 
 def _uses(plan: Plan) -> Iterator[str]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.local import locks
 from serried.agent.staging import cache, source
 from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import Holdings
 from serried.agent.staging.items import Item, Items, Place, StageError
 from serried.agent.staging.target import Target
+from serried.contract import locks
 from serried.contract.scanning import UnreadableError, scan
 
 MIB = 1 << 20

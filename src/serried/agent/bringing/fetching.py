@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Optional
 from serried.agent.bringing import pace
 from serried.agent.bringing.placing import Places
 from serried.agent.bringing.rounds import Rounds, watches
-from serried.agent.local import gone, locks, room
+from serried.agent.local import gone, room
 from serried.agent.local.folder import SCRATCH
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import files, names
+from serried.contract import files, locks, names
 from serried.contract.layout import RESULTS
 
 REMOVE_SECONDS = 300.0

@@ -11,10 +11,10 @@ from typing import Any, Callable, Dict, List, Optional
 from serried.agent import system
 from serried.agent.containers.container import COPY
 from serried.agent.launch import agent_command
-from serried.agent.local import Folder, locks, room
+from serried.agent.local import Folder, room
 from serried.agent.loop import Loop
 from serried.agent.work import Work
-from serried.contract import files
+from serried.contract import files, locks
 
 ANSWER = "image.json"
 HOLD_TRIES, HOLD_SECONDS = 100, 0.05

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from serried.agent.local import gone, locks, room
+from serried.agent.local import gone, room
 from serried.agent.work import Work
-from serried.contract import files, links, names
+from serried.contract import files, links, locks, names
 
 OWNER, KEEP = "owner.json", "keep.json"
 SCRATCH = "scratch"

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from serried.agent.local import folder, gone, locks, room
+from serried.agent.local import folder, gone, room
 from serried.agent.work import Work
-from serried.contract import asking, files
+from serried.contract import asking, files, locks
 
 UNKNOWN_SECONDS = 86400.0
 """How long what may still be somebody's stays, from its beginning."""

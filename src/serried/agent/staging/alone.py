@@ -8,12 +8,13 @@ import sys
 import time
 from typing import Any, Dict
 
-from serried.agent.local import Folder, locks, room
+from serried.agent.local import Folder, room
 from serried.agent.local.folder import is_of
 from serried.agent.loop import Loop
 from serried.agent.staging.node import VIEW, Staging
 from serried.agent.staging.order import wanted
 from serried.agent.work import Work
+from serried.contract import locks
 
 SAY_SECONDS = 5.0
 RELEASE_SECONDS = 10.0

@@ -16,10 +16,9 @@ import os
 from pathlib import Path
 from typing import Callable, Collection, Dict, List, Optional
 
-from serried.agent.local import locks
 from serried.agent.local.folder import boot
 from serried.agent.staging.target import Target
-from serried.contract import files, removal, scanning
+from serried.contract import files, locks, removal, scanning
 from serried.contract.manifest import Manifest
 from serried.contract.sizes import spell
 
