@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.local import Folder, gone, leftovers, room
+from serried.agent.local import Folder, gone, leftovers, locks, room
 from serried.agent.work import Work
 from serried.contract.files import write_json
 from serried.contract.layout import RunDirectory
@@ -156,8 +156,12 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     image = mine.shared("images") / "unused.sif"
     image.write_bytes(b"x")
 
+    expected = leftovers.sweep(work, dry=True)
+    assert (image.exists(), all(path.exists() for path in left.values())) == (True, True)
     found = leftovers.sweep(work)
 
+    assert found == expected
+    assert [each.name for each in found if "/" in each.name] == ["images/unused.sif"]
     assert sorted(each.stays for each in found if each.stays) == [
         "in use",
         "job 11 is RUNNING",
@@ -170,6 +174,21 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     assert {name for name, path in left.items() if path.exists()} == set(ALIVE)
     assert (mine.path.exists(), image.exists()) == (True, False)
     mine.remove(5)
+
+
+def test_of_a_killed_agent_its_data_goes_too_but_not_what_others_use(work):
+    killed, live = left_by(work), Folder(work, 1)
+    data = live.shared("data")
+    for name in ("unused", "used", "half.part"):
+        (data / name / "tree").mkdir(parents=True)
+    held = locks.hold(data / "used", locks.SHARED)
+
+    leftovers.clear(work)
+
+    assert (killed.exists(), live.path.exists()) == (False, True)
+    assert sorted(path.name for path in data.iterdir()) == ["used", "used.lock"]
+    os.close(held)
+    live.remove(5)
 
 
 def test_what_is_kept_to_be_fetched_stays_until_its_time(work, tmp_path):

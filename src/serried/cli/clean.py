@@ -115,7 +115,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     for text in console.table(("NODE", "LEFT BY", ""), rows) if rows else []:
         console.out(text)
     if not rows:
-        console.say("nothing was left there")
+        console.say("nothing is left there")
 
 
 def _measured(found: Sequence[Thing]) -> Measured:

@@ -53,8 +53,13 @@ def hold_or_make(path: Path) -> int:
         os.close(lock)
 
 
-def remove_unused(path: Path, remove: Callable[[Path], None]) -> bool:
-    """Call `remove`, and remove the lock, if nobody holds it; whether that was done. While it runs nobody can."""
+def remove_unused(path: Path, remove: Callable[[Path], None], *, dry: bool = False) -> bool:
+    """Call `remove`, and remove the lock, if nobody holds it; whether that was done. While it runs nobody can.
+
+    With `dry`: whether it would be.
+    """
+    if dry:
+        return not is_used(path)
     try:
         held = hold(path, ALONE | AT_ONCE)
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from serried.records.run_status import RunStatus
 from serried.space.things import Known
 from serried.submission import errands
 
-FOLDER, JOURNAL = "tidying", "tidy.jsonl"
+JOURNAL = "tidy.jsonl"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def sweep(known: Known, host: str, observe: Callable[[str], None], *, dry: bool)
     """
     status = _newest_on(known, host)
     plan = known.plans[status.record.id]
-    folder = status.record.where.path / FOLDER
+    folder = status.record.where.path / f"tidying-{os.urandom(4).hex()}"
     role = ("tidy", str(folder / JOURNAL), *(["--dry-run"] if dry else []))
     try:
         told = errands.send(plan, host, role, folder / JOURNAL, observe)

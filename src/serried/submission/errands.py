@@ -29,13 +29,13 @@ def send(plan: Plan, host: str, role: Sequence[str], journal: Path, observe: Obs
     Beside that go its script and its output. Raises SerriedError where it never said.
     """
     folder = journal.parent
-    _check_reach(plan, host)
+    scheduler = _that_reaches(plan, host)
     token = os.urandom(8).hex()
     modes = MODES[plan.share]
     files.make_directory(folder, modes.directory)
     path, log = folder / "errand.sh", folder / "errand.log"
     files.write_text(path, script.render_errand(plan, [*role, token], python=sys.executable), modes.file)
-    argv = schedulers.get(plan.site.scheduler).errand(plan, host, ("/bin/bash", str(path)))
+    argv = schedulers.get(scheduler).errand(plan, host, ("/bin/bash", str(path)))
     log.unlink(missing_ok=True)
     process = shell.start(
         argv, log=log, env=scrub(os.environ), cwd=Path("/"), umask=modes.umask, signal_on_our_death=signal.SIGTERM
@@ -43,7 +43,7 @@ def send(plan: Plan, host: str, role: Sequence[str], journal: Path, observe: Obs
     try:
         while process.poll() is None:
             begun = _entry(journal, token, "begun")
-            observe(f"copying from {host}" if begun else f"waiting for {host}")
+            observe(f"at work on {host}" if begun else f"waiting for {host}")
             time.sleep(LOOK_SECONDS)
     except BaseException:
         process.terminate()
@@ -61,11 +61,16 @@ def send(plan: Plan, host: str, role: Sequence[str], journal: Path, observe: Obs
     return ended
 
 
-def _check_reach(plan: Plan, host: str) -> None:
+def _that_reaches(plan: Plan, host: str) -> str:
+    """The scheduler that starts it there. Raises UsageError where none does."""
     here = os.uname().nodename
-    if plan.site.scheduler == "local" and host.split(".", maxsplit=1)[0] != here.split(".")[0]:
-        hint = f"there: serried fetch {plan.run}"
-        raise UsageError(f"what is missing is on {host}, and this is {here}", hint=hint)
+    if plan.site.scheduler != "local" or host.split(".", maxsplit=1)[0] == here.split(".")[0]:
+        return plan.site.scheduler
+    if not plan.site.inside:  # else it ran in a job of that scheduler, and needs another now
+        raise UsageError(
+            f"run `{plan.run}` was on {host}, and this is {here}", hint="no scheduler starts anything there: log in to it"
+        )
+    return plan.site.inside
 
 
 def _entry(journal: Path, token: str, event: str) -> dict[str, Any] | None:

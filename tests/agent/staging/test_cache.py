@@ -128,6 +128,16 @@ def source_key(path: Path) -> str:
     return scan(path).key
 
 
+def test_what_takes_no_bytes_or_does_not_say_how_many_does_not_stay_for_ever(there: Path, disk: Path):
+    (there / "hollow").mkdir()
+    for limit in (0, 1 << 40):
+        Job(there, disk, "hollow").bring().items.release()
+        if limit:
+            (disk / "data" / source_key(there / "hollow") / cache.FACTS).write_bytes(b"\0" * 40)  # as after a power cut
+        cache.tidy(disk / "data", limit)
+        assert kept(disk) == []
+
+
 def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path):
     jobs = [Job(there, disk, "a") for _ in range(4)]
     threads = [threading.Thread(target=job.bring) for job in jobs]

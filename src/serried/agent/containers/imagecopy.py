@@ -146,11 +146,10 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
         os.close(lock)
 
 
-def tidy(folder: Path, mine: Optional[Path] = None) -> None:
-    """Remove the copies that nobody holds, but `mine`: whoever made them was killed."""
-    for path in locks.things(folder):
-        if path != mine and path.suffix != PART:
-            locks.remove_unused(path, _remove)
+def tidy(folder: Path, mine: Optional[Path] = None, *, dry: bool = False) -> List[Path]:
+    """Remove the copies that nobody holds, but `mine`: whoever made them was killed. Those that went, or would."""
+    found = [path for path in locks.things(folder) if path != mine and path.suffix != PART]
+    return [path for path in found if locks.remove_unused(path, _remove, dry=dry)]
 
 
 def _remove(path: Path) -> None:

@@ -30,6 +30,7 @@ def clear(work: Work) -> None:
         for path in locks.things(own / room.JOBS):
             if folder.is_of(path, work.mark):
                 _remove(own, path, until)
+        _tidy_shared(own, work, until)
         room.tidy(own)
 
 
@@ -48,22 +49,26 @@ def sweep(work: Work, until: Optional[float] = None, *, dry: bool = False, alone
         found += [Found(name, "") for name in _names(own / room.GONE)]
         if not dry:
             gone.finish(own, until)
-            _tidy_shared(own, work, alone=alone)
+        shared = _tidy_shared(own, work, until, dry=dry, alone=alone)
+        found += [Found(f"{path.parent.name}/{path.name}", "") for path in shared]
+        if not dry:
             room.tidy(own)
     return found
 
 
-def _tidy_shared(own: Path, work: Work, *, alone: bool) -> None:
-    """Whoever brings an image or data looks after the others of them itself."""
+def _tidy_shared(own: Path, work: Work, until: Optional[float], *, dry: bool = False, alone: bool = True) -> List[Path]:
+    """What went of it, or would with `dry`. Whoever brings an image or data looks after the others of them itself."""
     from serried.agent.containers import imagecopy
     from serried.agent.staging import cache
 
+    found: List[Path] = []
     if alone or not (work.plan.get("container") or {}).get("local"):
-        imagecopy.tidy(own / room.IMAGES)
+        found += imagecopy.tidy(own / room.IMAGES, dry=dry)
         room.remove_empty(own / room.IMAGES)
     if alone or not (work.plan.get("data") or {}).get("stage"):
-        cache.tidy(own / room.DATA, work.plan["site"].get("cache_bytes", 0))
+        found += cache.tidy(own / room.DATA, work.plan["site"].get("cache_bytes", 0), until, dry=dry)
         room.remove_empty(own / room.DATA)
+    return found
 
 
 def is_any(own: Path) -> bool:

@@ -167,13 +167,24 @@ def lack(folder: Path, size: int, inodes: int) -> Optional[str]:
     return None
 
 
-def tidy(folder: Path, limit: int = 0) -> None:
-    """Remove what nobody uses and no limit keeps, and what killed jobs have left half done."""
-    sizes: Dict[Path, int] = {path: _size(path) for path in _oldest_first(folder)}
-    total = sum(sizes.values())
+def tidy(folder: Path, limit: int = 0, until: Optional[float] = None, *, dry: bool = False) -> List[Path]:
+    """Remove what nobody uses and no limit keeps, and what killed jobs have left half done; what went, or would.
+
+    `until` on the monotonic clock it stops: what is half removed then goes with the next job.
+    """
+    went = []
+    sizes: Dict[Path, Optional[int]] = {path: _size(path) for path in _oldest_first(folder)}
+    total = sum(size or 0 for size in sizes.values())
+
+    def remove(path: Path) -> None:
+        _remove(path, until)
+
     for path, size in sizes.items():
-        if (total > limit or not path.exists()) and locks.remove_unused(path, _remove):
-            total -= size
+        is_over = size is None or not limit or total > limit  # an item without facts is half done, or torn by a crash
+        if is_over and locks.remove_unused(path, remove, dry=dry):
+            total -= size or 0
+            went.append(path)
+    return went
 
 
 def _oldest_first(folder: Path) -> List[Path]:
@@ -189,19 +200,20 @@ def _time(path: Path) -> float:
         return 0.0
 
 
-def _size(path: Path) -> int:
+def _size(path: Path) -> Optional[int]:
+    """None where nothing says."""
     size = (files.read_json(path / FACTS) or {}).get("bytes")
-    return size if isinstance(size, int) else 0
+    return size if isinstance(size, int) else None
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, until: Optional[float] = None) -> None:
     """Aside first: what is half removed must not look like an item. Raises OSError where it stays."""
     part = path.with_name(path.name + PART)
-    _erase(part)
+    _erase(part, until)
     if path.exists():
         path.rename(part)
-        _erase(part)
+        _erase(part, until)
 
 
-def _erase(path: Path) -> None:
-    removal.remove(path, None)
+def _erase(path: Path, until: Optional[float] = None) -> None:
+    removal.remove(path, until)
