@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.local import Folder, gone, leftovers, locks, room
+from serried.agent.local import Folder, gone, leftovers, room
 from serried.agent.work import Work
+from serried.contract import locks
 from serried.contract.files import write_json
 from serried.contract.layout import RunDirectory
 

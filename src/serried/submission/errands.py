@@ -68,7 +68,8 @@ def _that_reaches(plan: Plan, host: str) -> str:
         return plan.site.scheduler
     if not plan.site.inside:  # else it ran in a job of that scheduler, and needs another now
         raise UsageError(
-            f"run `{plan.run}` was on {host}, and this is {here}", hint="no scheduler starts anything there: log in to it"
+            f"run `{plan.run}` was on {host}, and this is {here}",
+            hint="no scheduler starts anything there: log in to it",
         )
     return plan.site.inside
 
