@@ -8,8 +8,8 @@ BIN := $(CURDIR)/.venv/bin
 # Pins what is installed and also what builds it. -qq: of pip's words only the errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules zstd rsync
-# Many tests wait for Slurm: three at a time keep two cores busy.
-PYTEST_ARGS ?= -n 3 --dist worksteal
+# Many tests wait for Slurm: four at a time keep two cores busy.
+PYTEST_ARGS ?= -n 4 --dist worksteal
 
 .PHONY: help
 help: ## say what can be made

@@ -1,6 +1,7 @@
 """An accelerate script that stops when Serried asks it to: at one step on all ranks, with everything saved."""
 
 import argparse
+import time
 
 import torch
 from accelerate import Accelerator
@@ -11,6 +12,7 @@ import serried.train as st
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=10**6)
+parser.add_argument("--pause", type=float, default=0.02, help="seconds that each step takes at least")
 args = parser.parse_args()
 
 
@@ -48,6 +50,7 @@ with st.session() as run:
             optimizer.step()
             optimizer.zero_grad()
             progress.step += 1
+            time.sleep(args.pause)
             if run.stop_reason():
                 accelerator.save_state(last)
                 run.saved_for_stop(progress.step)
