@@ -34,6 +34,8 @@ class Member:
         self.is_done = False
         self.patience = 0.0
         """Until when it is not given up, on the monotonic clock: it is at work for its ranks' results."""
+        self.is_over = False
+        """Its ranks have ended."""
         self.is_lost = False
         """It went before it was done: something of the attempt may still run there."""
 
@@ -55,6 +57,7 @@ class Members:
         self._on = reactions
         self._members: Dict[int, Member] = {}
         self._is_open = True
+        self._is_over = False
         self._listener = rendezvous.listen(nodes)
         loop.watch(self._listener, self._accept)
 
@@ -128,6 +131,14 @@ class Members:
             with contextlib.suppress(KeyError, ValueError):
                 self._loop.forget(member.channel.connection)
             member.channel.close()
+            self._tell_when_over()
+
+    def _tell_when_over(self) -> None:
+        """Once, when no rank runs any more on any node: nobody writes what several nodes see."""
+        are_over = all(member.is_over or not member.is_connected for member in self)
+        if are_over and not self._is_over and len(self) == self._nodes:
+            self._is_over = True
+            self.tell("all-over")
 
     def _watch(self, member: Member) -> None:
         waits = bool(member.channel.backlog)
@@ -181,4 +192,6 @@ class Members:
         self._watch(member)
         for message in messages:
             member.patience = max(member.patience, member.heard + message.get("patience", 0.0))
+            member.is_over |= message["event"] == "done" or bool(message.get("over"))
             self._on.message(member, message)
+        self._tell_when_over()

@@ -97,6 +97,7 @@ class Node:
 
     def _heed(self, message: Message) -> None:
         self._staging.heed(message)
+        self._bring.heed(message)
         if message["do"] == "go":
             self._image.then(lambda: self._go(message))
         elif message["do"] == "stop" and message["hard"]:
@@ -154,7 +155,7 @@ class Node:
             self._lose_head()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
-        self._tell("beat", quiet=round(quiet, 1), running=running, patience=self._bring.patience)
+        self._tell("beat", quiet=round(quiet, 1), running=running, **self._bring.word)
 
     def _check_parent(self) -> None:
         """Whether the launcher's process on this node is gone: then the scheduler has lost this node."""
@@ -213,7 +214,7 @@ class Node:
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
         self._is_hurried |= reason in (names.STOP_CANCEL, "lost")
-        self._bring.stop(reason)
+        self._bring.stop(reason, grace)
         if reason == names.STOP_CANCEL:
             for exit_ in self._held:
                 exit_["ended_by_us"] = True
@@ -282,7 +283,7 @@ class Node:
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
         told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "unsaved": unsaved}
         self._bring.finish(lambda missing: self._say_done({**told, **missing}), trusted=may_trust)
-        self._tell("beat", quiet=0.0, running=[], patience=self._bring.patience)
+        self._tell("beat", quiet=0.0, running=[], **self._bring.word)
 
     def _say_done(self, facts: Dict[str, Any]) -> None:
         self._tell("done", **facts)

@@ -37,7 +37,7 @@ class Share:
         return path
 
     def finish(self, *, trusted=True):
-        return self.rounds.finish(trusted=trusted)
+        return self.rounds.finish(trusted=trusted, all_trusted=trusted)
 
 
 @pytest.fixture

@@ -252,7 +252,7 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
         "work = Work(RunDirectory(Path(sys.argv[1])), json.loads(sys.argv[2]), None, 1)\n"
         "pace = Pace()\n"
         "pace.heed = lambda count, urgent=None: count and os.kill(os.getpid(), 9)\n"
-        "Rounds(Places(work, 0, pace), [], sys.argv[3], print).finish(trusted=True)\n"
+        "Rounds(Places(work, 0, pace), [], sys.argv[3], print).finish(trusted=True, all_trusted=True)\n"
     )
     words = [str(tmp_path / "run"), json.dumps(node.work.plan), str(node.results)]
     done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=240)

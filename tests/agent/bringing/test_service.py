@@ -72,6 +72,21 @@ def test_a_run_that_ends_well_has_all_its_results_and_leaves_nothing(bring, tmp_
     assert tree(tmp_path / "disk") == {}
 
 
+def test_what_other_nodes_write_where_all_see_it_is_waited_for(bring):
+    run = bring(
+        "first = pathlib.Path(os.environ['SERRIED_RUN_DIR'], 'attempts/1/node-0/events.jsonl')\n"
+        "while rank == '1' and 'rank-exit' not in first.read_text():\n    time.sleep(0.05)\n"
+        "os.makedirs('out/last', exist_ok=True)\n"
+        "pathlib.Path('out/last', rank).write_text('x' * 9)\n"
+        "if rank == '1':\n    time.sleep(0.5)\n    pathlib.Path('out/last/late').write_text('late')\n",
+        sync=Sync(("out/*",), every_seconds=1),
+        results=(),
+    )
+    assert run.wait() == 0
+    assert tree(run.place.checkpoints / "last") == {"0": "x" * 9, "1": "x" * 9, "late": "late"}
+    assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
+
+
 def test_what_a_run_wrote_is_brought_when_a_rank_fails_and_a_torn_checkpoint_is_not(bring):
     run = bring(
         "(checkpoints / 'torn.pt').write_bytes(b'PK\\x03\\x04 and no more')\n"

@@ -50,7 +50,8 @@ def _fetch(work: Work, node: int, folder: Path) -> Dict[str, Any]:
         results = str(folder / RESULTS) if (folder / RESULTS).is_dir() else ""
         watched = watches(work, node, folder, folder / SCRATCH)
         rounds = Rounds(Places(work, node, pace.Pace()), watched, results, said.append)
-        summary = rounds.finish(trusted=_have_left(work, node))
+        have_left = [_have_left(work, each) for each in range(work.nodes)]
+        summary = rounds.finish(trusted=have_left[node], all_trusted=all(have_left))
         missing, torn = summary["missing"], summary["torn"]
         problem: Optional[str] = missing[0]["problem"] if missing else next(iter(said), None)
         if problem is None and not torn:  # what only may be torn stays for whoever wants to look

@@ -76,13 +76,15 @@ class Looks:
             self._settled.update((each.source, each.state) for each in quiet)
         return quiet
 
-    def left(self, found: Sequence[Found], *, trusted: bool) -> List[Found]:
+    def left(self, found: Sequence[Found], *, trusted: bool, all_trusted: bool) -> List[Found]:
         """Those that are complete now that nobody writes any more.
 
-        `trusted` says that all who wrote have left by themselves. If not, one may have been ended in the midst: then
-        only what its format calls whole is, or what had settled before.
+        `trusted` says that all who wrote on this node have left by themselves, `all_trusted` that those on others have
+        too. If not, one may have been ended in the midst: then only what its format calls whole is, or what had settled
+        before.
         """
-        return [each for each in found if self._is_left(each, is_whole(each), trusted=trusted)]
+        believed = {False: trusted, True: all_trusted}
+        return [each for each in found if self._is_left(each, is_whole(each), trusted=believed[each.is_shared])]
 
     def _is_left(self, found: Found, told: Optional[bool], *, trusted: bool) -> bool:
         if told is None:

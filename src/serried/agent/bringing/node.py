@@ -26,6 +26,8 @@ STALLED_SECONDS = 120.0
 LATE_SECONDS = 2.0
 """Before the end of its budget, to say what is missing; a tenth of a short patience."""
 
+KILLED_SECONDS = 1.0
+"""After the grace, until what is ended has ended on other nodes too."""
 LOST_SECONDS = 6.0
 RESERVE_SECONDS = 5.0
 """For the head to write down how it all ended, before the scheduler's KILL."""
@@ -57,6 +59,11 @@ class Bringing:
         self._has_checkpoints = any(pattern.startswith(IN_CHECKPOINTS) for pattern in watched)
         self._is_local = self._has_results or any(pattern[0] in "{$" for pattern in watched)
         """Something that is brought is on this node alone."""
+        self._waits_for_others = work.nodes > 1 and node == 0 and any(pattern[0] not in "{$" for pattern in watched)
+        """Ranks of other nodes may still write what this one watches."""
+        self._were_ended = False
+        """Ranks, somewhere: one may have been in the midst of writing."""
+        self._is_finishing = False
         self._is_wanted = self._is_local or (node == 0 and bool(watched))
 
     def begin(self, left: Optional[float]) -> Dict[str, str]:
@@ -86,27 +93,36 @@ class Bringing:
         return self._then is None
 
     @property
-    def patience(self) -> float:
-        """How many seconds nobody should give us up for: as long as it goes on, each beat says so again."""
+    def word(self) -> Dict[str, Any]:
+        """With each beat: whether ranks have ended here, and how many seconds nobody should give us up for then."""
         left = STALLED_SECONDS if self._ends is None else min(STALLED_SECONDS, self._ends - time.monotonic())
-        return 0.0 if self._then is None else max(0.0, left) + LATE_SECONDS
+        patience = 0.0 if self._then is None else max(0.0, left) + LATE_SECONDS
+        return {"over": self._then is not None or self._is_settled, "patience": patience}
 
-    def stop(self, reason: str) -> None:
-        """Ranks are being ended. After the scheduler's TERM its KILL will follow."""
+    def heed(self, message: Message) -> None:
+        """The head says that ranks have ended on all nodes."""
+        if message["do"] == "all-over":
+            self._wait_no_longer()
+
+    def stop(self, reason: str, grace: float) -> None:
+        """Ranks are being ended, everywhere. After the scheduler's TERM its KILL will follow."""
+        self._were_ended = True
         self.hurry()
+        self._loop.after(grace + KILLED_SECONDS, self._wait_no_longer)
         if reason == names.STOP_CANCEL:
             self.bound(self._work.patience - min(RESERVE_SECONDS, self._work.patience / 5))
 
     def lose(self, grace: float) -> None:
         """Nobody hears us any more, and job.sh does not wait much longer than the ranks' `grace`."""
         self.bound(grace + LOST_SECONDS)
+        self._wait_no_longer()
 
     def bound(self, seconds: float) -> None:
         """It has to be over in so many seconds."""
         ends = time.monotonic() + max(0.0, seconds)
         if self._ends is None or ends < self._ends:
             self._ends = ends
-            if self._then:
+            if self._is_finishing:
                 self._tell(self._finish())
 
     def finish(self, then: Then, *, trusted: bool) -> None:
@@ -118,6 +134,16 @@ class Bringing:
             then({})
             return
         self._then, self._trusted = then, trusted
+        if not self._waits_for_others:
+            self._begin_to_finish()
+
+    def _wait_no_longer(self) -> None:
+        self._waits_for_others = False
+        if self._then and not self._is_finishing:
+            self._begin_to_finish()
+
+    def _begin_to_finish(self) -> None:
+        self._is_finishing = True
         self._moved = (0, time.monotonic())
         self._starts = 1
         if self._beside is None:
@@ -133,7 +159,7 @@ class Bringing:
         local = str(self._folder.path) if self._folder.has_disk else ""
         scratch = os.environ.get("SLURM_TMPDIR") or str(self._folder.scratch)
         self._beside = Beside(self._loop, "bring", [str(self._node), local, scratch], self._heed)
-        if self._then:
+        if self._is_finishing:
             self._tell(self._finish())
         elif self._is_hurried:
             self._tell({"do": "hurry"})
@@ -143,7 +169,8 @@ class Bringing:
         if self._ends is not None:
             late = min(LATE_SECONDS, self._work.patience / 10)
             seconds = max(0.0, self._ends - late - time.monotonic())
-        return {"do": "finish", "trusted": self._trusted, "seconds": seconds}
+        trusted = {"trusted": self._trusted, "all_trusted": self._trusted and not self._were_ended}
+        return {"do": "finish", **trusted, "seconds": seconds}
 
     def _tell(self, message: Message) -> None:
         if self._beside:
@@ -166,11 +193,11 @@ class Bringing:
     def _ended(self) -> None:
         """It was killed, or could not start: again, some times."""
         self._beside = None
-        if self._then and self._starts > STARTS:
+        if self._is_finishing and self._starts > STARTS:
             self._give_up(f"the process that copies has ended {STARTS} times")
         elif not self._is_settled:
             self._note("bring-again", starts=self._starts)
-            pause = AGAIN_SECONDS if self._then else AGAIN_SECONDS * 2 ** min(self._starts - 1, 10)
+            pause = AGAIN_SECONDS if self._is_finishing else AGAIN_SECONDS * 2 ** min(self._starts - 1, 10)
             self._loop.after(min(pause, RARELY_SECONDS), self._start)
 
     def _check(self) -> None:

@@ -111,17 +111,17 @@ class Rounds:
         quiet = [each for each in found if each.state[:2] not in writing or looking.is_read_while_it_grows(each)]
         return [each.name for each, problem in self._bring_all(quiet, urgent) if problem is BROUGHT]
 
-    def finish(self, *, trusted: bool) -> Dict[str, Any]:
+    def finish(self, *, trusted: bool, all_trusted: bool) -> Dict[str, Any]:
         """Everything that is left, again and again while there is time; what is missing then.
 
-        `trusted` says that nobody who wrote was ended.
+        `trusted` says that nobody who wrote on this node was ended, `all_trusted` on any.
         """
         until = time.monotonic() + AGAIN_SECONDS
         while True:
             self._unread = {}
             found = {watch: self._newest(watch) for watch in self._watches}
             absent = [each for several in found.values() for each in several if not self._is_there(each)]
-            complete = self._looks.left(absent, trusted=trusted)
+            complete = self._looks.left(absent, trusted=trusted, all_trusted=all_trusted)
             torn = [each.name for each in absent if each not in complete]
             missing: Lacking = {}
             for each in [*self._wanted(found, complete), *self._logs()]:

@@ -84,7 +84,7 @@ class Service:
                 next_results = began + self._results_every
                 self._bring_results()
             self._orders.wait(self._pause(looked, hurried=hurried))
-        self._finish(trusted=bool(self._orders.finish["trusted"]))
+        self._finish(**{name: bool(self._orders.finish[name]) for name in ("trusted", "all_trusted")})
 
     def _pause(self, looked: float, *, hurried: bool) -> float:
         """Only looking is to be seldom: what was copied took its time, and the next one waits for it already."""
@@ -102,10 +102,10 @@ class Service:
         if brought:
             self._agent.tell(event="brought", kind="results", names=brought[:3], **self._so_far())
 
-    def _finish(self, *, trusted: bool) -> None:
+    def _finish(self, *, trusted: bool, all_trusted: bool) -> None:
         began = time.monotonic()
         threading.Thread(target=self._tell_of_progress, daemon=True).start()
-        summary = self._rounds.finish(trusted=trusted)
+        summary = self._rounds.finish(trusted=trusted, all_trusted=all_trusted)
         self._agent.tell(event="finished", seconds=round(time.monotonic() - began, 1), **summary, **self._so_far())
 
     def _tell_of_progress(self) -> None:
