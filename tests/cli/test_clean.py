@@ -269,6 +269,7 @@ def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_u
         make_directory(data / name / "tree")
         (data / name / "tree" / "file").write_bytes(b"x" * 1000)
         (data / f"{name}.lock").touch()
+    make_directory(data / f"dddd{locks.PART}")  # a job is just bringing it
     aged(data)
     os.utime(data / "cccc", (CREATED, CREATED))
     held = locks.hold(data / "bbbb", locks.SHARED)
@@ -281,4 +282,24 @@ def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_u
     assert kinds(done) == [("staged data", "aaaa")]
     stay = {thing["name"]: thing["needed"] for thing in as_json(done.out)["stay"]}
     assert stay == {"bbbb": "a job uses it"}
-    assert sorted(path.name for path in data.iterdir()) == ["bbbb", "bbbb.lock", "cccc", "cccc.lock"]
+    assert sorted(path.name for path in data.iterdir()) == ["bbbb", "bbbb.lock", "cccc", "cccc.lock", "dddd.part"]
+
+
+def test_of_a_disk_that_others_may_write_to_nothing_is_taken_for_staged_data(serried, ended, tmp_path):
+    run, precious = ended("k3f9q2"), tmp_path / "precious"
+    site = dataclasses.replace(run.plan.site, local_disk=str(tmp_path / "disk"))
+    write_json(run.record.directory.plan, dataclasses.replace(run.plan, site=site).to_json())
+    room = tmp_path / "disk" / f"serried-{os.getuid()}"
+    make_directory(precious / "thesis")
+    make_directory(room)
+    (room / "data").symlink_to(precious)
+    aged(precious)
+
+    led_away = serried("clean", "--older-than", "30d", "-y", "--json")
+    (room / "data").unlink()
+    precious.rename(room / "data")
+    room.chmod(0o777)
+    shared = serried("clean", "--older-than", "30d", "-y", "--json")
+
+    assert (kinds(led_away), kinds(shared)) == ([], [])
+    assert (room / "data" / "thesis").is_dir()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
@@ -24,6 +25,15 @@ class Modes(NamedTuple):
 
 MODES = {"user": Modes(0o700, 0o600, 0o077), "group": Modes(0o750, 0o640, 0o027)}
 """Of what a run writes, by `Plan.share`."""
+
+
+def is_ours_alone(folder: Path) -> bool:
+    """In a /tmp of everybody's, who could put other data or another image there could run programs as us."""
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
 
 
 def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:

@@ -18,6 +18,8 @@ ALONE = fcntl.LOCK_EX
 AT_ONCE = fcntl.LOCK_NB
 """Or not at all: BlockingIOError."""
 SUFFIX = ".lock"
+PART = ".part"
+"""Of the name under which a thing is made, and removed: under its own it is whole."""
 WAIT_SECONDS = 0.1
 
 

@@ -70,7 +70,7 @@ def _staged(thing: Thing) -> str | None:
     """As the jobs do that share it: not while one uses it, and under the name of what is half done."""
 
     def remove(path: Path) -> None:
-        aside = path.with_name(f"{path.name}.part")
+        aside = path.with_name(f"{path.name}{locks.PART}")
         removal.remove(aside)
         path.rename(aside)
         removal.remove(aside)

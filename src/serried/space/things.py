@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serried.contract import checkpoints, locks
-from serried.contract.files import read_json
+from serried.contract.files import is_ours_alone, read_json
 from serried.contract.layout import RunDirectory
 from serried.environments import images, store
 from serried.plan import Plan
@@ -219,10 +219,10 @@ def built(known: Known) -> Iterator[Thing]:
 def staged(known: Known) -> Iterator[Thing]:
     """What jobs on this machine have let stay on its disk for the next one."""
     for room in _rooms(known.disks):
-        for path in locks.things(room / DATA):
-            if path.is_dir():
+        for path in locks.things(room / DATA) if is_ours_alone(room / DATA) else ():
+            if path.suffix != locks.PART and path.is_dir():
                 needed = "a job uses it" if locks.is_used(path) else ""
-                yield Thing(STAGED, path.name, path, path.stat().st_mtime, needed=needed)
+                yield Thing(STAGED, path.name, path, newest_within(path), needed=needed)
 
 
 def kept(known: Known) -> Iterator[Thing]:
@@ -238,7 +238,7 @@ def kept(known: Known) -> Iterator[Thing]:
 def _rooms(bases: Iterable[str]) -> list[Path]:
     """Those of ours that are there, on this machine."""
     rooms = {Path(base).resolve() / f"serried-{os.getuid()}" for base in bases if base.startswith("/")}
-    return sorted(room for room in rooms if room.is_dir() and not room.is_symlink())
+    return sorted(filter(is_ours_alone, rooms))
 
 
 def _uses(plan: Plan) -> Iterator[str]:

@@ -111,10 +111,10 @@ def test_a_folder_that_the_job_before_has_removed_as_it_was_empty_is_made_again(
 
 
 def test_what_a_killed_job_left_half_done_is_not_used_but_removed(there: Path, disk: Path):
-    part = disk / "data" / (source_key(there / "a") + cache.PART)
+    part = disk / "data" / (source_key(there / "a") + locks.PART)
     (part / "tree").mkdir(parents=True)
     (part / "tree" / "wrong").write_text("")
-    other = disk / "data" / f"other{cache.PART}"
+    other = disk / "data" / f"other{locks.PART}"
     other.mkdir()
     job = Job(there, disk, "a").bring()
     assert job.origins == ["source"]

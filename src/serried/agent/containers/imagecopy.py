@@ -18,7 +18,6 @@ from serried.contract import files, locks
 
 ANSWER = "image.json"
 HOLD_TRIES, HOLD_SECONDS = 100, 0.05
-PART = ".part"
 ROOM = 1.05
 """Of the image's size, must be free."""
 
@@ -133,7 +132,7 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
         free = shutil.disk_usage(folder).free
         if free < state.st_size * ROOM:
             return {"problem": f"no room on {folder}: {free >> 20} MiB free, {state.st_size >> 20} MiB needed"}
-        aside = path.with_name(f"{path.name}{PART}")
+        aside = path.with_name(f"{path.name}{locks.PART}")
         try:
             shutil.copyfile(image, aside)
             if image.stat().st_mtime_ns != state.st_mtime_ns:
@@ -148,10 +147,10 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
 
 def tidy(folder: Path, mine: Optional[Path] = None, *, dry: bool = False) -> List[Path]:
     """Remove the copies that nobody holds, but `mine`: whoever made them was killed. Those that went, or would."""
-    found = [path for path in locks.things(folder) if path != mine and path.suffix != PART]
+    found = [path for path in locks.things(folder) if path != mine and path.suffix != locks.PART]
     return [path for path in found if locks.remove_unused(path, _remove, dry=dry)]
 
 
 def _remove(path: Path) -> None:
-    for name in (path, path.with_name(f"{path.name}{PART}")):
+    for name in (path, path.with_name(f"{path.name}{locks.PART}")):
         name.unlink(missing_ok=True)

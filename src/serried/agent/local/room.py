@@ -6,11 +6,11 @@ import contextlib
 import errno
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional
 
 from serried.agent.work import Work
+from serried.contract import files
 
 JOBS, GONE, DATA, IMAGES = "jobs", "gone", "data", "images"
 EVERYWHERE = "/tmp"  # noqa: S108 - nobody else can write where we do
@@ -43,7 +43,7 @@ def rooms(work: Work) -> Iterator[Path]:
     """Those that are there and ours alone, from this job or one before it."""
     for base in bases(work):
         room = base.path / name()
-        if is_ours(room):
+        if files.is_ours_alone(room):
             yield room
 
 
@@ -61,7 +61,7 @@ def sub(folder: Path, name: str) -> Path:
     path = folder / name
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    if not is_ours(path):
+    if not files.is_ours_alone(path):
         raise PermissionError(errno.EPERM, "not ours alone", str(path))
     return path
 
@@ -71,15 +71,6 @@ def last_resort() -> Path:
     import tempfile
 
     return Path(tempfile.mkdtemp(prefix=f"{name()}-"))
-
-
-def is_ours(folder: Path) -> bool:
-    """In a /tmp of everybody's, who could put other data or another image there could run programs as us."""
-    try:
-        state = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
 
 
 def tidy(room: Path) -> None:

@@ -22,7 +22,6 @@ from serried.contract import files, locks, removal, scanning
 from serried.contract.manifest import Manifest
 from serried.contract.sizes import spell
 
-PART = ".part"
 OURS = 8
 """Files that an item takes beside its own."""
 TREE, MANIFEST, FACTS = "tree", "manifest", "facts.json"
@@ -42,7 +41,7 @@ class Slot:
         """What is there, whole and looked at."""
         self._lock = lock
         self._hashed = hashed
-        self._part = path.with_name(path.name + PART)
+        self._part = path.with_name(path.name + locks.PART)
 
     @property
     def tree(self) -> Path:
@@ -112,7 +111,7 @@ class Cache:
                 self.folder.mkdir(mode=0o700, exist_ok=True)
                 continue
             if not path.exists():
-                _erase(path.with_name(path.name + PART))
+                _erase(path.with_name(path.name + locks.PART))
                 return Slot(path, lock, None, hashed=self._hashed)
             manifest = self._trusted(path)
             if manifest is not None:
@@ -189,7 +188,7 @@ def tidy(folder: Path, limit: int = 0, until: Optional[float] = None, *, dry: bo
 
 def _oldest_first(folder: Path) -> List[Path]:
     """Items by when they were last taken, those that are half done before all others."""
-    found = {path.with_name(path.name.removesuffix(PART)) for path in locks.things(folder)}
+    found = {path.with_name(path.name.removesuffix(locks.PART)) for path in locks.things(folder)}
     return sorted(found, key=lambda path: (_time(path), path.name))
 
 
@@ -208,7 +207,7 @@ def _size(path: Path) -> Optional[int]:
 
 def _remove(path: Path, until: Optional[float] = None) -> None:
     """Aside first: what is half removed must not look like an item. Raises OSError where it stays."""
-    part = path.with_name(path.name + PART)
+    part = path.with_name(path.name + locks.PART)
     _erase(part, until)
     if path.exists():
         path.rename(part)
