@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_meanwhile_is_an_error_and_keeps_nothing(
     job = Job(there, small, "b")
     with pytest.raises(StageError) as caught:
         job.bring()
-    assert str(caught.value) == f"{small}/data: the disk is full"
+    assert str(caught.value) == f"`{there}/b` cannot be copied to {small}/data: the disk is full"
     assert not [name for name in kept(small) if not name.endswith(locks.SUFFIX)]
 
 

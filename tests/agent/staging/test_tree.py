@@ -197,6 +197,7 @@ CHANGES = {
     "shrinks": lambda path: os.truncate(path, 5),
     "goes": lambda path: path.unlink(),
     "is written again": lambda path: path.write_bytes(path.read_bytes()),
+    "becomes a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "becomes a link": lambda path: (path.unlink(), path.symlink_to("other")),
     "lies in what is no folder any more": lambda path: (shutil.rmtree(path.parent), path.parent.write_text("")),
 }

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from serried.agent.staging import archives, source
 from serried.agent.staging.arrived import Arrived
@@ -80,15 +80,23 @@ class Items:
             if before is None:
                 self._look_ahead()
             for number, item in enumerate(self._items):
-                self._bring(number, item)
+                with self._naming(item):
+                    self._bring(number, item)
         except (scanning.UnreadableError, NoRoomError) as error:
             raise StageError(str(error)) from None
+        finally:
+            self._before.close()
+
+    @contextlib.contextmanager
+    def _naming(self, item: Item) -> Iterator[None]:
+        try:
+            yield
+        except (scanning.UnreadableError, NoRoomError):
+            raise
         except OSError as error:
             what = "the disk is full" if error.errno in FULL else scanning.reason(error)
             where = self._place.cache.folder if self._place.cache else self._place.view
-            raise StageError(f"{where}: {what}") from error
-        finally:
-            self._before.close()
+            raise StageError(f"`{item.source}` cannot be copied to {where}: {what}") from error
 
     def _look_ahead(self) -> None:
         """At all items, before the first is copied: what lacks room for all need not begin."""

@@ -19,6 +19,8 @@ PART = 32 << 20
 """What one reader takes of a larger one."""
 STEP = 4 << 20
 """Of that, before the next node may have it: it is so much behind us."""
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""What is a pipe by now keeps nobody waiting for who writes into it."""
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 """No file any more, or another thing of this name."""
 BATCH_FILES, BATCH_BYTES = 64, 4 << 20
@@ -64,7 +66,7 @@ class _Reader:
     def _open(self, entry: Entry) -> int:
         path = self._path(entry)
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            return os.open(path, READ)
         except OSError as error:
             if error.errno in GONE:
                 raise ChangedError(text(path)) from None
