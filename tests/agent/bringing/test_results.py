@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.bringing import copying, looking
+from serried.agent.bringing import copying, looking, rounds
 from trees import tree
 
 HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
@@ -166,7 +166,6 @@ def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share):
     node = share(["*"])
     for name, size in (("large", 3 << 20), ("small", 3), ("middle", 3000)):
         node.write(f"results/{name}", "x" * size)
-    node.pace.ends = time.monotonic() + 0.3
     pour = node.pace.heed
     order = []
 
@@ -174,7 +173,7 @@ def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share):
         if count:
             order.append(count)
         if count == 1 << 20:
-            time.sleep(0.31)
+            node.pace.ends = time.monotonic()
         pour(count, urgent)
 
     node.pace.heed = heed
@@ -220,13 +219,13 @@ def small(tmp_path):
 
 
 @pytest.mark.parametrize("filled", [0, 100, 200, 350, 500, 650, 800, 900, 960, 1000])
-def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled):
+def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled, monkeypatch):
+    monkeypatch.setattr(rounds, "AGAIN_SECONDS", 0.0)
     (small / "filler").write_bytes(b"f" * (filled << 10))
     node = share(["*"])
     for number in range(10):
         node.write(f"results/{number}", bytes([number + 65]) * (40 << 10))
     node.write("results/big", b"B" * (600 << 10))
-    node.pace.ends = time.monotonic() + 0.4
     summary = node.finish()
     there = tree(node.work.place.results) if node.work.place.results.exists() else {}
     torn = {name for name, text in there.items() if text != (node.results / name).read_text()}
@@ -236,7 +235,6 @@ def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled
     assert {one["problem"] for one in summary["missing"]} <= {"No space left on device"}
     (small / "filler").unlink()
     (node.results / "big").unlink()
-    node.pace.ends = None
     assert node.finish()["missing"] == []
     assert len(tree(node.work.place.results)) == 10 + ("big" in there)
 
@@ -299,7 +297,7 @@ def test_a_folder_that_cannot_be_read_is_missing(share, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    node.pace.ends = time.monotonic() + 0.2
+    monkeypatch.setattr(rounds, "AGAIN_SECONDS", 0.0)
     name = f"{node.results}/closed"
     closed = {"kind": "results", "files": 1, "bytes": 0, "names": [name], "problem": "Permission denied"}
     assert node.finish()["missing"] == [closed]
