@@ -6,10 +6,9 @@ import time
 from typing import NamedTuple, Optional
 
 from serried.agent.work import Work
+from serried.contract import names
 
 MARGIN_SECONDS = 15.0
-BRING_SECONDS = 15.0
-"""So much earlier where agents have to copy something back when the ranks have ended."""
 
 
 class Deadline(NamedTuple):
@@ -43,5 +42,5 @@ def of(work: Work, told: float) -> Optional[Deadline]:
     decided = decide(time.time(), limit, told, work.lead, work.grace)
     if decided is None or not work.brings:
         return decided
-    room = min(BRING_SECONDS, limit / 20)
+    room = min(names.BRING_SECONDS, limit / 20)
     return decided._replace(warning=decided.warning - room, end=decided.end - room)

@@ -43,6 +43,9 @@ JOB_VARIABLES = frozenset(
 )
 """What a job that submits another must not pass on to it."""
 
+BRING_SECONDS = 15
+"""So much earlier ranks are asked and ended at the limit where agents have to copy something back afterwards."""
+
 # Exit codes.
 EXIT_SAVED = 85
 """A rank's "saved, please continue"; a job.sh under the local scheduler asks for the next attempt with it."""

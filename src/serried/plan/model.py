@@ -85,6 +85,15 @@ class Plan:
         return 0 if self.allocation.time_seconds is None else self.limit.lead_seconds
 
     @property
+    def useful_seconds(self) -> int | None:
+        """After which ranks are asked to save and leave; None where there is no limit."""
+        limit = self.allocation.time_seconds
+        if limit is None:
+            return None
+        brings = self.sync is not None or bool(self.data and self.data.results)
+        return limit - self.limit.lead_seconds - (min(names.BRING_SECONDS, limit // 20) if brings else 0)
+
+    @property
     def may_requeue(self) -> bool:
         """Whether the job itself may run again."""
         return self.limit.restarts > 0 and self.limit.form == names.REQUEUE

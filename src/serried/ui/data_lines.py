@@ -17,14 +17,16 @@ def data_lines(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("data", _staged(plan, data.stage)),
         ("in place", _listed(data.in_place)),
-        ("results", _results(data)),
+        ("results", _results(plan, data)),
         ("watches", _watched(plan.sync) if plan.sync else ""),
     ]
 
 
-def _results(data: Data) -> str:
+def _results(plan: Plan, data: Data) -> str:
     if not data.results:
         return ""
+    if not plan.site.local_disk:
+        return f"{_listed(data.results)}: written to the run directory itself{_unless(plan)}"
     return f"{_listed(data.results)}: brought back every {show_duration(data.results_every_seconds)} and at the end"
 
 
@@ -39,9 +41,12 @@ def _staged(plan: Plan, stage: Sequence[Staged]) -> str:
     if plan.site.local_disk:
         where = f"{size} to each node's own disk" if size else "to each node's own disk"
     else:
-        unless = ", unless nodes set SLURM_TMPDIR" if plan.site.scheduler == "slurm" else ""
-        where = f"{size}, read in place{unless}" if size else f"read in place{unless}"
+        where = f"{size}, read in place{_unless(plan)}" if size else f"read in place{_unless(plan)}"
     return f"{_listed([_called(item) for item in stage])}: {where}"
+
+
+def _unless(plan: Plan) -> str:
+    return ", unless nodes set SLURM_TMPDIR" if plan.site.scheduler == "slurm" else ""
 
 
 def amount(stage: Sequence[Staged]) -> str:

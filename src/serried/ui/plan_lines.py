@@ -149,15 +149,14 @@ def _cost(plan: Plan) -> str:
     elements = len(plan.array.indices) if plan.array else 1
     files = FILES_PER_ATTEMPT + allocation.nodes * (1 + allocation.ranks)
     unit = "GPU" if allocation.gpus else "CPU"
-    limit = allocation.time_seconds
-    if limit is None:
+    limit, useful = allocation.time_seconds, plan.useful_seconds
+    if limit is None or useful is None:
         return f"no time limit; {elements * files} files per attempt"
     star = "*" if "resources.time" in plan.defaults else ""
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
-    useful = duration(limit - plan.limit.lead_seconds)
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return (
-        f"at most {duration(limit)}{star} ({useful} until the warning), {hours:.3g} {unit}-hours{each}; "
+        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {hours:.3g} {unit}-hours{each}; "
         f"{elements * files} files per attempt"
     )
 
