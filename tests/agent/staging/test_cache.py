@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -180,8 +181,9 @@ def test_a_source_that_cannot_be_read_is_named_before_anything_is_copied(there: 
 @pytest.mark.parametrize("what", ["below", "below/one"])
 def test_what_we_may_not_read_is_named(there: Path, tmp_path: Path, what: str):
     (there / "a" / what).chmod(0)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(0o755)
     os.seteuid(65534)
     try:
         with pytest.raises(UnreadableError) as caught:  # noqa: PT012 - one or the other

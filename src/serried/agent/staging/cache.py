@@ -123,8 +123,7 @@ class Cache:
 
     def _trusted(self, path: Path) -> Optional[Manifest]:
         """What is in `path`, if it still is what was put there."""
-        facts = files.read_json(path / FACTS) or {}
-        if bool(facts.get("hashed")) != self._hashed or not (self._hashed or facts.get("boot") == boot()):
+        if not self._may_be_trusted(path):
             return None
         with contextlib.suppress(OSError, ValueError):
             manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
@@ -132,8 +131,13 @@ class Cache:
                 return manifest
         return None
 
+    def _may_be_trusted(self, path: Path) -> bool:
+        facts = files.read_json(path / FACTS) or {}
+        return bool(facts.get("hashed")) == self._hashed and (self._hashed or facts.get("boot") == boot())
+
     def has(self, key: str) -> bool:
-        return (self.folder / key).exists()
+        """Whether it is likely to be there: it has not been looked at."""
+        return self._may_be_trusted(self.folder / key)
 
     def make_room(self, size: int, inodes: int, keep: Collection[str] = ()) -> None:
         """Remove what nobody uses, but not `keep`, as far as there is no room for `size` bytes in so many files.
