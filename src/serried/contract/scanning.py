@@ -26,10 +26,13 @@ class UnreadableError(OSError):
         super().__init__(f"`{text(path)}` {said}")
 
 
-def scan(root: Union[str, bytes, "os.PathLike[str]"], workers: int = WORKERS, *, hashed: bool = False) -> Manifest:
+def scan(
+    root: Union[str, bytes, "os.PathLike[str]"], workers: int = WORKERS, *, hashed: bool = False, anchored: bool = False
+) -> Manifest:
     """What is in `root`, a folder or a file; where that is a symbolic link, in what it leads to.
 
     `hashed` reads all of it: a file is then known by its content instead of its time.
+    `anchored` has relative links that lead out of it lead to the same place from anywhere: those of a copy do then.
     Links below are kept as links and not followed, so that no loop of them matters; special files are left out.
     Raises UnreadableError: what we may not read would be missing.
     """
@@ -42,13 +45,13 @@ def scan(root: Union[str, bytes, "os.PathLike[str]"], workers: int = WORKERS, *,
         raise UnreadableError(top, error) from None
     if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
         raise UnreadableError(top, "is neither a file nor a folder")
-    return _Scan(top, workers, hashed).manifest(state)
+    return _Scan(top, workers, hashed, anchored).manifest(state)
 
 
 class _Scan:
-    def __init__(self, top: bytes, workers: int, hashed: bool) -> None:
+    def __init__(self, top: bytes, workers: int, hashed: bool, anchored: bool) -> None:
         self._top = top
-        self._hashed = hashed
+        self._hashed, self._anchored = hashed, anchored
         self._crew = Crew(workers)
         self._entries: List[Entry] = []
         self._problems: List[str] = []
@@ -99,12 +102,18 @@ class _Scan:
         elif kind == stat.S_IFDIR:
             self._entries.append(Entry(path, FOLDER, mode | 0o500, 0, state.st_mtime_ns, 0, b""))
         elif kind == stat.S_IFLNK:
-            target = os.readlink(self._full(path))
-            self._entries.append(Entry(path, LINK, 0o777, 0, state.st_mtime_ns, 0, target))
-            if _leads_out(path, target):
-                self._problems.append(f"{text(path)} is a link that leads out of it, to {text(target)}")
+            self._entries.append(Entry(path, LINK, 0o777, 0, state.st_mtime_ns, 0, self._goal(path)))
         else:
             self._problems.append(f"{text(path)} is {_SPECIAL.get(kind, 'a special file')}, and left out")
+
+    def _goal(self, path: bytes) -> bytes:
+        """Where a link leads."""
+        goal = os.readlink(self._full(path))
+        if not _leads_out(path, goal):
+            return goal
+        self._problems.append(f"{text(path)} is a link that leads out of it, to {text(goal)}")
+        is_relative = not goal.startswith(b"/")
+        return self._full(os.path.dirname(path)) + b"/" + goal if self._anchored and is_relative else goal
 
     def _held(self, path: bytes, state: os.stat_result) -> int:
         """Blocks alone do not tell: a file system may compress, or not have allocated yet."""

@@ -99,6 +99,18 @@ def test_a_second_job_uses_what_is_there_and_sees_a_change_on_either_side(there:
     assert kept(disk) == []
 
 
+def test_links_that_lead_out_lead_where_they_led(there: Path, disk: Path):
+    (there / "raw").mkdir()
+    (there / "raw" / "x").write_text("raw")
+    (there / "a/below/in").symlink_to("../below/one")
+    (there / "a/below/out").symlink_to("../../raw/x")
+    first, second = (Job(there, disk, "a").bring() for _ in range(2))
+    assert (first.origins, second.origins) == (["source"], ["cache"])
+    below = second.view / "a/below"
+    assert [(below / name).read_text() for name in ("in", "out")] == ["one", "raw"]
+    assert os.readlink(below / "in") == "../below/one"
+
+
 def test_what_was_there_before_the_node_last_started_is_not_believed(there: Path, disk: Path, monkeypatch):
     Job(there, disk, "a").bring().items.release()
     monkeypatch.setattr(cache, "boot", lambda: "another")

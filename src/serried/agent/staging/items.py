@@ -114,7 +114,7 @@ class Items:
 
     def _scan(self, number: int) -> Manifest:
         if number not in self._manifests:
-            manifest = scanning.scan(self._items[number].source, hashed=self._hashed)
+            manifest = scanning.scan(self._items[number].source, hashed=self._hashed, anchored=True)
             self._manifests[number] = manifest
             for problem in manifest.problems:
                 self._note("staging-problem", item=self._items[number].to, problem=problem)
