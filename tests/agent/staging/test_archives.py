@@ -54,8 +54,9 @@ def pack(tree: Path, kind: str) -> Path:
 
 
 def zipped(tree: Path, packed: Path) -> None:
-    """As Info-ZIP does with `-y`: links as links."""
+    """As Info-ZIP does with `-y`: links as links; and with the folder itself, as some do."""
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("./", b"")
         for path in sorted(tree.rglob("*")):
             state = path.lstat()
             info = zipfile.ZipInfo(f"{path.relative_to(tree)}{'/' * (path.is_dir() and not path.is_symlink())}")

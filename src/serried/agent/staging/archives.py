@@ -30,6 +30,8 @@ SAYS_HOW_IT_ENDS = ("--block-number",) if sys.platform == "linux" else ()
 CUT_SHORT = b"** End of File **"
 """What GNU tar says then of one that was cut between two of its members, and takes it for whole."""
 CHUNK = 1 << 20
+TOP = (".", "./")
+"""What a zip may call the folder itself."""
 LONGEST_SAID = 300
 ENGLISH = {**os.environb, b"LC_ALL": b"C"}
 """For the programs whose words we read."""
@@ -173,6 +175,8 @@ def _unzip_members(packed: "zipfile.ZipFile", target: Path) -> None:
     links: List[Tuple[Path, str]] = []
     folders: List[Tuple[Path, "zipfile.ZipInfo"]] = []
     for info in packed.infolist():
+        if info.filename in TOP:
+            continue
         path = target.joinpath(*_inner(info.filename))
         if path in seen and not info.is_dir():
             raise ArchiveError(f"it holds {info.filename!r} twice")
