@@ -69,6 +69,18 @@ def test_it_shows_how_much_goes_where_and_how_long_that_took_before(pool, tmp_pa
     ]
 
 
+def test_of_data_that_is_not_made_yet_nothing_is_said_that_nobody_knows(tmp_path):
+    run = RunOnDisk(tmp_path / "scratch").attempt()
+    make_directory(run.node(0))
+    facts = {"item": "a", "origin": "source", "bytes": 15_000_000, "files": 1, "seconds": 10.0}
+    Journal(run.node_events(0)).append({"t": 1.0, "event": "staged-item", **facts})
+    made = ("--set", "data.prepare=python make.py", "--set", 'data.stage=["new"]')
+
+    said = invoke("train", "--cluster", "fir", *made).stdout.splitlines()
+
+    assert (said[2], said[-1]) == ("all     not known yet, on its node", "takes   not known yet")
+
+
 def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
     monkeypatch.chdir(pool / "sets")
     said = json.loads(invoke("a", "../labels.zip", "--cluster", "local", "--json").stdout)
@@ -83,7 +95,8 @@ def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
     ("words", "message"),
     [
         (("train", "--set", "data.stage=[]"), "`train` stages nothing"),
-        (("nowhere",), "`data.stage`: `.*/nowhere` is not there"),
+        (("trian",), "`trian` is neither an experiment nor a path that is there"),
+        (("train", "/nowhere"), "`train` is an experiment, and beside it nothing else can be named"),
         (("train", "--warm", "--cluster", "local"), "`local` has no disk on its nodes to stage to"),
         (
             ("train", "--warm", "--cluster", "local", "--set", "clusters.local.local_disk=/tmp"),

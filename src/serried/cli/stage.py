@@ -16,7 +16,7 @@ from serried.cli.wait import how
 from serried.contract import SCHEMA
 from serried.contract.names import COMPLETED
 from serried.contract.sizes import spell
-from serried.errors import UsageError
+from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, Staged
 from serried.records import rates
 from serried.submission import data, warming
@@ -82,6 +82,13 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
     known = config.catalogue(Path.cwd(), os.environ).experiments
     name, command = next(iter(what), None), None
     if what and (len(what) > 1 or what[0] not in known):
+        for path in what:
+            if os.path.lexists(path):
+                continue
+            if path in known:
+                raise UsageError(f"`{path}` is an experiment, and beside it nothing else can be named")
+            hint = did_you_mean(path, known) or f"paths begin in the folder that you are in: {Path.cwd()}"
+            raise UsageError(f"`{path}` is neither an experiment nor a path that is there", hint=hint)
         items = [{"from": os.path.abspath(path)} for path in what]  # noqa: PTH100 - links are to be followed later
         name, command, overrides = None, NOTHING, {**overrides, "data.stage": items}
     resolved = config.resolve(name, command, overrides, cluster, Path.cwd(), os.environ)
@@ -125,12 +132,13 @@ def _facts(plan: Plan, size: int, rate: rates.Rate | None) -> list[tuple[str, st
     disk = f"{site.local_disk}{room}" if site.local_disk else "none that is known: read in place"
     stays = f"{spell(site.cache_bytes)} may stay" if site.cache_bytes else "nothing stays"
     way = "read once, and passed on from node to node" if site.transfer == "chain" else "read by each node"
-    takes = "not known yet: no run has staged so much there"
-    if rate is not None:
+    size_is_known = all(item.bytes is not None for item in stage)
+    takes = "not known yet" + ("" if rate else ": no run has staged so much there")
+    if rate is not None and size_is_known:
         speed = rate.bytes_per_second
         takes = f"about {duration(size / speed)}, at {spell(round(speed))}/s as in run {rate.run}"
     return [
-        ("all", f"{amount(stage)} {each}".strip()),
+        ("all", f"{amount(stage) or 'not known yet,'} {each}"),
         ("disk", disk),
         ("cache", f"{stays} for the next job"),
         ("way", way if nodes > 1 else "read once"),
