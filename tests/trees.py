@@ -1,8 +1,14 @@
-"""What is in a folder, as a value to compare."""
+"""What is in a folder, as a value to compare; and a folder of all that is hard to copy."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
+
+from serried.contract import scanning
+
+MIB = 1 << 20
 
 
 def tree(folder: Path):
@@ -17,3 +23,26 @@ def tree(folder: Path):
         elif not any(path.iterdir()):
             found[name] = "/"
     return found
+
+
+def plant(there: Path, *, files: int, large: int) -> Path:
+    """A source to stage: one large file, many small ones, a sparse one, links, an empty folder, odd names."""
+    (there / "many" / "empty").mkdir(parents=True)
+    for number in range(files):
+        (there / "many" / f"{number}\n$(id) é").write_bytes(os.urandom(number * 17))
+    (there / "large").write_bytes(os.urandom(large * MIB + 7))
+    with (there / "sparse").open("wb") as file:
+        file.seek(20 * MIB)
+        file.write(b"middle")
+        file.truncate(50 * MIB)
+    (there / "many" / "link").symlink_to("../large")
+    os.link(there / "large", there / "twin")
+    (there / "many").chmod(0o750)
+    return there
+
+
+def is_same(here: Path, there: Path) -> bool:
+    """In content, by another program, and in all else that a copy shares."""
+    words = ["diff", "-r", "--no-dereference", here.resolve(), there]
+    same = subprocess.run(words, check=False, capture_output=True)
+    return same.returncode == 0 and scanning.scan(here.resolve()).key == scanning.scan(there).key

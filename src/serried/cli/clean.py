@@ -15,8 +15,7 @@ from serried.cli import answers, selecting
 from serried.contract import SCHEMA
 from serried.contract.sizes import spell
 from serried.errors import UsageError
-from serried.records.moments import iso
-from serried.space import choosing, measuring, nodes, removing, things
+from serried.space import choosing, measuring, nodes, removing
 from serried.space.choosing import Choice
 from serried.space.measuring import Size
 from serried.space.things import Thing
@@ -190,25 +189,12 @@ def _remove(found: Measured, still: set[Path]) -> dict[object, str]:
 def _answer(found: Measured, choice: Choice, left: dict[object, str], *, dry_run: bool) -> None:
     listed = [
         {
-            **_thing(thing),
+            **thing.to_json(),
             **size.to_json(),
             "removed": not dry_run and thing.path not in left,
             "problem": left.get(thing.path) or None,
         }
         for thing, size in found
     ]
-    stay = [{**_thing(thing), "needed": thing.needed} for thing in choice.stay]
+    stay = [{**thing.to_json(), "needed": thing.needed} for thing in choice.stay]
     console.out_json({"schema": SCHEMA, "dry_run": dry_run, "things": listed, "stay": stay})
-
-
-def _thing(thing: Thing) -> dict[str, object]:
-    return {
-        "kind": thing.kind,
-        "name": thing.name,
-        "run": thing.run or None,
-        "path": str(thing.path),
-        "used": iso(thing.used) if thing.used else None,
-        "state": thing.state or None,
-        "note": thing.note or None,
-        "checkpoints": thing.checkpoints if thing.kind == things.RUN else None,
-    }

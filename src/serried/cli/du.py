@@ -16,7 +16,6 @@ from serried.contract import SCHEMA
 from serried.contract.layout import RunDirectory
 from serried.contract.sizes import spell
 from serried.errors import UsageError
-from serried.records.moments import iso
 from serried.space import choosing, measuring, things
 from serried.space.measuring import Size
 from serried.space.things import Known, Thing
@@ -158,15 +157,5 @@ def _parts(row: Row, now: float) -> list[list[str]]:
 
 
 def _document(row: Row) -> dict[str, Any]:
-    thing = row.thing
-    return {
-        "kind": thing.kind,
-        "name": thing.name,
-        "run": thing.run or None,
-        "path": str(thing.path),
-        "used": iso(thing.used) if thing.used else None,
-        "state": thing.state or None,
-        "checkpoints": thing.checkpoints if thing.kind == things.RUN else None,
-        **row.size.to_json(),
-        "parts": {part: size.to_json() for part, size in row.parts.items()},
-    }
+    parts = {part: size.to_json() for part, size in row.parts.items()}
+    return {**row.thing.to_json(), **row.size.to_json(), "parts": parts}

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from serried.contract import checkpoints, locks
 from serried.contract.files import is_ours_alone, read_json
@@ -15,7 +16,7 @@ from serried.environments import images, store
 from serried.plan import Plan
 from serried.records import missing
 from serried.records.documents import RecordUnreadable
-from serried.records.moments import seconds_of
+from serried.records.moments import iso, seconds_of
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.space import directories
@@ -54,6 +55,18 @@ class Thing:
     checkpoints: int = 0
     note: str = ""
     """What would be lost with it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "run": self.run or None,
+            "path": str(self.path),
+            "used": iso(self.used) if self.used else None,
+            "state": self.state or None,
+            "note": self.note or None,
+            "checkpoints": self.checkpoints if self.kind == RUN else None,
+        }
 
 
 @dataclass

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from between import Between
-from serried.contract import scanning
+from trees import MIB, is_same, plant
 
-MIB = 1 << 20
 ONE_NODE = Path(__file__).with_name("one_node.py")
 HERE = "127.0.0.1"
 KEY = b"of this attempt".hex()
@@ -90,24 +89,7 @@ def go(*nodes: Node, before: dict[int, int] | None = None) -> list[str | None]:
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory):
-    there = tmp_path_factory.mktemp("source") / "there"
-    (there / "many" / "empty").mkdir(parents=True)
-    for number in range(300):
-        (there / "many" / f"{number}\n$(id) é").write_bytes(os.urandom(number * 17))
-    (there / "large").write_bytes(os.urandom(40 * MIB + 7))
-    with (there / "sparse").open("wb") as file:
-        file.seek(20 * MIB)
-        file.write(b"middle")
-        file.truncate(50 * MIB)
-    (there / "many" / "link").symlink_to("../large")
-    os.link(there / "large", there / "twin")
-    (there / "many").chmod(0o750)
-    return there
-
-
-def is_same(here: Path, there: Path) -> bool:
-    same = subprocess.run(["diff", "-r", "--no-dereference", here.resolve(), there], check=False, capture_output=True)
-    return same.returncode == 0 and scanning.scan(here.resolve()).key == scanning.scan(there).key
+    return plant(tmp_path_factory.mktemp("source") / "there", files=300, large=40)
 
 
 def test_the_source_is_read_by_the_first_node_alone(node, there, tmp_path):

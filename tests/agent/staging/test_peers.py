@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -25,8 +24,8 @@ from serried.agent.staging.target import Target
 from serried.agent.staging.wire import Part, Wire
 from serried.contract import scanning
 from serried.contract.manifest import Manifest
+from trees import MIB, is_same, plant
 
-MIB = 1 << 20
 ONE_NODE = Path(__file__).with_name("one_node.py")
 KEY = b"of this attempt".ljust(32)
 HERE = "127.0.0.1"
@@ -34,25 +33,7 @@ HERE = "127.0.0.1"
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory):
-    """A source: large, small, sparse, empty, odd."""
-    there = tmp_path_factory.mktemp("source") / "there"
-    (there / "many" / "empty").mkdir(parents=True)
-    for number in range(100):
-        (there / "many" / f"{number}\n$(id) é").write_bytes(os.urandom(number * 17))
-    (there / "large").write_bytes(os.urandom(12 * MIB + 7))
-    with (there / "sparse").open("wb") as file:
-        file.seek(20 * MIB)
-        file.write(b"middle")
-        file.truncate(50 * MIB)
-    (there / "many" / "link").symlink_to("../large")
-    os.link(there / "large", there / "twin")
-    (there / "many").chmod(0o750)
-    return there
-
-
-def is_same(here: Path, there: Path) -> bool:
-    same = subprocess.run(["diff", "-r", "--no-dereference", here, there], check=False, capture_output=True)
-    return same.returncode == 0 and scanning.scan(here).key == scanning.scan(there).key
+    return plant(tmp_path_factory.mktemp("source") / "there", files=100, large=12)
 
 
 @pytest.fixture
