@@ -39,9 +39,10 @@ class Forker:
                 [sys.executable, "-c", begin], env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
 
-    def start(self, code, environment, arguments=()):
-        """`python -c code arguments`, in this process's folder."""
-        request = {"code": code, "environment": environment, "arguments": arguments, "directory": str(Path.cwd())}
+    def start(self, code, environment, arguments=(), directory=""):
+        """`python -c code arguments`, in this process's folder or in another."""
+        where = str(Path(directory).absolute())
+        request = {"code": code, "environment": environment, "arguments": arguments, "directory": where}
         pipes = [os.pipe() for _ in range(3)]
         socket.send_fds(self._socket, [json.dumps(request).encode()], [write for _, write in pipes])
         for _, write in pipes:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import train_ranks
+
+from forked import Forker
+
+PRELOADED = (*train_ranks.PRELOADED, "sklearn.datasets", "sklearn.model_selection", "lightning")
+
+SCRIPT = """
+import os, runpy, sys
+os.dup2(1, 2)  # one stream, in the order in which it was written
+del sys.argv[0]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @dataclass(frozen=True)
@@ -32,31 +41,34 @@ class Ranks:
 
 
 @pytest.fixture(scope="session")
-def _forker() -> Iterator[subprocess.Popen[str]]:
+def _forker() -> Iterator[Forker]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SERRIED_", "SLURM"))}
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("forker.py"))],
-        env={**clean, "PYTHONPATH": train_ranks.SOURCE, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    forker = Forker(
+        PRELOADED, {**clean, "PYTHONPATH": train_ranks.SOURCE, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     )
-    yield process
-    process.communicate()
+    yield forker
+    forker.close()
 
 
 @pytest.fixture
-def train(_forker: subprocess.Popen[str]) -> Callable[..., Ranks]:
+def train(_forker: Forker) -> Callable[..., Ranks]:
     """`train(script, "--epochs", "1", ranks=2, SERRIED_STOP_FILE=…)` waits for all ranks."""
 
     def run(script: Path, *arguments: str, ranks: int = 2, **variables: object) -> Ranks:
         given = {name: str(value) for name, value in variables.items()}
+        own = {**train_ranks.environment(), "CUDA_VISIBLE_DEVICES": "", **given}
         port = train_ranks.free_port()
-        environments = [train_ranks.of_torch(rank, ranks, port) | given for rank in range(ranks)]
-        job = {"script": str(script), "arguments": arguments, "environments": environments}
-        _forker.stdin.write(json.dumps(job) + "\n")
-        _forker.stdin.flush()
-        ended = json.loads(_forker.stdout.readline())
-        return Ranks([each["status"] for each in ended], [each["output"] for each in ended])
+        ended = train_ranks.finish(
+            [
+                _forker.start(
+                    SCRIPT,
+                    {**own, **train_ranks.of_torch(rank, ranks, port)},
+                    (str(script), *arguments),
+                    script.parent,
+                )
+                for rank in range(ranks)
+            ]
+        )
+        return Ranks([each.status for each in ended], [each.output for each in ended])
 
     return run
