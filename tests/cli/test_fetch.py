@@ -8,6 +8,7 @@ import os
 import pytest
 
 from building import CREATED
+from serried.contract.files import read_json
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.record import Record
@@ -228,3 +229,13 @@ def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serrie
     assert (done.code, done.err) == (1, f"warning: nobody can bring back {lost}\n")
     assert f"  missing     {lost}\n" in serried("show", "last").out
     assert "serried fetch" not in serried("ps", "--all").out + serried("why", "last").out
+
+
+def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
+    message = "node n2 was lost; 2 files of results could not be brought back from n2: {}; another attempt goes on"
+    made = make().ending(message=message.format(FULL["problem"]), missing=[FULL])
+    (found,) = missing.of(Selection(made.record))
+    missing.strike(Selection(made.record), found)
+    end = read_json(made.where.element(None).exit) or {}
+    told = "node n2 was lost; what had stayed on nodes was fetched later; another attempt goes on"
+    assert (end["message"], end["missing"]) == (told, [])

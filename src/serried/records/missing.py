@@ -14,7 +14,7 @@ from serried.records.index import Selection
 
 KEY = "missing"
 """In exit.json."""
-_SENTENCE = re.compile(r"; [^;]*could not be brought back from .*", re.DOTALL)
+_SENTENCE = re.compile(r"; [^;]*could not be brought back from [^;]*")
 """Of the message there."""
 
 
