@@ -17,8 +17,6 @@ from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import SCHEMA, asking, files, links, names
 from serried.contract.environment import scrub
 
-ANSWER_SECONDS = 20.0
-"""How long one question to the scheduler, or one cancellation, may take."""
 SUBMIT_SECONDS = 120
 AWAY_SECONDS = 600.0
 """How long the next job is kept back while the scheduler does not answer."""
@@ -26,10 +24,6 @@ BETWEEN_SECONDS = 3.0
 FAREWELL_SECONDS = 0.2
 SETTLE_SECONDS = 15.0
 """How long the end of an attempt waits to hear whether the next job was taken."""
-
-
-class NoAnswerError(Exception):
-    """The scheduler did not answer."""
 
 
 def start(work: Work, token: str, job: str) -> None:
@@ -145,35 +139,15 @@ def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
 
 def how_it_stands(work: Work, job: str, patience: float = 0.0) -> Optional[str]:
     """The scheduler's word for `job` (`123`, `123_4`); "" where it knows it no more, None where it gave no answer."""
-    deadline = time.monotonic() + patience
-    while True:
-        with contextlib.suppress(NoAnswerError):
-            return _ask(work, job)
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(BETWEEN_SECONDS)
-
-
-def _ask(work: Work, job: str) -> str:
-    import subprocess
-
     commands = links.read(work.run.link_commands)
     if commands is None:
         return ""
-    try:
-        done = subprocess.run(
-            links.fill(commands.ask, job=job),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=ANSWER_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NoAnswerError from error
-    if done.returncode:
-        raise NoAnswerError
-    return done.stdout.decode("utf-8", "replace").strip()
+    deadline = time.monotonic() + patience
+    while True:
+        word = system.answer(links.fill(commands.ask, job=job))
+        if word is not None or time.monotonic() >= deadline:
+            return word
+        time.sleep(BETWEEN_SECONDS)
 
 
 def missing(work: Work, token: str) -> Optional[str]:
@@ -214,7 +188,7 @@ def _cancel(work: Work, token: str) -> None:
     if job and commands is not None:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             argv = links.fill(commands.cancel, job=links.job_of(job, work.element))
-            subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS, check=False)
+            subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=system.ANSWER_SECONDS, check=False)
 
 
 def _after(work: Work, token: str) -> Iterator[str]:

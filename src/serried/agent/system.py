@@ -1,4 +1,4 @@
-"""What only the kernel can do for us: a signal when our parent dies, adoption of orphans. Linux; elsewhere nothing."""
+"""Processes: started, asked, reaped; and what only Linux does, signals when a parent dies and adoption of orphans."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+ANSWER_SECONDS = 20.0
+"""How long one question to the scheduler, or one cancellation, may take."""
 
 DEFAULTED = (
     signal.SIGHUP,
@@ -136,6 +138,24 @@ def reap() -> List[Tuple[int, int]]:
         if pid == 0:
             return ended
         ended.append((pid, status))
+
+
+def answer(argv: Sequence[str]) -> Optional[str]:
+    """What a command says that asks the scheduler something; None where it gives no answer."""
+    import subprocess  # milliseconds, and most never ask
+
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ANSWER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return None if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
 
 def environment_bytes(changes: Mapping[str, str], without: Sequence[str] = ()) -> Dict[bytes, bytes]:

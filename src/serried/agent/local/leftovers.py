@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional
 
+from serried.agent import system
 from serried.agent.local import folder, gone, room
 from serried.agent.work import Work
 from serried.contract import asking, files, locks
@@ -14,7 +15,6 @@ from serried.contract import asking, files, locks
 UNKNOWN_SECONDS = 86400.0
 """How long what may still be somebody's stays, from its beginning."""
 CLEAR_SECONDS = 5.0
-ANSWER_SECONDS = 20.0
 
 
 class Found(NamedTuple):
@@ -138,22 +138,5 @@ class _Judge:
         if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site["name"], self._site["scheduler"]):
             return None
         if job not in self._words:
-            self._words[job] = _answer(asking.words(str(self._site["scheduler"]), job))
+            self._words[job] = system.answer(asking.words(str(self._site["scheduler"]), job))
         return self._words[job]
-
-
-def _answer(argv: Sequence[str]) -> Optional[str]:
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=ANSWER_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return None if done.returncode else done.stdout.decode("utf-8", "replace").strip()
