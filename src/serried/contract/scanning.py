@@ -59,7 +59,10 @@ class _Scan:
         """Paths of the files that have several names."""
 
     def manifest(self, state: os.stat_result) -> Manifest:
-        self._take(b"", state)
+        try:
+            self._take(b"", state)
+        except OSError as error:
+            raise UnreadableError(self._top, error) from None
         if stat.S_ISDIR(state.st_mode):
             self._crew.add(lambda: self._list(b""))
             self._crew.run()
@@ -73,6 +76,8 @@ class _Scan:
             with os.scandir(path) as found:
                 names = [folder + b"/" + entry.name if folder else entry.name for entry in found]
         except OSError as error:
+            if folder and isinstance(error, FileNotFoundError):
+                return  # it went meanwhile, and all that was in it
             raise UnreadableError(path, error) from None
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
@@ -83,11 +88,11 @@ class _Scan:
             self._crew.look()
             try:
                 state = os.lstat(self._full(path))
+                self._take(path, state)
             except FileNotFoundError:
                 continue  # it went meanwhile
             except OSError as error:
                 raise UnreadableError(self._full(path), error) from None
-            self._take(path, state)
             if stat.S_ISDIR(state.st_mode):
                 self._crew.add(lambda folder=path: self._list(folder))  # type: ignore[misc]
 
@@ -137,12 +142,9 @@ def _hash(path: bytes) -> bytes:
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while data := file.read(SPARSE):
-                digest.update(data)
-    except OSError as error:
-        raise UnreadableError(path, error) from None
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(SPARSE):
+            digest.update(data)
     return digest.hexdigest().encode()
 
 

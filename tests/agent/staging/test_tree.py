@@ -178,6 +178,26 @@ def test_special_files_are_left_out_and_links_that_lead_out_are_named(tmp_path: 
     ]
 
 
+def test_what_goes_while_it_is_looked_at_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "there" / "folder").mkdir(parents=True)
+    (tmp_path / "there" / "link").symlink_to("x")
+    (tmp_path / "there" / "stays").touch()
+    really_list, really_follow = os.scandir, os.readlink
+
+    def listed(path: bytes):
+        if path.endswith(b"/folder"):
+            os.rmdir(path)
+        return really_list(path)
+
+    def followed(path: bytes):
+        os.unlink(path)
+        return really_follow(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    monkeypatch.setattr(os, "readlink", followed)
+    assert [entry.path for entry in scanning.scan(tmp_path / "there").entries] == [b"", b"folder", b"stays"]
+
+
 @pytest.mark.parametrize("name", ["missing", "pipe", "loop"])
 def test_a_source_that_is_none_is_named(tmp_path: Path, name: str):
     os.mkfifo(tmp_path / "pipe")
