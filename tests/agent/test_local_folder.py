@@ -177,6 +177,20 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     mine.remove(5)
 
 
+def test_what_a_long_run_holds_is_never_old_to_what_removes_old_files(start, wait_until, tmp_path):
+    run = start("echo ready; sleep 475", ranks=1)
+    wait_until(lambda: "ready" in run.output())
+    (lock,) = (tmp_path / f"serried-{os.getuid()}" / "jobs").glob(f"{run.plan.run}.*.lock")
+    held = [lock, lock.with_suffix("") / "owner.json"]
+    for path in held:
+        os.utime(path, (1, 1))
+
+    wait_until(lambda: all(path.stat().st_mtime > 1 for path in held))
+
+    run.process.terminate()
+    run.wait()
+
+
 def test_of_a_killed_agent_its_data_goes_too_but_not_what_others_use(work):
     killed, live = left_by(work), Folder(work, 1)
     data = live.shared("data")

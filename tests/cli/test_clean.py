@@ -14,7 +14,7 @@ import pytest
 from building import CREATED, as_json
 from serried.contract import locks
 from serried.contract.files import make_directory, write_json
-from serried.plan import After, Environment, Resume, Source
+from serried.plan import After, Data, Environment, Resume, Source, Staged
 from serried.schedulers.interface import Job
 from serried.space import measuring, removing
 from serried.space.things import Thing
@@ -96,13 +96,14 @@ def needed(make, ended, slurm):
     running = make("runngk", job="7")
     running.attempt()
     make("uncert", job=None).submit("uncertain")
-    parent, before = ended("parent"), ended("bfrexx")
+    parent, before, source = ended("parent"), ended("bfrexx"), ended("srcexx")
     slurm.tell(Job("8", None, "PENDING"))
     child = make("chddxx", job="8")
     plan = dataclasses.replace(
         child.plan,
         resume=Resume((str(parent.where.checkpoints / "step-1"),), "parent"),
         after=(After("bfrexx", "train", before.plan.directory),),
+        data=Data(stage=(Staged(str(source.where.results), "results"),)),
     )
     write_json(child.record.directory.plan, plan.to_json())
     foreign = ended("frgnxx")
@@ -114,7 +115,7 @@ def needed(make, ended, slurm):
     lost = ended("stxxxx", name="lost")
     lost.where.exit.unlink()
     lost.record.remove()
-    return ["runngk", "uncert", "parent", "bfrexx", "chddxx", "frgnxx", "nkedxx", "trnxxx", "stxxxx"]
+    return ["runngk", "uncert", "parent", "bfrexx", "srcexx", "chddxx", "frgnxx", "nkedxx", "trnxxx", "stxxxx"]
 
 
 def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slurm):
@@ -128,16 +129,17 @@ def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slur
     assert kinds(all_of_them) == []
     assert all((folder / run).exists() for run in runs if run != "uncert")
     assert {done.code for done in each} == {2}
-    assert [done.err.splitlines()[0] for done in each][:6] == [
+    assert [done.err.splitlines()[0] for done in each][:7] == [
         "error: run `runngk` stays: it is RUNNING",
         "error: run `uncert` stays: it is UNCERTAIN",
         "error: run `parent` stays: run chddxx needs it",
         "error: run `bfrexx` stays: run chddxx needs it",
-        each[4].err.splitlines()[0],
+        "error: run `srcexx` stays: run chddxx needs it",
+        each[5].err.splitlines()[0],
         "error: run `frgnxx` stays: it holds the plan of another run",
     ]
-    assert each[7].err.startswith("error: run `trnxxx` stays: its record does not say that it has ended\n")
-    assert each[6].err.startswith("error: run `nkedxx` stays: a link leads there\n")
+    assert each[8].err.startswith("error: run `trnxxx` stays: its record does not say that it has ended\n")
+    assert each[7].err.startswith("error: run `nkedxx` stays: a link leads there\n")
     stay = {thing["name"].split()[0]: thing["needed"] for thing in as_json(all_of_them.out)["stay"]}
     assert stay["stxxxx"] == "no record here knows how it stands"
 

@@ -151,6 +151,7 @@ class Node:
 
     def _beat(self) -> None:
         self._check_parent()
+        self._folder.touch()
         if self._channel and time.monotonic() - self._heard > SILENT_HEAD_SECONDS:
             self._lose_head()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
@@ -215,9 +216,8 @@ class Node:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
         self._is_hurried |= reason in (names.STOP_CANCEL, "lost")
         self._bring.stop(reason, grace)
-        if reason == names.STOP_CANCEL:
-            for exit_ in self._held:
-                exit_["ended_by_us"] = True
+        for exit_ in self._held if reason == names.STOP_CANCEL else ():
+            exit_["ended_by_us"] = True
         if self._ranks and not self._is_stopping:
             self._reap()
         if not self._is_stopping:

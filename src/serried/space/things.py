@@ -160,6 +160,7 @@ def _needs(known: Known) -> dict[str, str]:
     for run, plan in known.unfinished():
         paths = [one.directory for one in plan.after]
         paths += plan.resume.checkpoints if plan.resume else ()
+        paths += [*(item.source for item in plan.data.stage), *plan.data.in_place] if plan.data else ()
         needs |= {os.path.normpath(path): run for path in paths if path}
     return needs
 
