@@ -131,6 +131,25 @@ CASES = {
     ),
     "ended by the limit": (evidence([*STARTED, asked("limit"), stopping("limit"), *OURS]), ("TIMEOUT", 124, "limit")),
     "finished after the notice": (evidence([*STARTED, asked("limit"), *FINE]), ("COMPLETED", 0, None)),
+    "cancelled while only results were still brought": (
+        evidence([*STARTED, event("all-over"), stopping("cancel"), *FINE]),
+        ("COMPLETED", 0, None),
+    ),
+    "a notice came while only results were still brought": (
+        evidence([*STARTED, event("all-over"), asked("limit", "USR1"), *FINE]),
+        ("COMPLETED", 0, None),
+    ),
+    "an agent was killed while only results were still brought": (
+        evidence(
+            [*STARTED, event("all-over"), LOST, stopping("lost"), FINE[0], LAUNCHER_EXIT],
+            nodes={1: node_journal(exit_of(1))},
+        ),
+        ("COMPLETED", 0, None),
+    ),
+    "one agent is left, and nobody knows how the other's rank ended": (
+        evidence([*STARTED, LOST, event("all-over"), stopping("lost"), FINE[0], LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
     "saved, and may continue": (
         evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True, obstacle=None),
         ("REQUEUED", 85, "limit"),

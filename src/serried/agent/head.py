@@ -52,7 +52,7 @@ class Head:
         self._requests = Requests(self._attempt.control)
         self._deadline = deadline.of(work, options.end)
         self._port = rendezvous.hold_port()
-        reactions = Reactions(self._welcome, self._heed, self._lose)
+        reactions = Reactions(self._welcome, self._heed, self._lose, lambda: self.note("all-over"))
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
         self._staging = Staging(work, self._members, self.note, self._fail_launch, self._go)
         self._launching = Launching(self.loop, work, self._members, self._fail_starter)

@@ -41,11 +41,15 @@ class Member:
 
 
 class Reactions(NamedTuple):
-    """What is called from the loop when an agent has joined, says something, or is gone and why."""
+    """What is called from the loop when an agent has joined, says something, or is gone and why.
+
+    And when no rank runs any more, though agents are still at work for their results.
+    """
 
     join: Callable[[Member], None]
     message: Callable[[Member, Message], None]
     loss: Callable[[Member, str], None]
+    rest: Callable[[], None]
 
 
 class Members:
@@ -136,8 +140,9 @@ class Members:
     def _tell_when_over(self) -> None:
         """Once, when no rank runs any more on any node: nobody writes what several nodes see."""
         are_over = all(member.is_over or not member.is_connected for member in self)
-        if are_over and not self._is_over and len(self) == self._nodes:
+        if are_over and not (self._is_over or self.are_done()) and len(self) == self._nodes:
             self._is_over = True
+            self._on.rest()
             self.tell("all-over")
 
     def _watch(self, member: Member) -> None:

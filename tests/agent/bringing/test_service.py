@@ -230,6 +230,21 @@ def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(bring
     assert run.exit["state"] == "CANCELLED"
 
 
+def test_a_run_that_trained_well_has_whoever_ends_its_agents_while_they_bring_the_rest(bring, wait_until, tmp_path):
+    end = tmp_path / "end"
+    run = bring(f"while not os.path.exists({str(end)!r}):\n    time.sleep(0.05)\n")
+    wait_until(lambda: pid_of_child(run, "1"))
+    os.kill(pid_of_child(run, "1"), signal.SIGSTOP)
+    end.touch()
+    wait_until(lambda: run.events("all-over"))
+    os.kill(agent_of(run, "1"), signal.SIGKILL)
+    assert run.wait() == 0
+    what = (
+        "results and checkpoints could not be brought back from fake2: its agent ended before it had brought everything"
+    )
+    assert run.ending == ("COMPLETED", 0, None, f"every rank exited with status 0; {what}")
+
+
 @pytest.fixture
 def small_root(tmp_path):
     """All run directories of the test are on a disk of 8 MB."""

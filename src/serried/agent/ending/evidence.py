@@ -120,6 +120,12 @@ class Evidence(NamedTuple):
         return self.are_all_ended and not any(exit_["exit_code"] or exit_["signal"] for exit_ in self.exits)
 
     @property
+    def were_all_well(self) -> bool:
+        """Whether every rank had left well before anything ended the attempt: only results were still to be brought."""
+        order = [event["event"] for event in self.head]
+        return "all-over" in order and "stopping" not in order[: order.index("all-over")] and self.are_all_well
+
+    @property
     def have_saved(self) -> bool:
         """Whether ranks said so, and the disk does not say otherwise."""
         return self.saved.is_newer and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in self.exits)

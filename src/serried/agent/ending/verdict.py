@@ -37,6 +37,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
     asked = next((reason for reason in evidence.reasons if reason in ASKED), None)
     rules: Sequence[Tuple[bool, Callable[[], Verdict]]] = (
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
+        (evidence.were_all_well, lambda: _of_peace(evidence)),
         (reason not in (*ASKED, "lost", "silence") and failure is not None, lambda: _of_failure(failure or {}, tail)),
         (reason not in ASKED and evidence.has("orphaned"), lambda: _of_orphan(evidence)),
         (reason in SAVING and asked == names.STOP_CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
