@@ -8,7 +8,7 @@ import os
 import pytest
 
 from building import CREATED
-from serried.contract.files import read_json
+from serried.contract.files import Journal, read_json
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.record import Record
@@ -219,7 +219,7 @@ def test_what_nodes_have_is_told_and_left_alone_by_a_dry_run(serried, make):
 
 def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serried, make):
     made = make().ending(missing=[FULL])
-    (found,) = missing.of(Selection(made.record))
+    (found,) = missing.of(Selection(made.record), has_ended=True)
     serried("ps", "--all")  # it ends up in the record
     missing.give_up(Selection(Record.load("k3f9q2")), found)
 
@@ -234,8 +234,30 @@ def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serrie
 def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
     message = "node n2 was lost; 2 files of results could not be brought back from n2: {}; another attempt goes on"
     made = make().ending(message=message.format(FULL["problem"]), missing=[FULL])
-    (found,) = missing.of(Selection(made.record))
+    (found,) = missing.of(Selection(made.record), has_ended=True)
     missing.strike(Selection(made.record), found)
     end = read_json(made.where.element(None).exit) or {}
     told = "node n2 was lost; what had stayed on nodes was fetched later; another attempt goes on"
     assert (end["message"], end["missing"]) == (told, [])
+
+
+def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their_journals(make):
+    """Its agents were killed with it: there is no exit.json, and each node keeps its folder."""
+    made = make()
+    made.journal({"event": "connected", "node": 0, "host": "n1"}, {"event": "connected", "node": 1, "host": "n2"})
+    for node in (0, 1):
+        made.journal({"event": "bringing", "folder": f"/disk/{node}", "kinds": ["results"]}, node=node)
+    of_it = Selection(made.record)
+    by_host = {found.host: found for found in missing.of(of_it, has_ended=True)}
+
+    assert missing.of(of_it, has_ended=False) == []  # its nodes still bring it
+    assert {host: found.told for host, found in by_host.items()} == {
+        "n1": "results on n1 (its agent ended before it had brought everything)",
+        "n2": "results on n2 (its agent ended before it had brought everything)",
+    }
+    assert [found.folder for found in by_host.values()] == ["/disk/0", "/disk/1"]
+    for node, problem in enumerate(({"problem": None}, {"problem": "it is not there any more", "is_gone": True})):
+        journal = Journal(made.attempt().fetched(node))
+        journal.append({"event": "ended", "token": "t", **problem})
+        journal.close()
+    assert [(found.host, found.is_lost) for found in missing.of(of_it, has_ended=True)] == [("n2", True)]

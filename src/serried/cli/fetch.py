@@ -51,7 +51,7 @@ def command(
     if not status.has_ended:
         console.note(f"run `{status.id}` has not ended: there may be more later")
     fetching.check_place(selection)
-    lacking = missing.of(selection)
+    lacking = missing.of(selection, has_ended=status.has_ended)
     back = [(found, _bring_back(selection, found, dry_run=dry_run)) for found in lacking]
     parts = fetching.parts(selection, patterns) if target is not None else []
     reports = [(part, _copy(part, target, force=force, dry_run=dry_run)) for part in parts if target is not None]

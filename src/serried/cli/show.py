@@ -63,7 +63,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "config": _config(selection, plan),
         "tried_out": read_json(selection.record.where.element(selection.element).results / names.SMOKE_FILE),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
-        "missing": [each.to_json() for each in _missing(selection)],
+        "missing": [each.to_json() for each in _missing(selection, status)],
         "timeline": [event.to_json() for event in timeline(record, selection.element)],
         "files": dict(_files(selection, status)),
     }
@@ -95,10 +95,12 @@ def _attempts(selection: Selection) -> list[Attempt]:
     return attempts(selection.record.where.element(selection.element))
 
 
-def _missing(selection: Selection) -> list[missing.Missing]:
+def _missing(selection: Selection, status: RunStatus) -> list[missing.Missing]:
     """Of an array as a whole nothing: there may be ten thousand to look into."""
     plan = _plan(selection)
-    return missing.of(selection) if plan and (plan.array is None or selection.element is not None) else []
+    if plan is None or (plan.array is not None and selection.element is None):
+        return []
+    return missing.of(selection, has_ended=status.has_ended)
 
 
 def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
@@ -125,7 +127,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         by_state = arrays.ranges_by_state(status.elements)
         facts.append(("elements", ", ".join(f"{state} {which}" for state, which in by_state.items())))
     facts.append(("waits for", status.reason))
-    facts.append(("missing", "; ".join(each.told for each in _missing(selection))))
+    facts.append(("missing", "; ".join(each.told for each in _missing(selection, status))))
     facts.append(("nodes", ", ".join(status.node_names)))
     facts.append(("ran", duration(status.seconds) if status.seconds is not None else ""))
     code = status.verdict.exit_code

@@ -15,6 +15,7 @@ from serried.records import arrays, missing
 from serried.records.advice import advice_for
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
+from serried.records.index import Selection
 from serried.records.logs import last_lines
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
@@ -56,7 +57,7 @@ class Explanation:
 def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Explanation:
     """Of an array that did not do well: its first bad element."""
     explained = _explain(status, scheduler_for)
-    if status.has_ended and missing.can_be_fetched(_document(status)):
+    if status.has_ended and _nodes_have_more(status):
         step = f"bring back what stayed on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
     return explained
@@ -159,6 +160,17 @@ def _document(status: RunStatus) -> Mapping[str, Any]:
         return status.record.end or read_json(status.record.where.exit) or {}
     except RecordUnreadable:
         return {}
+
+
+def _nodes_have_more(status: RunStatus) -> bool:
+    """Of an array only its elements know."""
+    if status.elements is not None:
+        return False
+    try:
+        found = missing.of(Selection(status.record, status.element), has_ended=True)
+    except RecordUnreadable:
+        return False
+    return any(not each.is_lost for each in found)
 
 
 def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serried.contract.files import read_json, write_json
+from serried.contract.files import read_journal, read_json, write_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
+from serried.contract.missing import of_journal
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 
@@ -16,7 +17,7 @@ KEY = "missing"
 """In exit.json."""
 _SENTENCE = re.compile(r"; [^;]*could not be brought back from [^;]*")
 """Of the message there."""
-
+ALL, LOST = "all", "lost"
 
 Change = Callable[[dict[str, Any], "Missing"], dict[str, Any]]
 
@@ -55,10 +56,14 @@ class Missing:
         return " and ".join(self.kinds)
 
 
-def of(selection: Selection) -> list[Missing]:
+def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
     """What every attempt has left, of an array that of every element."""
-    places = _places(selection)
-    return [each for place in places for number in attempt_numbers(place) for each in _of(place.attempt(number))]
+    return [
+        each
+        for element, place in _places(selection)
+        for attempt in map(place.attempt, attempt_numbers(place))
+        for each in told(read_json(attempt.exit) or _unwritten(element, place, attempt, has_ended=has_ended))
+    ]
 
 
 def told(document: Mapping[str, Any] | None) -> list[Missing]:
@@ -69,6 +74,33 @@ def told(document: Mapping[str, Any] | None) -> list[Missing]:
         if isinstance(entry, dict) and isinstance(entry.get("folder"), str):
             by_node.setdefault((int(entry.get("node", 0)), entry["folder"]), []).append(entry)
     return [_merged(document or {}, node, folder, several) for (node, folder), several in sorted(by_node.items())]
+
+
+def _unwritten(
+    element: int | None, place: ElementDirectory, attempt: AttemptDirectory, *, has_ended: bool
+) -> dict[str, Any]:
+    """As an exit.json would tell it, where nothing of an attempt lived to write one; its nodes' journals say it."""
+    is_last = attempt.number == attempt_numbers(place)[-1]
+    if is_last and not has_ended:
+        return {}
+    claim = read_json(attempt.claim) or {}
+    hosts = {0: claim.get("host", "?")}
+    hosts |= {event["node"]: event["host"] for event in read_journal(attempt.events) if event["event"] == "connected"}
+    entries = [
+        {"node": node, "host": hosts.get(node, "?"), **one, "is_lost": word == LOST}
+        for node in sorted(hosts)
+        if (word := _fetched(attempt, node)) != ALL
+        for one in of_journal(read_journal(attempt.node_events(node)))
+    ]
+    return {"element": element, "attempt": attempt.number, KEY: entries}
+
+
+def _fetched(attempt: AttemptDirectory, node: int) -> str:
+    """What `serried fetch` has found on that node since: `ALL` or `LOST`; empty where it is still to be had."""
+    ends = [event for event in read_journal(attempt.fetched(node)) if event["event"] == "ended"]
+    if not ends:
+        return ""
+    return ALL if ends[-1].get("problem") is None else LOST if ends[-1].get("is_gone") else ""
 
 
 def can_be_fetched(document: Mapping[str, Any] | None) -> bool:
@@ -97,15 +129,11 @@ def _change(selection: Selection, found: Missing, change: Change) -> None:
         record.write_end(change(record.end, found))
 
 
-def _places(selection: Selection) -> Sequence[ElementDirectory]:
+def _places(selection: Selection) -> Sequence[tuple[int | None, ElementDirectory]]:
     where, array = selection.record.where, selection.record.plan.array
     if selection.element is not None or array is None:
-        return [where.element(selection.element)]
-    return [where.element(index) for index in array.indices]
-
-
-def _of(attempt: AttemptDirectory) -> Iterator[Missing]:
-    yield from told(read_json(attempt.exit))
+        return [(selection.element, where.element(selection.element))]
+    return [(index, where.element(index)) for index in array.indices]
 
 
 def _merged(document: Mapping[str, Any], node: int, folder: str, several: Sequence[dict[str, Any]]) -> Missing:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence
 
-from serried.agent.ending.evidence import Event, Evidence
-
-KILLED = "its agent ended before it had brought everything"
+from serried.agent.ending.evidence import Evidence
+from serried.contract.missing import of_journal
 
 
 def missing(evidence: Evidence) -> List[Dict[str, Any]]:
@@ -20,19 +19,8 @@ def missing(evidence: Evidence) -> List[Dict[str, Any]]:
         return found  # the head writes what it knows at once, and again when its nodes have done what they can
     for node, events in sorted(evidence.nodes.items()):
         host = evidence.hosts.get(node, evidence.host)
-        found += [{"node": node, "host": host, **one} for one in _of_killed(events)]
+        found += [{"node": node, "host": host, **one} for one in of_journal(events)]
     return found
-
-
-def _of_killed(events: Sequence[Event]) -> List[Dict[str, Any]]:
-    """By the journal of a node that did not tell the head how it ended."""
-    begun = next((event for event in events if event["event"] == "bringing"), None)
-    ended = next((event for event in events if event["event"] == "all-brought"), None)
-    if ended is not None:
-        return list(ended.get("missing", ()))
-    if begun is None:
-        return []
-    return [{"kind": kind, "names": [], "problem": KILLED, "folder": begun["folder"]} for kind in begun["kinds"]]
 
 
 def sentence(found: Sequence[Dict[str, Any]]) -> str:
