@@ -58,7 +58,8 @@ def warmer(
     cluster = resolved.cluster
     if not (cluster.local_disk or cluster.scheduler == "slurm"):
         raise UsageError(
-            f"`{cluster.name}` has no disk on its nodes to stage to", hint=f"`[clusters.{cluster.name}] local_disk`"
+            f"`{cluster.name}` has no disk on its nodes to stage to",
+            hint=f"`[clusters.{cluster.name}] local_disk` says where they have one",
         )
     if not cluster.data_cache:
         raise UsageError(
