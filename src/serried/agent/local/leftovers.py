@@ -42,18 +42,24 @@ def sweep(work: Work, until: Optional[float] = None, *, dry: bool = False, alone
     judge = _Judge(work)
     found: List[Found] = []
     for own in list(room.rooms(work)):
+        here = [Found(name, "") for name in _names(own / room.GONE)]
         for path in locks.things(own / room.JOBS):
-            found.append(judge.judge(path))
-            if not (found[-1].stays or dry):
+            here.append(judge.judge(path))
+            if not (here[-1].stays or dry):
                 _remove(own, path, until)
-        found += [Found(name, "") for name in _names(own / room.GONE)]
         if not dry:
             gone.finish(own, until)
+            here = [_as_it_went(own, each) for each in here]
         shared = _tidy_shared(own, work, until, dry=dry, alone=alone)
-        found += [Found(f"{path.parent.name}/{path.name}", "") for path in shared]
+        found += [*here, *(Found(f"{path.parent.name}/{path.name}", "") for path in shared)]
         if not dry:
             room.tidy(own)
     return found
+
+
+def _as_it_went(own: Path, found: Found) -> Found:
+    is_there = any(os.path.lexists(own / folder / found.name) for folder in (room.JOBS, room.GONE))
+    return Found(found.name, "some of it could not be removed") if is_there and not found.stays else found
 
 
 def _tidy_shared(own: Path, work: Work, until: Optional[float], *, dry: bool = False, alone: bool = True) -> List[Path]:
