@@ -11,6 +11,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 
@@ -180,6 +181,25 @@ def test_a_program_that_is_missing_is_named(tree: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(ArchiveError, match=r"no `zstdmt?` on this node"):
         unpack(packed, "tar.zst", tmp_path / "out")
+
+
+def test_what_unpacks_ends_when_nobody_wants_it_any_more(tmp_path: Path):
+    os.mkfifo(tmp_path / "x.tar")
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            unpack(tmp_path / "x.tar", "tar", tmp_path / "out")
+        except ArchiveError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with (tmp_path / "x.tar").open("wb"):  # nothing comes, and no end either
+        while thread.is_alive():
+            archives.end()
+            thread.join(0.05)
+    assert len(failed) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a disk to fill")

@@ -33,7 +33,9 @@ class Node:
         self.notes: list[dict] = []
         items = [[str(source), f"item-{number}", ""] for number, source in enumerate(sources)]
         said = {"in_place": [], "hashed": hashed, "limit": 1 << 40, "has_disk": True, "node": 0, "key": KEY}
-        self.tell(do="prepare", items=items, view=str(self.view), shared=str(shared / "data"), serves=HERE, **said)
+        self.tell(
+            do="prepare", mark="x", items=items, view=str(self.view), shared=str(shared / "data"), serves=HERE, **said
+        )
         self.port = self.hear("ready")["port"]
 
     def tell(self, **message) -> None:

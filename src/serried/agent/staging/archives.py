@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,8 +33,8 @@ CHUNK = 1 << 20
 TOP = (".", "./")
 """What a zip may call the folder itself."""
 LONGEST_SAID = 300
-ENGLISH = {**os.environb, b"LC_ALL": b"C"}
-"""For the programs whose words we read."""
+RUNNING: "Set[subprocess.Popen[bytes]]" = set()
+"""What unpacks now, or did."""
 NEVER_MOUNTED = 20.0
 """Seconds that a mount may take to show."""
 MOUNT_LOOK = 0.02
@@ -101,21 +101,13 @@ def unmount(folder: Path) -> None:
 
 
 def _untar(archive: Path, kind: str, target: Path) -> None:
-    import subprocess
-
     tar = _program("tar")
     if tar is None:
         raise ArchiveError("there is no `tar` on this node")
     command = [tar, "-x", "-p", "--no-same-owner", *SAYS_HOW_IT_ENDS, "-f", "-", "-C", str(target)]
     with archive.open("rb") as packed:
         reader = _decompress(kind, packed)
-        process = subprocess.Popen(
-            command,
-            stdin=reader.stdout if reader else packed,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ENGLISH,
-        )
+        process = _start(command, reader.stdout if reader else packed)
         if reader and reader.stdout:
             reader.stdout.close()  # tar alone has it now: if tar ends, the other is told
         end, said = process.communicate()
@@ -127,17 +119,13 @@ def _untar(archive: Path, kind: str, target: Path) -> None:
 
 
 def _decompress(kind: str, packed: IO[bytes]) -> Optional[Any]:
-    import subprocess
-
     choices = DECOMPRESSORS[kind]
     if not choices:
         return None
     for name, *options in choices:
         program = _program(name)
         if program:
-            return subprocess.Popen(
-                [program, *options], stdin=packed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENGLISH
-            )
+            return _start([program, *options], packed)
     raise ArchiveError(f"there is no `{choices[-1][0]}` on this node, which a .{kind} needs")
 
 
@@ -229,19 +217,32 @@ def _refuse_special(target: Path) -> None:
 def _run(command: List[str], name: str, patience: Optional[float] = None) -> None:
     import subprocess
 
+    process = _start(command, subprocess.DEVNULL)
     try:
-        done = subprocess.run(  # noqa: PLW1510 - the status is looked at
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=patience,
-            env=ENGLISH,
-        )
+        said = process.communicate(timeout=patience)[1]
     except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
         raise ArchiveError(f"{name} did not end within {patience:.0f} s") from None
-    if done.returncode:
-        raise _failed(_words(done.stderr) or f"status {done.returncode}", name)
+    if process.returncode:
+        raise _failed(_words(said) or f"status {process.returncode}", name)
+
+
+def _start(command: List[str], source: Any) -> "subprocess.Popen[bytes]":
+    """With `source` as its stdin; in English, as we read what it says."""
+    import subprocess
+
+    environment = {**os.environ, "LC_ALL": "C"}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=source, stdout=pipe, stderr=pipe, env=environment)
+    RUNNING.add(process)
+    return process
+
+
+def end() -> None:
+    """Nobody wants what is being unpacked any more."""
+    for process in list(RUNNING):
+        process.kill()
 
 
 def _failed(said: str, name: str) -> Exception:

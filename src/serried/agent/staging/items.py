@@ -290,5 +290,6 @@ class Items:
 
     def release(self) -> None:
         """Ranks have ended, or will not begin."""
+        archives.end()
         self.forget()
         self._kept.release()

@@ -46,6 +46,7 @@ class Staging:
                 "hashed": data["verify"] == "hashes",
                 "limit": site.get("cache_bytes", 0),
                 "key": key.hex(),
+                "mark": self._work.mark,
                 "node": index,
                 "serves": interface(address, head) if passes_on(self._work) and self._own.has_disk else None,
             }

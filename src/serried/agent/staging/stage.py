@@ -23,7 +23,7 @@ from serried.agent.staging.holding import FailedError, Holdings
 from serried.agent.staging.items import Item, Items, Place, StageError
 from serried.agent.staging.peers import Server
 from serried.agent.staging.pulling import BrokenError, Predecessor
-from serried.contract import scanning
+from serried.contract import names, scanning
 
 PROGRESS_SECONDS = 2.0
 RATE_SECONDS = 10.0
@@ -63,6 +63,7 @@ class Stage:
         """Written to when there is a note. (Who looks for it by the clock takes Python's lock from those who copy.)"""
         os.set_blocking(self._woken, False)
         self._key = bytes.fromhex(told["key"])
+        os.environ[names.MARK] = told["mark"]  # so that what we start is known as the attempt's where we are killed
         self._holdings = Holdings(len(told["items"]))
         self._shared = Path(told["shared"]) if told["shared"] else None
         self._worker: Optional[threading.Thread] = None
