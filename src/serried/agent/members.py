@@ -122,12 +122,14 @@ class Members:
 
     def give_up(self, lose: Callable[[Member], None]) -> None:
         """Call `lose` for each that should have been done: at once, or when what it asked for is over too."""
-        for member in self:
-            wait = member.patience - time.monotonic()
-            if not member.is_done and wait > 0:
-                self._loop.after(wait, lambda: self.give_up(lose))
-            elif not member.is_done:
+        now = time.monotonic()
+        awaited = [member for member in self if not member.is_done]
+        for member in awaited:
+            if member.patience <= now:
                 lose(member)
+        waits = [member.patience - now for member in awaited if member.patience > now]
+        if waits:
+            self._loop.after(min(waits), lambda: self.give_up(lose))
 
     def disconnect(self, member: Member) -> None:
         if member.is_connected:
