@@ -18,6 +18,7 @@ echo "$state"
 """How a job stands. Of one that is just ending `squeue` says COMPLETING, and no more but when it was preempted."""
 
 PBS = """
+PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
 said=$(qstat -x -f -w "$1" 2>&1)
 case $? in 0) ;; 35 | 153) exit 0 ;; *) exit 1 ;; esac
 case $said in
@@ -28,7 +29,10 @@ case $said in
   *"job_state = "*) echo PENDING ;;
 esac
 """
-"""How a job stands. One that was deleted is R until it is dead, and F or X later; its comment tells."""
+"""How a job stands. One that was deleted is R until it is dead, and F or X later; its comment tells.
+
+What PBS starts has a PATH without PBS's own programs.
+"""
 
 SCRIPTS: Mapping[str, str] = {"slurm": SLURM, "pbs": PBS}
 
