@@ -54,14 +54,21 @@ def node_text(host: str, entry: Mapping[str, Any]) -> str | None:
     """The same for one node."""
     event = entry.get("event")
     if event == "staged-item":
-        origin = _FROM.get(str(entry.get("origin")), str(entry.get("origin")))
-        if entry.get("origin") == "in place":
-            return f"{host} uses {entry.get('item')} where it is, as it has no disk of its own"
-        return f"{host} has {entry.get('item')} {origin}: {spell(int(entry['bytes']))} in {entry.get('seconds')} s"
+        return f"{host} {_item_text(entry)}"
     if event == "staging-problem":
-        return f"{host}: in {entry.get('item')}, {entry.get('problem')}"
+        item = f"in {entry['item']}, " if entry.get("item") else ""
+        return f"{host}: {item}{entry.get('problem')}"
     if event == "staging-alone":
         return f"{host} goes on from the source, as the node before it is of no more use: {entry.get('because')}"
     if event == "staging-refused":
         return f"{host} refused {entry.get('address')}, who asked for data: {entry.get('because')}"
     return None
+
+
+def _item_text(entry: Mapping[str, Any]) -> str:
+    if entry.get("origin") == "in place":
+        return f"uses {entry.get('item')} where it is, as it has no disk of its own"
+    origin = _FROM.get(str(entry.get("origin")), str(entry.get("origin")))
+    if entry.get("origin") == "cache" and not entry["bytes"]:  # unpacked before, from what is not here
+        return f"has {entry.get('item')} {origin}"
+    return f"has {entry.get('item')} {origin}: {spell(int(entry['bytes']))} in {entry.get('seconds')} s"

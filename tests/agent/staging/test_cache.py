@@ -111,6 +111,13 @@ def test_links_that_lead_out_lead_where_they_led(there: Path, disk: Path):
     assert os.readlink(below / "in") == "../below/one"
 
 
+def test_of_many_such_links_a_few_are_named(there: Path, disk: Path):
+    for number in range(8):
+        (there / "a" / str(number)).symlink_to("/")
+    said = [facts["problem"] for event, facts in Job(there, disk, "a").bring().told if event == "staging-problem"]
+    assert said == [*(f"{number} is a link that leads out of it, to /" for number in range(5)), "so it is with 3 more"]
+
+
 def test_what_was_there_before_the_node_last_started_is_not_believed(there: Path, disk: Path, monkeypatch):
     Job(there, disk, "a").bring().items.release()
     monkeypatch.setattr(cache, "boot", lambda: "another")

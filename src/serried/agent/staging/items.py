@@ -20,6 +20,8 @@ from serried.contract.manifest import Manifest
 
 TRIES = 3
 """As often a source may be another thing at the end than at the beginning."""
+MOST_SAID = 5
+"""Of an item's links that lead out and the like: there may be one for each of its files."""
 ARCHIVE, UNPACKED = "archive", "-unpacked"
 SOURCE, PEER, HERE = "source", "peer", "cache"
 """Where an item came from."""
@@ -116,7 +118,8 @@ class Items:
         if number not in self._manifests:
             manifest = scanning.scan(self._items[number].source, hashed=self._hashed, anchored=True)
             self._manifests[number] = manifest
-            for problem in manifest.problems:
+            more = len(manifest.problems) - MOST_SAID
+            for problem in (*manifest.problems[:MOST_SAID], *([f"so it is with {more} more"] if more > 0 else [])):
                 self._note("staging-problem", item=self._items[number].to, problem=problem)
         return self._manifests[number]
 
