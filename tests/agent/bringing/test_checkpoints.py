@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import io
 import json
 import os
@@ -10,7 +12,7 @@ import zipfile
 
 import pytest
 
-from serried.agent.bringing import looking, pace
+from serried.agent.bringing import copying, looking, pace
 from serried.contract import checkpoints
 from trees import tree
 
@@ -149,6 +151,41 @@ def test_a_folder_is_one_checkpoint_that_waits_longer_and_comes_at_once(share):
     node.write("checkpoints/step-2/COMPLETE", json.dumps(marked))
     assert settle(node) == ["step-2"]
     assert sorted(tree(node.work.place.checkpoints)) == ["step-2/COMPLETE", "step-2/model.bin"]
+
+
+@pytest.mark.parametrize("library", [ctypes.CDLL, None])
+def test_a_folder_that_is_written_again_is_replaced_at_once_and_never_half(share, monkeypatch, library):
+    monkeypatch.setattr(ctypes, "CDLL", library or (lambda _: object()))
+    node = share(watch=["{checkpoints}/last"])
+    for name in "abc":
+        node.write(f"checkpoints/last/{name}.h5", f"old {name}")
+    old = {f"last/{name}.h5": f"old {name}" for name in "abc"}
+    assert (settle(node, folder=True), tree(node.work.place.checkpoints)) == (["last"], old)
+    kept = (node.work.place.checkpoints / "last/c.h5").stat().st_ino
+
+    node.write("checkpoints/last/a.h5", "new a")
+    node.write("checkpoints/last/d.h5", "new d")
+    (node.checkpoints / "last/b.h5").unlink()
+    with monkeypatch.context() as context:
+        context.setattr(copying, "copy", full_at("d.h5", copying.copy))
+        assert settle(node, folder=True) == []
+    assert tree(node.work.place.checkpoints) == old
+    assert settle(node, folder=True) == ["last"]
+    new = {"last/a.h5": "new a", "last/c.h5": "old c", "last/d.h5": "new d"}
+    assert tree(node.work.place.checkpoints) == new
+    assert (node.work.place.checkpoints / "last/c.h5").stat().st_ino == kept
+    assert tree(node.work.place.path / "attempts/1/node-0/bringing") == {}
+
+
+def full_at(name, copy):
+    """A disk that is full when it comes to that file."""
+
+    def fails(found, *words):
+        if found.path.endswith(name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return copy(found, *words)
+
+    return fails
 
 
 def test_nodes_that_write_one_checkpoint_together_bring_it_together(share):

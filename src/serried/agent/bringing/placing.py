@@ -6,7 +6,7 @@ import errno
 import filecmp
 import os
 from pathlib import Path
-from typing import Optional, Set, Tuple
+from typing import List, Optional, Set, Tuple
 
 from serried.agent.bringing import copying
 from serried.agent.bringing.ledger import Brought, Ledger
@@ -158,23 +158,26 @@ class Places:
         return True
 
     def _put_folder(self, kind: str, found: Found, urgent: Optional[int]) -> None:
-        """At once where none has its name. Else each file of it that is not there: nodes may write one together."""
+        """At once where none has its name, or all of that is ours. Else file by file: nodes may write one together."""
         root = self._folders[kind]
         parts = [each._replace(name=f"{found.name}/{each.path[len(found.path) + 1 :]}") for each in found.files]
         parts.sort(key=lambda each: each.path.endswith(f"/{checkpoints.COMPLETE}"))
         stamps = []
-        if not (root / found.name).exists():
+        is_new = not (root / found.name).exists()
+        if is_new or self._is_all_ours(root, found.name):
             with copying.aside(self._making) as path:
                 for each in parts:
                     below = each.name[len(found.name) + 1 :]
                     copying.make_folders(path, below.rpartition("/")[0], self.work.directory_mode)
-                    stamps.append(copying.copy(each, path / below, self._modes, self.pace, urgent))
+                    stamp = self._link(kind, each, path / below)
+                    stamps.append(stamp or copying.copy(each, path / below, self._modes, self.pace, urgent))
                 for each, stamp in zip(parts, stamps):  # noqa: B905 - `strict` is 3.10's
-                    self._ledger.write(self._entry(kind, each, each.name, stamp))
+                    old = self._ledger.of(kind, each.name)
+                    self._ledger.write(self._entry(kind, each, each.name, stamp, before=old.stamp if old else 0))
                 self._ledger.write(self._entry(kind, found, found.name, max(stamps), is_folder=True))
                 copying.make_folders(root, found.name.rpartition("/")[0], self.work.directory_mode)
                 try:
-                    copying.publish_new(path, root / found.name)
+                    (copying.publish_new if is_new else copying.exchange)(path, root / found.name)
                 except FileExistsError:  # another node was quicker
                     pass
                 else:
@@ -186,20 +189,37 @@ class Places:
         newest = max(entry.stamp for entry in entries if entry)
         self._ledger.write(self._entry(kind, found, found.name, newest, is_folder=True))
 
+    def _link(self, kind: str, found: Found, target: Path) -> int:
+        """What is there already need not be copied again: its time, or 0 where it is not."""
+        entry = self._ledger.of(kind, found.name)
+        if entry is None or found.kind != "file" or not entry.is_of(found):
+            return 0
+        try:
+            os.link(self._folders[kind] / entry.at, target)
+        except OSError:
+            return 0
+        return entry.stamp
+
     def _retire_folder(self, root: Path, folder: Brought) -> None:
         """Set aside first, where all of it is ours: one half of a checkpoint must not be taken for one."""
-        ours = [each for each in self._ledger.all(CHECKPOINTS) if each.name.startswith(f"{folder.name}/")]
-        there = {str(path.relative_to(root)) for path in (root / folder.at).rglob("*") if not path.is_dir()}
-        mine = {each.at for each in ours if each.is_in(root)}
-        if there <= mine:
+        ours = self._ours(folder.name)
+        if self._is_all_ours(root, folder.name):
             files.make_directory(self._making, self.work.directory_mode)
             with copying.aside(self._making) as path:
                 (root / folder.at).rename(path)
         else:
-            for at in sorted(mine):
+            for at in sorted(each.at for each in ours if each.is_in(root)):
                 (root / at).unlink(missing_ok=True)
         for each in ours:
             self._ledger.strike(each)
+
+    def _ours(self, folder: str) -> List[Brought]:
+        """Of the files in a checkpoint's folder."""
+        return [each for each in self._ledger.all(CHECKPOINTS) if each.name.startswith(f"{folder}/")]
+
+    def _is_all_ours(self, root: Path, folder: str) -> bool:
+        there = {str(path.relative_to(root)) for path in (root / folder).rglob("*") if not path.is_dir()}
+        return there <= {each.at for each in self._ours(folder) if each.is_in(root)}
 
 
 def _common(source: str, target: Path) -> Optional[int]:
