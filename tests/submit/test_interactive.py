@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -183,12 +184,17 @@ def test_now_does_not_wait_and_otherwise_the_reason_is_told(project):
     assert left(project) == []
 
 
-def test_who_is_told_to_end_gives_the_allocation_back(project, wait_until):
-    waits = subprocess.Popen([*SERRIED, "shell", "train", "--", "sh", "-c", "touch began; sleep 600"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_who_is_told_to_end_gives_the_allocation_back(project, wait_until, number, status):
+    command = [*SERRIED, "shell", "train", "--", "sh", "-c", "touch began; sleep 600"]
+    waits = subprocess.Popen(command, start_new_session=True)
     wait_until((project / "began").exists, 30)
-    waits.terminate()
+    if number == signal.SIGINT:
+        os.killpg(waits.pid, number)  # as Ctrl-C does
+    else:
+        waits.send_signal(number)
 
-    assert waits.wait(SECONDS) == 143
+    assert waits.wait(SECONDS) == status
     assert left(project) == []
     wait_until(lambda: not subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout, 30)
 

@@ -159,6 +159,8 @@ def _outcome(status: int, where: RunDirectory, watch: _Watch) -> int:
         hint = f"what was said about it is above; the job's node must see `{where.path.parent}`"
         raise SerriedError("nothing ran: there was no allocation, or its node has no folder of this run", hint=hint)
     state = watch.final_state()
+    if watch.is_interrupted and state in (names.CANCELLED, names.UNKNOWN):  # Ctrl-C without a terminal is for all of it
+        return 130
     error = SerriedError(
         f"the job ended around the shell on {said['host']}" + (f": {state}" if state in names.ENDED else ""),
         hint="its time limit is what `--time` says" if state == names.TIMEOUT else None,
