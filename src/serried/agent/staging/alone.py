@@ -27,7 +27,7 @@ class Data:
         self._work = Work(work.run, alone, work.element, work.number)
         self._own = own
         self._loop = Loop()
-        self._staging = Staging(self._loop, self._work, own, self._note, self._told)
+        self._staging = Staging(self._loop, self._work, own, lambda *_, **__: None, self._told)
         self._said = time.monotonic()
         self.problem = ""
         """Why it cannot be had."""
@@ -57,10 +57,12 @@ class Data:
             self._loop.stop()
         elif event == "staged":
             self._loop.stop()
+        elif event == "staging":
+            self._say(facts)
 
-    def _note(self, event: str, **facts: Any) -> None:
+    def _say(self, facts: Dict[str, Any]) -> None:
         now = time.monotonic()
-        if event == "staging" and facts["of"] and now - self._said > SAY_SECONDS:
+        if facts["of"] and now - self._said > SAY_SECONDS:
             self._said = now
             left = "" if facts["left"] is None else f", {facts['left']} s left"
             print(f"serried: staging, {facts['bytes'] * 100 // facts['of']} %{left}", file=sys.stderr)

@@ -91,11 +91,12 @@ class Staging:
             self._tell("stage-port", port=message["port"])
         elif say == "failed":
             self._fail(message["because"])
+        elif say == "progress":
+            self._tell("staging", **message)
         else:
-            self._is_settled |= say == "staged"
-            event = "staging" if say == "progress" else say
-            self._note(event, **message)
-            self._tell(event, **message)
+            self._is_settled = True
+            self._note("staged", **message)
+            self._tell("staged", **message)
 
     def _fail(self, because: str) -> None:
         self._is_settled = True
