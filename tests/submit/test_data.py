@@ -152,6 +152,13 @@ def test_holes_need_no_room(stage, pool):
     assert (made.plan.data.stage[0].bytes, made.notes) == (10 << 30, ())
 
 
+def test_a_file_of_several_names_needs_room_once(stage, pool):
+    (pool / "datasets" / "a" / "large").write_bytes(b"x" * (1 << 20))
+    for number in range(4):
+        (pool / "datasets" / f"twin {number}").hardlink_to(pool / "datasets" / "a" / "large")
+    assert stage("datasets", local_disk_size="2M").plan.data.stage[0].bytes == 5 * (1 << 20) + 1500
+
+
 def test_what_a_run_before_it_makes_need_not_be_there_yet(stage, pool):
     made = stage("datasets/a")
     after = After("k3f9q2", "train", "/scratch/runs/k3f9q2")

@@ -26,17 +26,21 @@ Tick = Callable[["Count"], None]
 class Count:
     bytes: int = 0
     held: int = 0
-    """Bytes without the holes of sparse files; where the file system packs what it holds, as it is packed."""
+    """Bytes without the holes of sparse files, those of hard links once; as the file system packs them, if it does."""
     files: int = 0
     """All but folders."""
     unreadable: list[OSError] = field(default_factory=list)
     is_whole: bool = True
     """False: time was over before all was seen."""
 
-    def add(self, path: str, state: os.stat_result, groups: set[int]) -> None:
+    def add(self, path: str, state: os.stat_result, groups: set[int], twins: set[tuple[int, int]]) -> None:
         self.bytes += state.st_size
-        self.held += _held(state)
         self.files += 1
+        number = (state.st_dev, state.st_ino)
+        if number not in twins:
+            self.held += _held(state)
+        if state.st_nlink > 1:
+            twins.add(number)
         if stat.S_ISREG(state.st_mode) and not _may_read(path, state, groups):
             self.unreadable.append(_refused(path))
 
@@ -53,19 +57,20 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
 
     total, over = Count(), threading.Event()
     groups = {os.getegid(), *os.getgroups()}
+    twins: set[tuple[int, int]] = set()
     state = Path(path).stat()
     if not stat.S_ISDIR(state.st_mode):
-        total.add(path, state, groups)
+        total.add(path, state, groups, twins)
         return total
     deadline = time.monotonic() + seconds
     with ThreadPoolExecutor(THREADS) as pool:
-        waiting = {pool.submit(_look, path, groups, over)}
+        waiting = {pool.submit(_look, path, groups, twins, over)}
         try:
             while waiting and time.monotonic() < deadline:
                 done, waiting = wait(waiting, TICK_SECONDS, FIRST_COMPLETED)
                 for found, folders in (one.result() for one in done):
                     total.merge(found)
-                    waiting |= {pool.submit(_look, folder, groups, over) for folder in folders}
+                    waiting |= {pool.submit(_look, folder, groups, twins, over) for folder in folders}
                 tick(total)
         finally:
             over.set()
@@ -73,7 +78,7 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
     return total
 
 
-def _look(folder: str, groups: set[int], over: threading.Event) -> tuple[Count, list[str]]:
+def _look(folder: str, groups: set[int], twins: set[tuple[int, int]], over: threading.Event) -> tuple[Count, list[str]]:
     """What is in a folder, and the folders in it, which are not counted."""
     found, folders = Count(), []
     try:
@@ -85,7 +90,7 @@ def _look(folder: str, groups: set[int], over: threading.Event) -> tuple[Count, 
                     folders.append(entry.path)
                 else:
                     with contextlib.suppress(FileNotFoundError):  # it went meanwhile
-                        found.add(entry.path, entry.stat(follow_symlinks=False), groups)
+                        found.add(entry.path, entry.stat(follow_symlinks=False), groups, twins)
     except FileNotFoundError:
         pass
     except OSError as error:
