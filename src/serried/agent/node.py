@@ -77,10 +77,10 @@ class Node:
         try:
             self.loop.run()
         finally:
-            seconds = HURRIED_SECONDS if self._is_hurried else REMOVE_SECONDS
-            self._staging.release(seconds)
+            until = time.monotonic() + (HURRIED_SECONDS if self._is_hurried else REMOVE_SECONDS)
+            self._staging.release(until - time.monotonic())
             self._image.release()
-            self._folder.remove(seconds)
+            self._folder.remove(until - time.monotonic())
 
     # What the head says.
 
