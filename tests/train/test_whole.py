@@ -103,7 +103,8 @@ def test_no_step_of_a_checkpoint_is_missing_from_the_metrics_of_a_rank_that_was_
     (second,) = train_ranks.run(KILLED, 1, STEPS="2", **places)
     assert (first.status, second.status) == (-9, 0), first.errors + second.errors
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["of"]) for line in logged if "of" in line] == [
+    # What was logged after the checkpoint may have been written or not.
+    assert [(line["step"], line["of"]) for line in logged if line.get("of", "lost") != "lost"] == [
         *((step, "5") for step in range(1, 6)),
         *((step, "2") for step in range(6, 8)),
     ]
