@@ -112,10 +112,24 @@ def needed(make, ended, slurm):
     linked.where.path.rename(linked.where.path.with_name("elsewhere"))
     linked.where.path.symlink_to("elsewhere")
     ended("trnxxx").record.directory.plan.write_text("{")
+    slurm.tell(Job("9", None, "NODE_FAIL"))
+    make("nsetyx", job="9").attempt()  # no exit.json yet
     lost = ended("stxxxx", name="lost")
     lost.where.exit.unlink()
     lost.record.remove()
-    return ["runngk", "uncert", "parent", "bfrexx", "srcexx", "chddxx", "frgnxx", "nkedxx", "trnxxx", "stxxxx"]
+    return [
+        "runngk",
+        "uncert",
+        "parent",
+        "bfrexx",
+        "srcexx",
+        "chddxx",
+        "frgnxx",
+        "nkedxx",
+        "trnxxx",
+        "nsetyx",
+        "stxxxx",
+    ]
 
 
 def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slurm):
@@ -140,6 +154,9 @@ def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slur
     ]
     assert each[8].err.startswith("error: run `trnxxx` stays: its record does not say that it has ended\n")
     assert each[7].err.startswith("error: run `nkedxx` stays: a link leads there\n")
+    assert each[9].err.startswith(
+        "error: run `nsetyx` stays: it is NODE_FAIL, but not for certain before some minutes\n"
+    )
     stay = {thing["name"].split()[0]: thing["needed"] for thing in as_json(all_of_them.out)["stay"]}
     assert stay["stxxxx"] == "no record here knows how it stands"
 

@@ -145,6 +145,7 @@ def runs(known: Known) -> Iterator[Thing]:
 
 def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
     needed = "" if is_over(status) else f"it is {status.state}"
+    needed += ", but not for certain before some minutes" if needed and status.has_ended else ""
     needed = needed or directories.refusal(path, status.record.id) or _needed_by(path, needs)
     summary = status.summary
     name = f"{status.record.id} {summary.name}" if summary else status.record.id
