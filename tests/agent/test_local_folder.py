@@ -240,15 +240,15 @@ def test_nobody_else_can_put_a_folder_in_our_place(work, tmp_path):
 def test_a_disk_of_the_job_s_own_comes_first_and_one_that_cannot_be_made_last(work, tmp_path, monkeypatch):
     def base(folder):
         folder.remove(5)
-        return folder.path.parents[2], folder.has_disk
+        return folder.path.parents[2], folder.has_disk, folder.no_disk
 
-    assert base(Folder(work, 0)) == (tmp_path / "disk", True)
+    assert base(Folder(work, 0)) == (tmp_path / "disk", True, "")
     work.plan["site"]["local_disk"] = "$NOWHERE/disk"
-    assert base(Folder(work, 0)) == (tmp_path, False)
+    assert base(Folder(work, 0)) == (tmp_path, False, "`$NOWHERE` is not set there")
     work.plan["site"]["local_disk"] = "/proc/none"
-    assert base(Folder(work, 0)) == (tmp_path, False)
+    assert base(Folder(work, 0)) == (tmp_path, False, "`/proc/none` cannot be used: No such file or directory")
     monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "job"))
-    assert base(Folder(work, 0)) == (tmp_path / "job", True)
+    assert base(Folder(work, 0)) == (tmp_path / "job", True, "")
 
 
 def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work, tmp_path):

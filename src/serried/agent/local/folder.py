@@ -24,6 +24,8 @@ class Folder:
 
     def __init__(self, work: Work, node: object) -> None:
         name = f"{_prefix(work.mark)}{node}.{os.urandom(4).hex()}"
+        self.no_disk = room.unset(work)
+        """Why the disk that the profile names cannot be used; empty where it can, or names none."""
         for base in room.bases(work):
             self.has_disk = base.is_disk
             """Whether the site has said that this is a disk: worth to copy data to."""
@@ -45,23 +47,24 @@ class Folder:
 
     def _take(self, base: room.Base, name: str) -> bool:
         """Make it; again where another job removes the empty folders above it just now."""
+        problem = ""
         for _ in range(TRIES):
-            made = room.make(base)
-            if made is None:
-                return False
             self._lock = -1
             try:
-                self.path = room.sub(made, room.JOBS) / name
+                self.path = room.sub(room.make(base), room.JOBS) / name
                 self._lock = locks.hold(self.path, locks.ALONE)
                 self.path.mkdir(mode=0o700)
                 self.scratch.mkdir(mode=0o700)
             except OSError as error:
                 if self._lock >= 0:
                     os.close(self._lock)
+                problem = f"`{base.path}` cannot be used: {error.strerror or error}"
                 if not isinstance(error, FileNotFoundError):
-                    return False
+                    break
             else:
+                self.no_disk = "" if base.is_disk else self.no_disk
                 return True
+        self.no_disk = problem if base.is_disk else self.no_disk
         return False
 
     def shared(self, name: str) -> Path:

@@ -7,14 +7,14 @@ import errno
 import os
 import re
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Iterator, List, NamedTuple
 
 from serried.agent.work import Work
 from serried.contract import files
 
 JOBS, GONE, DATA, IMAGES = "jobs", "gone", "data", "images"
 EVERYWHERE = "/tmp"  # noqa: S108 - nobody else can write where we do
-UNSET = re.compile(r"\$\w|\$\{")
+UNSET = re.compile(r"\$\w+|\$\{[^}]*\}?")
 
 
 class Base(NamedTuple):
@@ -25,14 +25,24 @@ class Base(NamedTuple):
 
 def bases(work: Work) -> List[Base]:
     """Best first: what the job was given, what the profile names, what there is everywhere."""
-    said = os.path.expandvars(str(work.plan["site"].get("local_disk") or ""))
-    wanted = [(os.environ.get("SLURM_TMPDIR", ""), True), ("" if UNSET.search(said) else said, True)]
+    said = "" if unset(work) else os.path.expandvars(_said(work))
+    wanted = [(os.environ.get("SLURM_TMPDIR", ""), True), (said, True)]
     wanted += [(os.environ.get("TMPDIR", ""), False), (EVERYWHERE, False)]
     found: List[Base] = []
     for path, is_disk in wanted:
         if path.startswith("/") and all(str(other.path) != os.path.normpath(path) for other in found):
             found.append(Base(Path(os.path.normpath(path)), is_disk))
     return found
+
+
+def unset(work: Work) -> str:
+    """What a node lacks to know its disk by the profile; empty where it knows it, or there is none."""
+    found = UNSET.search(os.path.expandvars(_said(work)))
+    return f"`{found.group()}` is not set there" if found else ""
+
+
+def _said(work: Work) -> str:
+    return str(work.plan["site"].get("local_disk") or "")
 
 
 def name() -> str:
@@ -47,13 +57,11 @@ def rooms(work: Work) -> Iterator[Path]:
             yield room
 
 
-def make(base: Base) -> Optional[Path]:
-    """None where none can be had; a profile's folder is made."""
-    with contextlib.suppress(OSError):
-        if base.is_disk:
-            base.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return sub(base.path, name())
-    return None
+def make(base: Base) -> Path:
+    """Ours there; a profile's folder is made. Raises OSError."""
+    if base.is_disk:
+        base.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return sub(base.path, name())
 
 
 def sub(folder: Path, name: str) -> Path:

@@ -86,7 +86,8 @@ class Staging:
             return
         say = message.pop("say")
         if say == "note":
-            self._note(**message)
+            is_read_there = message.get("origin") == "in place" and self._own.no_disk
+            self._note(**message, **({"because": self._own.no_disk} if is_read_there else {}))
         elif say == "ready":
             self._tell("stage-port", port=message["port"])
         elif say == "failed":
