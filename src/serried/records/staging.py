@@ -67,7 +67,8 @@ def node_text(host: str, entry: Mapping[str, Any]) -> str | None:
 
 def _item_text(entry: Mapping[str, Any]) -> str:
     if entry.get("origin") == "in place":
-        return f"uses {entry.get('item')} where it is, as it has no disk of its own"
+        why = entry.get("because") or "it has no disk of its own"
+        return f"uses {entry.get('item')} where it is, as {why}"
     origin = _FROM.get(str(entry.get("origin")), str(entry.get("origin")))
     if entry.get("origin") == "cache" and not entry["bytes"]:  # unpacked before, from what is not here
         return f"has {entry.get('item')} {origin}"
