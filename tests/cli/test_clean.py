@@ -284,9 +284,11 @@ def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_u
     site = dataclasses.replace(run.plan.site, local_disk=str(tmp_path / "disk"))
     write_json(run.record.directory.plan, dataclasses.replace(run.plan, site=site).to_json())
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
-    for name in ("aaaa", "bbbb", "cccc"):
+    names = ("aaaa", "bbbb", "cccc")
+    for name in names:
         make_directory(data / name / "tree")
         (data / name / "tree" / "file").write_bytes(b"x" * 1000)
+        write_json(data / name / "facts.json", {"source": f"/pool/{name}"})
         (data / f"{name}.lock").touch()
     make_directory(data / f"dddd{locks.PART}")  # a job is just bringing it
     aged(data)
@@ -297,10 +299,11 @@ def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_u
     done = serried("clean", "--older-than", "30d", "-y", "--json")
 
     os.close(held)
-    assert [(thing["name"], thing["bytes"]) for thing in there] == [("aaaa", 1000), ("bbbb", 1000), ("cccc", 1000)]
-    assert kinds(done) == [("staged data", "aaaa")]
+    size = 1000 + (data / "cccc" / "facts.json").stat().st_size
+    assert [(thing["name"], thing["bytes"]) for thing in there] == [(f"/pool/{name}", size) for name in names]
+    assert kinds(done) == [("staged data", "/pool/aaaa")]
     stay = {thing["name"]: thing["needed"] for thing in as_json(done.out)["stay"]}
-    assert stay == {"bbbb": "a job uses it"}
+    assert stay == {"/pool/bbbb": "a job uses it"}
     assert sorted(path.name for path in data.iterdir()) == ["bbbb", "bbbb.lock", "cccc", "cccc.lock", "dddd.part"]
 
 

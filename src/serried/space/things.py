@@ -237,7 +237,8 @@ def staged(known: Known) -> Iterator[Thing]:
         for path in locks.things(room / DATA) if is_ours_alone(room / DATA) else ():
             if path.suffix != locks.PART and path.is_dir():
                 needed = "a job uses it" if locks.is_used(path) else ""
-                yield Thing(STAGED, path.name, path, newest_within(path), needed=needed)
+                name = str((read_json(path / "facts.json") or {}).get("source") or path.name)
+                yield Thing(STAGED, name, path, newest_within(path), needed=needed)
 
 
 def kept(known: Known) -> Iterator[Thing]:

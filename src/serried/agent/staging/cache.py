@@ -55,9 +55,10 @@ class Slot:
     def target(self, manifest: Manifest) -> Target:
         return Target(scanning.encode(str(self.begin())), manifest)
 
-    def finish(self, manifest: Optional[Manifest] = None) -> Manifest:
+    def finish(self, manifest: Optional[Manifest] = None, source: str = "") -> Manifest:
         """It is all there: from now on others may use it too. Without a manifest one is made of what is there.
 
+        `source` is for people who look what takes space.
         Raises OSError, and ValueError where it is not what the manifest says (looked at where that has hashes).
         """
         if manifest is None or self._hashed:
@@ -67,7 +68,7 @@ class Slot:
                 raise ValueError(other)
             manifest = found
         (self._part / MANIFEST).write_bytes(manifest.to_bytes())
-        facts = {"bytes": manifest.blocks, "boot": boot(), "hashed": self._hashed}
+        facts = {"bytes": manifest.blocks, "boot": boot(), "hashed": self._hashed, "source": source}
         files.write_json(self._part / FACTS, facts)
         self._part.rename(self.path)
         self.manifest = manifest

@@ -188,7 +188,7 @@ class Items:
             manifest = self._manifest(number, key, holding)
             target = slot.target(manifest)
             origin = self._fill(number, target, holding)
-            self._finish(slot, manifest)
+            self._finish(number, slot, manifest)
             target.arrived.root = scanning.encode(str(slot.tree))
         return slot.tree, origin
 
@@ -225,9 +225,9 @@ class Items:
         target.finish()
         return origin
 
-    def _finish(self, slot: Slot, manifest: Optional[Manifest]) -> None:
+    def _finish(self, number: int, slot: Slot, manifest: Optional[Manifest]) -> None:
         try:
-            slot.finish(manifest)
+            slot.finish(manifest, self._items[number].source)
         except ValueError as error:  # it is not what was read
             if self._before.peer:
                 raise BrokenError(f"{error} came other than it was") from None
@@ -244,7 +244,7 @@ class Items:
                 return folder, origin
             with self._slot(image.parent.name + UNPACKED) as slot:
                 if slot.manifest is None:
-                    self._unpack(item, image, slot)
+                    self._unpack(number, image, slot)
             return slot.tree, origin
         key = self._key(number, UNPACKED)
         with self._slot(key + UNPACKED) as slot:
@@ -257,19 +257,20 @@ class Items:
             archive = slot.begin().with_name(ARCHIVE)
             target = Target(scanning.encode(str(archive)), manifest)
             origin = self._fill(number, target, holding)
-            self._unpack(item, archive, slot)
+            self._unpack(number, archive, slot)
             kept = slot.tree.with_name(ARCHIVE)
             target.arrived.root = scanning.encode(str(kept))
             self._kept.spent(kept)
         return slot.tree, origin
 
-    def _unpack(self, item: Item, archive: Path, slot: Slot) -> None:
+    def _unpack(self, number: int, archive: Path, slot: Slot) -> None:
         """Into the slot, which others may use then."""
+        item = self._items[number]
         try:
             archives.unpack(archive, item.unpack, slot.begin())
         except archives.ArchiveError as error:
             raise StageError(f"cannot unpack `{item.source}`: {error}") from None
-        self._finish(slot, None)
+        self._finish(number, slot, None)
 
     def _slot(self, key: str) -> ContextManager[Slot]:
         if self._place.cache is None:
