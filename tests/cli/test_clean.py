@@ -235,6 +235,35 @@ def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, cl
     assert as_json(serried("ps", "--all", "--json").out)["runs"] == []
 
 
+def test_what_another_login_node_knows_more_of_stays(serried, ended, tmp_path):
+    """Its runs have their records in a home of its own, or their directories where one does not see them from here."""
+    there, here = ended("k3f9q2"), ended("m2n3p4")
+    built = tmp_path / "project" / ".serried" / "environments"
+    source = Source(directory=str(tmp_path / "project"))
+    write_json(here.record.directory.plan, dataclasses.replace(here.plan, source=source).to_json())
+    for name in ("env-1-aaaa", "env-2-bbbb"):
+        make_directory(built / name)
+        write_json(built / f"{name[:5]}.json", {"folder": name, "source": "requirements.txt"})
+    plan = dataclasses.replace(there.plan, environment=Environment(venv=str(built / "env-1-aaaa")))
+    write_json(there.where.plan, plan.to_json())
+    there.where.exit.unlink()
+    there.record.remove()
+    away = ended("wayxxx")
+    site = dataclasses.replace(away.plan.site, root=str(tmp_path / "not-mounted"))
+    write_json(away.record.directory.plan, dataclasses.replace(away.plan, site=site).to_json())
+    aged(built)
+    serried("ps")
+    away.where.path.rename(tmp_path / "elsewhere")
+
+    done = serried("clean", "--older-than", "2100-01-01", "--records", "-y", "--json")
+
+    assert ("environment", "env-1-aaaa") not in kinds(done)
+    assert ("environment", "env-2-bbbb") in kinds(done)
+    stay = {thing["name"]: thing["needed"] for thing in as_json(done.out)["stay"]}
+    assert stay["env-1-aaaa"] == "run k3f9q2 has it"
+    assert stay["wayxxx"] == f"its directory may be there where `{tmp_path / 'not-mounted'}` is"
+
+
 def test_two_at_once_and_one_that_was_interrupted_lose_nothing_else(ended, monkeypatch):
     run, other = ended("k3f9q2"), ended("m2n3p4")
     stays = other.where.path

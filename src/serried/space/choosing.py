@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from serried.errors import UsageError
@@ -20,6 +20,12 @@ class Choice:
     go: list[Thing] = field(default_factory=list)
     stay: list[Thing] = field(default_factory=list)
     """Old, or named, but needed."""
+
+    def add(self, found: Iterable[Thing], before: float) -> None:
+        """Those that were last used before that."""
+        for thing in found:
+            if thing.used < before:
+                (self.stay if thing.needed else self.go).append(thing)
 
 
 def look() -> Known:
@@ -47,27 +53,21 @@ def of_runs(known: Known, ids: Sequence[str], *, records: bool) -> Choice:
 def of_all(known: Known, now: float, older: float | None, *, records: bool) -> Choice:
     """What nobody can need any more; with a moment also what was last used before it."""
     choice = Choice()
-    limit = now - SETTLED_SECONDS if older is None else min(older, now - SETTLED_SECONDS)
+    settled = now - SETTLED_SECONDS
     if older is not None:
-        for thing in things.runs(known):
-            if thing.used < older:
-                (choice.stay if thing.needed else choice.go).append(thing)
-    if records and older is not None:
+        choice.add(things.runs(known), older)
+    if older is not None and records:
         known_ids = {thing.run for thing in choice.go if thing.has_record}
         choice.go += [_record_of(known, run) for run in known_ids]
-        choice.go += [thing for thing in things.records(known) if thing.used < older]
+        choice.add(things.records(known), older)
     choice.go += things.remains(known)
-    settled = now - SETTLED_SECONDS
     sources = things.sources(known, removing.places(choice.go))
     choice.go += [thing for thing in sources if not thing.needed and thing.used < settled]
-    for thing in things.built(known):
-        if thing.kind == things.ATTEMPT and thing.used < settled:
-            choice.go.append(thing)
-        elif thing.kind != things.ATTEMPT and older is not None and thing.used < limit:
-            (choice.stay if thing.needed else choice.go).append(thing)
-    for thing in things.staged(known) if older is not None else ():
-        if thing.used < limit:
-            (choice.stay if thing.needed else choice.go).append(thing)
+    built = list(things.built(known))
+    choice.go += [thing for thing in built if thing.kind == things.ATTEMPT and thing.used < settled]
+    if older is not None:
+        whole = [thing for thing in built if thing.kind != things.ATTEMPT]
+        choice.add([*whole, *things.staged(known)], min(older, settled))
     return choice
 
 

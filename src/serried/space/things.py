@@ -125,22 +125,26 @@ def runs(known: Known) -> Iterator[Thing]:
         path = status.record.where.path
         if os.path.lexists(path):
             yield _run(status, path, needs)
+    for lost in _lost(known):
+        needed = "" if lost.state else "no record here knows how it stands"
+        needed = needed or _needed_by(lost.path, needs)
+        yield Thing(
+            RUN,
+            lost.path.name,
+            lost.path,
+            newest_within(lost.path),
+            lost.state or "?",
+            needed,
+            lost.path.name,
+            has_record=False,
+            checkpoints=count_checkpoints(lost.path),
+        )
+
+
+def _lost(known: Known) -> Iterator[directories.Lost]:
     ids = {status.record.id for status in known.statuses}  # also of records that cannot be read
     for root in known.roots:
-        for lost in directories.unknown(root, ids):
-            needed = "" if lost.state else "no record here knows how it stands"
-            needed = needed or _needed_by(lost.path, needs)
-            yield Thing(
-                RUN,
-                lost.path.name,
-                lost.path,
-                newest_within(lost.path),
-                lost.state or "?",
-                needed,
-                lost.path.name,
-                has_record=False,
-                checkpoints=count_checkpoints(lost.path),
-            )
+        yield from directories.unknown(root, ids)
 
 
 def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
@@ -180,11 +184,15 @@ def count_checkpoints(path: Path) -> int:
 
 
 def records(known: Known) -> Iterator[Thing]:
-    """Records of runs that have ended, and whose directories are gone."""
+    """Records of runs that have ended, and whose directories are gone, or not to be seen from here."""
     for status in known.statuses:
         if is_over(status) and not os.path.lexists(status.record.where.path):
+            plan = known.plans.get(status.record.id)
+            away = plan is not None and not os.path.lexists(plan.site.root)
+            needed = f"its directory may be there where `{plan.site.root}` is" if plan is not None and away else ""
             used = status.verdict.since or status.created
-            yield Thing(RECORD, status.id, status.record.directory.path, used, status.state, run=status.record.id)
+            path = status.record.directory.path
+            yield Thing(RECORD, status.id, path, used, status.state, needed=needed, run=status.record.id)
 
 
 def remains(known: Known) -> Iterator[Thing]:
@@ -216,6 +224,7 @@ def built(known: Known) -> Iterator[Thing]:
             for place in _uses(plan):
                 last[place] = max(last.get(place, 0.0), moment)
     live = {place: run for run, plan in known.unfinished() for place in _uses(plan)}
+    live |= {place: lost.path.name for lost in _lost(known) if not lost.state for place in _uses_of(lost.path)}
     wheres = [(ENVIRONMENT, project, store.FOLDER) for project in known.projects]
     wheres += [(IMAGE, root, images.FOLDER) for root in known.roots]
     for kind, base, folder in wheres:
@@ -255,6 +264,13 @@ def _rooms(bases: Iterable[str]) -> list[Path]:
     """Those of ours that are there, on this machine."""
     rooms = {Path(base).resolve() / f"serried-{os.getuid()}" for base in bases if base.startswith("/")}
     return sorted(filter(is_ours_alone, rooms))
+
+
+def _uses_of(run: Path) -> list[str]:
+    """The same by a run's own plan, as far as that can be read."""
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        return list(_uses(Plan.from_json(read_json(run / "plan.json") or {})))
+    return []
 
 
 def _uses(plan: Plan) -> Iterator[str]:
