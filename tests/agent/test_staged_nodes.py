@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
+from serried.agent.staging import cache
+from serried.contract import locks
 from serried.contract.files import read_journal
 from serried.plan.parts import Data, Staged
 
@@ -24,3 +29,25 @@ def test_data_comes_to_the_nodes_in_the_way_that_the_site_wants(start, tmp_path,
     assert [e["origin"] for journal in journals for e in journal if e["event"] == "staged-item"] == origins
     assert [run.output(rank, rank) for rank in range(3)] == ["what ranks read"] * 3
     assert [list(tmp_path.glob(f"disk-{node}/*")) for node in range(3)] == [[]] * 3
+
+
+def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_killed(start, tmp_path, wait_until):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("what ranks read")
+    run = start(
+        f"while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done; cat {{data}}/set/file",
+        ranks=1,
+        data=Data(stage=(Staged(str(tmp_path / "there"), "set"),)),
+        site={"local_disk": f"{tmp_path}/disk"},
+    )
+    wait_until(lambda: run.events("started"))
+    os.kill(run.pid_of("stage"), signal.SIGKILL)
+    journal = run.place.attempt(1).node_events(0)
+    wait_until(lambda: any(event["event"] == "staging-problem" for event in read_journal(journal)))
+    wait_until(lambda: not run.pid_of("stage"))
+    data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
+    wait_until(lambda: any(map(locks.is_used, locks.things(data))))
+    cache.tidy(data)
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert run.output(0, 0) == "what ranks read"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Callable, Dict, Optional
 
@@ -11,6 +13,7 @@ from serried.agent.local import Folder, room
 from serried.agent.loop import Loop
 from serried.agent.staging.order import interface, passes_on, wanted
 from serried.agent.work import Work
+from serried.contract import locks
 
 VIEW = "data"
 """An attempt's own links to what was staged."""
@@ -81,7 +84,9 @@ class Staging:
     def _hear(self, message: Optional[Message]) -> None:
         if message is None:
             self._process = None
-            if not self._is_settled:
+            if self._is_settled:
+                self._hold()
+            else:
                 self._fail("the process that stages ended without a word")
             return
         say = message.pop("say")
@@ -98,6 +103,15 @@ class Staging:
             self._is_settled = True
             self._note("staged", **message)
             self._tell("staged", **message)
+
+    def _hold(self) -> None:
+        """It was killed while ranks run, and its locks went with it: ours keep what they read from other jobs."""
+        self._note("staging-problem", item="", problem="the process that held the data has ended")
+        for link in filter(Path.is_symlink, self._view.rglob("*")):
+            slot = Path(os.readlink(link)).parent
+            if self._own.room and slot.parent == self._own.room / room.DATA:
+                with contextlib.suppress(OSError):
+                    locks.hold(slot, locks.SHARED | locks.AT_ONCE)
 
     def _fail(self, because: str) -> None:
         self._is_settled = True
