@@ -88,6 +88,26 @@ def test_archives_are_folders_and_what_unpacks_or_mounts_them_is_no_program_of_r
     assert list((tmp_path / "disk").iterdir()) == []
 
 
+KILLS = """\
+import os, pathlib, signal
+others = pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+stage, = [pid for pid in others if b"\\0stage\\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+os.kill(int(stage), signal.SIGKILL)
+print(os.listdir(os.environ["SERRIED_DATA_DIR"] + "/s"))
+"""
+
+
+def test_a_run_goes_on_where_the_process_that_staged_is_killed(local, there, tmp_path):
+    write(local.project, there, str(tmp_path / "disk"))
+    (local.project / "rank.py").write_text(KILLS)
+    subprocess.run(["mksquashfs", there / "sets", there / "s.sqsh", "-quiet", "-no-progress"], check=True)
+    run = local.submit("--set", 'data.stage=["s.sqsh"]', "--ranks", "1")
+    code, shown = local.wait(run)
+    assert (code, shown["message"]) == (0, "every rank exited with status 0")
+    assert (local.directory(run) / "attempts/1/node-0/rank-0.log").read_text() == "['a']\n"
+    assert [path.name for path in (tmp_path / "disk").glob("*/jobs/*")] == []
+
+
 @pytest.mark.slurm
 def test_on_two_nodes_the_second_gets_it_from_the_first(slurm, there, tmp_path):
     """Both have the same disk here, and know it: each is told of its own by what Slurm calls it."""

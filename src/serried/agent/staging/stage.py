@@ -63,7 +63,8 @@ class Stage:
         """Written to when there is a note. (Who looks for it by the clock takes Python's lock from those who copy.)"""
         os.set_blocking(self._woken, False)
         self._key = bytes.fromhex(told["key"])
-        os.environ[names.MARK] = told["mark"]  # so that what we start is known as the attempt's where we are killed
+        os.environ[names.MARK] = told["mark"]  # so that what we start is known as the attempt's where we are killed,
+        os.environ[names.SETUP] = names.IN_SETUP  # and as nothing that ranks have left running
         self._holdings = Holdings(len(told["items"]))
         self._shared = Path(told["shared"]) if told["shared"] else None
         self._worker: Optional[threading.Thread] = None
