@@ -109,13 +109,17 @@ def call(place: Place, *words: str) -> str:
 
 def cancel(place: Place, job: str) -> None:
     """As its user would, past Serried."""
-    call(place, *(("scancel", job) if place.cluster == "slurm" else (*COMMAND, "cancel", job)))
+    call(place, *{"slurm": ("scancel",), "pbs": ("qdel",), "local": (*COMMAND, "cancel")}[place.cluster], job)
 
 
 def jobs_left(place: Place, run: str) -> Iterator[str]:
     """The run's jobs that have not ended."""
     if place.cluster == "slurm":
         yield from (line for line in call(place, "squeue", "--noheader", "--format=%j %T").splitlines() if run in line)
+        return
+    if place.cluster == "pbs":
+        lines = call(place, "qstat", "-f", "-w").splitlines()
+        yield from (line for line in lines if line.strip().startswith("Job_Name = ") and run in line)
         return
     for folder in (Path(place.environ["SERRIED_LOCAL_DIR"]) / "jobs").iterdir():
         name = (read_json(folder / "job.json") or {}).get("name", "")
@@ -143,6 +147,8 @@ def job_script(run: str) -> int:
 
 
 FORMS = ("successor", "prequeued")
+ARRAYS = {"local": FORMS, "slurm": FORMS, "pbs": ("prequeued",)}
+"""No job of PBS waits for one element of an array."""
 
 
 def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_behind(
@@ -150,13 +156,14 @@ def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_beh
 ):
     """All at once: a run, an array, and one whose job.sh is killed, in each form."""
     plain = [submit(form) for form in FORMS]
-    arrays = [submit(form, "--array", "4,6") for form in FORMS]
+    arrays = [submit(form, "--array", "4-6:2" if place.cluster == "pbs" else "4,6") for form in ARRAYS[place.cluster]]
     killed = [submit(form, saves="first") for form in FORMS]
     begun = [attempt(place, run) for run in (*plain, *killed)]
     begun += [attempt(place, run, 1, f"elements/{index}") for run in arrays for index in (4, 6)]
     for folder in begun:
         wait_until(lambda folder=folder: log(folder), 90)
-    queued = [(run, "-2") for run in (*plain, *killed, arrays[1])] + [(arrays[0], ".4-2"), (arrays[0], ".6-2")]
+    queued = [(run, "-2") for run in (*plain, *killed, arrays[-1])]
+    queued += [(run, f".{index}-2") for run in arrays[:-1] for index in (4, 6)]
     for run, token in queued:
         wait_until(lambda run=run, token=token: link(place, run, token).get("job"), 60)
     for folder in begun:
@@ -185,6 +192,7 @@ MOMENTS = {
         "successor": ("running", "saving", "stopped", "stopped now", "nobody lived"),
         "prequeued": ("saving", "stopped now", "nobody lived"),
     },
+    "pbs": {"successor": ("running", "saving", "stopped now"), "prequeued": ("saving", "stopped now")},
     "local": {"successor": ("saving", "stopped", "nobody lived"), "prequeued": ("saving",)},
 }
 
