@@ -34,7 +34,8 @@ sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import Holdings
-from serried.agent.staging.items import Item, Items, Place
+from serried.agent.staging.items import Items
+from serried.agent.staging.task import Item, Place
 disk = Path(sys.argv[2])
 (disk / "data").mkdir(parents=True)
 place = Place(disk / "job" / "data", Cache(disk / "data"), True)

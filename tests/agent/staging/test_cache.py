@@ -15,8 +15,9 @@ import pytest
 from serried.agent.staging import cache, source
 from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import Holdings
-from serried.agent.staging.items import Item, Items, Place, StageError
+from serried.agent.staging.items import Items
 from serried.agent.staging.target import Target
+from serried.agent.staging.task import Item, Place, StageError
 from serried.contract import locks
 from serried.contract.scanning import UnreadableError, scan
 

@@ -6,15 +6,16 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent.staging import archives, source
 from serried.agent.staging.arrived import Arrived
-from serried.agent.staging.cache import FULL, Cache, NoRoomError, Slot
+from serried.agent.staging.cache import FULL, NoRoomError, Slot
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
 from serried.agent.staging.kept import Kept
 from serried.agent.staging.pulling import Before, BrokenError, Predecessor
 from serried.agent.staging.target import Target
+from serried.agent.staging.task import Item, Place, StageError
 from serried.contract import scanning
 from serried.contract.manifest import Manifest
 
@@ -25,26 +26,6 @@ MOST_SAID = 5
 ARCHIVE, UNPACKED = "archive", "-unpacked"
 SOURCE, PEER, HERE = "source", "peer", "cache"
 """Where an item came from."""
-
-
-class StageError(Exception):
-    """The data cannot be had on this node. `str` is one sentence."""
-
-
-class Item(NamedTuple):
-    source: str
-    to: str
-    unpack: str
-
-
-class Place(NamedTuple):
-    """What this node has for it."""
-
-    view: Path
-    """Where ranks look for the data: links to where it is."""
-    cache: Optional[Cache]
-    has_disk: bool
-    """Whether it is worth to copy there what can be used where it is."""
 
 
 class Items:

@@ -20,9 +20,10 @@ from serried.agent.beside import Agent, Message
 from serried.agent.local import room, tidying
 from serried.agent.staging import cache
 from serried.agent.staging.holding import FailedError, Holdings
-from serried.agent.staging.items import Item, Items, Place, StageError
+from serried.agent.staging.items import Items
 from serried.agent.staging.peers import Server
 from serried.agent.staging.pulling import BrokenError, Predecessor
+from serried.agent.staging.task import Item, Place, StageError
 from serried.contract import names, scanning
 
 PROGRESS_SECONDS = 2.0
