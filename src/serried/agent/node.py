@@ -248,11 +248,9 @@ class Node:
 
     def _check_end(self) -> None:
         """Finish once every rank has ended; let what they left end by itself first, if all went well."""
-        if self._is_done or (self._ranks and (not self._ranks.are_over or self._held)):
-            return
-        if self._ranks is None:
-            if self._is_stopping:
-                self._finish([])
+        if self._ranks is None and self._is_stopping and not self._is_done:
+            self._finish([])
+        if self._is_done or self._ranks is None or not self._ranks.are_over or self._held:
             return
         left = [it for it in self._leftovers() if not it.is_of_setup]
         can_wait = not self._is_stopping and not any(has_failed(exit_) for exit_ in self._ranks.exits)
