@@ -50,6 +50,30 @@ def test_shards_are_whole_when_their_metadata_is_there(tmp_path):
     assert not is_whole(tmp_path / "step")
 
 
+@pytest.mark.parametrize(
+    ("written", "newest", "is_of_train"),
+    [
+        (["step-1.pt", "step-2.pt"], "step-2.pt", False),
+        (["step-1/model.bin", "step-2/model.bin"], "step-2", False),
+        (["step-1.pt", "step-2.tmp", "step-3.tmp/model.bin"], "step-1.pt", False),
+        (["step-1/rank-0.bin", "step-2.corrupt/model.bin"], "step-1", False),
+        (["step-1/model.bin", "step-2/replicated.pt"], None, True),
+        (["step-1.tmp/replicated.pt"], None, True),
+        ([], None, False),
+    ],
+)
+def test_other_programs_call_their_checkpoints_as_the_library_does(tmp_path, written, newest, is_of_train):
+    root = tmp_path / "checkpoints"
+    for age, name in enumerate(written):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("weights")
+        for each in (path, path.parent):
+            os.utime(each, ns=(age + 9, age + 9))
+    found = checkpoints.newest(root)
+    assert (found and found.name, checkpoints.is_of_train(root)) == (newest, is_of_train)
+
+
 def test_neither_logs_nor_pointers_nor_what_is_gone_are_checkpoints(tmp_path):
     root = tmp_path / "checkpoints"
     root.mkdir()

@@ -44,7 +44,8 @@ def since(directory: Path, claim: Path) -> Saved:
 
 def position(directory: Path) -> Position:
     newest = checkpoints.newest(directory)
-    step = checkpoints.step_of(newest.name) if newest is not None else None
+    is_of_train = newest is not None and checkpoints.is_of_train(directory)
+    step = checkpoints.step_of(newest.name) if newest is not None and is_of_train else None
     return Position(step, _newest(directory))
 
 

@@ -18,7 +18,7 @@ SCHEMA = 1
 COMPLETE = "COMPLETE"
 REPLICATED = "replicated.pt"
 _STEP = re.compile(r"step-(\d{1,18})")
-_OURS = re.compile(r"step-\d{1,18}(\.[a-z.]+)?")
+_OURS = re.compile(r"step-\d{1,18}(\.tmp|\.torn\.tmp|\.corrupt)?")
 """Whole, torn, being written, set aside."""
 IN_CHECKPOINTS, IN_SCRATCH = "{checkpoints}/", ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
 LOCAL = (IN_CHECKPOINTS, *IN_SCRATCH)
@@ -108,8 +108,13 @@ def _changed_within(path: Path) -> int:
 
 
 def is_of_train(root: Path) -> bool:
-    """Whether the checkpoints in `root` are those of `serried.train`."""
-    return any(_OURS.fullmatch(name) for name in _names(root))
+    """Whether the checkpoints in `root` are those of `serried.train`; others call theirs `step-N` too."""
+    found = _names(root)
+    begun = [name for name in found if _OURS.fullmatch(name)]
+    named = [name for name in begun if step_of(name) is not None]
+    if any(not {COMPLETE, REPLICATED}.isdisjoint(_names(root / name)) for name in named):
+        return True
+    return bool(found) and begun == found and not named
 
 
 def is_unfinished(name: str) -> bool:
