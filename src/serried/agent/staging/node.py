@@ -106,12 +106,12 @@ class Staging:
 
     def _hold(self) -> None:
         """It was killed while ranks run, and its locks went with it: ours keep what they read from other jobs."""
-        self._note("staging-problem", item="", problem="the process that held the data has ended")
         for link in filter(Path.is_symlink, self._view.rglob("*")):
             slot = Path(os.readlink(link)).parent
             if self._own.room and slot.parent == self._own.room / room.DATA:
                 with contextlib.suppress(OSError):
                     locks.hold(slot, locks.SHARED | locks.AT_ONCE)
+        self._note("staging-problem", item="", problem="the process that held the data has ended")
 
     def _fail(self, because: str) -> None:
         self._is_settled = True
