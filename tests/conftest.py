@@ -47,8 +47,9 @@ def _leave_out_horovod(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees, or writes to, the home, the settings or the Slurm of whoever runs it."""
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test sees, or writes to, the home, the settings or the Slurm of whoever runs it, nor another test's mask."""
+    mask = os.umask(0o022)
     for name in list(os.environ):
         if name.startswith(FOREIGN) or name in FOREIGN_NAMES:
             monkeypatch.delenv(name)
@@ -65,6 +66,8 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for role in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{role}_NAME", "Ada")
         monkeypatch.setenv(f"GIT_{role}_EMAIL", "ada@example.org")
+    yield
+    os.umask(mask)
 
 
 @pytest.fixture

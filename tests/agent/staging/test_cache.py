@@ -200,8 +200,8 @@ def test_a_source_that_cannot_be_read_is_named_before_anything_is_copied(there: 
 @pytest.mark.skipif(os.getuid() != 0, reason="to be somebody else one has to be root")
 @pytest.mark.parametrize("what", ["below", "below/one"])
 def test_what_we_may_not_read_is_named(there: Path, tmp_path: Path, what: str):
-    for folder in ("", "a", "a/below"):  # whatever mask an earlier test has left
-        (there / folder).chmod(0o755)
+    for folder in (there, *filter(Path.is_dir, there.rglob("*"))):
+        folder.chmod(0o755)
     (there / "a" / what).chmod(0)
     for folder in (tmp_path, *tmp_path.parents):
         if not folder.stat().st_mode & stat.S_IXOTH:
