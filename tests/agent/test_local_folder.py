@@ -89,7 +89,8 @@ def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, 
     foreign.mkdir()
     assert (left / "scratch" / "file").exists()
 
-    after = start(f"while [ -e {left} ]; do sleep 0.1; done", ranks=1)
+    # until the lock goes, which is last: the agent waits for nothing that tidies beside it
+    after = start(f"while [ -e {left} ] || [ -e {locks.lock_of(left)} ]; do sleep 0.1; done", ranks=1)
 
     assert after.wait(120) == 0
     assert foreign.exists()  # nothing says whose it is, and it is new
