@@ -74,13 +74,13 @@ def seconds(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None,
     return time.perf_counter() - began
 
 
-def alternate(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
-    """Let them run in turns, once more than is counted: the first turn fills the caches."""
+def alternate(contenders: Mapping[str, Callable[[], float]], rounds: int, *, warm: bool = True) -> dict[str, Timing]:
+    """Let them run in turns; with `warm` once more than is counted: the first turn fills the caches."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(rounds + 1):
+    for turn in range(rounds + warm):
         for name, run in contenders.items():
             took = run()
-            if turn:
+            if turn >= warm:
                 taken[name].append(took)
     return {name: Timing.of(each) for name, each in taken.items()}
 
