@@ -15,7 +15,9 @@ CREATED = 1_795_000_000.0
 """2026-11-18T11:06:40Z: when runs made here were created."""
 
 
-def a_plan(run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", indices=None, limit=None, **allocation):
+def a_plan(
+    run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", indices=None, limit=None, data=None, **allocation
+):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
     return Plan(
         run=run,
@@ -29,6 +31,7 @@ def a_plan(run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", in
         source=Source(directory="/home/ada/digits"),
         array=Array(indices=tuple(indices)) if indices is not None else None,
         limit=limit or Limit(),
+        data=data,
     )
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from building import CREATED
+from serried.plan import Data, Staged
 from serried.schedulers.interface import Job
 from serried.ui import console
 
@@ -112,6 +114,45 @@ def test_following_begins_before_the_file_does_and_ends_with_the_run(serried, ma
     assert done.out == "[1] one, and the rest\n[0] zero\n"
     assert done.err == "note: k3f9q2 train PENDING; waiting for what it writes\nk3f9q2 train COMPLETED after 10m00s\n"
     assert done.code == 0
+
+
+@pytest.fixture
+def stages(make, slurm, clock):
+    """A run whose ranks begin when its data is there, which takes a while."""
+    run = make(nodes=1, ranks=1, data=Data(stage=(Staged("/sets/a", "a"),)))
+    slurm.tell(Job("123", None, "RUNNING"))
+
+    def far(size, left):
+        told = {"of": 12 * 10**9, "files": 1, "of_files": 2, "rate": 10**8, "left": left}
+        run.journal({"t": CREATED, "event": "staging", "bytes": size, **told})
+
+    def ready():
+        run.journal({"t": CREATED, "event": "staged", "bytes": 12 * 10**9, "files": 2, "seconds": 120})
+        run.log(0, "loss 0.5\n").ending()
+
+    clock.then = [lambda: far(3 * 10**9, 90), lambda: far(6 * 10**9, 60), ready]
+
+
+@pytest.mark.usefixtures("stages")
+def test_following_says_once_that_ranks_wait_for_data(serried):
+    done = serried("logs", "-f", "last")
+    assert done.out == "loss 0.5\n"
+    assert done.err == (
+        "note: k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 2 min left; waiting for what it writes\n"
+        "k3f9q2 train COMPLETED after 10m00s\n"
+    )
+
+
+@pytest.mark.usefixtures("stages")
+def test_on_a_terminal_it_shows_how_far_that_is(serried, monkeypatch):
+    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+    monkeypatch.setattr(console, "columns", lambda: 80)
+    assert serried("logs", "-f", "last").out.split("\r\x1b[2K") == [
+        "",
+        "k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 2 min left",
+        "k3f9q2: staging 50 % of 12.0 GB at 100.0 MB/s, 1 min left",
+        "loss 0.5\n",
+    ]
 
 
 def test_following_goes_on_with_the_next_attempt(serried, make, slurm, clock):

@@ -18,7 +18,8 @@ def entry(event: str, **facts: object) -> dict:
 
 
 def going(size: int, left: int | None) -> dict:
-    return entry("staging", bytes=size, of=12 * GB, files=1, of_files=2, rate=1, left=left)
+    rate = None if left is None else 102_100_000
+    return entry("staging", bytes=size, of=12 * GB, files=1, of_files=2, rate=rate, left=left)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +27,10 @@ def going(size: int, left: int | None) -> dict:
     [
         ([entry("connected")], ""),
         ([entry("staging", bytes=0, of=0, files=0, of_files=0, rate=0, left=None)], "staging"),
-        ([going(GB, 500), going(5 * GB, 118)], "staging 41 % of 12.0 GB, 2 min left"),
-        ([going(11 * GB, 9)], "staging 91 % of 12.0 GB, 9 s left"),
+        ([going(GB, 500), going(5 * GB, 118)], "staging 41 % of 12.0 GB at 102.1 MB/s, 2 min left"),
+        ([going(11 * GB, 9)], "staging 91 % of 12.0 GB at 102.1 MB/s, 9 s left"),
         ([going(0, None)], "staging 0 % of 12.0 GB"),
-        ([going(GB, 9000)], "staging 8 % of 12.0 GB, 2.5 h left"),
+        ([going(GB, 9000)], "staging 8 % of 12.0 GB at 102.1 MB/s, 2.5 h left"),
         ([going(GB, 9), entry("staged", bytes=12 * GB, files=2, seconds=3), entry("go")], ""),
         ([going(GB, 9), entry("launch-failed", message="n1: data: no")], ""),
     ],

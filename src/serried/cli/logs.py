@@ -13,6 +13,7 @@ from serried.cli.wait import how
 from serried.contract import names
 from serried.contract.layout import AttemptDirectory
 from serried.errors import UsageError
+from serried.records import staging
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import Lines, RankLog, Tail, rank_logs
@@ -181,7 +182,7 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
 def _follow(selection: Selection, choice: Choice) -> None:
     shown: int | None = None
     printer: Printer | None = None
-    clock = _Clock(selection)
+    clock, awaited = _Clock(selection), _Awaited(selection)
     while True:
         attempt = _attempt(selection, choice)
         if attempt is not None and attempt.number != shown:
@@ -191,6 +192,7 @@ def _follow(selection: Selection, choice: Choice) -> None:
                 console.note(f"attempt {attempt.number} begins")
             shown, printer = attempt.number, Printer(choice.of(attempt, selection))
         over = clock.says_it_is_over(attempt if choice.attempt is not None else None)
+        awaited.show(None if over or printer is None or printer.has_printed else attempt)
         moved = printer.pump() if printer else False
         if over and not moved:
             break
@@ -205,6 +207,27 @@ def _follow(selection: Selection, choice: Choice) -> None:
     console.say(how(status))
     if status.has_ended and status.state != names.COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
+
+
+class _Awaited:
+    """How far the data is that ranks wait for: moving on a terminal, elsewhere said once."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._line = console.MovingLine()
+        self._stages = selection.record.summary.stages
+        self._is_said = False
+
+    def show(self, attempt: AttemptDirectory | None) -> None:
+        """None where nobody waits any more."""
+        text = staging.progress(attempt) if attempt and self._stages else ""
+        if not text:
+            self._line.clear()
+            return
+        self._line.show(f"{self._selection}: {text}")
+        if not (self._is_said or console.is_terminal()):
+            self._is_said = True
+            console.note(f"{self._selection}: {text}; waiting for what it writes")
 
 
 class _Clock:

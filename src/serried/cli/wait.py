@@ -115,7 +115,8 @@ def _seconds(text: str) -> int:
 
 def _progress(found: Sequence[RunStatus]) -> str:
     if len(found) == 1:
-        return f"{found[0].id} {found[0].state}"
+        message = "" if found[0].has_ended else found[0].verdict.message
+        return f"{found[0].id} {found[0].state}" + (f": {message}" if message else "")
     over = sum(status.has_ended for status in found)
     return f"{over} of {len(found)} runs have ended"
 

@@ -1,6 +1,10 @@
-"""How much there is of something, as people read it."""
+"""How much there is of something, and how much of it by now, as people read it."""
 
 from __future__ import annotations
+
+from typing import Any, Mapping
+
+_MINUTE, _HOUR = 60, 3600
 
 
 def spell(size: int) -> str:
@@ -11,3 +15,22 @@ def spell(size: int) -> str:
             break
         value, unit = value / 1000, larger
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def progress(facts: Mapping[str, Any]) -> str:
+    """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as it is known; empty where it is not even known of how much.
+
+    `facts` has `bytes`, `of`, `rate` in a second, and the seconds that are `left`.
+    """
+    size, of, rate, left = (facts.get(name) for name in ("bytes", "of", "rate", "left"))
+    if not of:
+        return ""
+    speed = f" at {spell(rate)}/s" if rate else ""
+    soon = "" if left is None else f", {_in_words(left)} left"
+    return f"{100 * min(size or 0, of) // of} % of {spell(of)}{speed}{soon}"
+
+
+def _in_words(seconds: int) -> str:
+    if seconds < _MINUTE:
+        return f"{seconds} s"
+    return f"{round(seconds / _MINUTE)} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

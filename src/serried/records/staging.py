@@ -7,9 +7,9 @@ from typing import Any
 
 from serried.contract.files import read_journal
 from serried.contract.layout import AttemptDirectory
+from serried.contract.sizes import progress as words
 from serried.contract.sizes import spell
 
-_MINUTE, _HOUR = 60, 3600
 _FROM = {
     "source": "from the source",
     "peer": "from the node before it",
@@ -19,28 +19,14 @@ _FROM = {
 
 
 def progress(attempt: AttemptDirectory) -> str:
-    """`staging 41 % of 12 GB, 2 min left`; nothing where no rank waits for data."""
+    """`staging 41 % of 12.0 GB at 102.1 MB/s, 2 min left`; nothing where no rank waits for data."""
     last = ""
     for entry in read_journal(attempt.events):
         if entry.get("event") == "staging":
-            last = _progress(entry)
+            last = f"staging {words(entry)}".rstrip()
         elif entry.get("event") in ("staged", "go", "launch-failed", "stopping"):
             last = ""
     return last
-
-
-def _progress(entry: Mapping[str, Any]) -> str:
-    size, of, left = entry.get("bytes") or 0, entry.get("of"), entry.get("left")
-    if not of:
-        return "staging"
-    soon = "" if left is None else f", {_spelled(left)} left"
-    return f"staging {100 * min(size, of) // of} % of {spell(of)}{soon}"
-
-
-def _spelled(seconds: int) -> str:
-    if seconds < _MINUTE:
-        return f"{seconds} s"
-    return f"{round(seconds / _MINUTE)} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"
 
 
 def head_text(entry: Mapping[str, Any]) -> str | None:

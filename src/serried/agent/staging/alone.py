@@ -15,6 +15,7 @@ from serried.agent.staging.node import VIEW, Staging
 from serried.agent.staging.order import wanted
 from serried.agent.work import Work
 from serried.contract import locks
+from serried.contract.sizes import progress
 
 SAY_SECONDS = 5.0
 RELEASE_SECONDS = 10.0
@@ -64,8 +65,7 @@ class Data:
         now = time.monotonic()
         if facts["of"] and now - self._said > SAY_SECONDS:
             self._said = now
-            left = "" if facts["left"] is None else f", {facts['left']} s left"
-            print(f"serried: staging, {facts['bytes'] * 100 // facts['of']} %{left}", file=sys.stderr)
+            print(f"serried: staging {progress(facts)}", file=sys.stderr)
 
     def _end(self, number: int) -> None:
         self.signal = number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any, Callable, Dict
 
@@ -9,8 +10,11 @@ from serried.agent.channel import Message
 from serried.agent.members import Member, Members
 from serried.agent.staging.order import HEAD, host, predecessors, wanted
 from serried.agent.work import Work
+from serried.contract.sizes import progress
 
 NOTE_SECONDS = 5.0
+SAY_SECONDS = 30.0
+"""The same in the job's own log, which nobody is to scroll through."""
 
 
 class Staging:
@@ -30,7 +34,7 @@ class Staging:
         self._ports: Dict[int, int] = {}
         self._progress: Dict[int, Message] = {}
         self._staged: Dict[int, Message] = {}
-        self._noted = self._began = 0.0
+        self._noted = self._began = self._said = 0.0
 
     def begin(self) -> None:
         """All nodes are here."""
@@ -38,7 +42,7 @@ class Staging:
         if wanted(self._work) is None:
             self._go()
         else:
-            self._began = time.monotonic()
+            self._began = self._said = time.monotonic()
             self._tell()
 
     def heed(self, member: Member, message: Message) -> bool:
@@ -82,7 +86,11 @@ class Staging:
         of = {name: max(int(it[name]) for it in self._progress.values()) for name in ("of", "of_files")}
         rate = slowest["rate"]
         left = round((of["of"] - slowest["bytes"]) / rate) if rate else None
-        self._note("staging", bytes=slowest["bytes"], files=slowest["files"], **of, rate=rate, left=left)
+        far = {"bytes": slowest["bytes"], "files": slowest["files"], **of, "rate": rate, "left": left}
+        self._note("staging", **far)
+        if now - self._said >= SAY_SECONDS:
+            self._said = now
+            print(f"serried: staging {progress(far)}", file=sys.stderr, flush=True)
 
     def _sum(self) -> Dict[str, Any]:
         return {name: max(int(it[name]) for it in self._staged.values()) for name in ("bytes", "files")}
