@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from serried import config
 from serried.errors import UsageError
 from serried.plan import Launch, Plan, plan, typed
+from serried.submission.request import Request, decide
 
 
 @pytest.fixture
@@ -18,6 +20,22 @@ def planned(tmp_path: Path):
         words = tuple(command.split())
         environ = {"HOME": str(tmp_path), "PATH": "", "CUDA_VISIBLE_DEVICES": "", "SCRATCH": "/scratch/ada"}
         return plan(config.resolve(None, words, told, cluster, tmp_path, environ), run_id="k3f9q2", created="")
+
+    return make
+
+
+@pytest.fixture(params=["bash -lc", "shell = true"])
+def planned_by_shell(request: pytest.FixtureRequest, tmp_path: Path):
+    """A plan for two ranks whose command a shell reads, in both ways in which one is asked for."""
+
+    def make(text: str) -> Plan:
+        is_key = request.param == "shell = true"
+        words = None if is_key else ("bash", "-lc", text)
+        told = {"resources.ranks": 2, **({"command": text, "shell": True} if is_key else {})}
+        environ = {"HOME": str(tmp_path), "PATH": "", "CUDA_VISIBLE_DEVICES": "", "SCRATCH": "/scratch/ada"}
+        (tmp_path / "serried.toml").write_text("[experiments.train]\ncommand = 'true'\n")
+        resolved = config.resolve("train", words, told, "slurm", tmp_path, environ)
+        return plan(resolved, run_id="k3f9q2", created="")
 
     return make
 
@@ -70,7 +88,7 @@ REFUSED = [
     (
         {"resources__nodes": 2},
         "env -i B=1 mpiexec.hydra python train.py",
-        "the command begins with `mpiexec.hydra`, which each of 2 ranks would start anew",
+        "the command starts `mpiexec.hydra`, and each of 2 ranks would do so anew",
     ),
     (
         {"resources__gpus": 2, "resources__ranks": 4},
@@ -80,7 +98,7 @@ REFUSED = [
     (
         {"resources__nodes": 2},
         "srun python train.py",
-        "the command begins with `srun`, which each of 2 ranks would start anew",
+        "the command starts `srun`, and each of 2 ranks would do so anew",
     ),
     (
         {"resources__gpus": 2, "resources__extra": ["--gpus-per-task=1"]},
@@ -126,6 +144,37 @@ def test_a_wrong_pair_is_refused_with_the_reason(planned, settings, command, mes
     with pytest.raises(UsageError) as refusal:
         planned(command, **settings)
     assert refusal.value.message == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torchrun train.py",
+        "cd src && OMP_NUM_THREADS=4 exec torchrun train.py",
+        "module load cuda; 'torchrun' train.py | tee log",
+        "set -e\n# a comment\npython -m torch.distributed.run \\\n  train.py",
+        "env A=1 bash -l -c 'torchrun train.py'",
+    ],
+)
+def test_a_launcher_that_a_shell_starts_is_refused_too(planned_by_shell, text):
+    with pytest.raises(UsageError) as refusal:
+        planned_by_shell(text)
+    assert refusal.value.message == "`torchrun` starts ranks of its own, and 2 ranks would each start it"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python train.py --launcher torchrun",
+        'if [ -n "$MANY" ]; then torchrun train.py; else python train.py; fi',
+        '[ -n "$MANY" ] && torchrun train.py',
+        '[ "$LOCAL_RANK" = 0 ] || exit 0; torchrun --standalone train.py',
+        "echo 'a quote that is never closed; torchrun train.py",
+        "run() { torchrun train.py; }; python train.py",
+    ],
+)
+def test_a_shell_that_may_start_none_is_let(planned_by_shell, text):
+    assert planned_by_shell(text).allocation.ranks == 2
 
 
 TYPED = [
@@ -183,6 +232,22 @@ def test_srun_needs_slurm(planned):
 def test_one_that_is_told_of_several_nodes_may_be_started_on_each(planned):
     command = "torchrun --nnodes=2 --nproc-per-node=4 --rdzv-endpoint={master_addr}:29500 train.py"
     assert planned(command, resources__nodes=2, resources__gpus=4, resources__ranks=1).allocation.ranks == 1
+
+
+def test_commands_of_elements_are_looked_at_as_the_one_of_a_run_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
+    commands = tmp_path / "commands.txt"
+    commands.write_text("torchrun train.py --lr 1\npython train.py --lr 2\n")
+    asked = {"resources.ranks": 2, "launch.kind": "torchrun"}
+    each = Request(each=commands, overrides=asked, cluster="slurm")
+    assert decide(each, tmp_path, os.environ).each == (
+        ("python", "train.py", "--lr", "1"),
+        ("python", "train.py", "--lr", "2"),
+    )
+    commands.write_text("python train.py\nbash -c 'srun python train.py'\n")
+    with pytest.raises(UsageError) as refusal:
+        decide(each, tmp_path, os.environ)
+    assert refusal.value.message == "element 1: the command starts `srun`, and each of 2 ranks would do so anew"
 
 
 @pytest.mark.parametrize("command", ["torchrun --standalone --nproc-per-node=4 train.py", "accelerate launch train.py"])

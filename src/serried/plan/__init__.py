@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from serried.plan.decide import environment_of, plan
+from serried.plan.launch import elements
 from serried.plan.model import Plan
 from serried.plan.parts import (
     After,
@@ -39,6 +40,7 @@ __all__ = [
     "Source",
     "Staged",
     "Sync",
+    "elements",
     "environment_of",
     "plan",
 ]

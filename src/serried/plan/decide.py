@@ -41,7 +41,7 @@ def plan(
         project=project.name,
         experiment=experiment.name,
         created=created,
-        command=launch_words(experiment),
+        command=launch_words(experiment, experiment.command),
         shell=experiment.shell,
         seed=experiment.seed,
         debug=experiment.debug,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from serried.errors import UsageError
-from serried.plan import typed
+from serried.plan import programs, typed
 from serried.plan.parts import Launch
 from serried.resources import Allocation
 
 if TYPE_CHECKING:
     from serried import config
+    from serried.plan.model import Plan
 
 OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
 """Programs that start others on all nodes of a job."""
@@ -23,19 +23,12 @@ SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
 """Their options that say there are several nodes."""
 ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
 """Options of horovodrun's."""
-MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-    "horovod.runner.launch": "horovodrun",
-}
 
 
-def words(experiment: config.Experiment) -> tuple[str, ...]:
+def words(experiment: config.Experiment, command: Sequence[str]) -> tuple[str, ...]:
     """What one rank runs: the command, without the launcher that it may have been typed with. Raises UsageError."""
-    is_typed = experiment.launch.kind == "torchrun" and not experiment.shell and experiment.command
-    return typed.torchrun(experiment.command) if is_typed else experiment.command
+    is_typed = experiment.launch.kind == "torchrun" and not experiment.shell and command
+    return typed.torchrun(command) if is_typed else tuple(command)
 
 
 def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:
@@ -46,9 +39,19 @@ def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: A
         allocation = _single(experiment.resources.ranks, allocation)
     _check_gpus(made, allocation)
     _check_options(made, allocation)
-    _check_command(made, experiment, allocation)
+    _check_command(made, experiment, experiment.command, allocation)
     CHECKS.get(made.kind, _nothing)(made, experiment, cluster)
     return made, allocation
+
+
+def elements(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """What the ranks of each element of an array run, given their commands. Raises UsageError as `launch` does."""
+    for index, command in zip(plan.array.indices if plan.array else (), each, strict=True):
+        try:
+            _check_command(plan.launch, experiment, command, plan.allocation)
+            yield words(experiment, command)
+        except UsageError as error:
+            raise UsageError(f"element {index}: {error.message}", hint=error.hint) from None
 
 
 def _single(ranks: int | None, allocation: Allocation) -> Allocation:
@@ -98,49 +101,40 @@ def _check_options(made: Launch, allocation: Allocation) -> None:
         )
 
 
-def _check_command(made: Launch, experiment: config.Experiment, allocation: Allocation) -> None:
-    if experiment.shell:
-        return
-    program = program_of(experiment.command)
+def _check_command(made: Launch, experiment: config.Experiment, command: Sequence[str], allocation: Allocation) -> None:
+    is_typed = words(experiment, command) != tuple(command)
+    for started in programs.started(command, is_shell=experiment.shell):
+        _check_program(made, started, allocation, is_typed=is_typed)
+
+
+def _check_program(made: Launch, started: programs.Command, allocation: Allocation, *, is_typed: bool) -> None:
+    program = programs.name_of(started)
     ranks = allocation.nodes * allocation.ranks
     if program in OF_A_CLUSTER and ranks > 1:
         raise UsageError(
-            f"the command begins with `{program}`, which each of {ranks} ranks would start anew",
+            f"the command starts `{program}`, and each of {ranks} ranks would do so anew",
             hint=f"give the command alone; `launch.kind` says what starts it{_instead(program)}",
         )
-    if program == made.kind and words(experiment) == experiment.command:
+    if program == made.kind and not is_typed:
         raise UsageError(
             f"`{program}` is named twice: each rank that it starts would start it anew",
             hint="give what each rank runs alone, `python train.py`; further options go into `launch.options`",
         )
-    if program in DOUBLES and made.kind not in ("single", program) and ranks > 1 and not _spans(experiment, allocation):
+    if program in DOUBLES and made.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
         raise UsageError(
             f"`{program}` starts ranks of its own, and {ranks} ranks would each start it",
             hint=f"`--launch {program}`, or `--launch single` to start it once with its own options",
         )
 
 
-def _spans(experiment: config.Experiment, allocation: Allocation) -> bool:
+def _spans(started: programs.Command, allocation: Allocation) -> bool:
     """Whether one on each node is what was meant: it is told of several."""
-    told = {word.partition("=")[0].replace("_", "-") for word in experiment.command}
+    told = {word.partition("=")[0].replace("_", "-") for word in started}
     return allocation.ranks == 1 and bool(told & SPANNING)
 
 
 def _instead(program: str) -> str:
     return f": --launch {program}" if program in ("srun", "mpirun") else ""
-
-
-def program_of(command: Sequence[str]) -> str:
-    """What the command starts, by name: `torchrun` too for `env A=1 python -m torch.distributed.run`."""
-    name = PurePosixPath(command[0]).name if command else ""
-    if name == "env":
-        words = command[1:]
-        while words and ("=" in words[0] or words[0].startswith("-")):
-            words = words[1:]
-        return program_of(words)
-    if name.startswith("python") and len(command) > 2 and command[1] == "-m":
-        return MODULES.get(command[2], name)
-    return name
 
 
 def _nothing(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from serried import arrays, config, resources
 from serried.contract import names
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Array, Plan
+from serried.plan import Array, Plan, elements
 from serried.plan import plan as make_plan
 from serried.records.moments import iso
 from serried.records.record import new_id
@@ -69,8 +69,9 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
-    elements = len(array.indices) if array else 1
-    notes = resources.notes(plan.allocation, resolved.cluster, elements, array.parallel if array else None)
+    each = tuple(elements(resolved.experiment, plan, each)) if each else ()
+    count = len(array.indices) if array else 1
+    notes = resources.notes(plan.allocation, resolved.cluster, count, array.parallel if array else None)
     resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *notes))
     if request.smoke:
         plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
