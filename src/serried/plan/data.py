@@ -40,7 +40,7 @@ def sync(asked: config.Checkpoint) -> Sync | None:
     if not asked.watch:
         return None
     bandwidth = None if asked.bandwidth is None else asked.bandwidth << 20
-    return Sync(asked.watch, asked.sync_every, asked.keep, bandwidth)
+    return Sync(asked.watch, asked.sync_every, asked.keep, bandwidth, asked.keep_local)
 
 
 def default_root(cluster: config.Cluster, project: config.Project) -> str:

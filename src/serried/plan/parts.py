@@ -212,6 +212,8 @@ class Sync:
     keep: int = 3
     bandwidth: int | None = None
     """Bytes in a second."""
+    keep_local: int | None = None
+    """How many stay on the node's disk; None for all."""
 
 
 @dataclass(frozen=True)

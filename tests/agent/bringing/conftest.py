@@ -46,7 +46,7 @@ def share(tmp_path, monkeypatch):
     run = tmp_path / "run"
     monkeypatch.setattr(looking, "TICK_NS", -(10**9))
 
-    def make(results=(), watch=(), *, node=0, attempt=1, keep=3, local=None, bandwidth=None):
+    def make(results=(), watch=(), *, node=0, attempt=1, keep=3, keep_local=None, local=None, bandwidth=None):
         (run / "source").mkdir(parents=True, exist_ok=True)
         plan = {
             "schema": 1,
@@ -57,7 +57,7 @@ def share(tmp_path, monkeypatch):
         if results:
             plan["data"] = {"results": list(results)}
         if watch:
-            plan["sync"] = {"watch": list(watch), "keep": keep}
+            plan["sync"] = {"watch": list(watch), "keep": keep, "keep_local": keep_local}
         work = Work(RunDirectory(run), json.loads(json.dumps(plan)), None, attempt)
         return Share(work, node, local or tmp_path / f"local-{attempt}-{node}", bandwidth)
 

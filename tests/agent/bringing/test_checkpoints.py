@@ -212,6 +212,44 @@ def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(mon
     assert (took, round(clock[0], 3)) == ([0.5, 1.0, 1.5, 2.0], 2.0)
 
 
+def test_what_two_patterns_name_comes_once(share):
+    node = share(watch=["{checkpoints}/*.pt", "{checkpoints}/best*"])
+    node.write("checkpoints/best.pt", zipped())
+    assert settle(node) == ["best.pt"]
+
+
+def test_of_what_is_brought_as_many_stay_on_the_disk_as_are_wanted_there(share):
+    node = share(watch=["{checkpoints}/*.pt", "{checkpoints}/step*"], keep=2, keep_local=1)
+    for number in range(4):
+        aged(node.write(f"checkpoints/{number}.pt", zipped()), 100 - number)
+    assert settle(node) == ["3.pt", "2.pt"]
+    assert sorted(tree(node.checkpoints)) == ["3.pt"]
+    assert sorted(tree(node.work.place.checkpoints)) == ["2.pt", "3.pt"]
+    for number in (4, 5):
+        for name in ("a.pt", "b.pt"):
+            aged(node.write(f"checkpoints/step{number}/{name}", zipped()), 10 - number)
+    aged(node.write("checkpoints/events.out.tfevents.1", "events"), 200)
+    assert settle(node, folder=True) == ["step5", "step4"]
+    assert sorted(tree(node.checkpoints)) == ["3.pt", "events.out.tfevents.1", "step5/a.pt", "step5/b.pt"]
+
+
+def test_nothing_goes_that_is_nowhere_else_or_still_wanted_here(share):
+    node = share(watch=["{checkpoints}/*.pt", "{checkpoints}/best*"], keep=3, keep_local=1)
+    for age, name in zip((90, 80, 70, 60), ("best-1.pt", "1.pt", "2.pt", "3.pt"), strict=True):
+        aged(node.write(f"checkpoints/{name}", zipped()), age)
+    (node.checkpoints / "last.pt").symlink_to("2.pt")
+    with (node.checkpoints / "1.pt").open("ab"):
+        assert settle(node) == ["last.pt", "3.pt", "2.pt", "best-1.pt"]
+    # 1 is being written, last leads to 2, and best is the newest that the other pattern names.
+    assert sorted(tree(node.checkpoints)) == ["1.pt", "2.pt", "best-1.pt", "last.pt"]
+    for name in ("3.pt", "last.pt"):
+        (node.work.place.checkpoints / name).unlink()  # somebody needs the room
+    aged(node.write("checkpoints/4.pt", zipped()), 1)
+    assert settle(node) == ["4.pt"]
+    assert sorted(tree(node.checkpoints)) == ["1.pt", "2.pt", "4.pt", "best-1.pt", "last.pt"]
+    assert sorted(tree(node.work.place.checkpoints)) == ["2.pt", "4.pt", "best-1.pt"]
+
+
 def test_logs_beside_checkpoints_come_as_they_grow_and_stay(share):
     node = share(watch=["{checkpoints}/*"], keep=1)
     logs = [f"events.out.tfevents.{number}.n1" for number in range(3)]

@@ -18,7 +18,7 @@ def staging(monkeypatch):
     monkeypatch.setattr(head, "SAY_SECONDS", 0.0)
     work = SimpleNamespace(nodes=3, plan={"data": {"stage": [{}]}, "site": {}})
     noted: list[dict] = []
-    staging = head.Staging(work, [], lambda event, **facts: noted.append(facts), print, lambda: None)
+    staging = head.Staging(work, [], lambda _, **facts: noted.append(facts), print, lambda: None)
     staging.noted = noted
     return staging
 

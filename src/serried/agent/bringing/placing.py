@@ -46,6 +46,11 @@ class Places:
             self._known.add(key)
         return key in self._known
 
+    def is_safe(self, found: Found) -> bool:
+        """Whether a checkpoint is among the run's own, as it is now; looked at anew."""
+        entry = self._ledger.of(CHECKPOINTS, found.name)
+        return bool(entry and entry.is_of(found) and entry.is_in(self._folders[CHECKPOINTS]))
+
     def put(self, kind: str, found: Found, urgent: Optional[int] = None) -> None:
         """Raises OSError, and what the pace raises."""
         self._make(self._making, "")
@@ -61,16 +66,16 @@ class Places:
 
     def retire(self, pattern: str, keep: int) -> None:
         """Remove what we brought of a pattern's checkpoints but the newest `keep`."""
+        root = self._folders[CHECKPOINTS]
         brought = [
             entry
             for entry in self._ledger.all(CHECKPOINTS)
-            if entry.pattern == pattern and not whole.is_log(entry.name.rpartition("/")[2])
+            if entry.pattern == pattern and not whole.is_log(entry.name.rpartition("/")[2]) and entry.is_in(root)
         ]
-        root = self._folders[CHECKPOINTS]
         for entry in sorted(brought, key=lambda entry: entry.stamp, reverse=True)[keep:]:
             if entry.is_folder:
                 self._retire_folder(root, entry)
-            elif entry.is_in(root):
+            else:
                 (root / entry.at).unlink()
             self._ledger.strike(entry)
 

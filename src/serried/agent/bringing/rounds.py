@@ -7,9 +7,9 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from serried.agent.bringing import looking
+from serried.agent.bringing import looking, thinning
 from serried.agent.bringing.copying import ChangedError
 from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import OutOfTimeError
@@ -72,7 +72,8 @@ class Rounds:
     def __init__(self, places: Places, watched: Sequence[Watch], results: str, say: Callable[[str], None]) -> None:
         work = places.work
         self._watches = watched
-        self._keep = int((work.plan.get("sync") or {}).get("keep") or 1)
+        sync = work.plan.get("sync") or {}
+        self._keep, self._keep_local = int(sync.get("keep") or 1), sync.get("keep_local")
         self._results = results
         patterns = (work.plan.get("data") or {}).get("results")
         self._patterns: List[str] = [*patterns, *OURS] if results and patterns else []
@@ -100,6 +101,7 @@ class Rounds:
         brought = [each.name for each in wanted if self._bring(CHECKPOINTS, each) is BROUGHT]
         if brought:
             self._retire()
+            self._thin()
         return brought
 
     def bring_results(self) -> List[str]:
@@ -161,11 +163,13 @@ class Rounds:
 
     def _wanted(self, found: Dict[Watch, List[Found]], complete: Sequence[Found]) -> List[Found]:
         """Of each pattern as many as are kept, less those that are there: an older one would go at once."""
-        wanted: List[Found] = []
+        wanted: Dict[str, Found] = {}
         for several in found.values():
             usable = [each for each in several if each in complete or self._is_there(each)]
-            wanted += [each for each in usable[: self._keep] if not self._is_there(each)]
-        return sorted(wanted, key=lambda each: each.changed, reverse=True)
+            for each in usable[: self._keep]:
+                if not self._is_there(each):
+                    wanted.setdefault(each.source, each)  # one file may have a name that two patterns fit
+        return sorted(wanted.values(), key=lambda each: each.changed, reverse=True)
 
     def _missing_results(self) -> List[Found]:
         found = looking.results(self._results, self._patterns, self._unreadable) if self._patterns else []
@@ -220,6 +224,23 @@ class Rounds:
                 self._places.retire(watch.pattern, self._keep)
             except OSError as error:
                 self._loudly(str(error), f"an old checkpoint cannot be removed: {error.strerror}")
+
+    def _thin(self) -> None:
+        """The node's disk need not hold every checkpoint that a program has ever written."""
+        if self._keep_local is None:
+            return
+        kept: Set[str] = set()
+        spare: List[Found] = []
+        for watch in self._watches:
+            if watch.pattern.startswith(checkpoints.LOCAL):
+                found = [each for each in self._watched(watch) if not _is_log(each)]
+                may_go = thinning.spare(found, self._places.is_safe, self._keep, self._keep_local)
+                kept.update(each.source for each in found if each not in may_go)
+                spare += may_go
+        try:
+            thinning.remove(spare, kept)
+        except OSError as error:
+            self._loudly(str(error), f"an old checkpoint cannot be removed: {error.strerror}")
 
     def _unnamed(self) -> Dict[str, Any]:
         """What ranks wrote and no pattern names goes with the node: that must not come as a surprise."""

@@ -53,5 +53,10 @@ class Checkpoint:
         value=(),
     )
     sync_every: int = key(values.DURATION, "How often is looked for new ones.", default="30s", value=30)
-    keep: int = key(values.COUNT, "How many of them stay.", default="3", value=3)
+    keep: int = key(values.COUNT, "How many of them stay there.", default="3", value=3)
+    keep_local: int | None = key(
+        values.COUNT,
+        "How many stay on the node's disk: older ones are removed there when they, or `keep` newer ones, are brought.",
+        default="all",
+    )
     bandwidth: int | None = key(data.SIZE, "Most that is copied in a second while ranks run.", default="no limit")
