@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import time
 
 import pytest
 
 from building import CREATED
-from serried.contract.files import Journal, read_json
+from serried import schedulers, script
+from serried.contract.files import Journal, read_json, write_json
+from serried.plan import Data
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.submission import copies
 
+REAL_SCHEDULER = schedulers.get
 ODD = "a b\n$(x) {data} 'ü"
 
 
@@ -261,3 +266,61 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
         journal.append({"event": "ended", "token": "t", **problem})
         journal.close()
     assert [(found.host, found.is_lost) for found in missing.of(of_it, has_ended=True)] == [("n2", True)]
+
+
+def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, make, tmp_path, monkeypatch):
+    """Real agents on this machine, for two nodes that both wrote `a`; a third has nothing any more."""
+    monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
+    made = make(scheduler="local")
+    script.write_agent(made.where.agent)
+    plan = dataclasses.replace(made.plan, data=Data(results=("*",)))
+    write_json(made.where.plan, plan.to_json())
+    for node in (0, 1):
+        fill(tmp_path / f"disk/{node}/results", a=f"of {node}", **{f"only_{node}": "x"})
+    here, folders = os.uname().nodename, [str(tmp_path / "disk" / str(node)) for node in range(3)]
+    made.ending(missing=[{**FULL, "node": node, "host": here, "folder": folders[node]} for node in range(3)])
+
+    done = serried("fetch", "last", "--json")
+
+    told = json.loads(done.out)
+    assert [(each["node"], each["brought_files"], each["problem"]) for each in told["nodes"]] == [
+        (0, 2, None),
+        (1, 2, None),
+        (2, 0, "it is not there any more"),
+    ]
+    assert done.code == 1
+    found = tree(made.where.results)
+    first, second = (0, 1) if found["a"] == "of 0" else (1, 0)
+    assert found == {
+        "a": f"of {first}",
+        f"node-{second}": None,
+        f"node-{second}/a": f"of {second}",
+        "only_0": "x",
+        "only_1": "x",
+    }
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == []
+    left = (read_json(made.where.element(None).exit) or {})["missing"]
+    assert [(each["folder"], each["is_lost"]) for each in left] == [(folders[2], True)]
+
+
+def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch):
+    """And of two that are to have one name the second sees what the first has done."""
+    source, other, target = tmp_path / "source", tmp_path / "other", tmp_path / "to"
+    fill(source, **{f"file_{number}": str(number) for number in range(40)})
+    fill(other, file_0="older")
+    os.utime(other / "file_0", (CREATED - 1, CREATED - 1))
+    entries = [*copies.find(source, ["*"], pytest.fail), *copies.find(other, ["*"], pytest.fail)]
+    at_once, most, copy_file = [], [], copies._copy_file
+
+    def slow(entry, place, observe):
+        at_once.append(entry)
+        time.sleep(0.03)
+        most.append(len(at_once))
+        copy_file(entry, place, observe)
+        at_once.remove(entry)
+
+    monkeypatch.setattr(copies, "_copy_file", slow)
+    report = copies.copy(entries, target, force=False, observe=lambda _: None)
+    assert (len(report.copied), report.newer, report.problems) == (40, ["file_0"], {})
+    assert tree(target) == tree(source)
+    assert 1 < max(most) <= copies.THREADS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from serried.records.index import Selection
 from serried.records.missing import Missing
 from serried.records.waiting import statuses_of
 from serried.submission import copies, fetching
-from serried.submission.copies import Report
-from serried.submission.fetching import Back, Part
+from serried.submission.copies import Entry, Report
+from serried.submission.fetching import Back
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -52,37 +54,51 @@ def command(
         console.note(f"run `{status.id}` has not ended: there may be more later")
     fetching.check_place(selection)
     lacking = missing.of(selection, has_ended=status.has_ended)
-    back = [(found, _bring_back(selection, found, dry_run=dry_run)) for found in lacking]
-    parts = fetching.parts(selection, patterns) if target is not None else []
-    reports = [(part, _copy(part, target, force=force, dry_run=dry_run)) for part in parts if target is not None]
+    back = _bring_back(selection, lacking, dry_run=dry_run)
+    report = Report()
+    if target is not None:
+        report = _copy(fetching.entries(selection, patterns), target, force=force, dry_run=dry_run)
     if as_json:
-        told = {"schema": SCHEMA, "run": status.id, "dry_run": dry_run, "nodes": [_node_json(*each) for each in back]}
-        console.out_json({**told, **_json(target, reports)})
-    elif target is None and not back:
+        nodes = [_node_json(*each) for each in zip(lacking, back, strict=True)]
+        told = {"schema": SCHEMA, "run": status.id, "dry_run": dry_run, "nodes": nodes}
+        console.out_json({**told, "to": None if target is None else str(target), **dataclasses.asdict(report)})
+    elif target is not None:
+        _tell(report, target, dry_run=dry_run)
+    elif not back:
         console.say(f"nothing that run `{status.id}` was to bring back is missing")
         console.next_steps([(f"serried fetch {status.id} --to DIR", "copy its results to a folder")])
-    elif target is not None:
-        _tell(reports, target, dry_run=dry_run)
     answers.insist([status])
-    is_missing = any(came.problem for _, came in back) and not dry_run
-    if is_missing or any(report.newer or report.problems for _, report in reports):
+    is_missing = any(came.problem for came in back) and not dry_run
+    if is_missing or report.newer or report.problems:
         raise SystemExit(1)
 
 
-def _bring_back(selection: Selection, found: Missing, *, dry_run: bool) -> Back:
+def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bool) -> list[Back]:
+    """What came of each, in their order; told as they come."""
+    back = [Back(0, 0, found.problem) for found in lacking]
+    there = [number for number, found in enumerate(lacking) if not found.is_lost]
+    for found in lacking:
+        if found.is_lost:
+            console.warning(f"nobody can bring back {found.told}")
+        elif dry_run:
+            console.say(f"would bring back {found.told}")
+
+    def heed(number: int, came: Back | SerriedError) -> None:
+        if isinstance(came, SerriedError):
+            console.print_error(came)
+            came = Back(0, 0, came.message)
+        else:
+            _tell_of_node(lacking[there[number]], came)
+        back[there[number]] = came
+
+    if there and not dry_run:
+        with console.status_line("") as line:
+            fetching.bring_back(selection, [lacking[number] for number in there], heed, line.update)
+    return back
+
+
+def _tell_of_node(found: Missing, came: Back) -> None:
     what = f"{found.what} of attempt {found.attempt} from {found.host}"
-    if found.is_lost:
-        console.warning(f"nobody can bring back {found.told}")
-        return Back(0, 0, found.problem)
-    if dry_run:
-        console.say(f"would bring back {found.told}")
-        return Back(0, 0, found.problem)
-    try:
-        with console.status_line(f"waiting for {found.host}") as line:
-            came = fetching.bring_back(selection, found, line.update)
-    except SerriedError as error:
-        console.print_error(error)
-        return Back(0, 0, error.message)
     if came.problem:
         console.warning(f"could not bring back {what}: {came.problem}", hint=_hint(found, came))
     elif came.files or came.torn:
@@ -92,39 +108,37 @@ def _bring_back(selection: Selection, found: Missing, *, dry_run: bool) -> Back:
     if came.torn:
         hint = f"for three days they are in `{found.folder}/checkpoints`"
         console.warning(f"these may be torn, and stayed on {found.host}: {_named(list(came.torn))}", hint=hint)
-    return came
 
 
-def _copy(part: Part, target: Path, *, force: bool, dry_run: bool) -> Report:
-    folder = target.expanduser() / part.below
+def _copy(entries: Sequence[Entry], target: Path, *, force: bool, dry_run: bool) -> Report:
+    folder = target.expanduser()
     if dry_run:
-        return copies.compare(part.entries, folder, force=force)
-    done = 0
-    with console.status_line(f"{spell(part.bytes)} in {part.files} files") as line:
+        return copies.compare(entries, folder, force=force)
+    done, size = 0, spell(sum(entry.bytes for entry in entries))
+    files = sum(entry.kind != "folder" for entry in entries)
+    with console.status_line(f"{size} in {_count(files)}") as line:
 
         def observe(count: int) -> None:
             nonlocal done
             done += count
-            line.update(f"{spell(done)} of {spell(part.bytes)}")
+            line.update(f"{spell(done)} of {size}")
 
         try:
-            return copies.copy(part.entries, folder, force=force, observe=observe)
+            return copies.copy(entries, folder, force=force, observe=observe)
         except OSError as error:
             raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
 
 
-def _tell(reports: list[tuple[Part, Report]], target: Path, *, dry_run: bool) -> None:
-    copied = sum(len(report.copied) for _, report in reports)
-    size = spell(sum(report.bytes for _, report in reports))
-    same = sum(report.same for _, report in reports)
-    rest = f"; {same} were there" if same else ""
-    console.say(f"{'would copy' if dry_run else 'copied'} {_count(copied)}, {size}, to {printable(str(target))}{rest}")
-    newer = [_at(part, path) for part, report in reports for path in report.newer]
-    if newer:
-        console.warning(f"newer there, and kept: {_named(newer)}", hint="`--force` writes over them")
-    for part, report in reports:
-        for path, problem in list(report.problems.items())[:_NAMED]:
-            console.warning(f"not copied: `{_at(part, path)}`: {problem}")
+def _tell(report: Report, target: Path, *, dry_run: bool) -> None:
+    done = f"{'would copy' if dry_run else 'copied'} {_count(len(report.copied))}, {spell(report.bytes)}"
+    rest = f"; {report.same} were there" if report.same else ""
+    console.say(f"{done}, to {printable(str(target))}{rest}")
+    if report.newer:
+        console.warning(f"newer there, and kept: {_named(report.newer)}", hint="`--force` writes over them")
+    for path, problem in list(report.problems.items())[:_NAMED]:
+        console.warning(f"not copied: `{path}`: {problem}")
+    if len(report.problems) > _NAMED:
+        console.warning(f"nor were {len(report.problems) - _NAMED} more")
 
 
 def _hint(found: Missing, came: Back) -> str | None:
@@ -137,10 +151,6 @@ def _count(files: int) -> str:
     return f"{files} {'file' if files == 1 else 'files'}"
 
 
-def _at(part: Part, path: str) -> str:
-    return str(part.below / path)
-
-
 def _named(paths: list[str]) -> str:
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return ", ".join(f"`{path}`" for path in paths[:_NAMED]) + more
@@ -149,14 +159,3 @@ def _named(paths: list[str]) -> str:
 def _node_json(found: Missing, came: Back) -> dict[str, Any]:
     brought = {"brought_files": came.files, "brought_bytes": came.bytes}
     return {**found.to_json(), **brought, "problem": came.problem or None}
-
-
-def _json(target: Path | None, reports: list[tuple[Part, Report]]) -> dict[str, Any]:
-    return {
-        "to": str(target) if target is not None else None,
-        "copied": [_at(part, path) for part, report in reports for path in report.copied],
-        "bytes": sum(report.bytes for _, report in reports),
-        "same": sum(report.same for _, report in reports),
-        "newer": [_at(part, path) for part, report in reports for path in report.newer],
-        "problems": {_at(part, path): said for part, report in reports for path, said in report.problems.items()},
-    }

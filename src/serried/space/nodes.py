@@ -11,6 +11,7 @@ from serried.errors import UsageError
 from serried.records.run_status import RunStatus
 from serried.space.things import Known
 from serried.submission import errands
+from serried.submission.errands import Errand
 
 JOURNAL = "tidy.jsonl"
 
@@ -35,7 +36,7 @@ def sweep(known: Known, host: str, observe: Callable[[str], None], *, dry: bool)
     folder = status.record.where.path / f"tidying-{os.urandom(4).hex()}"
     role = ("tidy", str(folder / JOURNAL), *(["--dry-run"] if dry else []))
     try:
-        told = errands.send(plan, host, role, folder / JOURNAL, observe)
+        told = errands.send(Errand(plan, host, role, folder / JOURNAL), observe)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return [Left(host, str(name), str(stays)) for name, stays in told["found"]]

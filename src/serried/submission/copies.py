@@ -1,4 +1,8 @@
-"""Copies files of a run to a folder here: verified, never over what is newer, and where it was left off."""
+"""Copies files of a run to a folder here: verified, never over what is newer, and where it was left off.
+
+Many at once where the file system is slow to answer: each is written beside its place first, so that nothing there is
+ever half a file, whatever interrupts us.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,24 @@ import hashlib
 import io
 import os
 import stat
+import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from serried.contract import patterns
+from serried.contract.crew import Crew
 
+THREADS = 16
+"""At most, on a file system where each call takes milliseconds."""
 CHUNK = 1 << 20
 TRIES = 3
 """How often a file is copied that changes meanwhile: the run may still be writing."""
+
+COPIED, SAME, NEWER = "copied", "same", "newer"
+Became = Mapping[int, str | OSError]
+"""Of entries, by their place among them: one of these, or why it could not be copied."""
 
 Observe = Callable[[int], None]
 """Hears of every so many bytes that are done."""
@@ -26,7 +38,7 @@ Observe = Callable[[int], None]
 @dataclass(frozen=True)
 class Entry:
     path: str
-    """From the folder that is copied, and in the one that it is copied to."""
+    """In the folder that it is copied to."""
     source: Path
     kind: str
     """`file`, `link`, `folder`."""
@@ -59,22 +71,33 @@ def find(root: Path, wanted: Sequence[str], problem: patterns.Problem) -> list[E
 def copy(entries: Sequence[Entry], target: Path, *, force: bool, observe: Observe) -> Report:
     """Make `target` have them. Raises OSError where that folder cannot be made."""
     target.mkdir(parents=True, exist_ok=True)
-    report = Report()
-    for entry in entries:
-        try:
-            _copy(entry, target, report, force=force, observe=observe)
-        except OSError as error:
-            report.problems[entry.path] = error.strerror or str(error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                break
-    return report
+    return _report(entries, _Copying(target, observe, force=force).copy(entries))
 
 
 def compare(entries: Sequence[Entry], target: Path, *, force: bool) -> Report:
     """What `copy` would do."""
+    became: dict[int, str | OSError] = {}
+    for number, entry in enumerate(entries):
+        try:
+            became[number] = _decide(entry, target / entry.path, force=force)
+        except OSError as error:
+            became[number] = error
+    return _report(entries, became)
+
+
+def _report(entries: Sequence[Entry], became: Became) -> Report:
     report = Report()
-    for entry in entries:
-        _decide(entry, target / entry.path, report, force=force)
+    for number, entry in enumerate(entries):
+        what = became[number]
+        if isinstance(what, OSError):
+            report.problems[entry.path] = what.strerror or str(what)
+        elif what == NEWER:
+            report.newer.append(entry.path)
+        elif entry.kind != "folder":
+            if what == COPIED:
+                report.copied.append(entry.path)
+                report.bytes += entry.bytes
+            report.same += what == SAME
     return report
 
 
@@ -98,29 +121,97 @@ def _take(found: dict[str, Entry], root: Path, path: str, entry: os.DirEntry[str
         found.setdefault(path, Entry(path, root / path, kind, it.st_size if kind == "file" else 0, it.st_mtime_ns))
 
 
-def _decide(entry: Entry, target: Path, report: Report, *, force: bool) -> bool:
-    """Whether it is to be copied; if not, the report has it."""
+class _Copying:
+    def __init__(self, root: Path, observe: Observe, *, force: bool) -> None:
+        self._root, self._force = root, force
+        self._tell = observe
+        self._crew = Crew(THREADS)
+        self._lock = threading.Lock()
+        self._made: set[str] = set()
+        self._full: OSError | None = None
+        """Why no further file need be tried."""
+        self._is_interrupted = False
+
+    def copy(self, entries: Sequence[Entry]) -> Became:
+        """What became of them. What interrupts us leaves what is there, and what is half done beside its place."""
+        became: dict[int, str | OSError] = {}
+
+        def bring(several: Iterable[tuple[int, Entry]]) -> None:
+            for number, entry in several:
+                became[number] = self._try(entry)
+
+        by_path: dict[str, list[tuple[int, Entry]]] = {}
+        for number, entry in enumerate(entries):  # two for one place: the second has to see what the first has done
+            by_path.setdefault(entry.path, []).append((number, entry))
+        for several in by_path.values():
+            self._crew.add(lambda several=several: bring(several))  # type: ignore[misc]
+        try:
+            self._crew.run()
+        except BaseException as interruption:
+            self._is_interrupted = True
+            self._crew.stop(interruption)
+            raise
+        return became
+
+    def _try(self, entry: Entry) -> str | OSError:
+        try:
+            return self._full or self._one(entry)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._full = error
+            return error
+
+    def _one(self, entry: Entry) -> str:
+        target = self._root / entry.path
+        self._make_folder(os.path.dirname(entry.path))  # noqa: PTH120 - it may be empty
+        became = _decide(entry, target, force=self._force)
+        if became != COPIED:
+            self._observe(entry.bytes)
+        elif entry.kind == "folder":
+            self._make_folder(entry.path)
+        elif entry.kind == "link":
+            aside = target.with_name(_aside_name(entry, 0, 0))
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(entry.source.readlink())
+            aside.replace(target)
+        else:
+            _copy_file(entry, target, self._observe)
+        return became
+
+    def _observe(self, count: int) -> None:
+        if self._is_interrupted:
+            raise InterruptedError
+        self._crew.look()
+        with self._lock:
+            self._tell(count)
+
+    def _make_folder(self, path: str) -> None:
+        """`path` below the root, through no links: what one run calls a link another may call a folder."""
+        if path in self._made:
+            return
+        place = self._root
+        for name in filter(None, path.split("/")):
+            place = place / name
+            with contextlib.suppress(FileExistsError):
+                place.mkdir()
+            if not stat.S_ISDIR(place.lstat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, f"there `{name}` is no folder")
+        self._made.add(path)
+
+
+def _decide(entry: Entry, target: Path, *, force: bool) -> str:
+    """COPIED, SAME or NEWER. Raises OSError where what is there cannot give way."""
     try:
         here = target.lstat()
     except OSError:
-        return _note(entry, report)
+        return COPIED
     if _is_same(entry, target, here):
-        report.same += entry.kind != "folder"
-        return False
-    if entry.kind == "folder" or stat.S_ISDIR(here.st_mode):
-        report.problems[entry.path] = "there it is " + ("no folder" if entry.kind == "folder" else "a folder")
-        return False
-    if here.st_mtime_ns > entry.changed and not force:
-        report.newer.append(entry.path)
-        return False
-    return _note(entry, report)
-
-
-def _note(entry: Entry, report: Report) -> bool:
-    if entry.kind != "folder":
-        report.copied.append(entry.path)
-        report.bytes += entry.bytes
-    return True
+        return SAME
+    if entry.kind == "folder":
+        raise NotADirectoryError(errno.ENOTDIR, "there it is no folder")
+    if stat.S_ISDIR(here.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "there it is a folder")
+    return NEWER if here.st_mtime_ns > entry.changed and not force else COPIED
 
 
 def _is_same(entry: Entry, target: Path, here: os.stat_result) -> bool:
@@ -129,40 +220,6 @@ def _is_same(entry: Entry, target: Path, here: os.stat_result) -> bool:
     if entry.kind == "link":
         return stat.S_ISLNK(here.st_mode) and target.readlink() == entry.source.readlink()
     return stat.S_ISREG(here.st_mode) and (here.st_size, here.st_mtime_ns) == (entry.bytes, entry.changed)
-
-
-def _copy(entry: Entry, root: Path, report: Report, *, force: bool, observe: Observe) -> None:
-    target = root / entry.path
-    _make_folder(root, os.path.dirname(entry.path))  # noqa: PTH120 - it may be empty
-    if not _decide(entry, target, report, force=force):
-        observe(entry.bytes)
-        return
-    try:
-        if entry.kind == "folder":
-            target.mkdir()
-        elif entry.kind == "link":
-            aside = target.with_name(_aside_name(entry, 0, 0))
-            aside.unlink(missing_ok=True)
-            aside.symlink_to(entry.source.readlink())
-            aside.replace(target)
-        else:
-            _copy_file(entry, target, observe)
-    except OSError:
-        if entry.kind != "folder":
-            report.copied.remove(entry.path)
-            report.bytes -= entry.bytes
-        raise
-
-
-def _make_folder(root: Path, path: str) -> None:
-    """`path` below `root`, through no links: what one run calls a link another may call a folder."""
-    place = root
-    for name in filter(None, path.split("/")):
-        place = place / name
-        with contextlib.suppress(FileExistsError):
-            place.mkdir()
-        if not stat.S_ISDIR(place.lstat().st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, f"there `{name}` is no folder")
 
 
 def _copy_file(entry: Entry, target: Path, observe: Observe) -> None:

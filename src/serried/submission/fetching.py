@@ -1,18 +1,21 @@
-"""What `serried fetch` does: what stayed on nodes is brought back by a small job there; and which files go where."""
+"""What `serried fetch` does: what stayed on nodes is brought back by small jobs there; and which files go where."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from serried.contract.layout import CHECKPOINTS, RESULTS, ElementDirectory
-from serried.errors import UsageError
+from serried.errors import SerriedError, UsageError
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.missing import Missing
 from serried.submission import copies, errands
 from serried.submission.copies import Entry
+from serried.submission.errands import Errand, Observe
 
 ALL = "*"
 
@@ -31,13 +34,30 @@ class Back:
     """Checkpoints that may be, and stayed there."""
 
 
-def bring_back(selection: Selection, found: Missing, observe: errands.Observe) -> Back:
-    """Bring it to the run directory, by a job on its node. Raises SerriedError where that could not run."""
+def bring_back(
+    selection: Selection, lacking: Sequence[Missing], heed: Callable[[int, Back | SerriedError], None], observe: Observe
+) -> None:
+    """Bring it to the run directory, by a job on each node.
+
+    `heed` hears what came of each, by its place in `lacking`, as soon as its job has ended.
+    """
+
+    def settle(number: int, answer: errands.Answer) -> None:
+        heed(number, answer if isinstance(answer, SerriedError) else _settled(selection, lacking[number], answer))
+
+    errands.send_all([_errand(selection, found) for found in lacking], settle, observe)
+
+
+def _errand(selection: Selection, found: Missing) -> Errand:
     record = selection.record
     attempt = record.where.element(found.element).attempt(found.attempt)
     element = "-" if found.element is None else str(found.element)
     role = ("fetch", element, str(found.attempt), str(found.node), found.folder)
-    told = errands.send(record.plan, found.host, role, attempt.fetched(found.node), observe)
+    return Errand(record.plan, found.host, role, attempt.fetched(found.node))
+
+
+def _settled(selection: Selection, found: Missing, told: Mapping[str, Any]) -> Back:
+    """What a node told, after readers know it too."""
     problem = str(told.get("problem") or "")
     if not problem:
         missing.strike(selection, found)
@@ -45,24 +65,6 @@ def bring_back(selection: Selection, found: Missing, observe: errands.Observe) -
         missing.give_up(selection, found)
     files, size = int(told.get("files") or 0), int(told.get("bytes") or 0)
     return Back(files, size, problem, is_gone=bool(told.get("is_gone")), torn=tuple(told.get("torn") or ()))
-
-
-@dataclass(frozen=True)
-class Part:
-    """Files of one folder of a run, or of one element."""
-
-    root: Path
-    below: Path
-    """Where they go, from the folder that they all go to."""
-    entries: tuple[Entry, ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(entry.bytes for entry in self.entries)
-
-    @property
-    def files(self) -> int:
-        return sum(entry.kind != "folder" for entry in self.entries)
 
 
 def check_place(selection: Selection) -> None:
@@ -75,33 +77,32 @@ def check_place(selection: Selection) -> None:
         )
 
 
-def parts(selection: Selection, wanted: Sequence[str]) -> list[Part]:
+def entries(selection: Selection, wanted: Sequence[str]) -> list[Entry]:
     """What the patterns name of a run; all results without them. Raises UsageError where that is nothing."""
-    found = [part for place, below in _places(selection) for part in _of(place, below, wanted or [RESULTS])]
-    if not any(part.entries for part in found):
+    found = [entry for place, below in _places(selection) for entry in _of(place, below, wanted or [RESULTS])]
+    if not found:
         what = " or ".join(f"`{pattern}`" for pattern in wanted) or "results"
         raise UsageError(
             f"run `{selection}` has no {what}" if not wanted else f"nothing of run `{selection}` is called {what}",
             hint=f"`serried show {selection}` says where its files are",
         )
-    return [part for part in found if part.entries]
+    return found
 
 
-def _places(selection: Selection) -> list[tuple[ElementDirectory, Path]]:
+def _places(selection: Selection) -> list[tuple[ElementDirectory, str]]:
     """Of an array each element's own goes to a folder with its number."""
     where, array = selection.record.where, selection.record.plan.array
     if selection.element is not None or array is None:
-        return [(where.element(selection.element), Path())]
-    return [(where.element(index), Path(str(index))) for index in array.indices]
+        return [(where.element(selection.element), "")]
+    return [(where.element(index), f"{index}/") for index in array.indices]
 
 
-def _of(place: ElementDirectory, below: Path, wanted: Sequence[str]) -> list[Part]:
+def _of(place: ElementDirectory, below: str, wanted: Sequence[str]) -> Iterator[Entry]:
     told = [_folder_and_pattern(pattern) for pattern in wanted]
-    return [
-        _part(place.path / folder, below / (folder if folder != RESULTS else ""), patterns)
-        for folder in (RESULTS, CHECKPOINTS)
-        if (patterns := [pattern for which, pattern in told if which == folder])
-    ]
+    for folder in (RESULTS, CHECKPOINTS):
+        patterns = [pattern for which, pattern in told if which == folder]
+        if patterns:
+            yield from _found(place.path / folder, below if folder == RESULTS else f"{below}{folder}/", patterns)
 
 
 def _folder_and_pattern(pattern: str) -> tuple[str, str]:
@@ -109,9 +110,9 @@ def _folder_and_pattern(pattern: str) -> tuple[str, str]:
     return (first, rest or ALL) if first in (RESULTS, CHECKPOINTS) else (RESULTS, pattern)
 
 
-def _part(root: Path, below: Path, patterns: Sequence[str]) -> Part:
+def _found(root: Path, below: str, patterns: Sequence[str]) -> list[Entry]:
     problems: list[OSError] = []
-    entries = copies.find(root, patterns, problems.append)
+    found = copies.find(root, patterns, problems.append)
     if problems:
         raise UsageError(f"cannot read `{problems[0].filename}`: {problems[0].strerror}")
-    return Part(root, below, tuple(entries))
+    return [dataclasses.replace(entry, path=below + entry.path) for entry in found]
