@@ -53,6 +53,31 @@ ORDER = (
 TRAVELLERS = ("agent", "contract")
 """What goes to the compute node: the standard library of Python 3.9 and `contract`, nothing else."""
 
+WITHIN_AGENT = (
+    "interactive",
+    "head",
+    "node",
+    "launchers",
+    "ranks",
+    "bringing",
+    "staging",
+    "containers",
+    "unable",
+    "finish",
+    "attempts",
+    "sweep",
+    "local",
+    "messages",
+    "hooks",
+    "ending",
+    "beside",
+    "options",
+    "loop",
+    "system",
+    "work",
+)
+"""The same for what is in `agent`: its folders, and the modules beside them."""
+
 LATER_THAN_39 = {
     "tomllib",  # 3.11
     "itertools.pairwise",  # 3.10
@@ -151,6 +176,30 @@ def test_every_room_has_its_place_in_the_order():
 def test_imports_run_one_way(path: Path):
     below = set(ORDER[ORDER.index(room_of(path)) + 1 :])
     assert rooms_imported(path) - below == set()
+
+
+def part_of(path: Path) -> str:
+    """Of `agent`."""
+    return path.relative_to(HOUSE / "agent").parts[0].removesuffix(".py")
+
+
+PARTS = [path for path in MODULES if room_of(path) == "agent" and not part_of(path).startswith("__")]
+
+
+def test_every_part_of_the_agent_is_drawn_in_the_design_in_the_order_of_imports():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    drawing = text.partition("`agent.pyz ROLE` is.\n\n")[2].partition("\n\n")[0]
+    columns = [re.split(r"\s{2,}", line.strip())[0] for line in drawing.splitlines()]
+    drawn = [part.removesuffix("/") for column in columns for part in column.split(", ")]
+    assert drawn == list(WITHIN_AGENT)
+    assert {part_of(path) for path in PARTS} == set(WITHIN_AGENT)
+
+
+@holds_for(PARTS)
+def test_imports_within_the_agent_run_one_way(path: Path):
+    below = set(WITHIN_AGENT[WITHIN_AGENT.index(part_of(path)) + 1 :])
+    imported = {name.split(".")[2] for name in imports(path) if name.startswith("serried.agent.")}
+    assert imported - {part_of(path)} - below == set()
 
 
 SCHEDULERS = [path.parent for path in (HOUSE / "schedulers").glob("*/scheduler.py")]

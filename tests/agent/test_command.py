@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.agent import command
-from serried.agent.command import Place
 from serried.agent.launchers import identity, kinds
+from serried.agent.ranks import command
+from serried.agent.ranks.command import Place
 from serried.agent.work import Work
 from serried.contract.layout import RunDirectory
 from serried.plan import Environment, Source

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.saved import Position, Saved, position, since
+from serried.agent.ending.saved import Position, Saved, position, since
 from serried.contract import links
 from serried.contract.files import Journal, read_json, write_json
 from serried.contract.links import JOB, TOKEN, Commands

@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 from serried.agent.loop import Loop
-from serried.agent.members import Members, Reactions
+from serried.agent.messages.members import Members, Reactions
 
 
 class Counted(Loop):

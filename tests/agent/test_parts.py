@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent import binding, deadline, memory, options, rendezvous, snapshot
-from serried.agent.channel import Channel, Guest, ProtocolError, greet
-from serried.agent.deadline import Deadline
+from serried.agent import options
 from serried.agent.ending import diagnose
-from serried.agent.launch import Launcher
+from serried.agent.head import deadline, snapshot
+from serried.agent.head.deadline import Deadline
+from serried.agent.head.launcher import Launcher
 from serried.agent.loop import Loop
+from serried.agent.messages import rendezvous
+from serried.agent.messages.channel import Channel, Guest, ProtocolError, greet
+from serried.agent.ranks import binding, memory
 
 KEY = b"k" * 32
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from serried.agent.staging import cache
+from serried.agent.local import shared
 from serried.contract import locks
 from serried.contract.files import read_journal
 from serried.plan.parts import Data, Staged
@@ -47,7 +47,7 @@ def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_kil
     wait_until(lambda: not run.pid_of("stage"))
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
     wait_until(lambda: any(map(locks.is_used, locks.things(data))))
-    cache.tidy(data)
+    shared.tidy_data(data)
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.log
     assert run.output(0, 0) == "what ranks read"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan, an_ending
-from serried.agent import chain, claims, turn
+from serried.agent.attempts import chain, claims, turn
 from serried.agent.work import Work
 from serried.contract import names
 from serried.contract.files import make_directory, read_json, write_json

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from serried.agent.ending import afterwards, verdict
 from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, Evidence, Obstacle, first_failure
+from serried.agent.ending.saved import Saved
 from serried.agent.ending.verdict import Verdict
-from serried.agent.saved import Saved
 
 
 def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):

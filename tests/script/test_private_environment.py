@@ -13,7 +13,7 @@ import pytest
 
 import serried
 from building import a_plan
-from serried.agent.handover import Handover
+from serried.agent.messages.handover import Handover
 from serried.agent.work import Work
 from serried.contract.files import read_environment, write_environment
 from serried.contract.layout import RunDirectory
@@ -30,6 +30,9 @@ HOSTILE = {
     "BASH_FUNC_module%%": '() {  echo "loaded $1"\n}',
     "not a name": "dropped by the shell, which could not export it",
 }
+
+TAKE = "import os, sys; from serried.agent.messages.handover import take; take(sys.argv[1]); print(dict(os.environ))"
+"""What a node's agent does with the file, and what it then has."""
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
     handover.write({"SERRIED_KEY": "secret"})
     assert handover.path == tmp_path / "private-3"
     program = (
-        "import json, os, sys; from serried.agent import handover\n"
+        "import json, os, sys; from serried.agent.messages import handover\n"
         "handover.take(sys.argv[1]); print(json.dumps(dict(os.environ)))"
     )
     source = str(Path(__file__).parents[2] / "src")
@@ -91,11 +94,10 @@ def test_each_node_knows_its_element_as_pbs_calls_it(of_job, tmp_path: Path, mon
         monkeypatch.setenv(name, value)
     handover = Handover(str(tmp_path / "private"), Work(RunDirectory(tmp_path), a_plan(root=tmp_path).to_json(), 4, 1))
     handover.write({})
-    program = "import os, sys; from serried.agent import handover; handover.take(sys.argv[1]); print(dict(os.environ))"
     source = str(Path(__file__).parents[2] / "src")
     own = {"PATH": os.defpath, "PBS_JOBID": "1[4].head", "PYTHONPATH": source}
     told = subprocess.run(
-        [sys.executable, "-c", program, str(handover.path)], env=own, stdout=subprocess.PIPE, check=True, text=True
+        [sys.executable, "-c", TAKE, str(handover.path)], env=own, stdout=subprocess.PIPE, check=True, text=True
     )
     found = ast.literal_eval(told.stdout)
     expected = {"PBS_ARRAY_ID": None, "PBS_ARRAY_INDEX": "4", "PBS_JOBID": "1[4].head"} | of_job
@@ -113,10 +115,7 @@ def test_the_gpus_that_pbs_gives_to_a_process_are_not_those_of_another_node(own,
     environ = {"PATH": "/usr/bin:/bin", **own}
 
     subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
-    program = (
-        "import sys; from serried.agent import handover; handover.take(sys.argv[1]); import os; print(dict(os.environ))"
-    )
-    python = [sys.executable, "-c", program, str(tmp_path / "private")]
+    python = [sys.executable, "-c", TAKE, str(tmp_path / "private")]
     house = {"PYTHONPATH": str(Path(serried.__file__).parents[1])}
     node = subprocess.run(python, env={**environ, **house}, capture_output=True, text=True, check=True)
 

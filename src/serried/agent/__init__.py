@@ -11,5 +11,5 @@ rest of Serried through `plan.json`, environment variables and the files of `ser
     remote   the `ssh` of launchers: has the agent of another node run something
     shell    what `serried shell` starts on a node
 
-`__main__` has the others, which those start. Who may begin and go on: `attempts`, `claims`, `chain`, `turn`.
+`__main__` has the others, which those start, and where each is. Each folder has one job, which its docstring says.
 """

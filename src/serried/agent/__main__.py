@@ -7,17 +7,17 @@ import sys
 from typing import List
 
 ROLES = {
-    "head": "beginning",
-    "node": "joining",
+    "head": "head.beginning",
+    "node": "node.joining",
     "rank": "launchers.rank",
     "remote": "launchers.remote",
-    "store": "store",
+    "store": "ranks.store",
     "unable": "unable",
-    "finish": "ending.finish",
+    "finish": "finish",
     "bring": "bringing.service",
     "image": "containers.imagecopy",
     "stage": "staging.stage",
-    "link": "chain",
+    "link": "attempts.chain",
     "tell": "hooks",
     "shell": "interactive",
     "sweep": "sweep",

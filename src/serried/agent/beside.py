@@ -14,7 +14,6 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from serried.agent import system
-from serried.agent.launch import agent_command
 from serried.agent.loop import Loop
 
 Message = Dict[str, Any]
@@ -36,7 +35,7 @@ class Beside:
         self._backlog = b""
         null = os.open(os.devnull, os.O_RDONLY)
         self._child = system.spawn(
-            [system.encode(word) for word in agent_command(role, *words)],
+            [system.encode(word) for word in system.agent_command(role, *words)],
             dict(os.environb),
             b"/",
             (theirs.fileno(), null, 2),

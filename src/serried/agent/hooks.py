@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
 from serried.agent import system
-from serried.agent.launch import agent_command
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import SCHEMA, files, names
 
@@ -103,7 +102,7 @@ def _document(work: Work, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
 def _start(work: Work, document: bytes) -> int:
     reader, writer = os.pipe()
     log = os.open(work.run.notices_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, work.file_mode)
-    argv = [system.encode(word) for word in agent_command("tell", "-")]
+    argv = [system.encode(word) for word in system.agent_command("tell", "-")]
     child = system.spawn(
         argv, system.environment_bytes({}), os.fsencode(work.run.path), (reader, log, log), own_group=True
     )

@@ -11,9 +11,12 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from serried.agent import command, rendezvous, setup, system
+from serried.agent import system
 from serried.agent.containers import container
 from serried.agent.local import Folder
+from serried.agent.messages import rendezvous
+from serried.agent.node import setup
+from serried.agent.ranks import command
 from serried.agent.staging import alone, in_place
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, files, names

@@ -115,6 +115,11 @@ def _move_descriptors(descriptors: Sequence[int]) -> None:
         os.dup2(copy, target)
 
 
+def agent_command(role: str, *arguments: str) -> List[str]:
+    """The words that start a role of this very file with this very Python."""
+    return [sys.executable, "-I", "-S", sys.path[0], role, *arguments]
+
+
 class Child:
     def __init__(self, pid: int, problem: int) -> None:
         self.pid = pid

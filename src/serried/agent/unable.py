@@ -7,8 +7,7 @@ import sys
 import time
 from typing import List
 
-from serried.agent import claims
-from serried.agent.ending import conclusion
+from serried.agent.attempts import claims, conclusion
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names

@@ -1,7 +1,7 @@
 """What `--after RUN:ok` and `after = "prepare"` mean: a run that is there, and those of its jobs that are waited for.
 
 The scheduler is only told to start a job after any end of those. Whether that was the end of the run, and a good one,
-is looked at by the job itself (agent/turn.py): a job that continues elsewhere is no success to a scheduler.
+is looked at by the job itself (agent/attempts/turn.py): a job that continues elsewhere is no success to a scheduler.
 """
 
 from __future__ import annotations

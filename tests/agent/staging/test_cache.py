@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.staging import cache, source
+from serried.agent.local import shared
+from serried.agent.staging import source
 from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import Holdings
 from serried.agent.staging.items import Items
@@ -96,7 +97,7 @@ def test_a_second_job_uses_what_is_there_and_sees_a_change_on_either_side(there:
     assert [(job.view / "a/below/one").read_text() for job in (fourth, fifth)] == ["ONE", "one"]
     for job in (fourth, fifth):
         job.items.release()
-    cache.tidy(disk / "data")
+    shared.tidy_data(disk / "data")
     assert kept(disk) == []
 
 
@@ -121,7 +122,7 @@ def test_of_many_such_links_a_few_are_named(there: Path, disk: Path):
 
 def test_what_was_there_before_the_node_last_started_is_not_believed(there: Path, disk: Path, monkeypatch):
     Job(there, disk, "a").bring().items.release()
-    monkeypatch.setattr(cache, "boot", lambda: "another")
+    monkeypatch.setattr("serried.agent.staging.cache.boot", lambda: "another")
     assert Job(there, disk, "a").bring().origins == ["source"]
 
 
@@ -141,7 +142,7 @@ def test_what_a_killed_job_left_half_done_is_not_used_but_removed(there: Path, d
     assert job.origins == ["source"]
     assert sorted(os.listdir(job.view / "a")) == ["below", "empty"]
     job.items.release()
-    cache.tidy(disk / "data", limit=1 << 40)
+    shared.tidy_data(disk / "data", limit=1 << 40)
     assert kept(disk) == [source_key(there / "a"), source_key(there / "a") + locks.SUFFIX]
 
 
@@ -154,8 +155,9 @@ def test_what_takes_no_bytes_or_does_not_say_how_many_does_not_stay_for_ever(the
     for limit in (0, 1 << 40):
         Job(there, disk, "hollow").bring().items.release()
         if limit:
-            (disk / "data" / source_key(there / "hollow") / cache.FACTS).write_bytes(b"\0" * 40)  # as after a power cut
-        cache.tidy(disk / "data", limit)
+            facts = disk / "data" / source_key(there / "hollow") / shared.FACTS
+            facts.write_bytes(b"\0" * 40)  # as after a power cut
+        shared.tidy_data(disk / "data", limit)
         assert kept(disk) == []
 
 
@@ -179,7 +181,7 @@ def test_the_longest_unused_goes_first_and_what_is_used_stays(there: Path, disk:
         os.utime(disk / "data" / keys[name], (at, at))
     for name in ("a", "c", "d"):
         jobs[name].items.release()
-    cache.tidy(disk / "data", limit=7 * MIB)  # two of four: b is in use
+    shared.tidy_data(disk / "data", limit=7 * MIB)  # two of four: b is in use
     assert [name for name in sorted(keys) if (disk / "data" / keys[name]).exists()] == ["b", "d"]
 
 
@@ -235,7 +237,7 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
         Job(there, disk, "a").bring()
     assert str(caught.value) == f"`{there}/a/below/one` changes while it is read"
     job.items.release()
-    cache.tidy(disk / "data")
+    shared.tidy_data(disk / "data")
     assert kept(disk) == []
 
 
@@ -314,7 +316,7 @@ def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk:
     (there / "a.tar").write_bytes((there / "a.tar").read_bytes()[: 2 * MIB])
     with pytest.raises(StageError, match=f"cannot unpack `{there}/a.tar`: "):
         Job(there, disk, "a.tar=sets/a").bring()
-    cache.tidy(disk / "data")
+    shared.tidy_data(disk / "data")
     assert kept(disk) == []
 
 
@@ -340,7 +342,7 @@ def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: P
     thread.start()
     assert begun.wait(60)
     job.items.release()
-    cache.tidy(disk / "data")
+    shared.tidy_data(disk / "data")
     assert kept(disk) == []
     ended.set()
     thread.join()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from between import Between
-from serried.agent.channel import Guest
+from serried.agent.messages.channel import Guest
 from serried.agent.staging import peers, pulling, source, wire
 from serried.agent.staging.arrived import Arrived
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError

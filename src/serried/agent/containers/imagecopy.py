@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from serried.agent import system
 from serried.agent.containers.container import COPY
-from serried.agent.launch import agent_command
-from serried.agent.local import Folder, room
+from serried.agent.local import Folder, room, shared
 from serried.agent.loop import Loop
 from serried.agent.work import Work
 from serried.contract import files, locks
@@ -43,7 +42,7 @@ class Copy:
             return
         reader, writer = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
-        words = [*agent_command("image"), str(said["image"]), str(own.room), str(own.path)]
+        words = [*system.agent_command("image"), str(said["image"]), str(own.room), str(own.path)]
         system.spawn(
             [system.encode(word) for word in words],
             dict(os.environb),
@@ -100,7 +99,7 @@ class Copy:
         if self._held is not None and copy.is_symlink():
             os.close(self._held)
             path = Path(os.readlink(copy))  # noqa: PTH115
-            if locks.remove_unused(path, _remove):
+            if locks.remove_unused(path, shared.remove_image):
                 room.remove_empty(path.parent)
 
 
@@ -124,7 +123,7 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
     state = image.stat()
     said = f"{image}\0{state.st_size}\0{state.st_mtime_ns}".encode("utf-8", "surrogateescape")
     path = folder / (hashlib.sha256(said).hexdigest()[:16] + image.suffix)
-    tidy(folder, path)
+    shared.tidy_images(folder, path)
     lock = locks.hold_or_make(path)
     try:
         if path.exists():
@@ -143,14 +142,3 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
         return {"path": str(path), "bytes": state.st_size}
     finally:
         os.close(lock)
-
-
-def tidy(folder: Path, mine: Optional[Path] = None, *, dry: bool = False) -> List[Path]:
-    """Remove the copies that nobody holds, but `mine`: whoever made them was killed. Those that went, or would."""
-    found = [path for path in locks.things(folder) if path != mine and path.suffix != locks.PART]
-    return [path for path in found if locks.remove_unused(path, _remove, dry=dry)]
-
-
-def _remove(path: Path) -> None:
-    for name in (path, path.with_name(f"{path.name}{locks.PART}")):
-        name.unlink(missing_ok=True)

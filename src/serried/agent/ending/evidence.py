@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from serried.agent.saved import Saved
+from serried.agent.ending.saved import Saved
 from serried.contract import names
 
 Event = Dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 from serried.agent.launchers import meeting
 from serried.agent.launchers.remotes import Remotes
 from serried.agent.loop import Loop
-from serried.agent.ranks import Rank
+from serried.agent.ranks.ranks import Rank
 
 
 class Guest:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from serried.agent.channel import Message
 from serried.agent.launchers import kinds
 from serried.agent.loop import Loop
-from serried.agent.members import Member, Members
+from serried.agent.messages.channel import Message
+from serried.agent.messages.members import Member, Members
 from serried.agent.work import Work
 
 COME_SECONDS = 300.0

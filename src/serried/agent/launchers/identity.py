@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
-from serried.agent import command, system
+from serried.agent import system
 from serried.agent.launchers import kinds
+from serried.agent.ranks import command
 from serried.agent.work import Work
 from serried.contract import names
 from serried.contract.sources import Source

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.agent.channel import sign
+from serried.agent.messages.channel import sign
 
 Message = Dict[str, Any]
 NAMED = "@"

@@ -12,16 +12,15 @@ import socket
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent import binding, command, program, system
-from serried.agent.channel import Message
+from serried.agent import system
 from serried.agent.ending.evidence import AS_ASKED
-from serried.agent.launch import agent_command
-from serried.agent.launchers import identity, kinds
+from serried.agent.launchers import identity, kinds, process
 from serried.agent.launchers.door import Door, Guest, Reactions
-from serried.agent.launchers.process import Starter
 from serried.agent.launchers.remotes import Remotes
 from serried.agent.loop import Loop
-from serried.agent.ranks import Exit, Rank, Ranks, has_failed
+from serried.agent.messages.channel import Message
+from serried.agent.ranks import binding, command, program
+from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
 from serried.agent.work import Work
 
 LAST_SECONDS = 2.0
@@ -60,7 +59,7 @@ class Launched(Ranks):
         """A launcher, by a signal."""
         self._has_head_seen_the_end = False
         """No launcher runs any more, on any node."""
-        self._starter: Optional[Starter] = None
+        self._starter: Optional[process.Starter] = None
         self._farewell: Optional[Dict[str, Any]] = None
 
     def begin(self, where: str, hosts: Sequence[str], address: str, folder: Path) -> None:
@@ -84,14 +83,12 @@ class Launched(Ranks):
             address=address,
             port=self._place["port"],
             cpus=cpus,
-            rank=program.rank_words(self.work, agent_command("rank", where)),
+            rank=process.rank_words(self.work, self._kind, system.agent_command("rank", where)),
             folder=folder,
-            remote=agent_command("remote", where),
+            remote=system.agent_command("remote", where),
         )
-        start = self._kind.start(scene)
-        what = program.of_starter(self.work, here, start, identity.of_starter(self.work, here, start))
-        self._starter = Starter(self.work, self.node, start, what.argv, what.environment)
-        self._post.note("launching", argv=start.argv, pid=self._starter.pid)
+        self._starter = process.start(self._kind, scene, here)
+        self._post.note("launching", argv=self._starter.said, pid=self._starter.pid)
 
     @property
     def _guests(self) -> List[Guest]:
@@ -114,7 +111,7 @@ class Launched(Ranks):
         cpus = self._shares[guest.local] if guest.local < len(self._shares) else []
         count = binding.count(cpus, self.work.ranks)
         here = command.Place(node=self.node, rank=guest.number, local_rank=guest.local, cpus=count, **self._place)
-        what = program.of(self.work, here, identity.handed(self.work, environ))
+        what = program.of(self.work, here, identity.handed(self.work, environ), is_inside=self._kind.is_inside)
         told = {
             "argv": [system.decode(word) for word in what.argv],
             "environment": {system.decode(name): system.decode(value) for name, value in what.environment.items()},
@@ -212,7 +209,7 @@ class Launched(Ranks):
         self.exits += ended
         return ended
 
-    def _starter_ended(self, starter: Starter, status: int) -> None:
+    def _starter_ended(self, starter: process.Starter, status: int) -> None:
         starter.end(status)
         self._was_killed = bool(starter.status and starter.status < 0)
         self._accuse()

@@ -9,16 +9,41 @@ from typing import Any, Dict, List, Optional
 
 from serried.agent import system
 from serried.agent.ending.diagnose import read_tail
-from serried.agent.launchers.kinds import Start
+from serried.agent.launchers import identity
+from serried.agent.launchers.kinds import Kind, Scene
+from serried.agent.ranks import command, program
 from serried.agent.work import Work
 
 LAST_LINES = 5
 
 
+def rank_words(work: Work, kind: Kind, words: List[str]) -> List[str]:
+    """The words that start one rank, by the Python that is where the launcher is."""
+    return ["python3", *words[1:]] if work.plan.get("container") and kind.is_inside else words
+
+
+def start(kind: Kind, scene: Scene, place: command.Place) -> Starter:
+    """Start the launcher of `scene`, in the container if it belongs there."""
+    begun = kind.start(scene)
+    argv = [system.encode(word) for word in begun.argv]
+    environment = identity.of_starter(scene.work, place, begun)
+    inside = program.container_of(scene.work, place) if kind.is_inside else None
+    if inside is not None:
+        told = inside.inherited({system.decode(name): system.decode(value) for name, value in environment.items()})
+        words, told = inside.enter(begun.argv, told)
+        argv = [system.encode(word) for word in words]
+        environment = {system.encode(name): system.encode(value) for name, value in told.items()}
+    return Starter(scene.work, scene.node, begun.argv, argv, environment)
+
+
 class Starter:
-    def __init__(self, work: Work, node: int, start: Start, argv: List[bytes], environment: Dict[bytes, bytes]) -> None:
-        self.name = os.path.basename(start.argv[0])  # noqa: PTH119 - a bare string
-        if self.name.startswith("python") and start.argv[1:2] == ["-m"]:
+    def __init__(
+        self, work: Work, node: int, said: List[str], argv: List[bytes], environment: Dict[bytes, bytes]
+    ) -> None:
+        self.said = said
+        """The launcher's own words, without those of a container."""
+        self.name = os.path.basename(said[0])  # noqa: PTH119 - a bare string
+        if self.name.startswith("python") and said[1:2] == ["-m"]:
             self.name = work.launcher
         self._log = work.place.attempt(work.number).launcher_log(node)
         self.status: Optional[int] = None

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional
 from serried.agent import system
 from serried.agent.launchers import meeting
 from serried.agent.loop import Loop
-from serried.agent.memory import OutOfMemory
+from serried.agent.ranks.memory import OutOfMemory
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE_SECONDS = 30.0

@@ -8,11 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent import command, system
-from serried.agent.channel import Message
+from serried.agent import system
 from serried.agent.launchers import identity, meeting
 from serried.agent.launchers.kinds import Start, mpi
 from serried.agent.loop import Loop
+from serried.agent.messages.channel import Message
+from serried.agent.ranks import command
 from serried.agent.work import Work
 
 END_SECONDS = 2.0

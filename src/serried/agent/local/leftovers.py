@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from serried.agent import system
-from serried.agent.local import folder, gone, room
+from serried.agent.local import folder, gone, room, shared
 from serried.agent.work import Work
 from serried.contract import asking, files, locks
 
@@ -50,8 +50,8 @@ def sweep(work: Work, until: Optional[float] = None, *, dry: bool = False, alone
         if not dry:
             gone.finish(own, until)
             here = [_as_it_went(own, each) for each in here]
-        shared = _tidy_shared(own, work, until, dry=dry, alone=alone)
-        found += [*here, *(Found(f"{path.parent.name}/{path.name}", "") for path in shared)]
+        others = _tidy_shared(own, work, until, dry=dry, alone=alone)
+        found += [*here, *(Found(f"{path.parent.name}/{path.name}", "") for path in others)]
         if not dry:
             room.tidy(own)
     return found
@@ -64,24 +64,21 @@ def _as_it_went(own: Path, found: Found) -> Found:
 
 def _tidy_shared(own: Path, work: Work, until: Optional[float], *, dry: bool = False, alone: bool = True) -> List[Path]:
     """What went of it, or would with `dry`. Whoever brings an image or data looks after the others of them itself."""
-    from serried.agent.containers import imagecopy
-    from serried.agent.staging import cache
-
     found: List[Path] = []
     if alone or not (work.plan.get("container") or {}).get("local"):
-        found += imagecopy.tidy(own / room.IMAGES, dry=dry)
+        found += shared.tidy_images(own / room.IMAGES, dry=dry)
         room.remove_empty(own / room.IMAGES)
     if alone or not (work.plan.get("data") or {}).get("stage"):
-        found += cache.tidy(own / room.DATA, work.plan["site"].get("cache_bytes", 0), until, dry=dry)
+        found += shared.tidy_data(own / room.DATA, work.plan["site"].get("cache_bytes", 0), until, dry=dry)
         room.remove_empty(own / room.DATA)
     return found
 
 
 def is_any(own: Path) -> bool:
     """Whether there is something for `sweep` to look at."""
-    shared = (own / name for name in (room.JOBS, room.IMAGES, room.DATA))
+    folders = (own / name for name in (room.JOBS, room.IMAGES, room.DATA))
     return bool(_names(own / room.GONE)) or any(
-        not locks.is_used(path) for folder in shared for path in locks.things(folder)
+        not locks.is_used(path) for folder in folders for path in locks.things(folder)
     )
 
 

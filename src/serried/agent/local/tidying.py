@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import List, Optional
 
 from serried.agent import system
-from serried.agent.launch import agent_command
 from serried.agent.local import leftovers, room
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names
@@ -26,7 +25,7 @@ def look(work: Work) -> None:
     import signal
 
     null = os.open(os.devnull, os.O_RDWR)
-    words = [system.encode(word) for word in agent_command("tidy")]
+    words = [system.encode(word) for word in system.agent_command("tidy")]
     child = system.spawn(words, dict(os.environb), b"/", (null, null, 2), parent_death=signal.SIGKILL)
     system.OWN.add(child.pid)
     os.close(null)

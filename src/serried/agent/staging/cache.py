@@ -14,8 +14,9 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import Callable, Collection, Dict, List, Optional
+from typing import Callable, Collection, Optional
 
+from serried.agent.local import shared
 from serried.agent.local.folder import boot
 from serried.agent.staging.target import Target
 from serried.contract import files, locks, removal, scanning
@@ -24,7 +25,7 @@ from serried.contract.sizes import spell
 
 OURS = 8
 """Files that an item takes beside its own."""
-TREE, MANIFEST, FACTS = "tree", "manifest", "facts.json"
+TREE, MANIFEST = "tree", "manifest"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,7 +70,7 @@ class Slot:
             manifest = found
         (self._part / MANIFEST).write_bytes(manifest.to_bytes())
         facts = {"bytes": manifest.blocks, "boot": boot(), "hashed": self._hashed, "source": source}
-        files.write_json(self._part / FACTS, facts)
+        files.write_json(self._part / shared.FACTS, facts)
         self._part.rename(self.path)
         self.manifest = manifest
         return manifest
@@ -90,7 +91,7 @@ class Slot:
         """Do not use it any more; what is not finished is removed."""
         if self._lock >= 0:
             if self.manifest is None:
-                _erase(self._part)
+                removal.remove(self._part)
             os.close(self._lock)
             self._lock = -1
 
@@ -112,14 +113,14 @@ class Cache:
                 self.folder.mkdir(mode=0o700, exist_ok=True)
                 continue
             if not path.exists():
-                _erase(path.with_name(path.name + locks.PART))
+                removal.remove(path.with_name(path.name + locks.PART))
                 return Slot(path, lock, None, hashed=self._hashed)
             manifest = self._trusted(path)
             if manifest is not None:
                 os.utime(path)
                 return Slot(path, lock, manifest, hashed=self._hashed)
             os.close(lock)
-            if not locks.remove_unused(path, _remove):
+            if not locks.remove_unused(path, shared.remove_item):
                 path = self.folder / f"{key}-{os.urandom(4).hex()}"  # others use what was changed: one of our own
 
     def _trusted(self, path: Path) -> Optional[Manifest]:
@@ -133,7 +134,7 @@ class Cache:
         return None
 
     def _may_be_trusted(self, path: Path) -> bool:
-        facts = files.read_json(path / FACTS) or {}
+        facts = files.read_json(path / shared.FACTS) or {}
         return bool(facts.get("hashed")) == self._hashed and (self._hashed or facts.get("boot") == boot())
 
     def has(self, key: str) -> bool:
@@ -145,14 +146,14 @@ class Cache:
 
         Raises NoRoomError where that is not enough.
         """
-        unused = (path for path in _oldest_first(self.folder) if not path.name.startswith(tuple(keep)))
+        unused = (path for path in shared.oldest_first(self.folder) if not path.name.startswith(tuple(keep)))
         while True:
             problem = lack(self.folder, size, inodes)
             if problem is None:
                 return
             path = next(unused, None)
             if path is not None:
-                locks.remove_unused(path, _remove)
+                locks.remove_unused(path, shared.remove_item)
             elif self._sweep:
                 sweep, self._sweep = self._sweep, None
                 sweep()
@@ -169,55 +170,3 @@ def lack(folder: Path, size: int, inodes: int) -> Optional[str]:
     if state.f_files and inodes + OURS > state.f_favail:
         return f"no room on {folder}: {inodes} files, and it takes {state.f_favail} more"
     return None
-
-
-def tidy(folder: Path, limit: int = 0, until: Optional[float] = None, *, dry: bool = False) -> List[Path]:
-    """Remove what nobody uses and no limit keeps, and what killed jobs have left half done; what went, or would.
-
-    `until` on the monotonic clock it stops: what is half removed then goes with the next job.
-    """
-    went = []
-    sizes: Dict[Path, Optional[int]] = {path: _size(path) for path in _oldest_first(folder)}
-    total = sum(size or 0 for size in sizes.values())
-
-    def remove(path: Path) -> None:
-        _remove(path, until)
-
-    for path, size in sizes.items():
-        is_over = size is None or not limit or total > limit  # an item without facts is half done, or torn by a crash
-        if is_over and locks.remove_unused(path, remove, dry=dry):
-            total -= size or 0
-            went.append(path)
-    return went
-
-
-def _oldest_first(folder: Path) -> List[Path]:
-    """Items by when they were last taken, those that are half done before all others."""
-    found = {path.with_name(path.name.removesuffix(locks.PART)) for path in locks.things(folder)}
-    return sorted(found, key=lambda path: (_time(path), path.name))
-
-
-def _time(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _size(path: Path) -> Optional[int]:
-    """None where nothing says."""
-    size = (files.read_json(path / FACTS) or {}).get("bytes")
-    return size if isinstance(size, int) else None
-
-
-def _remove(path: Path, until: Optional[float] = None) -> None:
-    """Aside first: what is half removed must not look like an item. Raises OSError where it stays."""
-    part = path.with_name(path.name + locks.PART)
-    _erase(part, until)
-    if path.exists():
-        path.rename(part)
-        _erase(part, until)
-
-
-def _erase(path: Path, until: Optional[float] = None) -> None:
-    removal.remove(path, until)

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any, Callable, Dict
 
-from serried.agent.channel import Message
-from serried.agent.members import Member, Members
+from serried.agent.messages.channel import Message
+from serried.agent.messages.members import Member, Members
 from serried.agent.staging.order import HEAD, host, predecessors, wanted
 from serried.agent.work import Work
 from serried.contract.sizes import progress

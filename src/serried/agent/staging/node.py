@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Callable, Dict, Optional
 
 from serried.agent.beside import Beside, Message
-from serried.agent.channel import Message as Told
 from serried.agent.local import Folder, room
 from serried.agent.loop import Loop
+from serried.agent.messages.channel import Message as Told
 from serried.agent.staging.order import interface, passes_on, wanted
 from serried.agent.work import Work
 from serried.contract import locks

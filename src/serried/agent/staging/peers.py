@@ -17,7 +17,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from serried.agent.channel import Guest
+from serried.agent.messages.channel import Guest
 from serried.agent.staging.arrived import Arrived, Extent, runs
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
 from serried.agent.staging.wire import (

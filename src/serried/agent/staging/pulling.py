@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.channel import Channel, ProtocolError
+from serried.agent.messages.channel import Channel, ProtocolError
 from serried.agent.staging import wire
 from serried.agent.staging.holding import Holding, VoidError
 from serried.agent.staging.target import Target

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from serried.agent.beside import Agent, Message
-from serried.agent.local import room, tidying
-from serried.agent.staging import cache
+from serried.agent.local import room, shared, tidying
+from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import FailedError, Holdings
 from serried.agent.staging.items import Items
 from serried.agent.staging.peers import Server
@@ -77,7 +77,7 @@ class Stage:
         self._server = self._serving(told["serves"]) if place.cache else None
         agent.tell(say="ready", port=self._server.port if self._server else 0)
 
-    def _cache(self) -> Optional[cache.Cache]:
+    def _cache(self) -> Optional[Cache]:
         if self._shared is None:
             return None
         try:
@@ -85,7 +85,7 @@ class Stage:
         except OSError as error:
             self._note("staging-problem", item="", problem=f"{self._shared}: {scanning.reason(error)}")
             return None
-        return cache.Cache(self._shared, hashed=bool(self._told["hashed"]), sweep=tidying.free)
+        return Cache(self._shared, hashed=bool(self._told["hashed"]), sweep=tidying.free)
 
     @property
     def is_busy(self) -> bool:
@@ -170,7 +170,7 @@ class Stage:
     def release(self) -> None:
         self.items.release()
         if self._shared is not None:
-            cache.tidy(self._shared, int(self._told["limit"]))
+            shared.tidy_data(self._shared, int(self._told["limit"]))
             room.remove_empty(self._shared)
 
 

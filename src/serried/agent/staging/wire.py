@@ -16,7 +16,7 @@ import socket
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from serried.agent.channel import Channel, Message, ProtocolError, greet
+from serried.agent.messages.channel import Channel, Message, ProtocolError, greet
 from serried.agent.staging.holding import Bytes
 
 LONGEST_BODY = 4 << 20

@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Iterator, List, Sequence, Tuple
 
-from serried.agent.channel import Channel, Message, ProtocolError, greet
+from serried.agent.messages.channel import Channel, Message, ProtocolError, greet
 from serried.contract.addresses import LOOPBACK
 from serried.contract.addresses import own as own_addresses
 

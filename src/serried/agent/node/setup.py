@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Sequence
 
-from serried.agent.launch import agent_command
+from serried.agent import system
 from serried.agent.work import Work
 from serried.contract import names
 
@@ -24,5 +24,5 @@ def enter(work: Work, arguments: Sequence[str], role: str = "node") -> str:
     said = os.environ.pop(names.SETUP, None)
     if said is None:
         os.environ[names.SETUP] = names.IN_SETUP  # what it leaves in the background is known by that
-        os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *agent_command(role, *arguments)])  # noqa: S606
+        os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *system.agent_command(role, *arguments)])  # noqa: S606
     return "" if said == DONE else f"`setup` failed: {said[:LONGEST].rstrip(': ')}"

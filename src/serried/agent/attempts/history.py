@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.agent.saved import Position
+from serried.agent.ending.saved import Position
 from serried.agent.work import Work
 from serried.contract import files
 

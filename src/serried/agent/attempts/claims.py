@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from serried.agent import attempts, chain, continuing, requests, saved
-from serried.agent.ending import afterwards, conclusion
+from serried.agent.attempts import chain, conclusion, continuing, history, requests
+from serried.agent.ending import afterwards, saved
 from serried.agent.work import Work
 from serried.contract import SCHEMA, files, links, names
 
@@ -55,7 +55,7 @@ def _check_unfinished(work: Work, job: str) -> None:
 
 def _check_unstopped(work: Work, job: str) -> None:
     """Somebody may have asked the last attempt to stop when no agent was left to hear it."""
-    number = max(attempts.numbers(work.place.attempts), default=0)
+    number = max(history.numbers(work.place.attempts), default=0)
     last = work.place.attempt(number)
     stop = requests.by_user(last.control) if number else None
     if stop is None:
@@ -68,8 +68,8 @@ def _check_unstopped(work: Work, job: str) -> None:
 
 def _check_allowed(work: Work, job: str) -> None:
     """A scheduler begins a job again as often as it preempts it; a run has only so many attempts."""
-    last = attempts.last(work)
-    if last is None or attempts.claim_of(last)["job"] != job:
+    last = history.last(work)
+    if last is None or history.claim_of(last)["job"] != job:
         return
     end = files.read_json(work.place.attempt(last.number).exit) or conclusion.assess(last)
     if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
@@ -84,8 +84,8 @@ def _check_allowed(work: Work, job: str) -> None:
 
 def _check_others(work: Work, token: str, *, is_over: bool) -> None:
     """A run that comes after others looks before its first attempt how they ended."""
-    if work.plan.get("after") and attempts.last(work) is None:
-        from serried.agent import turn
+    if work.plan.get("after") and history.last(work) is None:
+        from serried.agent.attempts import turn
 
         refusal = turn.has_moved(work, token) if is_over else turn.refusal(work, token)
         if refusal:
@@ -96,7 +96,7 @@ def _is_first(work: Work, token: str) -> bool:
     """Whether the job of `token` may make the first attempt."""
     if links.number_of(token) == 1:
         return True
-    from serried.agent import turn
+    from serried.agent.attempts import turn
 
     return turn.was_moved(work, token)
 
@@ -106,8 +106,8 @@ def _check_turn(work: Work, token: str) -> None:
 
     Where it may not, and nobody could write the end before, it is written now.
     """
-    before = attempts.last(work)
-    claim = attempts.claim_of(before) if before else {}
+    before = history.last(work)
+    claim = history.claim_of(before) if before else {}
     if claim.get("token") == token or (before is None and _is_first(work, token)):
         return
     if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
@@ -121,7 +121,7 @@ def _check_turn(work: Work, token: str) -> None:
 
 
 def _make_next(folder: Path, mode: int) -> int:
-    number = max(attempts.numbers(folder), default=0) + 1
+    number = max(history.numbers(folder), default=0) + 1
     while True:
         try:
             (folder / str(number)).mkdir(mode=mode)

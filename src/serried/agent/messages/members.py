@@ -8,9 +8,9 @@ import socket
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 
-from serried.agent import rendezvous
-from serried.agent.channel import Channel, Guest, Message, ProtocolError
 from serried.agent.loop import Loop
+from serried.agent.messages import rendezvous
+from serried.agent.messages.channel import Channel, Guest, Message, ProtocolError
 
 GREETING_SECONDS = 10.0
 

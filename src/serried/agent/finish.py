@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.agent import attempts, claims, sweep
-from serried.agent.ending import afterwards, conclusion
+from serried.agent import sweep
+from serried.agent.attempts import claims, conclusion, history
+from serried.agent.ending import afterwards
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names
@@ -26,7 +27,7 @@ def main(arguments: List[str]) -> int:
     try:
         work = Work.load(run_directory(), options.element, 0)
         make_umask(work)
-        begun = attempts.latest(work, options.token, options.job) or claims.begin(
+        begun = history.latest(work, options.token, options.job) or claims.begin(
             work, options.token, options.job, is_over=True
         )
         result = files.read_json(begun.place.attempt(begun.number).exit) or _end(begun)

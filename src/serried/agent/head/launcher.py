@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
@@ -24,11 +23,6 @@ SWEEP_SECONDS = 10.0
 LAST_LINES = 5
 ANNOUNCEMENT = "***"
 """How Slurm marks the line that says why it ends a step; what srun says of it comes after, and is more."""
-
-
-def agent_command(role: str, *arguments: str) -> List[str]:
-    """The words that start a role of this very file with this very Python."""
-    return [sys.executable, "-I", "-S", sys.path[0], role, *arguments]
 
 
 def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
@@ -124,7 +118,7 @@ class Launcher:
 def sweep_nodes(loop: Loop, argv: List[str], work: Work) -> None:
     """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
     words = [work.mark, str(work.number), *([] if work.element is None else [str(work.element)])]
-    launcher = Launcher(loop, [*argv, *agent_command("sweep", *words)], {}, lambda _: loop.stop())
+    launcher = Launcher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, launcher.reap)
     launcher.start()
     loop.after(SWEEP_SECONDS, loop.stop)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import List
 
-from serried.agent import chain, claims
-from serried.agent.head import Head
+from serried.agent.attempts import chain, claims
+from serried.agent.head.head import Head
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import checkpoints, names

@@ -8,7 +8,7 @@ import re
 import shlex
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from serried.agent import tensorflow
+from serried.agent.ranks import tensorflow
 from serried.agent.work import Work
 from serried.contract import addresses, names, settings
 

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from serried.agent import binding, command, notice, program, system
-from serried.agent.channel import Message
+from serried.agent import system
 from serried.agent.ending.diagnose import has_stumbled, read_tail
-from serried.agent.memory import OutOfMemory
+from serried.agent.messages.channel import Message
+from serried.agent.ranks import binding, command, notice, program
+from serried.agent.ranks.memory import OutOfMemory
 from serried.agent.work import Work
 from serried.contract import names
 

@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any, Dict, List, Sequence
 
-from serried.agent import rendezvous
+from serried.agent.messages import rendezvous
 from serried.agent.work import Work
 
 

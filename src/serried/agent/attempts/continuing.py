@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from serried.agent import attempts, chain
+from serried.agent.attempts import chain, history
 from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, Obstacle
 from serried.agent.work import Work
 from serried.contract import files, names
@@ -18,12 +18,12 @@ def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_her
     if work.number > work.restarts:
         return NO_ATTEMPT_LEFT
     if not progressed and (reason == names.STOP_LIMIT or _stood_still(work, work.number - 1)):
-        began = attempts.where_it_began(attempts.claim_of(work))
+        began = history.where_it_began(history.claim_of(work))
         where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
         return Obstacle(f"no checkpoint is further than {where}", "no-progress")
     if work.form == names.REQUEUE or next_is_here:
         return None
-    absent = chain.missing(work, str(attempts.claim_of(work).get("token", "")))
+    absent = chain.missing(work, str(history.claim_of(work).get("token", "")))
     return Obstacle(absent) if absent else None
 
 

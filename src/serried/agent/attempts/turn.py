@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from serried.agent import chain, handover, hooks
+from serried.agent import hooks
+from serried.agent.attempts import chain
 from serried.agent.ending import afterwards
+from serried.agent.messages import handover
 from serried.agent.work import Work
 from serried.contract import SCHEMA, files, links, names
 from serried.contract.layout import RunDirectory

@@ -8,9 +8,11 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Sequence
 
-from serried.agent import attempts, chain, continuing, handover, hooks, requests, saved
-from serried.agent.ending import afterwards, diagnose, verdict
+from serried.agent import hooks
+from serried.agent.attempts import chain, continuing, history, requests
+from serried.agent.ending import afterwards, diagnose, saved, verdict
 from serried.agent.ending.evidence import Event, Evidence, Exit, first_failure
+from serried.agent.messages import handover
 from serried.agent.work import Work
 from serried.contract import files, links, names
 
@@ -34,7 +36,7 @@ def gather(work: Work) -> Evidence:
     head = files.read_journal(attempt.events)
     told = {event["node"] for event in head if event["event"] == "node-ended"}
     reason = next((event["reason"] for event in head if event["event"] == "stopping"), None)
-    progressed = saved.position(work.place.checkpoints).is_beyond(attempts.where_it_began(claim))
+    progressed = saved.position(work.place.checkpoints).is_beyond(history.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
         node: files.read_journal(attempt.node_events(node)) for node in range(work.nodes) if node not in told
     }
@@ -73,7 +75,7 @@ def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: 
         final = names.STOP_PREEMPT if word == "PREEMPTED" else final
     result = afterwards.finalise(result, final)
     may_go_on = work.restarts and not stop and afterwards.may_go_on(result, work.form)
-    if not may_go_on or attempts.is_superseded(work):
+    if not may_go_on or history.is_superseded(work):
         return result
     progressed = bool(result.get("progress"))
     hindrance = continuing.obstacle(work, result["cause"], progressed=progressed, next_is_here=next_is_here)
@@ -88,10 +90,10 @@ def publish(work: Work, result: Dict[str, Any], heir: str = "", *, lingers: bool
     """
     attempt = work.place.attempt(work.number)
     files.write_json(attempt.exit, result, work.file_mode)
-    if result["state"] != names.REQUEUED and not attempts.is_superseded(work):
+    if result["state"] != names.REQUEUED and not history.is_superseded(work):
         files.write_json(work.place.exit, {**result, "attempts": work.number}, work.file_mode)
         handover.forget(work)
         if work.form != names.REQUEUE:
-            chain.withdraw(work, heir or str(attempts.claim_of(work).get("token", "")))
+            chain.withdraw(work, heir or str(history.claim_of(work).get("token", "")))
         hooks.tell_end(work, result, lingers=lingers)
     return result

@@ -12,18 +12,21 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional
 
-from serried.agent import attempts, deadline, handover, hooks, horovod, rendezvous, system
-from serried.agent.channel import Message
-from serried.agent.deadline import Deadline
-from serried.agent.ending import conclusion
+from serried.agent import hooks, system
+from serried.agent.attempts import conclusion, history
+from serried.agent.attempts.requests import Requests, outweighs
 from serried.agent.ending.evidence import AS_ASKED
 from serried.agent.ending.verdict import LAUNCHER_ENDED
-from serried.agent.launch import Launcher, agent_command, agent_environment, sweep_nodes
+from serried.agent.head import deadline
+from serried.agent.head.deadline import Deadline
+from serried.agent.head.launcher import Launcher, agent_environment, sweep_nodes
 from serried.agent.launchers.head import Failure, Launching
 from serried.agent.loop import Loop
-from serried.agent.members import Member, Members, Reactions
+from serried.agent.messages import handover, rendezvous
+from serried.agent.messages.channel import Message
+from serried.agent.messages.members import Member, Members, Reactions
 from serried.agent.options import Options
-from serried.agent.requests import Requests, outweighs
+from serried.agent.ranks import horovod
 from serried.agent.staging.head import Staging
 from serried.agent.work import Work
 from serried.contract import files, hostlist, names
@@ -58,7 +61,7 @@ class Head:
         self._launching = Launching(self.loop, work, self._members, self._fail_starter)
         self._argv = launcher
         self._handover = handover.Handover(options.environment, work)
-        role = agent_command("node", *handover.words(options.node_variable, self._handover.path))
+        role = system.agent_command("node", *handover.words(options.node_variable, self._handover.path))
         self._environment = agent_environment(work, self._members.addresses(), self._members.key)
         self._launcher = Launcher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
         self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename)
@@ -91,7 +94,7 @@ class Head:
 
     def _unpack(self) -> None:
         """While the launcher is at work: it needs as long."""
-        from serried.agent import snapshot
+        from serried.agent.head import snapshot
 
         try:
             snapshot.prepare(self.work)
@@ -232,7 +235,7 @@ class Head:
 
     def _check_superseded(self) -> None:
         """A scheduler that lost sight of this node has begun anew elsewhere, and two must not write the same files."""
-        if not self._is_superseded and attempts.is_superseded(self.work):
+        if not self._is_superseded and history.is_superseded(self.work):
             self._is_superseded = True
             self.note("superseded")
             self._stop("lost", "a later attempt has begun", 0.0)

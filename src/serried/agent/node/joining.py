@@ -7,8 +7,10 @@ import socket
 import sys
 from typing import List
 
-from serried.agent import handover, rendezvous, setup, tensorflow
-from serried.agent.node import Node
+from serried.agent.messages import handover, rendezvous
+from serried.agent.node import setup
+from serried.agent.node.node import Node
+from serried.agent.ranks import tensorflow
 from serried.agent.staging import in_place
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, names

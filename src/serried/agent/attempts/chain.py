@@ -11,7 +11,6 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent import system
-from serried.agent.launch import agent_command
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import SCHEMA, asking, files, links, names
@@ -31,7 +30,7 @@ def start(work: Work, token: str, job: str) -> None:
     if work.form != names.SUCCESSOR or work.number > work.restarts:
         return
     element = [] if work.element is None else ["--element", str(work.element)]
-    argv = [system.encode(word) for word in agent_command("link", token, "--job", job, *element)]
+    argv = [system.encode(word) for word in system.agent_command("link", token, "--job", job, *element)]
     null = os.open(os.devnull, os.O_RDONLY)
     system.spawn(argv, system.environment_bytes({}), os.fsencode(os.getcwd()), (null, 2, 2), own_group=True)  # noqa: PTH109
     os.close(null)

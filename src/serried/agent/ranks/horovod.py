@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from serried.agent import rendezvous, system
-from serried.agent.launch import agent_command
+from serried.agent import system
+from serried.agent.messages import rendezvous
 from serried.agent.work import Work
 
 
@@ -17,7 +17,7 @@ def open_store(work: Work) -> int:
     listener = rendezvous.listen(work.nodes)
     listener.setblocking(True)
     system.spawn(
-        [system.encode(word) for word in agent_command("store", str(work.nodes), str(work.ranks))],
+        [system.encode(word) for word in system.agent_command("store", str(work.nodes), str(work.ranks))],
         os.environb,
         system.encode(os.sep),
         (listener.fileno(), 1, 2),

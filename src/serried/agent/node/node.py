@@ -13,12 +13,12 @@ from typing import Any, Dict, List, Optional
 
 from serried.agent import sweep, system
 from serried.agent.bringing.node import Bringing
-from serried.agent.channel import Channel, Message
 from serried.agent.containers import imagecopy
 from serried.agent.launchers import kinds
 from serried.agent.local import Folder, tidying
 from serried.agent.loop import Loop, Timer
-from serried.agent.ranks import Exit, Forked, Ranks, has_failed
+from serried.agent.messages.channel import Channel, Message
+from serried.agent.ranks.ranks import Exit, Forked, Ranks, has_failed
 from serried.agent.staging.node import Staging
 from serried.agent.work import Work
 from serried.contract import files, names

@@ -1,0 +1,45 @@
+"""What is executed for one rank, as bytes: its words and its environment, in the container where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, List, Mapping, NamedTuple, Optional
+
+from serried.agent import system
+from serried.agent.containers import container
+from serried.agent.ranks import command
+from serried.agent.work import Work
+
+
+class Program(NamedTuple):
+    argv: List[bytes]
+    environment: Dict[bytes, bytes]
+
+
+def of(
+    work: Work, place: command.Place, handed: Optional[Mapping[str, str]] = None, *, is_inside: bool = False
+) -> Program:
+    """The environment is what a launcher has `handed` to the rank, else this process's; changed.
+
+    What the launcher has set to tell the rank who it is and where to meet stays. `is_inside`: the launcher itself is in
+    the container.
+    """
+    inside = None if is_inside else container_of(work, place)
+    words = command.argv(work, place)
+    inherited = command.visible(work, system.environment_text()) if handed is None else dict(handed)
+    inherited = inside.inherited(inherited) if inside else inherited
+    changes = command.environment(work, place, inherited)
+    if handed is not None:
+        stays = set(command.IDENTITY) & set(inherited) - set(work.plan["environment"]["env"])
+        changes = {name: value for name, value in changes.items() if name not in stays}
+    environment = {**inherited, **changes}
+    if inside is not None:
+        words, environment = inside.enter(words, environment)
+    return Program(
+        [system.encode(word) for word in words],
+        {system.encode(name): system.encode(value) for name, value in environment.items()},
+    )
+
+
+def container_of(work: Work, place: command.Place) -> Optional[container.Container]:
+    return container.of(work, Path(place.stop_file).parent)
