@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from serried.agent.local import shared
-from serried.contract import locks
+from serried.contract import locks, scanning
 from serried.contract.files import read_journal
 from serried.plan.parts import Data, Staged
 
@@ -50,4 +50,26 @@ def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_kil
     shared.tidy_data(data)
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.log
+    assert run.output(0, 0) == "what ranks read"
+
+
+def test_a_run_says_that_it_waits_for_another_that_copies_the_same(start, tmp_path, wait_until):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("what ranks read")
+    data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
+    data.mkdir(mode=0o700, parents=True)
+    data.parent.chmod(0o700)
+    other = locks.hold_or_make(data / scanning.scan(tmp_path / "there").key, "k3f9q2/7")
+    run = start(
+        "cat {data}/set/file",
+        ranks=1,
+        data=Data(stage=(Staged(str(tmp_path / "there"), "set"),)),
+        site={"local_disk": f"{tmp_path}/disk"},
+    )
+    told = wait_until(lambda: [event for event in run.events("staging") if event.get("waits_for")], 60)
+    assert told[-1]["waits_for"] == "k3f9q2/7"
+    os.close(other)
+    assert run.wait() == 0, run.log
+    journal = read_journal(run.place.attempt(1).node_events(0))
+    assert [event["run"] for event in journal if event["event"] == "staging-waits"] == ["k3f9q2/7"]
     assert run.output(0, 0) == "what ranks read"

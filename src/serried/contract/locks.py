@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable, Iterator, NamedTuple
 
 SHARED = fcntl.LOCK_SH
 ALONE = fcntl.LOCK_EX
@@ -21,6 +21,12 @@ SUFFIX = ".lock"
 PART = ".part"
 """Of the name under which a thing is made, and removed: under its own it is whole."""
 WAIT_SECONDS = 0.1
+
+
+class Maker(NamedTuple):
+    name: str
+    alive: int
+    """Is another whenever it has said that it is there."""
 
 
 def hold(path: Path, kind: int) -> int:
@@ -41,18 +47,45 @@ def hold(path: Path, kind: int) -> int:
         os.close(held)
 
 
-def hold_or_make(path: Path) -> int:
-    """Hold the lock of what is to be made alone, and of what is there with others: who uses it does so for hours."""
+def hold_or_make(path: Path, name: str = "", waits: Callable[[], None] = lambda: None) -> int:
+    """Hold the lock of what is to be made alone, and of what is there with others: who uses it does so for hours.
+
+    `name` says who makes it, to those who wait for that meanwhile: `waits` is called again and again then.
+    """
     while True:
         is_there = path.exists()
         try:
             lock = hold(path, AT_ONCE | (SHARED if is_there else ALONE))
         except BlockingIOError:
+            waits()
             time.sleep(WAIT_SECONDS)
             continue
-        if path.exists() or not is_there:
+        if path.exists() == is_there:
+            if not is_there:
+                _sign(lock, name)
             return lock
-        os.close(lock)
+        os.close(lock)  # it came, or went, meanwhile: who made it may be about to share it
+
+
+def maker(path: Path) -> Maker:
+    """Who makes it, or takes it away, as far as that is known."""
+    try:
+        it = lock_of(path).stat()
+        return Maker(lock_of(path).read_text(encoding="utf-8", errors="replace"), it.st_mtime_ns)
+    except OSError:
+        return Maker("", 0)
+
+
+def live(path: Path) -> None:
+    """Say to those who wait that who makes it is there."""
+    with contextlib.suppress(OSError):
+        os.utime(lock_of(path))
+
+
+def _sign(lock: int, name: str) -> None:
+    with contextlib.suppress(OSError):  # on a full disk, say: it is a courtesy
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, name.encode("utf-8", "replace"), 0)
 
 
 def remove_unused(path: Path, remove: Callable[[Path], None], *, dry: bool = False) -> bool:
@@ -67,6 +100,7 @@ def remove_unused(path: Path, remove: Callable[[Path], None], *, dry: bool = Fal
     except OSError:
         return False
     try:
+        _sign(held, "")
         remove(path)
         lock_of(path).unlink()
     except OSError:

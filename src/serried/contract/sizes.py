@@ -20,14 +20,23 @@ def spell(size: int) -> str:
 def progress(facts: Mapping[str, Any]) -> str:
     """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as it is known; empty where it is not even known of how much.
 
-    `facts` has `bytes`, `of`, `rate` in a second, and the seconds that are `left`.
+    `facts` has `bytes`, `of`, `rate` in a second, and the seconds that are `left`. Where another run's job brings it,
+    `waits_for` is that run, empty where its name is not known.
     """
-    size, of, rate, left = (facts.get(name) for name in ("bytes", "of", "rate", "left"))
+    size, of, rate, left, waits_for = (facts.get(name) for name in ("bytes", "of", "rate", "left", "waits_for"))
+    if waits_for is not None:
+        far = f"{100 * min(size or 0, of) // of} % of {spell(of)}" if of else "0 %"
+        return f"{far}, waiting for {maker(waits_for)}, which copies the same to the same node"
     if not of:
         return ""
     speed = f" at {spell(rate)}/s" if rate else ""
     soon = "" if left is None else f", {_in_words(left)} left"
     return f"{100 * min(size or 0, of) // of} % of {spell(of)}{speed}{soon}"
+
+
+def maker(run: str) -> str:
+    """Whose job brings it."""
+    return f"run {run}" if run else "another job of yours"
 
 
 def _in_words(seconds: int) -> str:

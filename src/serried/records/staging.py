@@ -7,8 +7,8 @@ from typing import Any
 
 from serried.contract.files import read_journal
 from serried.contract.layout import AttemptDirectory
+from serried.contract.sizes import maker, spell
 from serried.contract.sizes import progress as words
-from serried.contract.sizes import spell
 
 _FROM = {
     "source": "from the source",
@@ -41,6 +41,9 @@ def node_text(host: str, entry: Mapping[str, Any]) -> str | None:
     event = entry.get("event")
     if event == "staged-item":
         return f"{host} {_item_text(entry)}"
+    if event == "staging-waits":
+        run = maker(str(entry.get("run") or ""))
+        return f"{host} waits for {entry.get('item')}, as {run} is copying the same there"
     if event == "staging-problem":
         item = f"in {entry['item']}, " if entry.get("item") else ""
         return f"{host}: {item}{entry.get('problem')}"

@@ -8,12 +8,13 @@ import stat
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from serried.agent.local import shared
-from serried.agent.staging import source
+from serried.agent.staging import cache, source
 from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import Holdings
 from serried.agent.staging.items import Items
@@ -28,7 +29,9 @@ MIB = 1 << 20
 class Job:
     """What one job does on one node."""
 
-    def __init__(self, there: Path, disk: Path, *names: str, hashed: bool = False, has_disk: bool = True) -> None:
+    def __init__(
+        self, there: Path, disk: Path, *names: str, hashed: bool = False, has_disk: bool = True, run: str = "a1b2c3"
+    ) -> None:
         (disk / "data").mkdir(parents=True, exist_ok=True)
         wanted = [
             Item(str(there / name), to or name, "tar" if to else "")
@@ -37,7 +40,7 @@ class Job:
         self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
         self.view.parent.mkdir()
         self.told: list[tuple[str, dict]] = []
-        place = Place(self.view, Cache(disk / "data", hashed=hashed), has_disk)
+        place = Place(self.view, Cache(disk / "data", hashed=hashed, run=run), has_disk)
         self.items = Items(wanted, place, Holdings(len(wanted)), self.note, hashed=hashed)
 
     def note(self, event: str, **facts: object) -> None:
@@ -169,6 +172,38 @@ def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path):
     for thread in threads:
         thread.join()
     assert sorted(origin for job in jobs for origin in job.origins) == ["cache", "cache", "cache", "source"]
+
+
+def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_lives(
+    there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first is stuck, and gives signs of life for a while; then it is taken for suspended."""
+    first, second = (Job(there, disk, "a", run=run) for run in ("k3f9q2/7", "later"))
+    fill, begun, go_on = source.fill, threading.Event(), threading.Event()
+
+    def stuck(root: bytes, target: Target) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(60)
+        fill(root, target)
+
+    monkeypatch.setattr(source, "fill", stuck)
+    monkeypatch.setattr(cache, "SILENT_SECONDS", 0.5)
+    threads = [threading.Thread(target=job.bring) for job in (first, second)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    for _ in range(8):
+        time.sleep(0.1)
+        first.items.live()
+    assert (second.items.waits_for, second.told) == ("k3f9q2/7", [("staging-waits", {"item": "a", "run": "k3f9q2/7"})])
+    threads[1].join(60)
+    assert (second.items.waits_for, second.origins) == (None, ["source"])
+    go_on.set()
+    threads[0].join(60)
+    assert first.origins == ["source"]
+    for job in (first, second):
+        assert (job.view / "a/below/one").read_text() == "one"
 
 
 def test_the_longest_unused_goes_first_and_what_is_used_stays(there: Path, disk: Path):

@@ -63,7 +63,7 @@ class Data:
 
     def _say(self, facts: Dict[str, Any]) -> None:
         now = time.monotonic()
-        if facts["of"] and now - self._said > SAY_SECONDS:
+        if (facts["of"] or facts["waits_for"] is not None) and now - self._said > SAY_SECONDS:
             self._said = now
             print(f"serried: staging {progress(facts)}", file=sys.stderr)
 

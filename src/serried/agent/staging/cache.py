@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from pathlib import Path
 from typing import Callable, Collection, Optional
 
@@ -27,6 +28,14 @@ OURS = 8
 """Files that an item takes beside its own."""
 TREE, MANIFEST = "tree", "manifest"
 FULL = (errno.ENOSPC, errno.EDQUOT)
+SILENT_SECONDS = 60.0
+"""Who puts an item there and gives no sign of life for so long is not waited for: its job may be suspended for hours.
+(How fast it is does not matter: we could not read the source any faster.)"""
+NAMELESS_SECONDS = 1.0
+"""Who holds the lock alone writes its name there in the next moment."""
+
+Waits = Callable[[Optional[str]], None]
+"""Hears that we wait for a run, whose name is empty where that is not known; and None when that is over."""
 
 
 class NoRoomError(Exception):
@@ -87,6 +96,11 @@ class Slot:
         if self.manifest is not None:
             self.manifest = Manifest(self.manifest.entries[:1])
 
+    def live(self) -> None:
+        """Say to those who wait for it that we are still at work."""
+        if self.manifest is None:
+            locks.live(self.path)
+
     def close(self) -> None:
         """Do not use it any more; what is not finished is removed."""
         if self._lock >= 0:
@@ -97,21 +111,31 @@ class Slot:
 
 
 class Cache:
-    def __init__(self, folder: Path, *, hashed: bool = False, sweep: Optional[Callable[[], None]] = None) -> None:
+    def __init__(
+        self, folder: Path, *, hashed: bool = False, run: str = "", sweep: Optional[Callable[[], None]] = None
+    ) -> None:
         self.folder = folder
         self._hashed = hashed
+        self._run = run
+        """Ours, for others that wait for what we put there."""
         self._sweep = sweep
         """Removes what dead jobs have left on this disk: once, where there is no room otherwise."""
 
-    def take(self, key: str) -> Slot:
+    def take(self, key: str, waits: Waits = lambda _: None) -> Slot:
         """The item of this key, or the place to put it. Waits while another job of ours puts it there."""
         path = self.folder / key
         while True:
+            waiting = _Waiting(path, waits)
             try:
-                lock = locks.hold_or_make(path)
+                lock = locks.hold_or_make(path, self._run, waiting.look)
             except FileNotFoundError:  # the last job before us has removed the empty folder just now
                 self.folder.mkdir(mode=0o700, exist_ok=True)
                 continue
+            except SilentError:
+                path = self._own(key)
+                continue
+            finally:
+                waiting.end()
             if not path.exists():
                 removal.remove(path.with_name(path.name + locks.PART))
                 return Slot(path, lock, None, hashed=self._hashed)
@@ -121,7 +145,11 @@ class Cache:
                 return Slot(path, lock, manifest, hashed=self._hashed)
             os.close(lock)
             if not locks.remove_unused(path, shared.remove_item):
-                path = self.folder / f"{key}-{os.urandom(4).hex()}"  # others use what was changed: one of our own
+                path = self._own(key)  # others use what was changed
+
+    def _own(self, key: str) -> Path:
+        """Where nobody else puts it."""
+        return self.folder / f"{key}-{os.urandom(4).hex()}"
 
     def _trusted(self, path: Path) -> Optional[Manifest]:
         """What is in `path`, if it still is what was put there."""
@@ -159,6 +187,35 @@ class Cache:
                 sweep()
             else:
                 raise NoRoomError(problem)
+
+
+class SilentError(Exception):
+    """Who puts an item there does not go on."""
+
+
+class _Waiting:
+    """For another job that puts an item there, or removes it."""
+
+    def __init__(self, path: Path, waits: Waits) -> None:
+        self._path, self._waits = path, waits
+        self._seen: Optional[locks.Maker] = None
+        self._told: Optional[str] = None
+        self._began = self._since = time.monotonic()
+
+    def look(self) -> None:
+        """Raises SilentError."""
+        seen, now = locks.maker(self._path), time.monotonic()
+        if seen.name != self._told and (seen.name or now - self._began > NAMELESS_SECONDS):
+            self._told = seen.name
+            self._waits(seen.name)
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        elif now - self._since > SILENT_SECONDS:
+            raise SilentError
+
+    def end(self) -> None:
+        if self._told is not None:
+            self._waits(None)
 
 
 def lack(folder: Path, size: int, inodes: int) -> Optional[str]:

@@ -87,6 +87,7 @@ class Staging:
         rate = slowest["rate"]
         left = round((of["of"] - slowest["bytes"]) / rate) if rate else None
         far = {"bytes": slowest["bytes"], "files": slowest["files"], **of, "rate": rate, "left": left}
+        far["waits_for"] = slowest["waits_for"]
         self._note("staging", **far)
         if now - self._said >= SAY_SECONDS:
             self._said = now

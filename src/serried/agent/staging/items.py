@@ -42,6 +42,8 @@ class Items:
         self._kept = Kept()
         self._coming: Optional[Arrived] = None
         self._came = [0, 0]
+        self.waits_for: Optional[str] = None
+        """The run whose job puts there what we need, empty where its name is not known; None where we do not wait."""
 
     @property
     def progress(self) -> Tuple[int, int, int, int]:
@@ -159,7 +161,7 @@ class Items:
     def _plain(self, number: int) -> Tuple[Path, str]:
         """Where it is, and where it came from."""
         key = self._key(number)
-        with self._slot(key) as slot:
+        with self._slot(number, key) as slot:
             holding = self._holdings[number]
             if slot.manifest is not None:
                 self._coming = Arrived.whole(slot.manifest, scanning.encode(str(slot.tree)))
@@ -223,12 +225,12 @@ class Items:
                 folder = self._place.view.with_name(f"mount-{number}")
                 self._kept.mounted(archives.mount(image, folder))
                 return folder, origin
-            with self._slot(image.parent.name + UNPACKED) as slot:
+            with self._slot(number, image.parent.name + UNPACKED) as slot:
                 if slot.manifest is None:
                     self._unpack(number, image, slot)
             return slot.tree, origin
         key = self._key(number, UNPACKED)
-        with self._slot(key + UNPACKED) as slot:
+        with self._slot(number, key + UNPACKED) as slot:
             holding = self._holdings[number]
             holding.announce(key)
             if slot.manifest is not None:
@@ -253,10 +255,20 @@ class Items:
             raise StageError(f"cannot unpack `{item.source}`: {error}") from None
         self._finish(number, slot, None)
 
-    def _slot(self, key: str) -> ContextManager[Slot]:
+    def _slot(self, number: int, key: str) -> ContextManager[Slot]:
         if self._place.cache is None:
             raise StageError("there is no disk here")
-        return self._kept.slot(self._place.cache, key)
+
+        def wait(run: Optional[str]) -> None:
+            self.waits_for = run
+            if run is not None:
+                self._note("staging-waits", item=self._items[number].to, run=run)
+
+        return self._kept.slot(self._place.cache, key, wait)
+
+    def live(self) -> None:
+        """Say to jobs that wait for what we put there that we are still at work."""
+        self._kept.live()
 
     def _show(self, item: Item, path: Path) -> None:
         """Where ranks look for it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Callable, Iterator, List
 
 from serried.agent.staging.archives import ArchiveError
-from serried.agent.staging.cache import Cache, Slot
+from serried.agent.staging.cache import Cache, Slot, Waits
 
 
 class Kept:
@@ -17,9 +17,9 @@ class Kept:
         self._spent: List[Path] = []
 
     @contextlib.contextmanager
-    def slot(self, cache: Cache, key: str) -> Iterator[Slot]:
+    def slot(self, cache: Cache, key: str, waits: Waits) -> Iterator[Slot]:
         """A place in the cache, kept if all goes well."""
-        slot = cache.take(key)
+        slot = cache.take(key, waits)
         self._slots.append(slot)
         try:
             yield slot
@@ -27,6 +27,11 @@ class Kept:
             self._slots.remove(slot)
             slot.close()
             raise
+
+    def live(self) -> None:
+        """Other jobs may wait for what we put there."""
+        for slot in list(self._slots):
+            slot.live()
 
     def mounted(self, unmount: Callable[[], None]) -> None:
         self._mounts.append(unmount)

@@ -85,7 +85,9 @@ class Stage:
         except OSError as error:
             self._note("staging-problem", item="", problem=f"{self._shared}: {scanning.reason(error)}")
             return None
-        return Cache(self._shared, hashed=bool(self._told["hashed"]), sweep=tidying.free)
+        run, element, _ = str(self._told["mark"]).split("/")
+        name = run if element == "-" else f"{run}/{element}"
+        return Cache(self._shared, hashed=bool(self._told["hashed"]), run=name, sweep=tidying.free)
 
     @property
     def is_busy(self) -> bool:
@@ -154,6 +156,7 @@ class Stage:
         is_over = self._worker is not None and not self._worker.is_alive()
         now = time.monotonic()
         if self._worker is not None and not is_over and now - self._told_at >= PROGRESS_SECONDS:
+            self.items.live()
             self._tell_progress(now)
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, 4096)
@@ -162,10 +165,12 @@ class Stage:
 
     def _tell_progress(self, now: float) -> None:
         size, of, files, of_files = self.items.progress
-        if of:
+        waits_for = self.items.waits_for
+        if of or waits_for is not None:
             self._told_at = now
             rate, left = self._rate.at(now, size, of)
-            self._agent.tell(say="progress", bytes=size, of=of, files=files, of_files=of_files, rate=rate, left=left)
+            far = {"bytes": size, "of": of, "files": files, "of_files": of_files, "rate": rate, "left": left}
+            self._agent.tell(say="progress", **far, waits_for=waits_for)
 
     def release(self) -> None:
         self.items.release()
