@@ -21,8 +21,10 @@ BUSY = 0.7
 class Crew:
     """Does tasks, which may add tasks. The first exception of any ends the work, and `run` raises it."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, beat: Task = lambda: None) -> None:
+        """`beat` is called whenever something has been done: who watches sees that the file system answers."""
         self._most = most
+        self._beat = beat
         self._tasks: Deque[Task] = deque()
         self._change = threading.Condition()
         self._threads: List[threading.Thread] = []
@@ -60,6 +62,7 @@ class Crew:
 
     def look(self) -> None:
         """For tasks that take long: whether more of us would be of use already."""
+        self._beat()
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             with self._change:
                 self._look()
@@ -82,6 +85,7 @@ class Crew:
                 task()
             except BaseException as problem:  # noqa: BLE001 - `run` raises it
                 self.stop(problem)
+            self._beat()
             with self._change:
                 self._at_work -= 1
                 if not self._at_work:

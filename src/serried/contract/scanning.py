@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Dict, List, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from serried.contract.crew import Crew
 from serried.contract.manifest import FILE, FOLDER, LINK, TWIN, Entry, Manifest, text
@@ -27,12 +27,18 @@ class UnreadableError(OSError):
 
 
 def scan(
-    root: Union[str, bytes, "os.PathLike[str]"], workers: int = WORKERS, *, hashed: bool = False, anchored: bool = False
+    root: Union[str, bytes, "os.PathLike[str]"],
+    workers: int = WORKERS,
+    *,
+    hashed: bool = False,
+    anchored: bool = False,
+    beat: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """What is in `root`, a folder or a file; where that is a symbolic link, in what it leads to.
 
     `hashed` reads all of it: a file is then known by its content instead of its time.
     `anchored` has relative links that lead out of it lead to the same place from anywhere: those of a copy do then.
+    `beat` is called as it goes on.
     Links below are kept as links and not followed, so that no loop of them matters; special files are left out.
     Raises UnreadableError: what we may not read would be missing.
     """
@@ -45,14 +51,14 @@ def scan(
         raise UnreadableError(top, error) from None
     if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
         raise UnreadableError(top, "is neither a file nor a folder")
-    return _Scan(top, workers, hashed, anchored).manifest(state)
+    return _Scan(top, Crew(workers, beat), hashed, anchored).manifest(state)
 
 
 class _Scan:
-    def __init__(self, top: bytes, workers: int, hashed: bool, anchored: bool) -> None:
+    def __init__(self, top: bytes, crew: Crew, hashed: bool, anchored: bool) -> None:
         self._top = top
         self._hashed, self._anchored = hashed, anchored
-        self._crew = Crew(workers)
+        self._crew = crew
         self._entries: List[Entry] = []
         self._problems: List[str] = []
         self._shared: Dict[Tuple[int, int], List[bytes]] = {}
@@ -100,7 +106,7 @@ class _Scan:
         mode, kind = state.st_mode & 0o777, stat.S_IFMT(state.st_mode)
         if kind == stat.S_IFREG:
             size = state.st_size
-            held, content = self._held(path, state), _hash(self._full(path)) if self._hashed else b""
+            held, content = self._held(path, state), self._hash(path) if self._hashed else b""
             self._entries.append(Entry(path, FILE, mode | 0o400, size, state.st_mtime_ns, held, content))
             if state.st_nlink > 1:
                 self._shared.setdefault((state.st_dev, state.st_ino), []).append(path)
@@ -134,18 +140,18 @@ class _Scan:
         finally:
             os.close(descriptor)
 
+    def _hash(self, path: bytes) -> bytes:
+        import hashlib
+
+        digest = hashlib.blake2b(digest_size=16)
+        with open(self._full(path), "rb", buffering=0) as file:
+            while data := file.read(SPARSE):
+                digest.update(data)
+                self._crew.look()
+        return digest.hexdigest().encode()
+
     def _full(self, path: bytes) -> bytes:
         return self._top + b"/" + path if path else self._top
-
-
-def _hash(path: bytes) -> bytes:
-    import hashlib
-
-    digest = hashlib.blake2b(digest_size=16)
-    with open(path, "rb", buffering=0) as file:
-        while data := file.read(SPARSE):
-            digest.update(data)
-    return digest.hexdigest().encode()
 
 
 def extents(descriptor: int, start: int, end: int) -> List[Tuple[int, int]]:

@@ -257,11 +257,11 @@ def test_what_we_may_not_read_is_named(there: Path, tmp_path: Path, what: str):
 def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, disk: Path, monkeypatch):
     fill, times, most = source.fill, [], [2]
 
-    def changing(root: bytes, target: Target) -> None:
+    def changing(root: bytes, target: Target, *rest: object) -> None:
         if len(times) < most[0]:
             times.append(root)
             (there / "a" / "below" / "one").write_text("changed" * len(times))
-        fill(root, target)
+        fill(root, target, *rest)
 
     monkeypatch.setattr(source, "fill", changing)
     job = Job(there, disk, "a").bring()
@@ -358,7 +358,7 @@ def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk:
 def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: Path, disk: Path, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def stuck(_: bytes, target: Target) -> None:
+    def stuck(_: bytes, target: Target, *__: object) -> None:
         target.write(next(target.missing()).number, 0, b"one")
         begun.set()
         assert ended.wait(60)

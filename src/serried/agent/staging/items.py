@@ -14,6 +14,7 @@ from serried.agent.staging.cache import FULL, NoRoomError, Slot
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
 from serried.agent.staging.kept import Kept
 from serried.agent.staging.pulling import Before, BrokenError, Predecessor
+from serried.agent.staging.pulse import Pulse
 from serried.agent.staging.target import Target
 from serried.agent.staging.task import Item, Place, StageError
 from serried.contract import scanning
@@ -40,6 +41,7 @@ class Items:
         self._before = Before(None, note)
         self._manifests: Dict[int, Manifest] = {}
         self._kept = Kept()
+        self.pulse = Pulse()
         self._coming: Optional[Arrived] = None
         self._came = [0, 0]
         self.waits_for: Optional[str] = None
@@ -99,7 +101,9 @@ class Items:
 
     def _scan(self, number: int) -> Manifest:
         if number not in self._manifests:
-            manifest = scanning.scan(self._items[number].source, hashed=self._hashed, anchored=True)
+            path = self._items[number].source
+            with self.pulse.of(path):
+                manifest = scanning.scan(path, hashed=self._hashed, anchored=True, beat=self.pulse.beat)
             self._manifests[number] = manifest
             more = len(manifest.problems) - MOST_SAID
             for problem in (*manifest.problems[:MOST_SAID], *([f"so it is with {more} more"] if more > 0 else [])):
@@ -138,7 +142,8 @@ class Items:
         if item.unpack:
             raise StageError(f"there is no disk here to unpack `{item.source}` on")
         try:
-            os.stat(item.source)
+            with self.pulse.of(item.source):
+                os.stat(item.source)
         except OSError as error:
             raise StageError(f"`{item.source}` {scanning.problem(error)}") from None
         self._show(item, Path(os.path.realpath(item.source)))
@@ -204,7 +209,9 @@ class Items:
                 self._before.lose(error)
         else:
             holding.offer(target.arrived)
-        source.fill(scanning.encode(self._items[number].source), target)
+        path = self._items[number].source
+        with self.pulse.of(path):
+            source.fill(scanning.encode(path), target, self.pulse.beat)
         target.finish()
         return origin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Iterator, List
+from typing import Callable, Iterator, List
 
 from serried.agent.staging.arrived import Extent, runs
 from serried.agent.staging.target import Target
@@ -31,12 +31,12 @@ class ChangedError(Exception):
     """A file is not as the manifest has it, or is not there any more. `str` is its path."""
 
 
-def fill(root: bytes, target: Target, readers: int = READERS) -> None:
-    """Bring what `target` is missing from `root`. Return when it is complete.
+def fill(root: bytes, target: Target, beat: Callable[[], None] = lambda: None) -> None:
+    """Bring what `target` is missing from `root`. Return when it is complete; `beat` is called as it goes on.
 
     Raises ChangedError, UnreadableError, and OSError with the name of what could not be written.
     """
-    crew = Crew(readers)
+    crew = Crew(READERS, beat)
     reader = _Reader(os.path.realpath(root), target, crew)
     for batch in _batches(target.missing()):
         crew.add(lambda batch=batch: reader.bring(batch))  # type: ignore[misc]
@@ -93,6 +93,7 @@ class _Reader:
             try:
                 for at in range(offset, offset + length, STEP):
                     self._target.copy(extent.number, at, min(STEP, offset + length - at), source)
+                    self._crew.look()
             except EOFError:
                 raise ChangedError(text(self._path(entry))) from None
         self._check(source, entry, entry.size)

@@ -18,6 +18,7 @@ from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from serried.agent.beside import Agent, Message
 from serried.agent.local import room, shared, tidying
+from serried.agent.staging import pulse
 from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import FailedError, Holdings
 from serried.agent.staging.items import Items
@@ -69,6 +70,7 @@ class Stage:
         self._holdings = Holdings(len(told["items"]))
         self._shared = Path(told["shared"]) if told["shared"] else None
         self._worker: Optional[threading.Thread] = None
+        self._is_settled = False
         self._rate = Rate()
         self._told_at = 0.0
         wanted = [Item(*item) for item in told["items"]]
@@ -108,13 +110,20 @@ class Stage:
             self.items.bring(self._predecessor(before))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
             because = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
-            for number in range(len(self._told["items"])):
-                self._holdings[number].fail(FailedError(because))
-            self._say(say="failed", because=because)
+            self._settle(say="failed", because=because)
             return
         size, _, files, _ = self.items.progress
-        seconds = round(time.monotonic() - began, 2)
-        self._say(say="staged", bytes=size, files=files, seconds=seconds)
+        self._settle(say="staged", bytes=size, files=files, seconds=round(time.monotonic() - began, 2))
+
+    def _settle(self, **message: Any) -> None:
+        """Once: whoever reads a file system that is away may come back from there much later."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if message["say"] == "failed":
+            for number in range(len(self._told["items"])):
+                self._holdings[number].fail(FailedError(message["because"]))
+        self._say(**message)
 
     def _predecessor(self, before: Optional[List[Any]]) -> Optional[Predecessor]:
         if before is None:
@@ -158,6 +167,9 @@ class Stage:
         if self._worker is not None and not is_over and now - self._told_at >= PROGRESS_SECONDS:
             self.items.live()
             self._tell_progress(now)
+        silent = self.items.pulse.silent
+        if silent:
+            self._settle(say="failed", because=f"`{silent}` has not answered for {pulse.SILENT_SECONDS:.0f} s")
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, 4096)
         while self._notes:
