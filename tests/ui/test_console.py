@@ -113,3 +113,18 @@ def test_a_table_is_aligned_by_what_is_seen(capsys):
     lines = console.table(("A", "B"), [("漢", "x"), ("abc", console.Cell("y", "good"))])
     assert lines == ["A    B", "漢   x", "abc  y"]
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_has_no_room_in_a_table_goes_on_in_the_line_below(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(console, "is_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [("root", "one two three", "profile `slurm`: as they ask"), ("a", "b", "c")]
+    assert console.table(("KEY", "VALUE", "ORIGIN"), rows, shrink=1, whole=True) == [
+        "KEY   VALUE         ORIGIN",
+        "root  one two       profile",
+        "      three         `slurm`:",
+        "                    as they",
+        "                    ask",
+        "a     b             c",
+    ]

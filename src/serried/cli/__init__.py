@@ -68,6 +68,15 @@ class Verbs(click.Group):
         _keep_lines(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from serried.cli.mistakes import no_verb
+
+            raise no_verb(args[0])
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         widest = max(map(len, VERBS))
         for title, verbs in GROUPS.items():
@@ -104,9 +113,11 @@ def main() -> None:
         )
         sys.exit(2)
     try:
-        serried.main(standalone_mode=False)
+        serried.main(prog_name="serried", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        from serried.cli.mistakes import show
+
+        show(error)
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)

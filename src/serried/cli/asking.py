@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 COMMAND = "serried.command"
 
 
-class TakesCommand(click.Command):
+class TakesCommand(options.Sorted):
     """A verb whose words after the first `--` are a command, verbatim; click would lose the `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

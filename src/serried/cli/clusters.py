@@ -34,7 +34,7 @@ def command(context: click.Context) -> None:
         context.invoke(list_clusters, as_json=False)
 
 
-@command.command("list")
+@command.command("list", short_help="List those known here; `*` is where `submit` goes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON value.")
 def list_clusters(*, as_json: bool) -> None:
     """List the clusters known here; `*` marks the one that `serried submit` uses."""
@@ -52,7 +52,7 @@ def list_clusters(*, as_json: bool) -> None:
         console.out(line)
 
 
-@command.command()
+@command.command(short_help="Show what is known of one: of this one, or NAME.")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON value: seconds and MiB.")
 def show(name: str | None, *, as_json: bool) -> None:
@@ -79,7 +79,7 @@ def show(name: str | None, *, as_json: bool) -> None:
         rows.append([name, resolved.experiment.container.runtime, _origin(resolved, name)])
     form = "limit.continue"
     rows.append([form, resolved.experiment.limit.continue_, _origin(resolved, form, "continues")])
-    for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows]):
+    for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows], shrink=1, whole=True):
         console.out(line)
     _say_tables("PARTITION", cluster.partitions, definitions.Partition)
     _say_tables("GPU", cluster.gpus, definitions.Gpu)
@@ -89,7 +89,7 @@ def show(name: str | None, *, as_json: bool) -> None:
         console.warning(warning)
 
 
-@command.command()
+@command.command(short_help="Ask the scheduler whether that is still so.")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON value.")
 def check(name: str | None, *, as_json: bool) -> None:
@@ -117,7 +117,7 @@ def check(name: str | None, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-@command.command()
+@command.command(short_help="Write a profile from what the scheduler says.")
 @click.argument("name", required=False)
 @click.option("--save", is_flag=True, help="Write it where your profiles are, instead of printing it.")
 @click.option("--force", is_flag=True, help="Let --save replace a profile that is there.")

@@ -28,10 +28,15 @@ Row = dict[str, Any]
 
 @click.group()
 def command() -> None:
-    """Show each setting and where it comes from."""
+    r"""Show each setting and where it comes from.
+
+    \b
+    serried config show                          of the only experiment
+    serried config show train --cluster cedar    as it would be there
+    """
 
 
-@command.command()
+@command.command(cls=options.Sorted)
 @click.argument("experiment", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON value: seconds and MiB.")
 @options.common
@@ -58,7 +63,8 @@ def show(
             {"schema": SCHEMA, "settings": rows, "warnings": list(resolved.warnings), "notes": list(resolved.notes)}
         )
         return
-    for line in console.table(["KEY", "VALUE", "ORIGIN"], [(row["key"], row["text"], row["origin"]) for row in rows]):
+    cells = [(row["key"], row["text"], row["origin"]) for row in rows]
+    for line in console.table(["KEY", "VALUE", "ORIGIN"], cells, shrink=1, whole=True):
         console.out(line)
     asking.say_about(resolved.notes, resolved.warnings)
 

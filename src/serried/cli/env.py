@@ -53,7 +53,7 @@ def _takes_experiment(function: Function) -> Function:
     return function
 
 
-@command.command()
+@command.command(short_help="Show which it is, and which setting says so.")
 @_takes_experiment
 def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Show which environment EXPERIMENT has, and which setting says so."""
@@ -63,13 +63,13 @@ def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...],
         console.out_json({"schema": SCHEMA, "environment": found.to_json()})
         return
     rows = [[name, text, _origin(resolved, keys)] for name, text, keys in _rows(found) if text]
-    for line in console.table(["", "VALUE", "ORIGIN"], rows):
+    for line in console.table(["", "VALUE", "ORIGIN"], rows, shrink=1, whole=True):
         console.out(line)
     if not found.ready:
         console.next_steps([(f"serried env build {experiment or ''}".strip(), "build it now; submit does so too")])
 
 
-@command.command()
+@command.command(short_help="Build it unless it is there; print its folder.")
 @_takes_experiment
 def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Build the environment of EXPERIMENT unless it is there; print its folder."""
@@ -88,7 +88,7 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
         console.out(found.to_json()["prefix"])
 
 
-@command.command()
+@command.command(short_help="Make it active here, and run its `check`.")
 @_takes_experiment
 def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Make the environment of EXPERIMENT active here, as a job would, and run its `check`; exit 1 if that fails."""
@@ -106,7 +106,7 @@ def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
     console.out(f"Python {about['python']} in {about['prefix']}{torch}")
 
 
-@command.command()
+@command.command(short_help="Remove those that nothing uses any more.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON value.")
 def clean(*, dry_run: bool, as_json: bool) -> None:

@@ -21,10 +21,14 @@ from serried.ui import console
 
 @click.group()
 def command() -> None:
-    """Make the images that ranks run in."""
+    r"""Make the images that ranks run in.
+
+    \b
+    serried image build train   from what `container.image` of the experiment says
+    """
 
 
-@command.command(cls=asking.TakesCommand)
+@command.command(cls=asking.TakesCommand, short_help="Make the image of an experiment.")
 @click.argument("experiment", required=False)
 @click.option("--cluster", metavar="NAME", help="For which cluster; `serried clusters` lists them.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")

@@ -141,7 +141,10 @@ def _settings(here: Path) -> Draft:
     if job := _job_script(here):
         notes.append(f"`{job}` is a job script: `serried import {shlex.quote(job)} >> serried.toml` adds what it does")
     if script is None:
-        notes.append("no script was found: write its name into `command`")
+        notes.append(
+            "no script was found: write its name into `command`; "
+            "in a new folder `serried init --template train` writes one that trains"
+        )
     elif not _may_be_parallel(here / script):
         notes.append(
             f"`{script}` seems to know nothing of other ranks: each would do all of the work; see docs/adapt.md"

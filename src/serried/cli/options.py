@@ -18,6 +18,26 @@ _RESOURCES = keys(Resources)
 _LAUNCH = keys(Launch)["kind"]
 
 
+_SIZE = ("nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "time")
+"""Those of the resources that say how large a run is; the others are the scheduler's own matters."""
+
+
+class Sorted(click.Command):
+    """A verb that lists its own options first, and then those that many verbs have, by what they are about."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Resources": [], "For the scheduler": []}
+        for param in self.get_params(ctx):
+            line = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if line:
+                about = "Resources" if param.name in _SIZE else "For the scheduler"
+                sections[about if param.name in _RESOURCES else "Options"].append(line)
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
+
 def flag(key: str) -> str:
     """The flag for a resource: `mem_per_node` is `--mem-per-node`."""
     return "--" + key.replace("_", "-")

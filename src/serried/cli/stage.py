@@ -28,7 +28,7 @@ NOTHING = ("true",)
 """What stands for the command where there are only paths."""
 
 
-@click.command()
+@click.command(cls=options.Sorted)
 @click.argument("what", metavar="[EXPERIMENT|PATH...]", nargs=-1)
 @options.resources
 @options.common

@@ -56,7 +56,7 @@ def command(
     serried submit train --chain 7                  in seven jobs at most, in turn
     serried submit prepare train evaluate           several, as their `after` says
     serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
-    serried submit --each commands.txt --parallel 8 one for each line
+    serried submit --each commands.txt              one for each line
 
     The code is frozen: edits after this do not reach the job. What the job inherits, and what
     happens when this command is interrupted, is in the pages on snapshots and on how a job starts.

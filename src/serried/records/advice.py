@@ -141,8 +141,8 @@ ADVICE: Mapping[str, Advice] = {
     "file-missing": Advice(
         "a file that the program wanted is not there",
         (
-            "the program runs in a snapshot: tracked and not ignored files, and links to ignored top-level folders",
-            "see where it ran and what is linked: serried show {run}",
+            "see where it ran: serried show {run}; `serried config show` says where its command comes from",
+            "after `submit` that is a snapshot: tracked and not ignored files, and links to ignored top-level folders",
         ),
     ),
     "disk-full": Advice(

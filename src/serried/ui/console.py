@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
@@ -110,15 +112,33 @@ class Cell:
     style: str | None = None
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, shrink: int | None = None) -> list[str]:
-    """Aligned lines, the head first. On a terminal column `shrink` and then the last one give way to its width."""
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, shrink: int | None = None, whole: bool = False
+) -> list[str]:
+    """Aligned lines, the head first. On a terminal column `shrink` and then the last one give way to its width.
+
+    What has no room then is cut off, or with `whole` goes on in the line below.
+    """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     cells = [[Cell(printable(cell.text), cell.style) for cell in row] for row in cells]
     widths = [max([width(head), *(width(row[at].text) for row in cells)]) for at, head in enumerate(heads)]
     if is_terminal():
         _give_way(widths, shrink, columns())
     head = [Cell(text, "head") for text in heads]
-    return [_line(row, widths) for row in [head, *cells]]
+    lines = [line for row in cells for line in (_broken(row, widths) if whole else [row])]
+    return [_line(row, widths) for row in [head, *lines]]
+
+
+def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
+    """One row as the rows that it takes."""
+    columns_ = [
+        textwrap.wrap(cell.text, max(room, 1), break_on_hyphens=False) if width(cell.text) > room else [cell.text]
+        for cell, room in zip(row, widths, strict=True)
+    ]
+    return [
+        [Cell(text, cell.style) for text, cell in zip(texts, row, strict=True)]
+        for texts in itertools.zip_longest(*columns_, fillvalue="")
+    ]
 
 
 def _give_way(widths: list[int], shrink: int | None, room: int) -> None:

@@ -1,0 +1,60 @@
+"""What click says of a mistyped command line, in the words and the shape of all our errors, with what was meant."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from serried.cli import VERBS
+from serried.errors import UsageError
+from serried.ui import console
+
+MEANT = {
+    "ps": "list ls jobs runs queue squeue sacct qstat status top watch",
+    "submit": "sbatch qsub send start launch queue-up",
+    "run": "exec torchrun mpirun",
+    "rerun": "resume restart retry requeue continue qrerun resubmit",
+    "shell": "ssh srun salloc interactive attach bash",
+    "logs": "log tail output cat print follow",
+    "show": "info describe inspect view plan",
+    "why": "explain diagnose debug",
+    "fetch": "pull download results get sync",
+    "stop": "cancel kill scancel qdel abort end",
+    "clean": "rm remove delete prune purge gc",
+    "du": "space usage quota",
+    "init": "new create template",
+    "import": "convert migrate translate",
+    "clusters": "cluster sinfo pbsnodes profiles partitions",
+    "stage": "data upload push",
+    "config": "settings get-config",
+    "image": "container build",
+    "env": "venv conda environment",
+}
+"""What people type who come from a scheduler or from another tool, by the verb that does it here."""
+
+
+def no_verb(word: str) -> UsageError:
+    """`serried squeue`: what there is instead."""
+    meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
+    meant += difflib.get_close_matches(word, VERBS, n=1) if not meant else []
+    other = f"did you mean `serried {meant[0]}`? {VERBS[meant[0]]}" if meant else "serried --help lists them"
+    return UsageError(f"there is no verb `{word}`", hint=other)
+
+
+def show(error: click.ClickException) -> None:
+    """Print it as an error of ours: one sentence, and a hint."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "serried"
+    if isinstance(error, click.NoSuchOption):
+        flags = [flag for param in (context.command.params if context else ()) for flag in param.opts]
+        close = difflib.get_close_matches(error.option_name, flags, n=1)
+        message = f"there is no option `{error.option_name}`"
+        hint = f"did you mean `{close[0]}`?" if close else f"{path} --help lists them"
+    else:
+        message = error.format_message().rstrip(".").replace("'", "`")
+        message, hint = message[:1].lower() + message[1:], f"{path} --help"
+    console.print_error(UsageError(message, hint=hint))

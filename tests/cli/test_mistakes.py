@@ -1,0 +1,46 @@
+"""What somebody is told who mistypes the command line, or knows the words of another tool."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from serried import cli
+from serried.cli import VERBS, mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sho", "last"], "there is no verb `sho`|did you mean `serried show`? Show a run's plan, timeline and files."),
+        (["squeue"], "there is no verb `squeue`|did you mean `serried ps`? List runs, the running ones first."),
+        (["cancel", "last"], "there is no verb `cancel`|did you mean `serried stop`? Stop runs."),
+        (["xyzzy"], "there is no verb `xyzzy`|serried --help lists them"),
+        (["submit", "--clustr", "x"], "there is no option `--clustr`|did you mean `--cluster`?"),
+        (["ps", "--frobnicate"], "there is no option `--frobnicate`|serried ps --help lists them"),
+        (["show"], "missing argument `RUN`|serried show --help"),
+        (["ps", "-n", "x"], "invalid value for `-n` / `--last`: `x` is not a valid integer|serried ps --help"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_what_was_meant(words, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    message, hint = said.split("|")
+    assert (end.value.code, *capsys.readouterr()) == (2, "", f"error: {message}\n\nhint: {hint}\n")
+
+
+def test_help_is_what_comes_where_nothing_was_asked(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", "lab"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = "".join(capsys.readouterr())
+    assert (said.startswith("Usage: serried lab"), "error" in said) == (True, False)
+
+
+def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():
+    words = [word for others in mistakes.MEANT.values() for word in others.split()]
+    assert set(mistakes.MEANT) <= set(VERBS)
+    assert len(words) == len(set(words))
+    assert set(words) & set(VERBS) == set()
