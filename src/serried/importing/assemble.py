@@ -9,13 +9,15 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.errors import UsageError
-from serried.importing import body, commands, counts, known, writing
+from serried.importing import body, commands, counts, fates, known, writing
+from serried.importing.assign import without_parts_of_commands
 from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
 from serried.importing.directives import header
-from serried.importing.environment import Environment, without_parts_of_commands
-from serried.importing.expand import Variables, as_shell, literal, outside, static
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, Experiment, Header, Imported, Line, is_secret, line
+from serried.importing.environment import Environment
+from serried.importing.expand import Variables, as_shell, literal, outside, outside_text, static
+from serried.importing.steps import Step, needed
+from serried.importing.told import LEFT, TAKEN, Experiment, Header, Imported, Line, is_secret, line
 
 MOST_BYTES = 256 * 1024
 _STRONG = re.compile(r"(?:python|pypy)[\d.]*|Rscript|julia|wandb")
@@ -55,7 +57,8 @@ def read(content: bytes, file: str, name: str | None = None) -> Imported:
         how = "side by side" if is_beside else "one after the other"
         why = f"one job ran them {how}: here each is a run of its own, with its own resources"
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
-    lines += [*_assignments(found.made, experiments), *_unsaid(head, experiments)]
+    lines += fates.assignments(found.made, experiments)
+    lines = [*fates.with_steps(lines, found.made), *_unsaid(head, experiments)]
     return Imported(tuple(experiments), tuple(sorted(lines, key=lambda each: each.number)), head.array, head.parallel)
 
 
@@ -137,13 +140,14 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
     started = _started(first)
     counted = counts.count(head.asked, started)
     several = counted.nodes * counted.ranks > 1
+    past = made.steps[: group[-1].steps]
     rest = {
-        "environment.setup": "\n".join([*made.setup, *worked_out]),
+        "environment.setup": _setup("\n".join([*made.setup, *worked_out]), made, past),
         "environment.env": {name: value for name, value in env.items() if name not in secrets},
         "environment.secrets": secrets,
     }
     settings = {
-        **commands.command([commands.words_of(each.launch, several) for each in group], made),
+        **commands.command([commands.words_of(each.launch, several) for each in group], made, past),
         "workdir": first.workdir,
         **_resources(counted, head.settings),
         **first.launch.settings,
@@ -155,6 +159,13 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
         **{key: value for key, value in head.settings.items() if not key.startswith("resources.")},
     }
     return {key: value for key, value in settings.items() if value not in ("", [], {}, None)}
+
+
+def _setup(text: str, made: Environment, past: Sequence[Step]) -> str:
+    """Lines of bash, behind the blocks that they hang on."""
+    blocks = [each for each in needed(text, past) if outside_text(each.text) not in made.setup]
+    made.taken |= dict.fromkeys(blocks, "`environment.setup`")
+    return "\n".join([*(outside_text(each.text) for each in blocks), text])
 
 
 def _binds(each: Found) -> list[str]:
@@ -256,20 +267,6 @@ def _doubts(each: Found, made: Environment) -> Iterator[str]:
             yield f"`{bind}` is known on the node only: `container.binds` cannot name it"
     if each.launch.options and each.launch.by != ["srun"]:
         yield f"srun was told {', '.join(f'`{option}`' for option in each.launch.options)}, and nobody is here"
-
-
-def _assignments(made: Environment, experiments: Sequence[Experiment]) -> Iterator[Line]:
-    said = _bare(" ".join(str(value) for each in experiments for value in each.settings.values()))
-    for name, (number, text) in made.assigned.items():
-        values = [_bare("".join(piece.text for piece in word)) for word in made.variables.values.get(name, ())]
-        if name in made.variables.used and all(value in said for value in values):
-            yield line(number, text, TAKEN, "filled in where it is used")
-        else:
-            yield line(number, text, NEEDLESS, "nothing that is taken over reads it")
-
-
-def _bare(text: str) -> str:
-    return re.sub(r"['\"\\\s]", "", text)
 
 
 def _unsaid(head: Header, experiments: Sequence[Experiment]) -> Iterator[Line]:

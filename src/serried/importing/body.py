@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from serried.importing import known
+from serried.importing import blocks, known
+from serried.importing.assign import assign
 from serried.importing.bash import ASSIGNED, Command, Statement, statements
-from serried.importing.environment import BUILTINS, EVALUATES, Environment, assign
+from serried.importing.environment import BUILTINS, EVALUATES, Environment
 from serried.importing.expand import Variables, literal, static
 from serried.importing.launch import Launch
 from serried.importing.launchers import peel
@@ -29,6 +30,8 @@ class Found:
     statement: Statement
     command: Command
     workdir: str
+    steps: int
+    """How many of the steps that set variables were taken before it."""
 
 
 @dataclass
@@ -72,6 +75,8 @@ def _block(body: Body, statement: Statement) -> None:
     """A condition, a loop: what it does is not told by its commands alone."""
     if function := _FUNCTION.match(statement.text):
         body.functions.add(function[1] or function[2])
+    elif blocks.take(body.made, statement):
+        return
     for command in statement.commands:
         names = [assigned[1] for word in command.words if (assigned := ASSIGNED.fullmatch(word))]
         names += command.words[1:2] if command.words[0] in ("for", "select") else ()
@@ -193,7 +198,7 @@ def _launch(body: Body, command: Command, statement: Statement) -> None:
         launch = Launch([(replace(literal(pipe)[0], is_shell=True),)])
     elif "<" in command.redirections:
         launch.notes.append("ranks read from /dev/null: let the program open the file")
-    body.launches.append(Found(launch, statement, command, body.made.workdir))
+    body.launches.append(Found(launch, statement, command, body.made.workdir, len(body.made.steps)))
 
 
 def _is_program(command: Command) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from serried.importing import known
 from serried.importing.environment import Environment
 from serried.importing.expand import Word, as_shell, static
 from serried.importing.launch import Launch
+from serried.importing.steps import Step, needed
 
 
 def words_of(launch: Launch, several: bool) -> list[Word]:
@@ -24,19 +25,22 @@ def words_of(launch: Launch, several: bool) -> list[Word]:
     ]
 
 
-def command(commands: Sequence[list[Word]], made: Environment) -> dict[str, Any]:
-    """The command as words where they are known, else as text for bash."""
+def command(commands: Sequence[list[Word]], made: Environment, past: Sequence[Step]) -> dict[str, Any]:
+    """The command as words where they are known, else as text for bash, behind those of the `past` that it hangs on."""
     texts = [text for word in commands[0] if (text := static(word)) is not None]
     if len(commands) == 1 and len(texts) == len(commands[0]):
         joined = " ".join(as_shell(word) for word in commands[0])
         return {"command": joined if "\n" not in joined and words.split(joined) == tuple(texts) else texts}
     text = " && \\\n".join(" ".join(map(as_shell, each)) for each in commands)
-    return {"command": "".join(f"{each}\n" for each in _needed(text, made)) + text, "shell": True}
+    blocks = needed(text, past)
+    made.taken |= dict.fromkeys(blocks, "`command`")
+    known = _needed(text, made, {name for each in blocks for name in each.names})
+    return {"command": "\n".join([*known, *(each.text for each in blocks), text]), "shell": True}
 
 
-def _needed(text: str, made: Environment) -> Iterator[str]:
+def _needed(text: str, made: Environment, there: Collection[str]) -> Iterator[str]:
     """Assignments of the script's that bash needs for `${LRS[2]}` or `${NAME%.py}` in the command."""
     for name in dict.fromkeys(re.findall(r"\$\{[#!]?(\w+)[^\w}]", text)):
-        if name in made.assigned:
+        if name in made.assigned and name not in there:
             values = [as_shell(word) for word in made.variables.values.get(name, ())]
             yield f"{name}=({' '.join(values)})" if name in made.variables.arrays else f"{name}={''.join(values)}"

@@ -9,22 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.importing import known
-from serried.importing.bash import ASSIGNED, Command, words_of
-from serried.importing.expand import Variables, Word, as_shell, outside, outside_text, static
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, Line, is_secret, line
+from serried.importing.bash import Command
+from serried.importing.expand import Variables, Word, outside_text, static
+from serried.importing.steps import Step
+from serried.importing.told import LEFT, NEEDLESS, TAKEN, Line, line
 
 _ACTIVATE = re.compile(r"/bin/activate(?:\.sh)?$")
 _OF_CONDA = re.compile(r"(?:^|/)(?:conda|mamba)\.sh$|/[^/]*(?:conda|mamba|forge)[^/]*/bin/activate$")
 _OF_LOGIN = re.compile(r"(?:bashrc|profile)$|/etc/profile\.d/|/(?:init|Init)/(?:ba)?sh$")
-_OF_A_COMMAND = re.compile(
-    r"-.*|.*\.(py|sh)|(.*/)?(python[\d.]*|bash|srun|torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|singularity|apptainer)"
-)
-"""What the first word of a part of a command looks like."""
 _MODULE_VERBS = frozenset(["load", "add", "purge", "reset", "list", "avail", "spider", "swap", "use", "unload", "show"])
-_OF_A_FILE = re.compile(
-    r"(?:\$\(|`)\s*(?:(?:cat|grep|egrep|sed)\b[^|;]*?\s)?<?\s*([\w./${}~-]+)\s*\|.*xargs.*[)`]", re.DOTALL
-)
-"""`$(grep -v '^#' .env | xargs)`, which `export` is given."""
 
 
 @dataclass
@@ -43,6 +36,10 @@ class Environment:
     """What was exported, and the line of `setup` that does so, if one does."""
     hidden: dict[str, int] = field(default_factory=dict)
     """Variables that a block sets, so that nobody knows their values, and where it begins."""
+    steps: list[Step] = field(default_factory=list)
+    """Whatever sets variables, in its order."""
+    taken: dict[Step, str] = field(default_factory=dict)
+    """Those that stand in a key of the configuration, and in which."""
     workdir: str = ""
     exports_all: bool = False
     """After `set -a`."""
@@ -72,6 +69,10 @@ class Environment:
         self.setup.append(outside_text(self.variables.within(command.text)))
         self.say(command, TAKEN, "`environment.setup`")
 
+    def bash(self, text: str) -> str:
+        """`text` of the script for a command's shell, with the values that are known by now; none counts as used."""
+        return Variables(self.variables.values).within(text)
+
     def copies(self, command: Command) -> None:
         """Keep in mind where a file lies that the script copies."""
         for word in self.words(command):
@@ -84,35 +85,7 @@ class Environment:
         self.variables.values.pop(name, None)
 
 
-def assign(made: Environment, command: Command, *, is_export: bool) -> None:
-    """`A=b`, `export A=b`, `export A`, and arrays."""
-    for word in command.words:
-        match = ASSIGNED.fullmatch(word)
-        if is_export and (file := _OF_A_FILE.fullmatch(word)):
-            _env_file(made, command, file[1])
-        if match is None:
-            known_here = made.variables.values.get(word, ())
-            if is_export and word in made.assigned and known_here:
-                _export(made, word, known_here[0], command, "")
-            continue
-        name, plus, raw = match.groups()
-        if raw.startswith("(") and raw.endswith(")"):
-            values = [each for part in words_of(raw[1:-1]) for each in made.variables.expand(part)]
-            made.variables.arrays.add(name)
-        else:
-            values = [made.variables.one(raw)]
-        made.variables.set(name, [*made.variables.values.get(name, ()), *values] if plus else values)
-        if not re.search(rf"\$\{{?{name}\b", raw):  # else it has still what a block gave it
-            made.hidden.pop(name, None)
-        if is_export:
-            _export(made, name, values[0] if values else (), command, raw)
-        else:
-            if name in made.assigned and made.assigned[name][0] != command.line:
-                made.lines.append(line(*made.assigned[name], NEEDLESS, f"line {command.line} sets it again"))
-            made.assigned[name] = (command.line, command.text)
-
-
-def _env_file(made: Environment, command: Command, raw: str) -> None:
+def env_file(made: Environment, command: Command, raw: str) -> None:
     """Every variable of a file is exported."""
     file = "".join(piece.text for word in made.variables.expand(raw) for piece in word)
     if made.settings.setdefault("environment.env_file", made.path(file)) == made.path(file):
@@ -120,46 +93,6 @@ def _env_file(made: Environment, command: Command, raw: str) -> None:
     else:
         made.setup.append(f"set -a; . {file}; set +a")
         made.say(command, TAKEN, "`environment.setup`")
-
-
-def _export(made: Environment, name: str, value: Word, command: Command, raw: str) -> None:
-    value = outside(value)
-    text = static(value)
-    shell = " ".join(piece.text for piece in value if piece.is_shell)
-    if name in known.SAID_BY_SERRIED:
-        made.say(command, NEEDLESS, "ranks get it from Serried")
-    elif name == "OMP_NUM_THREADS" and "SLURM_CPUS" in raw:
-        made.say(command, NEEDLESS, "it is each rank's share of the CPUs")
-    elif name == "CUDA_VISIBLE_DEVICES":
-        made.say(command, LEFT, "the scheduler says which GPUs a job has")
-    elif is_secret(name):
-        made.secrets.append(name)
-        why = f"`environment.secrets` names it: have {name} in your environment, or in `env_file`, when you submit"
-        made.lines.append(line(command.line, f"export {name}=…", LEFT, why))
-    elif text is not None:
-        made.env[name] = text
-        made.exported[name] = (command, "")
-        made.say(command, TAKEN, "`environment.env`")
-    elif re.search(known.OF_THE_JOB, shell):
-        made.exported[name] = (command, "")
-        made.say(command, NEEDLESS, "ranks find each other by Serried's variables")
-    else:
-        made.setup.append(f"export {name}={as_shell(value)}")
-        made.exported[name] = (command, made.setup[-1])
-        made.say(command, TAKEN, "`environment.setup`")
-
-
-def without_parts_of_commands(made: Environment) -> None:
-    """`export ARGS="--lr 0.1 …"` that a command was put together from is nothing for the environment."""
-    for name, (command, setup) in made.exported.items():
-        words = "".join(piece.text for piece in made.variables.values.get(name, ((),))[0]).split()
-        if name in made.variables.used and len(words) > 1 and _OF_A_COMMAND.fullmatch(words[0]):
-            made.env.pop(name, None)
-            made.setup[:] = [each for each in made.setup if each != setup]
-            told = line(command.line, command.text, NEEDLESS, "filled in where it is used")
-            made.lines[:] = [
-                told if (each.number, each.text) == (told.number, told.text) else each for each in made.lines
-            ]
 
 
 def _modules(made: Environment, command: Command) -> bool:
@@ -197,7 +130,7 @@ def _source(made: Environment, command: Command) -> bool:
         made.settings["environment.venv"] = made.path(_ACTIVATE.sub("", shown))
         made.say(command, TAKEN, "`environment.venv`")
     elif made.exports_all and words:
-        _env_file(made, command, command.words[1])
+        env_file(made, command, command.words[1])
     elif _OF_LOGIN.search(shown):
         made.say(command, NEEDLESS, "the job gets the environment that you submit from")
     else:

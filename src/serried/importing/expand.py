@@ -163,7 +163,7 @@ class Variables:
             return
         for piece in known[0] if known else ():
             if in_quotes or piece.is_shell:
-                made[-1].append(Piece(piece.text, piece.is_shell, piece.is_quoted or in_quotes))
+                made[-1].append(Piece(piece.text, piece.is_shell, in_quotes))
             else:
                 _split(piece.text, made)
 

@@ -71,7 +71,8 @@ SAID_BY_SERRIED = frozenset(
 )  # fmt: skip
 """Variables that ranks get from Serried, or that a launcher's options were made of."""
 
-OF_THE_JOB = r"scontrol|NODELIST|NODEFILE|hostname|SLURM_(?:PROCID|LOCALID|NODEID)|/dev/(?:tcp|urandom)|shuf|RANDOM"
+MEETING = r"scontrol|NODELIST|NODEFILE|SLURM_(?:PROCID|LOCALID|NODEID)|/dev/(?:tcp|urandom)|shuf|RANDOM"
+OF_THE_JOB = rf"hostname|{MEETING}"
 """What a script makes addresses and ports from."""
 
 LOCAL_DISK = r"SLURM_TMPDIR|\bTMPDIR|PBS_JOBDIR|LOCAL_SCRATCH|/scratch-ssd|\$TMP\b"

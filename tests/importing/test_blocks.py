@@ -1,0 +1,134 @@
+"""Conditions and loops of a script: what the import makes of them runs the program with the same words."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from serried import importing
+from serried.importing import LEFT
+
+SHOWS = """\
+program() { printf '<%s>' "$@"; printf ' %s\\n' "$(env | grep '^SEEN_' | sort | tr '\\n' ' ')"; }
+"""
+"""In the place of a program: the words that it gets, and of its environment what tells."""
+
+SCRIPTS = {
+    "case": """\
+case $SLURM_ARRAY_TASK_ID in
+  0) LR=0.1 ;;
+  1) LR=0.01; ARGS="--warmup 3" ;;
+  *) LR=0.001 ;;
+esac
+OUT=runs/lr-$LR
+program --lr $LR $ARGS --out $OUT
+""",
+    "if, over a value of before": """\
+LR=0.1
+NAME="a b"
+if [ -n "$DEBUG" ]; then LR=0.5; NAME="$NAME debug"; fi
+program $LR "$NAME"
+""",
+    "one that adds to another": """\
+ARGS="--a 1"
+[ -n "$DEBUG" ] && ARGS="$ARGS --debug"
+ARGS="$ARGS --b 2"
+if [[ $SLURM_ARRAY_TASK_ID -gt 0 ]]; then ARGS="$ARGS --i $SLURM_ARRAY_TASK_ID"; fi
+program $ARGS --last
+""",
+    "a list in a loop": """\
+ARGS=(--first "x y")
+for name in a b; do
+  ARGS+=(--name "$name")
+done
+[ -z "$DEBUG" ] || ARGS+=('--say' "it's $NOBODY\\$x")
+program "${ARGS[@]}" ${#ARGS[@]}
+""",
+    "sums": """\
+N=3
+for ((i = 0; i < 2; i++)); do N=$((N * 2)); done
+while ((N > 9)); do ((N -= 4)); done
+program $N $i
+""",
+    "exports": """\
+export SEEN_MODE=slow SEEN_LEVEL=1
+WHERE=here
+if [ -n "$DEBUG" ]; then
+  export SEEN_MODE=fast
+  WHERE="over there"
+fi
+program "$WHERE" --mode $SEEN_MODE
+""",
+    "an export that another condition changes": """\
+export SEEN_A=1
+[ -n "$DEBUG" ] && SEEN_A=2
+program
+""",
+    "an export of what a block sets": """\
+if [ -n "$DEBUG" ]; then ROOT=/debug; else ROOT=/full; fi
+export SEEN_DATA=$ROOT/data
+program
+""",
+    "set again": """\
+if [ -n "$DEBUG" ]; then A=1; fi
+A=2
+program $A
+""",
+    "two programs": """\
+if [ -n "$DEBUG" ]; then A=1; else A=2; fi
+program first $A && program second $A
+""",
+    "braces that Serried would fill in": """\
+if [ -n "$DEBUG" ]; then A='{seed}'; else A="{rank}"; fi
+program $A {run}
+""",
+}
+
+
+@pytest.mark.parametrize("environ", [{}, {"DEBUG": "1"}, {"DEBUG": "x y"}], ids=str)
+@pytest.mark.parametrize("element", ["0", "1"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_block_is_taken_as_bash_reads_it(name: str, element: str, environ: Mapping[str, str]):
+    script = f"#!/bin/bash\n{SCRIPTS[name]}"
+    variables = {"PATH": "/usr/bin:/bin", **environ}
+    there = bash(SHOWS + script, {**variables, "SLURM_ARRAY_TASK_ID": element})
+
+    imported = importing.read(script.encode(), "job.sh")
+    [experiment] = imported.experiments
+    said = experiment.settings
+    exported = "".join(f"export {key}='{value}'\n" for key, value in said.get("environment.env", {}).items())
+    command = said["command"] if isinstance(said["command"], str) else " ".join(said["command"])
+    filled = command.replace("{element}", element).replace("{{", "{").replace("}}", "}")
+    here = bash(f"{SHOWS}set -e\n{said.get('environment.setup', '')}\nset +e\n{exported}{filled}", variables)
+
+    assert here == there
+    assert [line.why for line in imported.of(LEFT) if line.number] == []
+
+
+def bash(text: str, environ: Mapping[str, str]) -> str:
+    done = subprocess.run(["/bin/bash", "-c", text], env=environ, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout
+
+
+LEFT_OUT = {
+    "what it starts": 'if [ -n "$D" ]; then curl -O https://example.org/$D; A=1; fi',
+    "a secret": 'if [ -n "$D" ]; then A=1; WANDB_API_KEY=abc; fi',
+    "words behind the script's name": 'if [ "$1" = debug ]; then A=1; fi',
+    "a node's own disk": 'if [ -d "$SLURM_TMPDIR" ]; then A=$SLURM_TMPDIR; fi',
+    "a file that it reads": "while read -r line; do A=$line; done < settings.txt",
+    "a pipe": "if true; then A=1 | cat; fi",
+}
+
+
+@pytest.mark.parametrize("block", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_block_that_does_more_is_named_and_so_is_what_hangs_on_it(block: str):
+    imported = importing.read(f"#!/bin/bash\n{block}\npython train.py $A\n".encode(), "job.sh")
+    [experiment] = imported.experiments
+    assert experiment.settings["command"] == "python train.py $A"
+    assert "abc" not in importing.text(imported, "job.sh")
+    said = {(line.number, line.why) for line in imported.of(LEFT)}
+    assert 2 in {number for number, _ in said}
+    assert (3, "`$A` is set in line 2, in a block that is not taken over") in said
