@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.ui.text import ago, duration, fit, harmless, memory, overwritten, pad, printable, width
+from serried.ui.text import ago, duration, fit, harmless, memory, overwritten, pad, printable, width, wrapped
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,19 @@ def test_what_is_cut_says_so():
 @pytest.mark.parametrize(("megabytes", "words"), [(0, "all memory"), (200, "200 MiB"), (20480, "20 GiB")])
 def test_memory_is_in_the_largest_whole_unit(megabytes: int, words: str):
     assert memory(megabytes) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", [""]),
+        ("one two three", ["one two", "three"]),
+        ("a  b  c  d", ["a  b  c", "d"]),
+        ("see `a b c d` there", ["see", "`a b c d`", "there"]),
+        ("longerthanthat x", ["longerthanthat", "x"]),
+        ("漢字漢字 漢字", ["漢字漢字", "漢字"]),
+        ("an open ` tick", ["an open `", "tick"]),
+    ],
+)
+def test_lines_are_broken_between_words_and_not_in_what_one_copies(text, lines):
+    assert wrapped(text, 9) == lines

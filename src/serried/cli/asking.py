@@ -132,7 +132,7 @@ def show_plan(prepared: Prepared, *, several: bool = False) -> None:
         console.say(console.style(f"{printable(prepared.plan.experiment)}, run {prepared.plan.run}", "head"))
     lines = plan_lines(prepared.plan, prepared.survey, prepared.revision)
     for label, text in lines:
-        console.say(f"{console.style(pad(label, 9), 'quiet')}  {printable(text)}")
+        console.say_behind(f"{pad(label, 9)}  ", text, "quiet")
     say_about(prepared.notes, prepared.warnings)
     if several:
         console.say()

@@ -44,7 +44,7 @@ def _lines(explanation: Explanation) -> list[str]:
     facts = list(filter(lambda fact: fact[1], _facts(explanation)))
     if facts:
         widest = max(len(name) for name, _ in facts)
-        lines += ["", *(f"  {name.ljust(widest)}   {printable(text)}" for name, text in facts)]
+        lines += ["", *(line for name, text in facts for line in console.behind(f"  {name.ljust(widest)}   ", text))]
     if explanation.tail:
         lines += ["", f"  last lines of {explanation.tail_of}"]
         lines += [f"  | {_shown(line)}" for line in explanation.tail]

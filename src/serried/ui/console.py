@@ -8,13 +8,12 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
 from serried.errors import SerriedError
-from serried.ui.text import fit, pad, printable, width
+from serried.ui.text import fit, pad, printable, width, wrapped
 
 _STYLES = {
     "error": "1;31",
@@ -71,20 +70,34 @@ def say(text: str = "") -> None:
     print(_encodable(text, sys.stderr), file=sys.stderr)
 
 
+def behind(label: str, text: str, stream: TextIO | None = None, *, look: str | None = None) -> list[str]:
+    """`text` behind a label in the style `look`; on a terminal what has no room goes on below, as far to the right."""
+    text = printable(text)
+    indent = width(label)
+    lines = wrapped(text, max(columns() - indent, 20)) if is_terminal(stream) else [text]
+    return [f"{' ' * indent if at else style(label, look, stream)}{line}" for at, line in enumerate(lines)]
+
+
+def say_behind(label: str, text: str, look: str) -> None:
+    """Talk behind a label."""
+    for line in behind(label, text, sys.stderr, look=look):
+        say(line)
+
+
 def note(text: str) -> None:
-    say(f"{style('note:', 'hint', sys.stderr)} {printable(text)}")
+    say_behind("note: ", text, "hint")
 
 
 def warning(text: str, *, hint: str | None = None) -> None:
     """Something is not as the user may think, and the command goes on."""
-    say(f"{style('warning:', 'warning', sys.stderr)} {printable(text)}")
+    say_behind("warning: ", text, "warning")
     if hint:
         _hint(hint)
 
 
 def print_error(error: SerriedError) -> None:
     """`error: …`, the quoted words of others, a blank line, `hint: …`."""
-    say(f"{style('error:', 'error', sys.stderr)} {printable(error.message)}")
+    say_behind("error: ", error.message, "error")
     for line in (error.details or "").splitlines():
         say(f"  | {printable(line)}")
     if error.hint:
@@ -131,10 +144,7 @@ def table(
 
 def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
     """One row as the rows that it takes."""
-    columns_ = [
-        textwrap.wrap(cell.text, max(room, 1), break_on_hyphens=False) if width(cell.text) > room else [cell.text]
-        for cell, room in zip(row, widths, strict=True)
-    ]
+    columns_ = [wrapped(cell.text, room) for cell, room in zip(row, widths, strict=True)]
     return [
         [Cell(text, cell.style) for text, cell in zip(texts, row, strict=True)]
         for texts in itertools.zip_longest(*columns_, fillvalue="")

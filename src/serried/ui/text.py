@@ -131,3 +131,15 @@ def memory(megabytes: int) -> str:
     if not megabytes:
         return "all memory"
     return f"{megabytes} MiB" if megabytes % 1024 else f"{megabytes // 1024} GiB"
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """`text` in lines of at most `columns`, broken between words; what is in backticks is one, to be copied."""
+    lines = [""]
+    for word in re.findall(r"\s*(?:`[^`]*`|\S)+", text):
+        longer = lines[-1] + word
+        if width(longer) <= columns or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word.lstrip())
+    return lines
