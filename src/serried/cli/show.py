@@ -74,7 +74,8 @@ def _screen(selection: Selection, status: RunStatus) -> list[str]:
     name = printable(status.summary.name) if status.summary else "?"
     message = f": {printable(status.verdict.message)}" if status.verdict.message else ""
     lines = [f"{status.id} {name} {state}{message}", ""]
-    lines += [f"  {label.ljust(_LABEL)} {printable(text)}" for label, text in _facts(selection, status) if text]
+    facts = [fact for fact in _facts(selection, status) if fact[1]]
+    lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
     lines += ["", console.style("timeline", "head"), *_timeline(timeline(selection.record, selection.element))]
     lines += ["", console.style("files", "head")]
     lines += [f"  {label.ljust(_LABEL)} {printable(path)}" for label, path in _files(selection, status)]
@@ -196,7 +197,8 @@ def _source(selection: Selection, plan: Plan | None) -> str:
 
 
 def _timeline(events: list[Event]) -> list[str]:
-    return [f"  {local_time(event.t)}  {printable(event.text)}" for event in events] or ["  nothing yet"]
+    shown = [line for event in events for line in console.behind(f"  {local_time(event.t)}  ", event.text)]
+    return shown or ["  nothing yet"]
 
 
 def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:

@@ -49,7 +49,8 @@ def _lines(explanation: Explanation) -> list[str]:
         lines += ["", f"  last lines of {explanation.tail_of}"]
         lines += [f"  | {_shown(line)}" for line in explanation.tail]
     if explanation.steps:
-        lines += ["", "  what to do", *(f"  - {printable(step)}" for step in explanation.steps)]
+        steps = (line for step in explanation.steps for line in console.behind("  - ", step))
+        lines += ["", "  what to do", *steps]
     return lines
 
 
