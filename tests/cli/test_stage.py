@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 
 import pytest
 from click.testing import CliRunner
@@ -32,7 +33,8 @@ def pool(tmp_path, monkeypatch):
     (folder / "sets" / "a").mkdir(parents=True)
     for name in ("x", "y"):
         (folder / "sets" / "a" / name).write_bytes(bytes(1_000_000))
-    (folder / "labels.zip").write_bytes(b"PK\x05\x06" + bytes(18))
+    with zipfile.ZipFile(folder / "labels.zip", "w") as file:
+        file.writestr("zeros", bytes(3_000_000))
     project = tmp_path / "project"
     project.mkdir()
     (project / "serried.toml").write_text(TEXT.format(root=folder))
@@ -60,12 +62,13 @@ def test_it_shows_how_much_goes_where_and_how_long_that_took_before(pool, tmp_pa
     assert done.stdout.splitlines() == [
         f"{'FROM':<{widest}}  AS                  SIZE    FILES",
         f"{from_a:<{widest}}  sets/a              2.0 MB  2",
-        f"{from_labels}  labels/ (unpacked)  22 B    1",
-        "all     2.0 MB in 3 files on each of 2 nodes",
+        f"{from_labels}  labels/ (unpacked)  3.0 MB  1",
+        "all     5.0 MB in 3 files on each of 2 nodes",
         "disk    $SLURM_TMPDIR, 429.5 GB for each job",
+        "needs   8.0 MB there, archives both packed and unpacked",
         "cache   107.4 GB may stay for the next job",
         "way     read once, and passed on from node to node",
-        f"takes   about 2s, at 1.0 MB/s as in run {run.record.id}",
+        f"takes   about 5s, at 1.0 MB/s as in run {run.record.id}",
     ]
 
 
@@ -84,11 +87,13 @@ def test_of_data_that_is_not_made_yet_nothing_is_said_that_nobody_knows(tmp_path
 def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
     monkeypatch.chdir(pool / "sets")
     said = json.loads(invoke("a", "../labels.zip", "--cluster", "local", "--json").stdout)
+    size = (pool / "labels.zip").stat().st_size
+    assert said["disk_needs_bytes"] == 5_000_000 + size
     assert [(item["source"], item["to"], item["bytes"]) for item in said["items"]] == [
         (f"{pool}/sets/a", "a", 2_000_000),
-        (f"{pool}/labels.zip", "labels", 22),
+        (f"{pool}/labels.zip", "labels", size),
     ]
-    assert (said["schema"], said["bytes"], said["files"], said["seconds"]) == (1, 2_000_022, 3, None)
+    assert (said["schema"], said["bytes"], said["files"], said["seconds"]) == (1, 2_000_000 + size, 3, None)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from serried.contract import packed
 from serried.errors import DataFailed, UsageError
 from serried.plan import After, Data, Staged
 from serried.submission import data, making
@@ -27,8 +29,8 @@ def pool(tmp_path):
     (folder / "datasets" / "a").mkdir(parents=True)
     (folder / "datasets" / "a" / "one").write_bytes(b"x" * 1000)
     (folder / "datasets" / "a" / "two\n").write_bytes(b"x" * 500)
-    with tarfile.open(folder / "labels.tar", "w") as packed:
-        packed.add(folder / "datasets")
+    with tarfile.open(folder / "labels.tar", "w") as file:
+        file.add(folder / "datasets")
     return folder
 
 
@@ -132,17 +134,50 @@ def test_a_file_that_cannot_be_read_is_named_before_a_job_waits_for_it(stage, po
 
 
 def test_more_than_a_node_has_room_for_is_refused(stage, pool):
-    with zipfile.ZipFile(pool / "many.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(pool / "many.zip", "w", zipfile.ZIP_DEFLATED) as file:
         for number in range(5):
-            packed.writestr(f"{number}", bytes(500_000))
+            file.writestr(f"{number}", bytes(500_000))
     assert stage("datasets/a", local_disk_size="1M", local_disk_files=2).plan.data
     for limits, message in (
         ({"local_disk_size": "2M"}, "takes 2.5 MB, archives both packed and unpacked, and a job may put 2.1 MB on"),
-        ({"local_disk_files": 4}, "takes 5 files, archives both packed and unpacked, and a job may put 4 files on"),
+        ({"local_disk_files": 5}, "takes 6 files, archives both packed and unpacked, and a job may put 5 files on"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
             stage("many.zip", **limits)
         assert f"`[clusters.local] {next(iter(limits))}`" in (caught.value.hint or "")
+
+
+def compressed(pool, size):
+    """The same tar of one file, by several programs."""
+    (pool / "zeros").write_bytes(bytes(size))
+    for command in (
+        "tar -cf z.tar zeros; gzip -k z.tar; zstd -q z.tar -o z.tar.zst; tar --zstd -cf stream.tar.zst zeros",
+        "cat z.tar.gz z.tar.gz >two.tar.gz; pzstd -q z.tar -o parts.tar.zst",
+    ):
+        subprocess.run(["bash", "-ec", command], cwd=pool, check=True)
+
+
+def test_what_a_compressed_tar_becomes_is_known_as_far_as_it_says(stage, pool):
+    compressed(pool, 3_000_000)
+    for name in ("z.tar.gz", "two.tar.gz", "z.tar.zst"):
+        with pytest.raises(UsageError, match=r"takes at least 2\.1 MB, archives both packed and unpacked"):
+            stage(name, local_disk_size="1M")
+    for name in ("stream.tar.zst", "parts.tar.zst"):
+        assert stage(name, local_disk_size="1M").notes == ()
+
+
+def test_what_a_large_gzip_may_become_is_guessed_and_said(stage, pool, monkeypatch):
+    """Its end has its size but for whole multiples of 4 GiB; and a guess is no reason to refuse it."""
+    compressed(pool, 3_000_000)
+    with (pool / "z.tar.gz").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write((1000).to_bytes(4, "little"))
+    monkeypatch.setattr(packed, "LOOKED_AT", 1500)
+    assert stage("z.tar.gz", local_disk_size="8M").notes == ()
+    (note,) = stage("z.tar.gz", local_disk_size="2M").notes
+    size = r"about (2\.[89]|3\.[0-5]) MB"
+    assert re.match(rf"what is staged may not fit: {size}, and a job may put 2\.1 MB on a node's disk of", note)
+    assert re.search(rf"z.tar.gz` {size}, if all of it is as its beginning\)$", note)
 
 
 def test_holes_need_no_room(stage, pool):

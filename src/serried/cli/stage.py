@@ -137,9 +137,13 @@ def _facts(plan: Plan, size: int, rate: rates.Rate | None) -> list[tuple[str, st
     if rate is not None and size_is_known:
         speed = rate.bytes_per_second
         takes = f"about {duration(size / speed)}, at {spell(round(speed))}/s as in run {rate.run}"
+    needed = data.needs(stage) if any(item.unpack for item in stage) else None
+    least = "at least " if data.has_more(stage) else ""
+    needs = [("needs", f"{least}{spell(needed)} there, archives both packed and unpacked")] if needed else []
     return [
         ("all", f"{amount(stage) or 'not known yet,'} {each}"),
         ("disk", disk),
+        *needs,
         ("cache", f"{stays} for the next job"),
         ("way", way if nodes > 1 else "read once"),
         ("takes", takes),
@@ -158,6 +162,7 @@ def _document(plan: Plan, rate: rates.Rate | None) -> dict[str, Any]:
         "bytes": size if known else None,
         "files": sum(item.files or 0 for item in stage) if known else None,
         "local_disk": plan.site.local_disk,
+        "disk_needs_bytes": data.needs(stage),
         "local_disk_bytes": plan.site.local_disk_bytes,
         "cache_bytes": plan.site.cache_bytes,
         "transfer": plan.site.transfer,

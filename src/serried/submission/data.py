@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serried import config
+from serried.contract import packed
 from serried.contract.sizes import spell
 from serried.environments.building import Observe
 from serried.errors import UsageError, did_you_mean
@@ -27,7 +28,7 @@ MANY_FILES = 100_000
 SMALL = 256 << 10
 """Bytes in a file: less than that and most of the time goes into opening it."""
 
-MAGIC = {"tar.gz": b"\x1f\x8b", "tar.zst": b"\x28\xb5\x2f\xfd", "zip": b"PK", "squashfs": b"hsqs"}
+MAGIC = {"tar.gz": (b"\x1f\x8b",), "tar.zst": (packed.ZSTD, *packed.SKIPPED), "zip": (b"PK",), "squashfs": (b"hsqs",)}
 """How a file of each kind begins."""
 BLOCK = 512
 MOST_NAMES = 10_000
@@ -66,7 +67,8 @@ def settle(
         _check_room(plan.data.stage, counts, plan.site)
         stage = tuple(map(_with_size, plan.data.stage, counts))
         plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, stage=stage))
-        notes = (*_in_place(plan), *itertools.chain(*map(_worth_a_word, stage, counts)))
+        words = itertools.chain(*map(_worth_a_word, stage, counts))
+        notes = (*_in_place(plan), *_perhaps_too_large(stage, counts, plan.site), *words)
     return plan, notes
 
 
@@ -122,27 +124,37 @@ def _worth_a_word(item: Staged, found: Count) -> Iterator[str]:
         )
 
 
+def needs(stage: Sequence[Staged]) -> int | None:
+    """The same of a plan that was settled, in bytes; None where not all of it was counted."""
+    counts = [Count(item.bytes, item.bytes, item.files or 0) for item in stage if item.bytes is not None]
+    return room(stage, counts)[0] if len(counts) == len(stage) else None
+
+
+def has_more(stage: Sequence[Staged]) -> bool:
+    """Whether an archive may become more than it says."""
+    return any(item.unpack not in ("", "zip") for item in stage)
+
+
 def room(stage: Sequence[Staged], counts: Sequence[Count]) -> tuple[int, int]:
     """The least bytes and files that they need on a disk.
 
-    An archive is there beside what it becomes, until it is unpacked.
+    An archive is there beside what it becomes, until all nodes have it.
     """
-    sizes = list(map(_unpacked, stage, counts))
-    packed = [it.held for item, it in zip(stage, counts, strict=True) if item.unpack and item.unpack != "squashfs"]
-    return sum(size for size, _ in sizes) + max(packed, default=0), sum(files for _, files in sizes)
+    needed = list(map(_needed, stage, counts))
+    return sum(size for size, _ in needed), sum(files for _, files in needed)
 
 
-def _unpacked(item: Staged, found: Count) -> tuple[int, int]:
-    """Bytes and files; of a compressed tar no more is known than that it becomes no smaller."""
-    if item.unpack != "zip":
+def _needed(item: Staged, found: Count) -> tuple[int, int]:
+    """Of one, in bytes and files; a squashfs is mounted where that can be done."""
+    if not item.unpack or item.unpack == "squashfs":
         return found.held, found.files
-    import zipfile
-
     try:
-        with zipfile.ZipFile(item.source) as packed:
-            return sum(info.file_size for info in packed.infolist()), len(packed.infolist())
-    except (OSError, zipfile.BadZipFile) as error:
+        more = packed.least(item.source, item.unpack)
+    except ValueError as error:
         raise UsageError(f"`data.stage`: `{item.source}` is no whole zip: {error}") from None
+    except OSError as error:
+        raise _unreadable(item.source, error) from None
+    return found.held + more.bytes, found.files + more.files
 
 
 def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> None:
@@ -152,13 +164,31 @@ def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) ->
         (files, site.local_disk_files, "{:,} files".format, "local_disk_files"),
     ):
         if limit is not None and needed > limit:
-            packed = ", archives both packed and unpacked" if any(item.unpack for item in stage) else ""
+            both = ", archives both packed and unpacked" if any(item.unpack for item in stage) else ""
+            least = "at least " if has_more(stage) else ""
             raise UsageError(
-                f"what is staged takes {show(needed)}{packed}, and a job may put {show(limit)} on a node's disk "
+                f"what is staged takes {least}{show(needed)}{both}, and a job may put {show(limit)} on a node's disk "
                 f"of `{site.name}`",
                 hint="stage a part of it, and read the rest where it is, or in fewer, larger files; "
                 f"`[clusters.{site.name}] {key}` says how much there is",
             )
+
+
+def _perhaps_too_large(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> Iterator[str]:
+    """Of what does not say how large it becomes; it may be refused on the node, after it was copied."""
+    limit = site.local_disk_bytes
+    gzipped = [item.source for item in stage if item.unpack == "tar.gz"]
+    if limit is None or not gzipped:
+        return
+    guesses = {source: packed.guess(source) for source in gzipped}
+    more = sum(max(0, guess - packed.least(source, "tar.gz").bytes) for source, guess in guesses.items())
+    size = room(stage, counts)[0] + more
+    if size > limit:
+        named = ", ".join(f"`{source}` about {spell(guess)}" for source, guess in guesses.items())
+        yield (
+            f"what is staged may not fit: about {spell(size)}, and a job may put {spell(limit)} on a node's disk of "
+            f"`{site.name}` (unpacked, {named}, if all of it is as its beginning)"
+        )
 
 
 def _in_place(plan: Plan) -> tuple[str, ...]:
@@ -214,7 +244,7 @@ def _check(item: Staged) -> None:
     begins = _block(item)
     if not begins.strip(b"\0"):
         raise UsageError(f"`data.stage`: the archive `{item.source}` is empty", hint=as_it_is)
-    if not begins.startswith(MAGIC.get(item.unpack, b"")) or (item.unpack == "tar" and not _is_header(begins)):
+    if not begins.startswith(MAGIC.get(item.unpack, (b"",))) or (item.unpack == "tar" and not _is_header(begins)):
         raise UsageError(f"`data.stage`: `{item.source}` is no {item.unpack}, as its name says", hint=as_it_is)
     if item.unpack == "tar" and _block(item, at_end=True).strip(b"\0"):
         raise UsageError(

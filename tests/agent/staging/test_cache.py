@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from serried.agent.local import shared
-from serried.agent.staging import cache, source
+from serried.agent.staging import ahead, cache, source
 from serried.agent.staging.cache import Cache
 from serried.agent.staging.holding import Holdings
 from serried.agent.staging.items import Items
@@ -34,7 +34,7 @@ class Job:
     ) -> None:
         (disk / "data").mkdir(parents=True, exist_ok=True)
         wanted = [
-            Item(str(there / name), to or name, "tar" if to else "")
+            Item(str(there / name), to or name, name.partition(".")[2] if to else "")
             for name, _, to in (it.partition("=") for it in names)
         ]
         self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
@@ -299,6 +299,36 @@ def test_what_does_not_fit_is_refused_before_the_first_byte(there: Path, small: 
     with pytest.raises(StageError, match=r"no room on .*: 200 files, and it takes 1\d\d more"):
         Job(there, small, "many").bring()
     assert kept(small) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "needed"),
+    [
+        ("z.zip", "python3 -m zipfile -c z.zip zeros", "2.1 MB"),
+        ("z.tar.gz", "tar -czf z.tar.gz zeros", "1.5 MB"),
+        ("z.tar.zst", "tar -cf z.tar zeros && zstd -q z.tar", "1.5 MB"),
+        ("z.tar.zst", "tar --zstd -cf z.tar.zst zeros", None),
+    ],
+)
+def test_what_an_archive_becomes_is_counted_before_the_first_byte_if_it_says(
+    there: Path, small: Path, name: str, command: str, needed: str | None
+):
+    (there / "zeros").write_bytes(bytes(2 * MIB))
+    subprocess.run(["bash", "-ec", command], cwd=there, check=True)
+    with pytest.raises(StageError) as caught:
+        Job(there, small, f"{name}=z").bring()
+    told = f"no room on {small}/data: {needed} needed, " if needed else f"`{there}/{name}` cannot be copied to "
+    assert str(caught.value).startswith(told)
+    assert [path for path in kept(small) if not path.endswith(locks.SUFFIX)] == []
+
+
+def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there: Path, small: Path):
+    (there / "zeros").write_bytes(bytes(2 * MIB))
+    subprocess.run(["tar", "-czf", "z.tar.gz", "zeros"], cwd=there, check=True)
+    (small / "data").mkdir()
+    item = Item(str(there / "z.tar.gz"), "z", "tar.gz")
+    with pytest.raises(StageError, match=r"cannot unpack `.*/z.tar.gz`: no room on .*/data: 1\.5 MB needed"):
+        ahead.make_room_to_unpack(Cache(small / "data"), item, there / "z.tar.gz")
 
 
 def test_what_nobody_uses_makes_room(there: Path, small: Path):

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
-from serried.agent.staging import archives, source
+from serried.agent.staging import ahead, archives, source
+from serried.agent.staging.ahead import UNPACKED
 from serried.agent.staging.arrived import Arrived
 from serried.agent.staging.cache import FULL, NoRoomError, Slot
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
@@ -24,7 +25,7 @@ TRIES = 3
 """As often a source may be another thing at the end than at the beginning."""
 MOST_SAID = 5
 """Of an item's links that lead out and the like: there may be one for each of its files."""
-ARCHIVE, UNPACKED = "archive", "-unpacked"
+ARCHIVE = "archive"
 SOURCE, PEER, HERE = "source", "peer", "cache"
 """Where an item came from."""
 
@@ -90,11 +91,8 @@ class Items:
         wanted = [number for number, item in enumerate(self._items) if self._is_copied(item)]
         for number in wanted:
             self._scan(number)
-        if self._place.cache and wanted:
-            keys = {self._manifests[number].key: self._manifests[number] for number in wanted}
-            held = [key for key in keys if self._place.cache.has(key) or self._place.cache.has(key + UNPACKED)]
-            new = [keys[key] for key in keys if key not in held]
-            self._place.cache.make_room(sum(it.blocks for it in new), sum(it.inodes for it in new), keep=held)
+        if self._place.cache:
+            ahead.make_room(self._place.cache, [(self._items[number], self._manifests[number]) for number in wanted])
 
     def _is_copied(self, item: Item) -> bool:
         return bool(self._place.cache) and (self._place.has_disk or bool(item.unpack))
@@ -256,6 +254,8 @@ class Items:
     def _unpack(self, number: int, archive: Path, slot: Slot) -> None:
         """Into the slot, which others may use then."""
         item = self._items[number]
+        if self._place.cache:
+            ahead.make_room_to_unpack(self._place.cache, item, archive)
         try:
             archives.unpack(archive, item.unpack, slot.begin())
         except archives.ArchiveError as error:

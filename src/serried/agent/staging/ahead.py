@@ -1,0 +1,49 @@
+"""Whether there is room for what comes, and for what archives become, as far as they say: before the first byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Sequence, Tuple
+
+from serried.agent.staging.cache import Cache, NoRoomError
+from serried.agent.staging.task import Item, StageError
+from serried.contract import packed, scanning
+from serried.contract.manifest import Manifest
+
+UNPACKED = "-unpacked"
+"""Of the key of an archive, for what it became."""
+
+
+def make_room(cache: Cache, wanted: Sequence[Tuple[Item, Manifest]]) -> None:
+    """For all that is not here. Raises NoRoomError, UnreadableError, and StageError for an archive that is none."""
+    by_key = {manifest.key: (item, manifest) for item, manifest in wanted}
+    held = [key for key in by_key if cache.has(key) or cache.has(key + UNPACKED)]
+    needed = [_needed(item, manifest) for key, (item, manifest) in by_key.items() if key not in held]
+    if needed:
+        cache.make_room(sum(size for size, _ in needed), sum(files for _, files in needed), keep=held)
+
+
+def make_room_to_unpack(cache: Cache, item: Item, archive: Path) -> None:
+    """Raises StageError."""
+    more = _least(item, str(archive))
+    try:
+        cache.make_room(more.bytes, more.files)
+    except NoRoomError as error:
+        raise StageError(f"cannot unpack `{item.source}`: {error}") from None
+
+
+def _needed(item: Item, manifest: Manifest) -> Tuple[int, int]:
+    """Bytes and files; a squashfs is mounted where that can be done."""
+    if not item.unpack or item.unpack == "squashfs":
+        return manifest.blocks, manifest.inodes
+    more = _least(item, item.source)
+    return manifest.blocks + more.bytes, manifest.inodes + more.files
+
+
+def _least(item: Item, path: str) -> packed.Least:
+    try:
+        return packed.least(path, item.unpack)
+    except ValueError as error:
+        raise StageError(f"cannot unpack `{item.source}`: it is no whole zip: {error}") from None
+    except OSError as error:
+        raise scanning.UnreadableError(scanning.encode(path), error) from None

@@ -1,0 +1,95 @@
+"""What an archive becomes at least, as it says of itself: nothing is unpacked for that, and little is read.
+
+A zip lists all that it holds. The end of a gzip has its size, but for whole multiples of 4 GiB. The beginning of a
+zstd has it where that was known when it was made: `zstd data.tar` knows, `tar --zstd` does not.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+ZSTD = b"\x28\xb5\x2f\xfd"
+SKIPPED = tuple(bytes([number]) + b"\x2a\x4d\x18" for number in range(0x50, 0x60))
+"""What a zstd may begin with instead: a part that tells something to other programs (pzstd)."""
+MOST_SKIPPED = 16
+LOOKED_AT = 4 << 20
+"""Bytes of a gzip by which one can guess the rest."""
+MOST_MADE = 64 << 20
+"""Of them, as a few may become gigabytes."""
+TAR_CONTENT = 0.7
+"""Of a tar's size: headers need no room, and files of 4 KB with long ones have as many of them."""
+
+
+class Least(NamedTuple):
+    bytes: int
+    files: int
+    is_all: bool = False
+    """Whether it is no more than that."""
+
+
+def least(path: str, kind: str) -> Least:
+    """Of an archive of this kind. Raises OSError, and ValueError for a zip that is none."""
+    if kind == "zip":
+        return _zip(path)
+    with Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if kind == "squashfs":
+            return Least(size, 1)
+        told = _gzip(file, size) if kind == "tar.gz" else _zstd(file) if kind == "tar.zst" else size
+        return Least(max(int(told * TAR_CONTENT), size if kind != "tar" else 0), 1)
+
+
+def guess(path: str) -> int:
+    """What a gzip becomes if all of it is as its beginning is. Raises OSError."""
+    import zlib
+
+    with Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        beginning = left = file.read(LOOKED_AT)
+    reader, given = zlib.decompressobj(zlib.MAX_WBITS | 16), 0
+    try:
+        while left and given < MOST_MADE:
+            given += len(reader.decompress(left, LOOKED_AT))
+            left = reader.unconsumed_tail
+    except zlib.error:
+        return size  # it is torn, which its unpacking will say
+    taken = len(beginning) - len(left) - len(reader.unused_data)
+    return size * given // max(1, taken)
+
+
+def _zip(path: str) -> Least:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as file:
+            listed = file.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error) as error:
+        raise ValueError(str(error)) from None
+    return Least(sum(info.file_size for info in listed), len(listed), is_all=True)
+
+
+def _gzip(file: BinaryIO, size: int) -> int:
+    """Of several in one file, as `cat` makes them, the last."""
+    if size < struct.calcsize("<II"):
+        return 0
+    file.seek(-4, os.SEEK_END)
+    return int(struct.unpack("<I", file.read(4))[0])
+
+
+def _zstd(file: BinaryIO) -> int:
+    """Of several frames in one file the first; 0 where it does not say."""
+    for _ in range(MOST_SKIPPED):
+        magic = file.read(4)
+        if magic not in SKIPPED:
+            break
+        file.seek(int.from_bytes(file.read(4), "little"), os.SEEK_CUR)
+    descriptor = file.read(1)
+    if magic != ZSTD or not descriptor:
+        return 0
+    how, is_single, dictionary = descriptor[0] >> 6, descriptor[0] >> 5 & 1, descriptor[0] & 3
+    file.seek((not is_single) + (0, 1, 2, 4)[dictionary], os.SEEK_CUR)
+    length = (is_single, 2, 4, 8)[how]
+    return int.from_bytes(file.read(length), "little") + (256 if how == 1 else 0)
