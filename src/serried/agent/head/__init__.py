@@ -2,5 +2,5 @@
 
 beginning            its role: claim the attempt, then be the `head`
 launcher, snapshot   the scheduler's launcher, by which nodes start; the source that ranks run
-deadline             when the time limit warns and ends them
+watching, deadline   what it watches as time goes by; when the time limit warns and ends ranks
 """

@@ -1,4 +1,4 @@
-"""The head agent: claims the attempt, starts one node agent per node, and decides when they stop.
+"""The head agent: starts one node agent per node, hears them, and decides when they stop.
 
 It alone hears job.sh and reads control.jsonl, and its journal alone is enough to say how the attempt ended.
 """
@@ -9,16 +9,14 @@ import os
 import signal
 import sys
 import time
-from functools import partial
 from typing import Any, Dict, List, Optional
 
 from serried.agent import hooks, system
-from serried.agent.attempts import conclusion, history
-from serried.agent.attempts.requests import Requests, outweighs
+from serried.agent.attempts import conclusion
+from serried.agent.attempts.requests import outweighs
 from serried.agent.ending.evidence import AS_ASKED
 from serried.agent.ending.verdict import LAUNCHER_ENDED
-from serried.agent.head import deadline
-from serried.agent.head.deadline import Deadline
+from serried.agent.head import deadline, watching
 from serried.agent.head.launcher import Launcher, agent_environment, sweep_nodes
 from serried.agent.launchers.head import Failure, Launching
 from serried.agent.loop import Loop
@@ -31,9 +29,6 @@ from serried.agent.staging.head import Staging
 from serried.agent.work import Work
 from serried.contract import files, hostlist, names
 
-CONTROL_SECONDS = 2.0
-BEAT_SECONDS = 5.0
-SILENT_NODE_SECONDS = 60.0
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
 LEAVE_SECONDS = 13.0
@@ -48,15 +43,14 @@ class Head:
         self.loop = Loop()
         self._attempt = work.place.attempt(work.number)
         self._journal = files.Journal(self._attempt.events, work.file_mode)
-        self._parent = os.getppid()
         self._stop_reason: Optional[str] = None
         self._may_save = self._is_going = self._is_over = False
-        self._is_orphaned = self._is_superseded = False
-        self._requests = Requests(self._attempt.control)
-        self._deadline = deadline.of(work, options.end)
         self._port = rendezvous.hold_port()
         reactions = Reactions(self._welcome, self._heed, self._lose, lambda: self.note("all-over"))
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
+        self._deadline = deadline.of(work, options.end)
+        watched = watching.Reactions(self._stop, self._ask_to_save, self._lose, self.note)
+        self._watch = watching.Watch(self.loop, work, self._members, self._deadline, watched)
         self._staging = Staging(work, self._members, self.note, self._fail_launch, self._go)
         self._launching = Launching(self.loop, work, self._members, self._fail_starter)
         self._argv = launcher
@@ -69,17 +63,15 @@ class Head:
     def run(self) -> int:
         self.loop.on_signal(signal.SIGTERM, lambda: self._stop(names.STOP_CANCEL, "TERM", self.work.hurried_grace))
         self.loop.on_signal(signal.SIGUSR1, self._warned)
-        self.loop.on_signal(signal.SIGHUP, self._check_parent)
+        self.loop.on_signal(signal.SIGHUP, self._watch.check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
         self.note("launching", argv=self._argv)
         self._handover.write(self._environment)
         self._launcher.start()
         system.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
-        self.loop.every(CONTROL_SECONDS, self._read_control)
-        self.loop.every(BEAT_SECONDS, self._beat)
-        if self._deadline:
-            self._watch_deadline(self._deadline)
+        self.loop.every(watching.BEAT_SECONDS, self._check_launcher)
+        self._watch.begin()
         self._unpack()
         if not self._is_over or self._launcher.is_running:
             self.loop.run()
@@ -88,9 +80,9 @@ class Head:
         if self._argv and any(member.is_lost for member in self._members):
             sweep_nodes(self.loop, self._argv, self.work)
         self.note("ended")
-        if self._is_orphaned or self._is_superseded:
+        if self._watch.is_orphaned or self._watch.is_superseded:
             conclusion.conclude(self.work)
-        return names.EXIT_REFUSED if self._is_superseded else 0
+        return names.EXIT_REFUSED if self._watch.is_superseded else 0
 
     def _unpack(self) -> None:
         """While the launcher is at work: it needs as long."""
@@ -100,11 +92,6 @@ class Head:
             snapshot.prepare(self.work)
         except OSError as error:
             self._fail_launch(f"cannot prepare the source: {error}")
-
-    def _watch_deadline(self, deadline: Deadline) -> None:
-        now, reason, because = time.time(), names.STOP_LIMIT, "time limit"
-        self.loop.after(max(0.0, deadline.warning - now), lambda: self._ask_to_save(reason, because))
-        self.loop.after(max(0.0, deadline.end - now), lambda: self._stop(reason, because, deadline.grace))
 
     def _warned(self) -> None:
         """By the scheduler. Slurm's warning may come a minute early: no reason not to start, if we have a clock."""
@@ -139,7 +126,8 @@ class Head:
         event = message["event"]
         if event == "beat":
             member.quiet, member.running = message["quiet"], message["running"]
-            self._check_silence()
+            if self._stop_reason is None:
+                self._watch.check_silence()
         elif event == "started":
             self.note("started", node=member.index, host=member.host)
         elif event == "failed":
@@ -198,49 +186,11 @@ class Head:
             self.note("stopping", reason=reason, because=because, save=True, notice=self.work.plan["limit"]["notify"])
             self._members.tell("stop", reason=reason, hard=False, grace=0)
 
-    def _read_control(self) -> None:
-        for stop in self._requests.stops():
-            if stop.may_save:
-                self._ask_to_save(stop.reason, stop.by)
-                self.loop.after(self.work.lead, partial(self._stop, stop.reason, "not saved", self.work.grace))
-            else:
-                self._stop(stop.reason, stop.by, self.work.grace)
+    # The launcher, and the end.
 
-    def _beat(self) -> None:
-        self._check_parent()
-        self._check_superseded()
+    def _check_launcher(self) -> None:
         if not len(self._members) and self._argv and not self._is_over:
             self._launcher.end_if_deaf()
-        self._members.tell("beat")
-        for member in self._members:
-            if not member.is_done and time.monotonic() - member.heard > SILENT_NODE_SECONDS:
-                self._lose(member, f"silent for {SILENT_NODE_SECONDS:.0f} s")
-
-    def _check_silence(self) -> None:
-        patience = self.work.plan["limit"]["silence_seconds"]
-        if patience is not None and self._stop_reason is None:
-            silent = self._members.silent_ranks(float(patience))
-            if silent:
-                self._stop("silence", ", ".join(map(str, silent)), self.work.grace)
-            elif self._members.silent_ranks(float(patience) / 2):
-                hooks.tell(self.work, names.EVENT_STALL)
-
-    def _check_parent(self) -> None:
-        """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy."""
-        if os.getppid() != self._parent and not self._is_orphaned:
-            self._is_orphaned = True
-            self.note("orphaned")
-            conclusion.conclude(self.work)
-            self._stop("lost", "job.sh ended", self.work.grace)
-
-    def _check_superseded(self) -> None:
-        """A scheduler that lost sight of this node has begun anew elsewhere, and two must not write the same files."""
-        if not self._is_superseded and history.is_superseded(self.work):
-            self._is_superseded = True
-            self.note("superseded")
-            self._stop("lost", "a later attempt has begun", 0.0)
-
-    # The launcher, and the end.
 
     def _launcher_exited(self, status: int) -> None:
         self.note("launcher-exit", status=status, said=self._launcher.last_lines)

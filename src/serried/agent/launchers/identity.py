@@ -47,6 +47,21 @@ def read(sources: Sequence[Source], environ: Mapping[str, str], world: int) -> O
     return Identity(0, 1, 0, 0) if world == 1 else None
 
 
+def objection(
+    work: Work, sources: Sequence[Source], found: Optional[Identity], alive: Mapping[int, int]
+) -> Optional[str]:
+    """Why a rank cannot be what it says, if so; `alive` are ranks of this node that run, and their incarnations."""
+    name, world = work.launcher, work.nodes * work.ranks
+    if found is None:
+        asked = ", ".join(source.rank[0] for source in sources)
+        return f"`{name}` has started a rank that is not told which it is: no {asked}"
+    if found.world_size not in (None, world) or found.rank >= world:
+        return f"`{name}` has started rank {found.rank} of {found.world_size or '?'}, and the plan has {world}"
+    if alive.get(found.rank) == found.incarnation:
+        return f"`{name}` has started rank {found.rank} twice"
+    return None
+
+
 def _number(variables: Sequence[str], environ: Mapping[str, str]) -> Optional[int]:
     said = next((environ[name] for name in variables if environ.get(name)), "")
     return int(said) if said.isdigit() else None

@@ -98,13 +98,14 @@ class Launched(Ranks):
 
     def _welcome(self, guest: Guest, environ: Dict[str, str]) -> None:
         found = identity.read(self._kind.sources, environ, self.work.nodes * self.work.ranks)
-        wrong = self._wrong(found)
+        alive = {other.number: other.incarnation for other in self._guests if not other.has_ended}
+        wrong = identity.objection(self.work, self._kind.sources, found, alive)
         if wrong or self._is_stopping or self._is_released:
             guest.line.send({"refused": wrong or "the attempt is being ended"})
             if wrong:
                 self._post.tell("starter-wrong", message=wrong)
             return
-        assert found is not None  # noqa: S101 - `_wrong` would have said so
+        assert found is not None  # noqa: S101 - `objection` would have said so
         guest.number, guest.incarnation = found.rank, found.incarnation
         guest.local = self._free_seat() if found.local_rank is None else found.local_rank
         self._forgive(guest)
@@ -121,19 +122,6 @@ class Launched(Ranks):
             "cpus": cpus,
         }
         guest.line.send({"run": told})
-
-    def _wrong(self, found: Optional[identity.Identity]) -> Optional[str]:
-        name = self.work.launcher
-        if found is None:
-            asked = ", ".join(source.rank[0] for source in self._kind.sources)
-            return f"`{name}` has started a rank that is not told which it is: no {asked}"
-        world = self.work.nodes * self.work.ranks
-        if found.world_size not in (None, world) or found.rank >= world:
-            return f"`{name}` has started rank {found.rank} of {found.world_size or '?'}, and the plan has {world}"
-        twin = next((guest for guest in self._guests if guest.number == found.rank and not guest.has_ended), None)
-        if twin and twin.incarnation == found.incarnation:
-            return f"`{name}` has started rank {found.rank} twice"
-        return None
 
     def _free_seat(self) -> int:
         taken = {guest.local for guest in self._guests}

@@ -18,7 +18,8 @@ from serried.agent.launchers import kinds
 from serried.agent.local import Folder, tidying
 from serried.agent.loop import Loop, Timer
 from serried.agent.messages.channel import Channel, Message
-from serried.agent.ranks.ranks import Exit, Forked, Ranks, has_failed
+from serried.agent.node.exits import Exits
+from serried.agent.ranks.ranks import Forked, Ranks, has_failed
 from serried.agent.staging.node import Staging
 from serried.agent.work import Work
 from serried.contract import files, names
@@ -28,10 +29,6 @@ REMOVE_SECONDS, HURRIED_SECONDS = 10.0, 2.0
 """For what the ranks leave on this node's disk to go at the end; the rest goes when the next job comes."""
 ABORT_SECONDS = 0.5
 """For a rank that did not heed TERM to write down where it was, before its KILL."""
-STUMBLED_SECONDS = 5.0
-"""How long a failure that was another rank's waits for that rank's own end."""
-TOGETHER_SECONDS = 1.0
-"""A scheduler's TERM reaches ranks and agent at once: how long a rank's death by TERM waits for ours to show."""
 
 
 class Node:
@@ -53,8 +50,7 @@ class Node:
         self._bring = Bringing(self.loop, work, index, self._folder, self._note)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
-        self._held: List[Exit] = []
-        self._has_failure = False
+        self._exits = Exits(self.loop, self._note, self._tell, self._check_end)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
         self._is_hurried = False
@@ -176,32 +172,9 @@ class Node:
         if self._ranks is None:
             return
         for exit_ in self._ranks.reap(children):
-            if (exit_["signal"] == signal.SIGTERM or exit_.get("vanished")) and not exit_["ended_by_us"]:
-                self._held.append(exit_)
-                self.loop.after(TOGETHER_SECONDS, self._release)
-            elif exit_.get("stumbled") and not self._is_stopping:
-                self._held.append(exit_)
-                self.loop.after(STUMBLED_SECONDS, lambda: self._release(stumbled=True))
-            else:
-                self._report(exit_)
+            self._exits.take(self._ranks, exit_, is_stopping=self._is_stopping)
         self._ranks.say_farewell()
         self._check_end()
-
-    def _release(self, *, stumbled: bool = False) -> None:
-        """Report those that were held, or none but those that stumbled."""
-        released = [exit_ for exit_ in self._held if bool(exit_.get("stumbled")) == stumbled]
-        self._held = [exit_ for exit_ in self._held if exit_ not in released]
-        for exit_ in released:
-            exit_["ended_by_us"] |= bool(self._ranks and self._ranks.was_taken_along(exit_))
-            self._report(exit_)
-        self._check_end()
-
-    def _report(self, exit_: Exit) -> None:
-        self._note("rank-exit", **exit_)
-        if self._ranks and not exit_["ended_by_us"] and has_failed(exit_):
-            tail = [] if self._has_failure else self._ranks.tail(exit_)
-            self._has_failure = not exit_.get("stumbled")
-            self._tell("failed", exit=exit_, tail=tail)
 
     # Stopping.
 
@@ -216,8 +189,8 @@ class Node:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
         self._is_hurried |= reason in (names.STOP_CANCEL, "lost")
         self._bring.stop(reason, grace)
-        for exit_ in self._held if reason == names.STOP_CANCEL else ():
-            exit_["ended_by_us"] = True
+        if reason == names.STOP_CANCEL:
+            self._exits.excuse()
         if self._ranks and not self._is_stopping:
             self._reap()
         if not self._is_stopping:
@@ -227,7 +200,8 @@ class Node:
                 self._ranks.abort()
             elif self._ranks:
                 self._ranks.terminate()
-            self._release(stumbled=True)
+            if self._ranks:
+                self._exits.release(self._ranks, stumbled=True)
         if self._ranks and (self._kill is None or self._kill.due > time.monotonic() + grace):
             if self._kill:
                 self._kill.cancel()
@@ -250,7 +224,7 @@ class Node:
         """Finish once every rank has ended; let what they left end by itself first, if all went well."""
         if self._ranks is None and self._is_stopping and not self._is_done:
             self._finish([])
-        if self._is_done or self._ranks is None or not self._ranks.are_over or self._held:
+        if self._is_done or self._ranks is None or not self._ranks.are_over or not self._exits.are_told:
             return
         left = [it for it in self._leftovers() if not it.is_of_setup]
         can_wait = not self._is_stopping and not any(has_failed(exit_) for exit_ in self._ranks.exits)

@@ -1,0 +1,63 @@
+"""How the ranks of one node ended, as the head is told: at once, or when it shows whose doing it was."""
+
+from __future__ import annotations
+
+import signal
+from typing import Callable, List
+
+from serried.agent.loop import Loop
+from serried.agent.ranks.ranks import Exit, Ranks, has_failed
+
+TOGETHER_SECONDS = 1.0
+"""A scheduler's TERM reaches ranks and agent at once: how long a rank's death by TERM waits for ours to show."""
+STUMBLED_SECONDS = 5.0
+"""How long a failure that was another rank's waits for that rank's own end."""
+
+
+class Exits:
+    """`settled` is called when some that were held have been told."""
+
+    def __init__(
+        self, loop: Loop, note: Callable[..., None], tell: Callable[..., None], settled: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._note = note
+        self._tell = tell
+        self._settled = settled
+        self._held: List[Exit] = []
+        self._has_failure = False
+
+    @property
+    def are_told(self) -> bool:
+        return not self._held
+
+    def take(self, ranks: Ranks, exit_: Exit, *, is_stopping: bool) -> None:
+        if (exit_["signal"] == signal.SIGTERM or exit_.get("vanished")) and not exit_["ended_by_us"]:
+            self._held.append(exit_)
+            self._loop.after(TOGETHER_SECONDS, lambda: self.release(ranks))
+        elif exit_.get("stumbled") and not is_stopping:
+            self._held.append(exit_)
+            self._loop.after(STUMBLED_SECONDS, lambda: self.release(ranks, stumbled=True))
+        else:
+            self._report(ranks, exit_)
+
+    def release(self, ranks: Ranks, *, stumbled: bool = False) -> None:
+        """Report those that were held, or none but those that stumbled."""
+        released = [exit_ for exit_ in self._held if bool(exit_.get("stumbled")) == stumbled]
+        self._held = [exit_ for exit_ in self._held if exit_ not in released]
+        for exit_ in released:
+            exit_["ended_by_us"] |= ranks.was_taken_along(exit_)
+            self._report(ranks, exit_)
+        self._settled()
+
+    def excuse(self) -> None:
+        """The scheduler has ended those that are held."""
+        for exit_ in self._held:
+            exit_["ended_by_us"] = True
+
+    def _report(self, ranks: Ranks, exit_: Exit) -> None:
+        self._note("rank-exit", **exit_)
+        if not exit_["ended_by_us"] and has_failed(exit_):
+            tail = [] if self._has_failure else ranks.tail(exit_)
+            self._has_failure = not exit_.get("stumbled")
+            self._tell("failed", exit=exit_, tail=tail)
