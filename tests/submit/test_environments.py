@@ -186,6 +186,21 @@ def test_a_program_that_is_not_here_is_warned_of_unless_something_may_bring_it(a
     assert warned(("python", "train.py")) == []
 
 
+def test_mpi_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, monkeypatch, tmp_path):
+    for program in ("python", "true"):  # what ranks run, and what stands for the scheduler
+        (tmp_path / program).symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def warned(kind, **environment):
+        overrides = {"launch.kind": kind, **asked(**environment)["overrides"]}
+        return [text for text in ask(overrides=overrides).warnings if "mpirun" in text]
+
+    assert warned("mpirun") == ["neither `mpirun` nor `mpiexec` is in PATH here; compute nodes may have one"]
+    assert warned("agent") == warned("mpirun", setup="PATH=/opt/mpi/bin:$PATH") == []
+    (tmp_path / "mpiexec").symlink_to("/bin/true")
+    assert warned("mpirun") == []
+
+
 def test_a_virtual_environment_that_lies_idle_in_the_project_is_pointed_out(ask, project, monkeypatch):
     make_venv(project / ".venv")
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):

@@ -16,6 +16,8 @@ from serried.plan import Environment, Plan
 
 USUAL = (".venv", "venv", "env", "virtual_env")
 """What people call the virtual environment of a project."""
+MPI = ("mpirun", "mpiexec")
+"""Either starts the ranks of `launch.kind = "mpirun"`, outside of any container."""
 
 
 def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool = False) -> Environment:
@@ -57,6 +59,15 @@ def absent_program(plan: Plan, variables: Mapping[str, str], workdir: Path) -> t
         return ()
     where = f"`{workdir}`" if "/" in program else "PATH"
     return (f"the command's program `{program}` is not in {where} here, or cannot be run; compute nodes may have it",)
+
+
+def absent_mpi(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """A warning where MPI is to start the ranks and is not here, nor brought by modules or lines of `setup`."""
+    path = variables.get("PATH")
+    brought = plan.environment.modules or plan.environment.setup
+    if plan.launch.kind != "mpirun" or brought or any(shutil.which(name, path=path) for name in MPI):
+        return ()
+    return (f"neither {' nor '.join(f'`{name}`' for name in MPI)} is in PATH here; compute nodes may have one",)
 
 
 def idle(plan: Plan, project: Path, active: Path | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from serried.contract.links import Commands, token_of
 from serried.contract.links import behind as behind_jobs
 from serried.environments import containers, trial
 from serried.environments.building import Observe
-from serried.environments.choice import absent_program, choose, idle
+from serried.environments.choice import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, typed
 from serried.records.record import Record
@@ -92,6 +92,7 @@ def prepare(
         trial.check(plan.environment, environment, workdir, containers.entering(plan))
         said = (
             *absent_program(plan, environment, workdir),
+            *absent_mpi(plan, environment),
             *idle(plan, project, inherit.active_prefix(environ)),
         )
     plan, noted = data.settle(plan, resolved, environment, observe)
