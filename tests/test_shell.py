@@ -54,6 +54,16 @@ def test_a_missing_program_is_named_with_what_installs_it(monkeypatch, tmp_path)
     assert caught.value.hint.startswith("apt-get install slurm-wlm (on Debian or Ubuntu, as root)")
 
 
+def test_a_program_of_pbs_that_is_missing_is_nothing_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingProgramError) as caught:
+        shell.run(["qsub"])
+    assert (caught.value.message, caught.value.hint) == (
+        "`qsub` is not installed, or not on PATH",
+        "it comes with PBS: try on a login node of the cluster, or as a login shell finds it, `bash -l`",
+    )
+
+
 def test_a_missing_working_directory_is_no_missing_program(tmp_path):
     with pytest.raises(FileNotFoundError):
         shell.run(["true"], cwd=tmp_path / "none")

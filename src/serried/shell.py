@@ -37,6 +37,9 @@ PACKAGES = {
 }
 """Where Debian and its kin keep the programs that we call."""
 
+OF_PBS = frozenset(["qsub", "qstat", "qdel", "qselect", "pbsnodes"])
+"""In no package registry: a cluster has them or has not."""
+
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Daemons live here, and an ordinary user's PATH does not."""
 
@@ -71,6 +74,11 @@ def which(name: str) -> str | None:
 
 def missing_program(*names: str) -> MissingProgramError:
     """The error that says which programs are not here and what installs them."""
+    if set(names) <= OF_PBS:
+        return MissingProgramError(
+            f"`{names[0]}` is not installed, or not on PATH",
+            hint="it comes with PBS: try on a login node of the cluster, or as a login shell finds it, `bash -l`",
+        )
     packages = sorted({PACKAGES.get(name, name) for name in names})
     install = f"apt-get install {' '.join(packages)}"
     hint = f"{install} (on Debian or Ubuntu, as root); elsewhere, install {' and '.join(packages)} your system's way"
