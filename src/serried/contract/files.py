@@ -100,6 +100,15 @@ def forget_environment(folder: str, run: str) -> None:
             (Path(folder) / run).unlink()
 
 
+def numbers(folder: Path) -> List[int]:
+    """Those that are names in `folder`, in order; none where it is missing."""
+    try:
+        found = os.listdir(folder)  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+    return sorted(int(name) for name in found if name.isdecimal() and name.isascii())
+
+
 class Journal:
     """Appends JSON objects to a file, one a line, each by a single write."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.contract import names
-from serried.contract.files import read_json
+from serried.contract.files import numbers, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
 from serried.contract.links import job_of
 from serried.records import seen
@@ -110,18 +110,12 @@ def _element(directory: ElementDirectory) -> tuple[dict[str, Any] | None, int | 
 
 
 def latest_attempt(directory: ElementDirectory) -> AttemptDirectory | None:
-    numbers = attempt_numbers(directory)
-    return directory.attempt(numbers[-1]) if numbers else None
+    found = attempt_numbers(directory)
+    return directory.attempt(found[-1]) if found else None
 
 
 def attempt_numbers(directory: ElementDirectory) -> list[int]:
-    return sorted(_numbers(directory.attempts))
-
-
-def _numbers(path: Path) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(name) for name in os.listdir(path) if name.isdecimal() and name.isascii()]  # noqa: PTH208 - no stat
-    return []
+    return numbers(directory.attempts)
 
 
 def _changed(path: Path) -> float | None:
@@ -135,7 +129,7 @@ def _with_elements(evidence: Evidence) -> Evidence:
     array = evidence.record.plan.array
     indices = array.indices if array else ()
     where = evidence.record.where
-    begun = frozenset(_numbers(where.elements)).intersection(indices)
+    begun = frozenset(numbers(where.elements)).intersection(indices)
     endings: dict[int, Ending] = {}
     for index in sorted(begun - evidence.seen.ended.keys()):
         document = read_json(where.element(index).exit)

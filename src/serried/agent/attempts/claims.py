@@ -55,7 +55,7 @@ def _check_unfinished(work: Work, job: str) -> None:
 
 def _check_unstopped(work: Work, job: str) -> None:
     """Somebody may have asked the last attempt to stop when no agent was left to hear it."""
-    number = max(history.numbers(work.place.attempts), default=0)
+    number = max(files.numbers(work.place.attempts), default=0)
     last = work.place.attempt(number)
     stop = requests.by_user(last.control) if number else None
     if stop is None:
@@ -121,7 +121,7 @@ def _check_turn(work: Work, token: str) -> None:
 
 
 def _make_next(folder: Path, mode: int) -> int:
-    number = max(history.numbers(folder), default=0) + 1
+    number = max(files.numbers(folder), default=0) + 1
     while True:
         try:
             (folder / str(number)).mkdir(mode=mode)

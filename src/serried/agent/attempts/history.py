@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from serried.agent.ending.saved import Position
 from serried.agent.work import Work
 from serried.contract import files
 
 
-def numbers(attempts: Path) -> List[int]:
-    try:
-        return [int(name) for name in os.listdir(attempts) if name.isdigit()]  # noqa: PTH208 - names are enough
-    except OSError:
-        return []
-
-
 def latest(work: Work, token: str, job: str) -> Optional[Work]:
     """The last attempt that `job` began under `token`."""
-    for number in sorted(numbers(work.place.attempts), reverse=True):
+    for number in reversed(files.numbers(work.place.attempts)):
         owner = files.read_json(work.place.attempt(number).claim) or {}
         if (owner.get("job"), owner.get("token")) == (job, token):
             return Work(work.run, work.plan, work.element, number)
@@ -29,7 +20,7 @@ def latest(work: Work, token: str, job: str) -> Optional[Work]:
 
 def last(work: Work) -> Optional[Work]:
     """The last attempt that lived to say whose it is; one that did not has never begun."""
-    for number in sorted(numbers(work.place.attempts), reverse=True):
+    for number in reversed(files.numbers(work.place.attempts)):
         found = Work(work.run, work.plan, work.element, number)
         if {"token", "job"} <= claim_of(found).keys():
             return found
@@ -38,7 +29,7 @@ def last(work: Work) -> Optional[Work]:
 
 def is_superseded(work: Work) -> bool:
     """Whether a later attempt has begun: the scheduler believes that this one is over."""
-    return any(number > work.number for number in numbers(work.place.attempts))
+    return any(number > work.number for number in files.numbers(work.place.attempts))
 
 
 def claim_of(work: Work) -> Dict[str, Any]:

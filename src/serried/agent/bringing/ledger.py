@@ -13,7 +13,6 @@ import threading
 from pathlib import Path
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
-from serried.agent.attempts import history
 from serried.agent.bringing.looking import Found
 from serried.agent.work import Work
 from serried.contract import files
@@ -57,7 +56,7 @@ class Ledger:
         files.make_directory(place, work.directory_mode)
         self._path = work.place.attempt(work.number).brought(node)
         self._entries: Dict[str, Brought] = {}
-        for number in sorted(each for each in history.numbers(work.place.attempts) if each <= work.number):
+        for number in (each for each in files.numbers(work.place.attempts) if each <= work.number):
             for entry in files.read_journal(work.place.attempt(number).brought(node)):
                 self._take(entry, number)
         self._file = -1

@@ -24,7 +24,6 @@ from serried.agent.messages import handover, rendezvous
 from serried.agent.messages.channel import Message
 from serried.agent.messages.members import Member, Members, Reactions
 from serried.agent.options import Options
-from serried.agent.ranks import horovod
 from serried.agent.staging.head import Staging
 from serried.agent.work import Work
 from serried.contract import files, hostlist, names
@@ -115,11 +114,19 @@ class Head:
         self._handover.remove()
         self.note("go")
         told = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
-        told.update(store=horovod.open_store(self.work), workers=self._members.workers())
+        told.update(store=self._open_store(), workers=self._members.workers())
         left = self._deadline.over - time.time() if self._deadline else None
         self._members.tell("go", hosts=[member.host for member in self._members], place=told, left=left)
         self._launching.begin()
         hooks.tell(self.work, names.EVENT_START)
+
+    def _open_store(self) -> int:
+        """The port where Horovod's ranks meet that the agents start; 0 where there are none."""
+        if self.work.launcher != "horovod":
+            return 0
+        from serried.agent.ranks import horovod
+
+        return horovod.open_store(self.work)
 
     def _heed(self, member: Member, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}

@@ -11,9 +11,7 @@ from serried.agent.work import Work
 
 
 def open_store(work: Work) -> int:
-    """Start the store, which ends with this process; its port, or 0 where nobody needs it."""
-    if work.launcher != "horovod":
-        return 0
+    """Start the store, which ends with this process; its port."""
     listener = rendezvous.listen(work.nodes)
     listener.setblocking(True)
     system.spawn(

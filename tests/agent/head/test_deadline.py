@@ -1,0 +1,21 @@
+"""When ranks are warned and ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.agent.head import deadline
+from serried.agent.head.deadline import Deadline
+
+
+@pytest.mark.parametrize(
+    ("limit", "told", "expected"),
+    [
+        (None, 0, None),
+        (3600, 0, Deadline(at=4600, warning=4540, end=4585, grace=10)),
+        (100, 0, Deadline(at=1100, warning=1075, end=1095, grace=10 / 3)),
+        (3600, 2000, Deadline(at=2000, warning=1940, end=1985, grace=10)),
+    ],
+)
+def test_ranks_are_warned_and_ended_before_the_scheduler_would(limit, told, expected):
+    assert deadline.decide(1000, limit, told, lead=60, grace=30) == expected
