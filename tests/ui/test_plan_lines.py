@@ -41,7 +41,12 @@ def test_data_is_said_in_lines_of_its_own():
     ]
     assert said["costs"].startswith("at most 1h00m (58m45s until the warning), ")
     without = dataclasses.replace(site, local_disk=None)
-    elsewhere = dataclasses.replace(plan, data=Data(stage[:1], results=("*",)), site=without)
+    sync = Sync(("{checkpoints}/*.pt", "logs/*.pt"), 30, 3)
+    elsewhere = dataclasses.replace(plan, data=Data(stage[:1], results=("*",)), site=without, sync=sync)
     said = dict(plan_lines(elsewhere, None, Revision()))
     assert said["data"] == "a: 12.4 GB in 1,281,167 files, read in place, unless nodes set SLURM_TMPDIR"
     assert said["results"] == "*: written to the run directory itself, unless nodes set SLURM_TMPDIR"
+    assert said["watches"] == (
+        "logs/*.pt: kept safe every 30s, the last 3 stay; {checkpoints}/*.pt: written to the run directory itself, "
+        "where all stay, unless nodes set SLURM_TMPDIR"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serried.config.values import show_duration
+from serried.contract.checkpoints import IN_CHECKPOINTS
 from serried.contract.sizes import spell
 from serried.plan import Data, Plan, Staged, Sync
 
@@ -18,7 +19,7 @@ def data_lines(plan: Plan) -> list[tuple[str, str]]:
         ("data", _staged(plan, data.stage)),
         ("in place", _listed(data.in_place)),
         ("results", _results(plan, data)),
-        ("watches", _watched(plan.sync) if plan.sync else ""),
+        ("watches", _watched(plan, plan.sync) if plan.sync else ""),
     ]
 
 
@@ -30,8 +31,17 @@ def _results(plan: Plan, data: Data) -> str:
     return f"{_listed(data.results)}: brought back every {show_duration(data.results_every_seconds)} and at the end"
 
 
-def _watched(sync: Sync) -> str:
-    return f"{_listed(sync.watch)}: kept safe every {show_duration(sync.every_seconds)}, the last {sync.keep} stay"
+def _watched(plan: Plan, sync: Sync) -> str:
+    """Of a node without a disk what is written to `{checkpoints}` is there already, and nobody's to remove."""
+    there = [] if plan.site.local_disk else [one for one in sync.watch if one.startswith(IN_CHECKPOINTS)]
+    brought = [one for one in sync.watch if one not in there]
+    texts = []
+    if brought:
+        every = show_duration(sync.every_seconds)
+        texts.append(f"{_listed(brought)}: kept safe every {every}, the last {sync.keep} stay")
+    if there:
+        texts.append(f"{_listed(there)}: written to the run directory itself, where all stay{_unless(plan)}")
+    return "; ".join(texts)
 
 
 def _staged(plan: Plan, stage: Sequence[Staged]) -> str:
