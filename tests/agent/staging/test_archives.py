@@ -149,6 +149,23 @@ def test_no_zip_writes_outside(tmp_path: Path, name: str, message: str):
     assert not list(tmp_path.rglob("evil"))
 
 
+@pytest.mark.parametrize("name", ["..", "aa"], ids=["a folder that climbs", "a folder in the place of a link"])
+def test_no_squashfs_writes_outside(tmp_path: Path, name: str):
+    (tmp_path / "tree" / "xx").mkdir(parents=True)
+    (tmp_path / "tree" / "aa").symlink_to(tmp_path)
+    (tmp_path / "tree" / "xx" / "evil").write_text("evil")
+    packed = tmp_path / "packed.sqsh"
+    plain = ("-noI", "-noD", "-noF", "-no-xattrs", "-quiet", "-no-progress")
+    subprocess.run(["mksquashfs", tmp_path / "tree", packed, *plain], check=True)
+    shutil.rmtree(tmp_path / "tree")
+    before = packed.read_bytes()
+    assert before.count(b"xx") == 1
+    packed.write_bytes(before.replace(b"xx", name.encode()))
+    with pytest.raises(ArchiveError, match="corrupted"):
+        unpack(packed, "squashfs", tmp_path / "target")
+    assert not list(tmp_path.rglob("evil"))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_archive_that_is_cut_short_is_refused(tree: Path, tmp_path: Path, kind: str):
     packed = pack(tree, kind)
