@@ -97,7 +97,7 @@ def _experiment(name: str | None, command: Sequence[str] | None, given: list[Lay
 def _other_than(name: str, known: list[str]) -> str:
     if name.endswith(".py"):
         return f"a command goes after `--`: `-- python {name}`"
-    listed = f"there are {_listed(known)}" if known else "a command goes after `--`"
+    listed = f"there {'are' if len(known) > 1 else 'is'} {_listed(known)}" if known else "a command goes after `--`"
     return did_you_mean(name, known) or listed
 
 

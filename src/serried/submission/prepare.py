@@ -21,7 +21,7 @@ from serried.environments import containers, trial
 from serried.environments.building import Observe
 from serried.environments.choice import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Plan, typed
+from serried.plan import Plan, mistyped, typed
 from serried.records.record import Record
 from serried.schedulers.interface import Submission
 from serried.snapshot import Revision, Survey
@@ -102,6 +102,7 @@ def prepare(
     warnings = (
         *resolved.warnings,
         *typed.warnings(resolved.experiment.command),
+        *mistyped.warnings(resolved.experiment.command),
         *said,
         *(surveyed.warnings if surveyed else ()),
     )
