@@ -98,6 +98,11 @@ def test_json_gives_values_in_seconds_and_mebibytes():
     )
 
 
+def test_settings_of_every_table_are_shown():
+    shown = {line.partition(".")[0] for line in out(config_verb.command, "show").splitlines() if "." in line.split()[0]}
+    assert shown == {"project", *definitions.PARTS, "cluster"}
+
+
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"]])
 def test_values_that_sound_secret_are_not_shown(words: list[str]):
     shown = out(config_verb.command, *words)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
-from serried.config import Data
+from serried.config import Data, definitions
 from serried.contract.names import JOB_VARIABLES
 from serried.errors import UsageError
 
@@ -172,3 +173,35 @@ def test_memory_said_two_ways_at_once_is_refused(folder: Path):
         "serried.toml:3: `resources.mem` and `resources.mem_per_cpu` say the same thing",
         "keep one of them",
     )
+
+
+OF_EACH_TABLE = {
+    "resources.cpus": 7,
+    "environment.module_purge": True,
+    "limit.restarts": 3,
+    "notify.on": ["stall"],
+    "launch.kind": "single",
+    "container.contained": True,
+    "data.results": ["*.csv"],
+    "checkpoint.keep": 5,
+}
+
+
+def test_every_table_of_an_experiment_may_stand_in_a_clusters_and_in_a_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    told = {f"clusters__local__{key.replace('.', '__')}": value for key, value in OF_EACH_TABLE.items()}
+    by_cluster = resolve(folder, command=BARE, **told)
+    for key, value in OF_EACH_TABLE.items():
+        text = json.dumps(value) if isinstance(value, list) else str(value).lower()
+        monkeypatch.setenv(f"SERRIED_{key.replace('.', '_').upper()}", text)
+    by_variable = resolve(folder, command=BARE)
+    assert {key.partition(".")[0] for key in OF_EACH_TABLE} == set(definitions.PARTS)
+    assert {key: _held(by_cluster.experiment, key) for key in OF_EACH_TABLE} == OF_EACH_TABLE
+    assert {key: _held(by_variable.experiment, key) for key in OF_EACH_TABLE} == OF_EACH_TABLE
+
+
+def _held(experiment: definitions.Experiment, key: str) -> object:
+    table, _, name = key.partition(".")
+    value = definitions.values_of(getattr(experiment, table))[name]
+    return list(value) if isinstance(value, tuple) else value

@@ -70,18 +70,9 @@ def show(
 
 
 def _rows(resolved: config.Resolved) -> Iterator[Row]:
-    tables: list[tuple[str, object]] = [
-        ("project", resolved.project),
-        ("", resolved.experiment),
-        ("resources", resolved.experiment.resources),
-        ("environment", resolved.experiment.environment),
-        ("container", resolved.experiment.container),
-        ("launch", resolved.experiment.launch),
-        ("data", resolved.experiment.data),
-        ("checkpoint", resolved.experiment.checkpoint),
-        ("limit", resolved.experiment.limit),
-        ("cluster", resolved.cluster),
-    ]
+    experiment = resolved.experiment
+    parts = [(name, getattr(experiment, name)) for name in definitions.PARTS]
+    tables = [("project", resolved.project), ("", experiment), *parts, ("cluster", resolved.cluster)]
     for place, table in tables:
         held = definitions.values_of(table)
         for name, key in definitions.keys(type(table)).items():

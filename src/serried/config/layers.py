@@ -9,7 +9,7 @@ from typing import Any
 
 from serried import clusters
 from serried.clusters import Sign, machine
-from serried.config import document, schema, sources
+from serried.config import definitions, document, schema, sources
 from serried.config.document import Keys
 from serried.config.sources import Files, Layer, Origin, Setting
 from serried.errors import ConfigError
@@ -126,12 +126,7 @@ def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys]
     """How strong a place is within its source, and what it sets; None when it is about something else."""
     found: tuple[int, Keys] | None
     match place:
-        case (
-            "clusters",
-            name,
-            ("resources" | "environment" | "limit" | "container" | "data" | "checkpoint") as table,
-            *rest,
-        ):
+        case ("clusters", name, table, *rest) if table in definitions.PARTS:
             found = (1, (table, *rest)) if name == cluster else None
         case ("project", *_) | ("clusters", _, *_):
             found = (0, place) if place[0] == "project" or place[1] == cluster else None

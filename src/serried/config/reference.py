@@ -20,9 +20,10 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "[experiments.NAME]",
         definitions.Experiment,
         (
-            "What to run. The same keys, and the four tables below, may stand in `[defaults]`, which every experiment "
-            "and every command after `--` inherits, and in `[experiments.NAME.on.CLUSTER]` (but for `cluster`), which "
-            "holds on that cluster alone."
+            "What to run. The same keys, and the tables below, may stand in `[defaults]`, which every experiment and "
+            "every command after `--` inherits, and in `[experiments.NAME.on.CLUSTER]` (but for `cluster`), which "
+            "holds on that cluster alone. The tables may also stand in a cluster's, `[clusters.NAME.limit]` say, as "
+            "defaults for all that runs there."
         ),
     ),
     (
@@ -30,23 +31,15 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         definitions.Resources,
         (
             "What it needs. Counts are per node; CPUs and memory are per GPU, or per rank where no GPUs are asked for. "
-            "Each key has a flag: `mem_per_node` is `--mem-per-node`. `[clusters.NAME.resources]` holds the same keys, "
-            "as defaults for all that runs there."
+            "Each key has a flag: `mem_per_node` is `--mem-per-node`."
         ),
     ),
     (
         "[experiments.NAME.environment]",
         definitions.Environment,
-        (
-            "What the ranks find, and what they inherit: see [environments](environments.md). "
-            "`[clusters.NAME.environment]` holds the same keys, as defaults for all that runs there."
-        ),
+        "What the ranks find, and what they inherit: see [environments](environments.md).",
     ),
-    (
-        "[experiments.NAME.limit]",
-        definitions.Limit,
-        "How it ends, and goes on. `[clusters.NAME.limit]` holds the same keys, as defaults for all that runs there.",
-    ),
+    ("[experiments.NAME.limit]", definitions.Limit, "How it ends, and goes on."),
     (
         "[experiments.NAME.notify]",
         definitions.Notify,
@@ -56,10 +49,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     (
         "[experiments.NAME.container]",
         definitions.Container,
-        (
-            "The container that ranks run in: see [containers](containers.md). `[clusters.NAME.container]` holds the "
-            "same keys, as defaults for all that runs there."
-        ),
+        "The container that ranks run in: see [containers](containers.md).",
     ),
     (
         "[experiments.NAME.data]",
@@ -69,10 +59,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     (
         "[experiments.NAME.checkpoint]",
         definitions.Checkpoint,
-        (
-            "Checkpoints that are not `serried.train`'s own: see [data](data.md). `[clusters.NAME.data]` and "
-            "`[clusters.NAME.checkpoint]` hold the same keys, as defaults for all that runs there."
-        ),
+        "Checkpoints that are not `serried.train`'s own: see [data](data.md).",
     ),
     (
         "[clusters.NAME]",

@@ -36,16 +36,7 @@ class Table:
         return [*self.keys, *(name for name in self.tables if name != EVERY)]
 
 
-_PARTS = {
-    "resources": Table(definitions.keys(definitions.Resources)),
-    "environment": Table(definitions.keys(definitions.Environment)),
-    "limit": Table(definitions.keys(definitions.Limit)),
-    "notify": Table(definitions.keys(definitions.Notify)),
-    "launch": Table(definitions.keys(definitions.Launch)),
-    "container": Table(definitions.keys(definitions.Container)),
-    "data": Table(definitions.keys(definitions.Data)),
-    "checkpoint": Table(definitions.keys(definitions.Checkpoint)),
-}
+_PARTS = {name: Table(definitions.keys(table)) for name, table in definitions.PARTS.items()}
 _EXPERIMENT = definitions.keys(definitions.Experiment)
 _OVERLAY = {name: key for name, key in _EXPERIMENT.items() if name != "cluster"}
 """What `on.CLUSTER` may say: the cluster is chosen by then."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.config import document, schema
+from serried.config import definitions, document, schema
 from serried.config.document import Document, Keys
 from serried.contract.names import JOB_VARIABLES
 from serried.errors import UsageError
@@ -17,7 +17,7 @@ from serried.errors import UsageError
 FILE = "serried.toml"
 PROFILES = "clusters"
 """The folder of profiles beside a `config.toml`."""
-_TABLES = ("project", "resources", "environment", "container", "limit", "launch", "data", "checkpoint")
+_TABLES = ("project", *definitions.PARTS)
 """Tables that `SERRIED_TABLE_KEY` variables reach."""
 _SCHEDULER_VARIABLES = ("account", "partition", "qos", "reservation")
 

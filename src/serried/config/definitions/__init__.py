@@ -6,6 +6,8 @@ configuration's page are all made from these tables.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
 from serried.config.definitions.container import Container
 from serried.config.definitions.data import Checkpoint, Data
@@ -13,7 +15,20 @@ from serried.config.definitions.environment import Environment
 from serried.config.definitions.experiment import Experiment, Launch, Limit, Notify, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
 
+PARTS: Mapping[str, type] = {
+    "resources": Resources,
+    "environment": Environment,
+    "limit": Limit,
+    "notify": Notify,
+    "launch": Launch,
+    "container": Container,
+    "data": Data,
+    "checkpoint": Checkpoint,
+}
+"""An experiment's tables. They may stand in `[defaults]` too, and in `[clusters.NAME]` for all that runs there."""
+
 __all__ = [
+    "PARTS",
     "Checkpoint",
     "Cluster",
     "Container",
