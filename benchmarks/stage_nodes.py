@@ -127,7 +127,7 @@ class Node:
         self._place, self.address = place, address
         said = {"items": [[str(source), "set", ""]], "in_place": [], "hashed": False, "limit": 0, "has_disk": True}
         where = {"view": str(place / "view"), "shared": str(place / "shared" / "data"), "serves": address, "node": 0}
-        self.tell(do="prepare", key=b"key".hex(), **said, **where)
+        self.tell(do="prepare", key=b"key".hex(), mark="x", run="x", **said, **where)
         self.port = self.hear("ready")["port"]
 
     def tell(self, **message: object) -> None:

@@ -35,6 +35,11 @@ class Work:
         return self.run.element(self.element)
 
     @property
+    def name(self) -> str:
+        """As people call it: `k3f9q2`, `k3f9q2/17`."""
+        return str(self.plan["run"]) if self.element is None else f"{self.plan['run']}/{self.element}"
+
+    @property
     def mark(self) -> str:
         """What every process of the attempt carries in its environment as SERRIED_MARK."""
         return f"{self.plan['run']}/{'-' if self.element is None else self.element}/{self.number}"

@@ -181,11 +181,11 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
     first, second = (Job(there, disk, "a", run=run) for run in ("k3f9q2/7", "later"))
     fill, begun, go_on = source.fill, threading.Event(), threading.Event()
 
-    def stuck(root: bytes, target: Target) -> None:
+    def stuck(root: bytes, target: Target, *rest: object) -> None:
         if not begun.is_set():
             begun.set()
             assert go_on.wait(60)
-        fill(root, target)
+        fill(root, target, *rest)
 
     monkeypatch.setattr(source, "fill", stuck)
     monkeypatch.setattr(cache, "SILENT_SECONDS", 0.5)

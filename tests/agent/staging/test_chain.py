@@ -34,7 +34,14 @@ class Node:
         items = [[str(source), f"item-{number}", ""] for number, source in enumerate(sources)]
         said = {"in_place": [], "hashed": hashed, "limit": 1 << 40, "has_disk": True, "node": 0, "key": KEY}
         self.tell(
-            do="prepare", mark="x", items=items, view=str(self.view), shared=str(shared / "data"), serves=HERE, **said
+            do="prepare",
+            mark="x",
+            run="x",
+            items=items,
+            view=str(self.view),
+            shared=str(shared / "data"),
+            serves=HERE,
+            **said,
         )
         self.port = self.hear("ready")["port"]
 

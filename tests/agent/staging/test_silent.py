@@ -50,7 +50,8 @@ def test_gpus_do_not_wait_for_a_source_that_does_not_answer(away, tmp_path, monk
     agent = Agent()
     (tmp_path / "disk").mkdir()
     task = {"items": [[str(away), "set", ""]], "view": str(tmp_path / "view"), "shared": str(tmp_path / "disk/data")}
-    rest = {"has_disk": has_disk, "hashed": False, "limit": 0, "key": "00", "mark": "r/-/1", "node": 0, "serves": None}
+    rest = {"has_disk": has_disk, "hashed": False, "limit": 0, "key": "00", "node": 0, "serves": None}
+    rest |= {"mark": "r/-/1", "run": "r"}
     staging = stage.Stage(agent, {**task, **rest})
     staging.begin(None)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Sequence, Tuple
 
 from serried.agent.staging.cache import Cache, NoRoomError
+from serried.agent.staging.pulse import Pulse
 from serried.agent.staging.task import Item, StageError
 from serried.contract import packed, scanning
 from serried.contract.manifest import Manifest
@@ -14,11 +15,11 @@ UNPACKED = "-unpacked"
 """Of the key of an archive, for what it became."""
 
 
-def make_room(cache: Cache, wanted: Sequence[Tuple[Item, Manifest]]) -> None:
+def make_room(cache: Cache, wanted: Sequence[Tuple[Item, Manifest]], pulse: Pulse) -> None:
     """For all that is not here. Raises NoRoomError, UnreadableError, and StageError for an archive that is none."""
     by_key = {manifest.key: (item, manifest) for item, manifest in wanted}
     held = [key for key in by_key if cache.has(key) or cache.has(key + UNPACKED)]
-    needed = [_needed(item, manifest) for key, (item, manifest) in by_key.items() if key not in held]
+    needed = [_needed(item, manifest, pulse) for key, (item, manifest) in by_key.items() if key not in held]
     if needed:
         cache.make_room(sum(size for size, _ in needed), sum(files for _, files in needed), keep=held)
 
@@ -32,11 +33,12 @@ def make_room_to_unpack(cache: Cache, item: Item, archive: Path) -> None:
         raise StageError(f"cannot unpack `{item.source}`: {error}") from None
 
 
-def _needed(item: Item, manifest: Manifest) -> Tuple[int, int]:
+def _needed(item: Item, manifest: Manifest, pulse: Pulse) -> Tuple[int, int]:
     """Bytes and files; a squashfs is mounted where that can be done."""
     if not item.unpack or item.unpack == "squashfs":
         return manifest.blocks, manifest.inodes
-    more = _least(item, item.source)
+    with pulse.of(item.source):
+        more = _least(item, item.source)
     return manifest.blocks + more.bytes, manifest.inodes + more.files
 
 

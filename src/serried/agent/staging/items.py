@@ -92,7 +92,8 @@ class Items:
         for number in wanted:
             self._scan(number)
         if self._place.cache:
-            ahead.make_room(self._place.cache, [(self._items[number], self._manifests[number]) for number in wanted])
+            looked_at = [(self._items[number], self._manifests[number]) for number in wanted]
+            ahead.make_room(self._place.cache, looked_at, self.pulse)
 
     def _is_copied(self, item: Item) -> bool:
         return bool(self._place.cache) and (self._place.has_disk or bool(item.unpack))

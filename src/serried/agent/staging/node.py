@@ -50,6 +50,7 @@ class Staging:
                 "limit": site.get("cache_bytes", 0),
                 "key": key.hex(),
                 "mark": self._work.mark,
+                "run": self._work.name,
                 "node": index,
                 "serves": interface(address, head) if passes_on(self._work) and self._own.has_disk else None,
             }

@@ -87,9 +87,8 @@ class Stage:
         except OSError as error:
             self._note("staging-problem", item="", problem=f"{self._shared}: {scanning.reason(error)}")
             return None
-        run, element, _ = str(self._told["mark"]).split("/")
-        name = run if element == "-" else f"{run}/{element}"
-        return Cache(self._shared, hashed=bool(self._told["hashed"]), run=name, sweep=tidying.free)
+        told = self._told
+        return Cache(self._shared, hashed=bool(told["hashed"]), run=str(told["run"]), sweep=tidying.free)
 
     @property
     def is_busy(self) -> bool:
