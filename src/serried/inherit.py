@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from serried.config.env_file import read_env_file
 from serried.errors import UsageError
 from serried.plan import Environment
 
@@ -35,16 +36,12 @@ SCHEDULER_PROGRAMS = ("srun", "scontrol")
 """job.sh calls them; their folder stays on PATH."""
 
 
-def job_environment(
-    wanted: Environment,
-    shell: Mapping[str, str],
-    env_file: Mapping[str, str] | None = None,
-) -> dict[str, str]:
+def job_environment(wanted: Environment, shell: Mapping[str, str]) -> dict[str, str]:
     """The job's environment, made from the submitting `shell`'s.
 
-    Raises UsageError where a secret has no value.
+    Raises UsageError where a secret has no value, ConfigError where the env_file cannot be read.
     """
-    file = env_file or {}
+    file = read_env_file(Path(wanted.env_file_path)) if wanted.env_file_path else {}
     environment = _inherited(wanted.inherit, shell)
     environment |= {name: file[name] for name in wanted.env_file if name in file}
     environment |= wanted.env

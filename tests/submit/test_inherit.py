@@ -47,9 +47,12 @@ def test_names_are_taken_besides_a_login_and_may_be_patterns():
     assert got == LOGIN | PATH | {"WANDB_MODE": "offline"}
 
 
-def test_later_sources_win():
-    wanted = Environment(env={"A": "env"}, env_file=("A", "B", "WANDB_MODE"), inherit="all")
-    got = job_environment(wanted, SHELL, {"A": "file", "B": "file", "WANDB_MODE": "online", "C": "not named"})
+def test_later_sources_win(tmp_path):
+    file = tmp_path / ".env"
+    file.write_text("A=file\nB=file\nWANDB_MODE=online\nC=not named\n")
+    named = ("A", "B", "WANDB_MODE")
+    wanted = Environment(env={"A": "env"}, env_file=named, env_file_path=str(file), inherit="all")
+    got = job_environment(wanted, SHELL)
     assert (got["A"], got["B"], got["WANDB_MODE"], "C" in got) == ("env", "file", "online", False)
 
 

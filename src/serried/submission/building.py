@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serried import config, inherit
-from serried.config.env_file import read_env_file
 from serried.contract.names import COMPLETED
 from serried.environments import building
 from serried.environments.building import Builder, Observe, Tick
@@ -49,9 +48,7 @@ def wanted(plan: Plan, environ: Mapping[str, str]) -> Wanted | None:
     """What there is to build for a plan; None where nothing is. Raises UsageError."""
     if plan.environment.build is None:
         return None
-    path = plan.environment.env_file_path
-    file = read_env_file(Path(path)) if path else None
-    variables = inherit.job_environment(dataclasses.replace(plan.environment, venv=None, conda=None), environ, file)
+    variables = inherit.job_environment(dataclasses.replace(plan.environment, venv=None, conda=None), environ)
     project = Path(plan.source.directory)
     made = recipe(plan.environment, project, variables)
     return Wanted(made, Store(project, made.name), variables) if made else None

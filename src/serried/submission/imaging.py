@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serried import config, inherit
-from serried.config.env_file import read_env_file
 from serried.environments import building, containers
 from serried.environments.building import Observe
 from serried.environments.images import Recipe
@@ -44,9 +43,7 @@ def provide(
 ) -> Path:
     """Where it is; made now if need be, `here` or by a `job`. Raises EnvironmentFailed with its last words."""
     if where == "here":
-        path = plan.environment.env_file_path
-        file = read_env_file(Path(path)) if path else None
-        builder = building.here(inherit.job_environment(plan.environment, environ, file))
+        builder = building.here(inherit.job_environment(plan.environment, environ))
     else:
         builder = by_job(plan, resolved, environ, where, observe)
     building.provide(image.recipe, image.root, builder, observe)

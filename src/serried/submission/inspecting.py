@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from serried import inherit
-from serried.config.env_file import read_env_file
 from serried.environments import containers, sources, store, trial
 from serried.environments.choice import choose
 from serried.errors import UsageError
@@ -60,8 +59,7 @@ def inspect(plan: Plan, environ: Mapping[str, str]) -> Inspected:
 
 def about(plan: Plan, environ: Mapping[str, str]) -> dict[str, str | None]:
     """Which Python is in it, after its check has passed. Raises EnvironmentFailed."""
-    path = plan.environment.env_file_path
-    variables = inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+    variables = inherit.job_environment(plan.environment, environ)
     workdir = Path(plan.source.directory) / plan.source.workdir
     inside = containers.entering(plan)
     trial.check(plan.environment, variables, workdir, inside)

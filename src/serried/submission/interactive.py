@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from serried import inherit, schedulers, script, shell
-from serried.config.env_file import read_env_file
 from serried.contract import files, names
 from serried.contract.environment import scrub
 from serried.contract.files import MODES
@@ -203,8 +202,7 @@ def joining(
     if not 0 <= node < len(status.node_names):
         listed = ", ".join(status.node_names)
         raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0 on: {listed}" if listed else None)
-    path = plan.environment.env_file_path
-    environment = inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+    environment = inherit.job_environment(plan.environment, environ)
     text = script.render_join(plan, status.attempt, status.element, python=sys.executable)
     scheduler = schedulers.get(plan.site.scheduler)
     argv = scheduler.join(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import config, inherit, schedulers, script, shell, snapshot
-from serried.config.env_file import read_env_file
 from serried.contract import names, settings
 from serried.contract.links import Commands, token_of
 from serried.contract.links import behind as behind_jobs
@@ -238,8 +237,7 @@ def _check_workdir(plan: Plan, project: Path) -> None:
 
 
 def _environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    path = plan.environment.env_file_path
-    made = inherit.job_environment(plan.environment, environ, read_env_file(Path(path)) if path else None)
+    made = inherit.job_environment(plan.environment, environ)
     webhook = plan.notify.webhook if plan.notify else None
     if webhook and not _ADDRESS.fullmatch(made.get(webhook, "")):
         raise UsageError(
