@@ -229,7 +229,7 @@ def _copy_file(entry: Entry, target: Path, observe: Observe) -> None:
             before = os.fstat(source.fileno())
             aside = target.with_name(_aside_name(entry, before.st_size, before.st_mtime_ns))
             with aside.open("a+b", buffering=0) as made:
-                sent = _pour(source, made, observe)
+                sent = _pour(source, made, before.st_size, observe)
                 has_arrived = sent == (_checksum(made), made.tell())
             after = os.fstat(source.fileno())
         is_steady = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
@@ -244,12 +244,12 @@ def _copy_file(entry: Entry, target: Path, observe: Observe) -> None:
     raise OSError(errno.EAGAIN, "it changes all the time" if has_arrived else "what arrives is not what was sent")
 
 
-def _pour(source: io.FileIO, made: io.FileIO, observe: Observe) -> tuple[int, int]:
-    """Add to `made` what `source` has more; checksum and length of the whole."""
+def _pour(source: io.FileIO, made: io.FileIO, size: int, observe: Observe) -> tuple[int, int]:
+    """Add to `made` what `source` has more of its first `size` bytes; checksum and length of the whole."""
     crc32, length = _checksum(made), made.tell()
     observe(length)
     source.seek(length)
-    while chunk := source.read(CHUNK):
+    while chunk := source.read(min(CHUNK, size - length)):
         crc32 = zlib.crc32(chunk, crc32)
         length += len(chunk)
         rest = memoryview(chunk)

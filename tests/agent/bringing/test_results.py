@@ -162,6 +162,23 @@ def test_what_grows_while_it_is_copied_comes_later(share, monkeypatch):
     assert len(tree(node.work.place.results)["it.bin"]) == 1001
 
 
+def test_lines_that_are_written_faster_than_they_are_copied_come_as_far_as_they_were(share, monkeypatch):
+    node = share(["*"])
+    path = node.write("results/loss.csv", "1\n" * 500)
+
+    def heed(count, _urgent=None):
+        if count:
+            with path.open("a") as file:
+                file.write("2\n" * 1000)
+
+    monkeypatch.setattr(node.pace, "heed", heed)
+    assert node.rounds.bring_results() == ["loss.csv"]
+    assert tree(node.work.place.results) == {"loss.csv": "1\n" * 500}
+    monkeypatch.undo()
+    node.finish()
+    assert tree(node.work.place.results) == {"loss.csv": "1\n" * 500 + "2\n" * 1000}
+
+
 def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share):
     node = share(["*"])
     for name, size in (("large", 3 << 20), ("small", 3), ("middle", 3000)):

@@ -200,6 +200,17 @@ def test_a_program_that_is_missing_is_named(tree: Path, tmp_path: Path, monkeypa
         unpack(packed, "tar.zst", tmp_path / "out")
 
 
+def test_a_program_that_complains_at_length_keeps_nobody_waiting(tree: Path, tmp_path: Path, monkeypatch):
+    packed = pack(tree, "tar.gz")
+    (tmp_path / "bin").mkdir()
+    wordy = tmp_path / "bin" / "pigz"
+    wordy.write_text(f"#!/bin/bash\nyes 'and another thing' | head -c 300000 >&2\nexec {shutil.which('gzip')} -dc\n")
+    wordy.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    unpack(packed, "tar.gz", tmp_path / "out")
+    assert told(tmp_path / "out", times=True) == told(tree, times=True)
+
+
 def test_what_unpacks_ends_when_nobody_wants_it_any_more(tmp_path: Path):
     os.mkfifo(tmp_path / "x.tar")
     failed: list[Exception] = []

@@ -74,9 +74,11 @@ def copy(found: Found, target: Path, modes: Modes, pace: Pace, urgent: Optional[
             if before.st_blocks * BLOCK < before.st_size:
                 count = _pour_around_holes(source, made, before.st_size, pace, urgent)
             else:
-                count = _pour(source, made, pace, urgent)
+                count = _pour(source, made, before.st_size, pace, urgent)
             after = os.fstat(source)
-            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or count != after.st_size:
+            is_as_it_was = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+            has_grown = after.st_size >= before.st_size and looking.is_read_while_it_grows(found)
+            if count != before.st_size or not (is_as_it_was or has_grown):
                 raise ChangedError(errno.EAGAIN, "it was written to while it was copied")
             return _age(made, before.st_mtime_ns)
         finally:
@@ -93,8 +95,9 @@ def append(found: Found, target: Path, begin: int, pace: Pace) -> int:
         try:
             os.lseek(source, begin, os.SEEK_SET)
             os.lseek(made, begin, os.SEEK_SET)
-            SERVER.check_room(target.parent, os.fstat(source).st_size - begin)
-            _pour(source, made, pace, None)
+            more = os.fstat(source).st_size - begin
+            SERVER.check_room(target.parent, more)
+            _pour(source, made, more, pace, None)
             return _age(made, os.fstat(source).st_mtime_ns)
         finally:
             os.close(made)
@@ -201,10 +204,11 @@ def within(found: Found) -> str:
     return leads
 
 
-def _pour(source: int, made: int, pace: Pace, urgent: Optional[int]) -> int:
+def _pour(source: int, made: int, size: int, pace: Pace, urgent: Optional[int]) -> int:
+    """No more than `size`: what is written faster than we copy it would never end."""
     count = 0
-    while True:
-        piece = os.read(source, PIECE)
+    while count < size:
+        piece = os.read(source, min(PIECE, size - count))
         if not piece:
             break
         count += len(piece)

@@ -33,6 +33,7 @@ CHUNK = 1 << 20
 TOP = (".", "./")
 """What a zip may call the folder itself."""
 LONGEST_SAID = 300
+MOST_COMPLAINTS = 1 << 16
 RUNNING: "Set[subprocess.Popen[bytes]]" = set()
 """What unpacks now, or did."""
 NEVER_MOUNTED = 20.0
@@ -105,36 +106,38 @@ def _untar(archive: Path, kind: str, target: Path) -> None:
     if tar is None:
         raise ArchiveError("there is no `tar` on this node")
     command = [tar, "-x", "-p", "--no-same-owner", *SAYS_HOW_IT_ENDS, "-f", "-", "-C", str(target)]
-    with archive.open("rb") as packed:
-        reader = _decompress(kind, packed)
+    import tempfile
+
+    with archive.open("rb") as packed, tempfile.TemporaryFile(dir=target.parent) as complaints:
+        reader = _decompress(kind, packed, complaints)
         process = _start(command, reader.stdout if reader else packed)
         if reader and reader.stdout:
             reader.stdout.close()  # tar alone has it now: if tar ends, the other is told
         end, said = process.communicate()
-        trouble = _ended(reader) if reader else None
+        trouble = _ended(reader, complaints) if reader else None
     if process.returncode or trouble:
         raise _failed(trouble if trouble and not _is_full(said) else _words(said), "tar")
     if CUT_SHORT in end:
         raise ArchiveError("it has no end: it was cut short, or is still being written")
 
 
-def _decompress(kind: str, packed: IO[bytes]) -> Optional[Any]:
+def _decompress(kind: str, packed: IO[bytes], complaints: IO[bytes]) -> Optional[Any]:
+    """What reads it. Its complaints go to a file: nobody could read a pipe of them and feed tar at the same time."""
     choices = DECOMPRESSORS[kind]
     if not choices:
         return None
     for name, *options in choices:
         program = _program(name)
         if program:
-            return _start([program, *options], packed)
+            return _start([program, *options], packed, complaints)
     raise ArchiveError(f"there is no `{choices[-1][0]}` on this node, which a .{kind} needs")
 
 
-def _ended(reader: Any) -> Optional[str]:
+def _ended(reader: Any, complaints: IO[bytes]) -> Optional[str]:
     """What the decompressor had to complain of; None where all was well, or where its reader left first."""
-    said = reader.stderr.read()
-    reader.stderr.close()
     status = reader.wait()
-    return None if status <= 0 else _words(said) or f"status {status}"
+    complaints.seek(0)
+    return None if status <= 0 else _words(complaints.read(MOST_COMPLAINTS)) or f"status {status}"
 
 
 def _unsquash(image: Path, target: Path) -> None:
@@ -228,13 +231,14 @@ def _run(command: List[str], name: str, patience: Optional[float] = None) -> Non
         raise _failed(_words(said) or f"status {process.returncode}", name)
 
 
-def _start(command: List[str], source: Any) -> "subprocess.Popen[bytes]":
+def _start(command: List[str], source: Any, complaints: Any = None) -> "subprocess.Popen[bytes]":
     """With `source` as its stdin; in English, as we read what it says."""
     import subprocess
 
     environment = {**os.environ, "LC_ALL": "C"}
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=source, stdout=pipe, stderr=pipe, env=environment)
+    errors = pipe if complaints is None else complaints
+    process = subprocess.Popen(command, stdin=source, stdout=pipe, stderr=errors, env=environment)
     RUNNING.add(process)
     return process
 
