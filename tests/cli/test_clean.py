@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 
 from building import CREATED, as_json
+from serried import schedulers, script
 from serried.contract import locks
 from serried.contract.files import make_directory, write_json
 from serried.plan import After, Data, Environment, Resume, Source, Staged
 from serried.schedulers.interface import Job
+from serried.schedulers.pbs import options
 from serried.space import measuring, removing
 from serried.space.things import Thing
+from serried.submission import errands
 from serried.ui import console
 
+REAL_SCHEDULER = schedulers.get
 DAY = 86400
 OLD = CREATED - 60 * DAY
 
@@ -354,3 +358,22 @@ def test_of_a_disk_that_others_may_write_to_nothing_is_taken_for_staged_data(ser
 
     assert (kinds(led_away), kinds(shared)) == ([], [])
     assert (room / "data" / "thesis").is_dir()
+
+
+def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, make, monkeypatch):
+    """Real agents on this machine for two nodes; no scheduler here reaches the third."""
+    monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
+    monkeypatch.setattr(errands, "_that_reaches", lambda plan, host: {"n3": "pbs"}.get(host, "local"))  # noqa: ARG005
+    monkeypatch.setattr(options, "errand", lambda *_: ("no-such-qsub",))
+    made = make(scheduler="local").ending(nodes=["n1", "n2", "n3"])
+    write_json(made.where.plan, made.plan.to_json())
+    script.write_agent(made.where.agent)
+
+    done = serried("clean", "--node", "n1", "--node", "n2", "--node", "n3", "--dry-run", "--json")
+
+    assert (done.code, json.loads(done.out)["dry_run"]) == (2, True)
+    assert done.err.startswith("error: `no-such-qsub` is not installed, or not on PATH\n")
+    assert list(made.where.path.glob("tidying-*")) == []
+    assert serried("clean", "--node", "n1", "--node", "n9").err.startswith(
+        "error: no run of yours that still has its directory was on `n9`\n"
+    )

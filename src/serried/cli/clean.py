@@ -14,7 +14,7 @@ import click
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
 from serried.contract.sizes import spell
-from serried.errors import UsageError
+from serried.errors import SerriedError, UsageError
 from serried.space import choosing, measuring, nodes, removing
 from serried.space.choosing import Choice
 from serried.space.measuring import Size
@@ -100,15 +100,30 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
 
 def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     """Nothing is asked: what a dead job has left is of no use to anybody."""
-    known = choosing.look()
-    found: list[nodes.Left] = []
-    for host in dict.fromkeys(hosts):
-        with console.status_line(f"waiting for {host}") as line:
-            found += nodes.sweep(known, host, line.update, dry=dry_run)
+    wanted = list(dict.fromkeys(hosts))
+    by_host: dict[str, list[nodes.Left]] = {}
+    failed: list[SerriedError] = []
+
+    def heed(host: str, came: list[nodes.Left] | SerriedError) -> None:
+        if isinstance(came, SerriedError):
+            failed.append(came)
+            console.print_error(came)
+        else:
+            by_host[host] = came
+
+    with console.status_line("") as line:
+        nodes.sweep(choosing.look(), wanted, heed, line.update, dry=dry_run)
+    found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
-        left = [dataclasses.asdict(each) for each in found]
-        console.out_json({"schema": SCHEMA, "dry_run": dry_run, "left": left})
-        return
+        told = [dataclasses.asdict(each) for each in found]
+        console.out_json({"schema": SCHEMA, "dry_run": dry_run, "left": told})
+    elif found or not failed:
+        _show_left(found, dry_run=dry_run)
+    if failed:
+        sys.exit(failed[0].exit_code)
+
+
+def _show_left(found: Sequence[nodes.Left], *, dry_run: bool) -> None:
     gone = "would go" if dry_run else "removed"
     rows = [[each.host, printable(each.name), f"stays: {each.stays}" if each.stays else gone] for each in found]
     for text in console.table(("NODE", "LEFT BY", ""), rows) if rows else []:

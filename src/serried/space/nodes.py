@@ -1,13 +1,13 @@
-"""What dead jobs have left on a node's disk, removed now, by a small job there."""
+"""What dead jobs have left on nodes' disks, removed now, by a small job on each."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from serried.errors import UsageError
+from serried.errors import SerriedError, UsageError
 from serried.records.run_status import RunStatus
 from serried.space.things import Known
 from serried.submission import errands
@@ -26,20 +26,34 @@ class Left:
     """Why it does; empty for what went, or would go."""
 
 
-def sweep(known: Known, host: str, observe: Callable[[str], None], *, dry: bool) -> list[Left]:
-    """What was found on `host`. The job is queued and paid for as your newest run there was.
+Heed = Callable[[str, list[Left] | SerriedError], None]
 
-    Raises UsageError where none was, SerriedError where the job could not run.
+
+def sweep(known: Known, hosts: Sequence[str], heed: Heed, observe: errands.Observe, *, dry: bool) -> None:
+    """`heed` hears what was found on each, or why its job could not run; it is queued and paid for as your newest run.
+
+    Raises UsageError where none was there, before any is sent.
     """
-    status = _newest_on(known, host)
-    plan = known.plans[status.record.id]
-    folder = status.record.where.path / f"tidying-{os.urandom(4).hex()}"
-    role = ("tidy", str(folder / JOURNAL), *(["--dry-run"] if dry else []))
+    folders, several = [], []
+    for host in hosts:
+        status = _newest_on(known, host)
+        folder = status.record.where.path / f"tidying-{os.urandom(4).hex()}"
+        role = ("tidy", str(folder / JOURNAL), *(["--dry-run"] if dry else []))
+        folders.append(folder)
+        several.append(Errand(known.plans[status.record.id], host, role, folder / JOURNAL))
+
+    def settle(number: int, answer: errands.Answer) -> None:
+        host = hosts[number]
+        if isinstance(answer, SerriedError):
+            heed(host, answer)
+        else:
+            heed(host, [Left(host, str(name), str(stays)) for name, stays in answer["found"]])
+
     try:
-        told = errands.send(Errand(plan, host, role, folder / JOURNAL), observe)
+        errands.send_all(several, settle, observe)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return [Left(host, str(name), str(stays)) for name, stays in told["found"]]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _newest_on(known: Known, host: str) -> RunStatus:

@@ -40,15 +40,6 @@ class Errand:
     """Where that says how it goes. Beside it are its script and its output, and no other errand's."""
 
 
-def send(errand: Errand, observe: Observe) -> dict[str, Any]:
-    """One, alone. Raises SerriedError where it never said how it ended."""
-    answers: list[Answer] = []
-    send_all([errand], lambda _, answer: answers.append(answer), observe)
-    if isinstance(answers[0], SerriedError):
-        raise answers[0]
-    return answers[0]
-
-
 def send_all(errands: Sequence[Errand], heed: Callable[[int, Answer], None], observe: Observe) -> None:
     """`heed` hears of each, by its place in `errands`, when it has ended. Those that are out end with us."""
     waiting = deque(enumerate(errands))
