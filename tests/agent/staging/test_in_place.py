@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from serried.agent.head import head
 from serried.plan import Data
+from serried.script.launcher import LAUNCHERS
 
 
 def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tmp_path):
@@ -15,6 +17,19 @@ def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tm
     host, _, said = run.ending[3].partition(": ")
     assert (bool(host), said) == (True, f"data: `{missing}` is not there")
     assert not (tmp_path / "started").exists()
+
+
+def test_nodes_that_come_later_are_not_waited_for_then(start, make_run, tmp_path, monkeypatch):
+    plan = make_run("true", nodes=2, data=Data(in_place=(str(tmp_path / "missing"),)))
+    usual = LAUNCHERS["fake"](plan)
+    late = '[ "$FAKE_NODE" = 0 ] || sleep 1; exec "$@"'
+    monkeypatch.setitem(LAUNCHERS, "fake", lambda _: (*usual, "sh", "-c", late, "sh"))
+    run = start("true", nodes=2, data=plan.data)
+
+    assert run.wait() == 70
+    (failed,), (ended,) = run.events("launch-failed"), run.events("ended")
+    assert [event["node"] for event in run.events("connected")] == [0]
+    assert ended["t"] - failed["t"] < head.LEAVE_SECONDS
 
 
 def test_ranks_start_where_all_of_it_is_there(start, tmp_path):

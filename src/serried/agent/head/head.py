@@ -240,7 +240,8 @@ class Head:
             self._is_over = True
             self._members.close_door()
             self._members.tell("bye")
-            patience = FAREWELL_SECONDS if any(member.is_lost for member in self._members) else LEAVE_SECONDS
+            is_alone = any(member.is_lost for member in self._members) or self._members.missing()
+            patience = FAREWELL_SECONDS if is_alone else LEAVE_SECONDS  # who has not come finds the door closed
             self.loop.after(patience if len(self._members) else 0, self._end_launcher)
         if not self._launcher.is_running:
             self.loop.stop()
