@@ -50,6 +50,12 @@ def test_a_root_may_name_variables_and_must_be_absolute(folder: Path, monkeypatc
     )
 
 
+def test_a_root_that_names_the_user_is_found_by_cron_too(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("USER", raising=False)
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert resolve(folder, "[clusters.local]\nroot = '/w/$USER'", command=BARE).cluster.root == "/w/ada"
+
+
 def test_a_job_without_gpus_is_no_surprise_where_slurm_did_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch):
     fake_slurm(folder, monkeypatch)
     monkeypatch.setenv("SCRATCH", "/lustre/ada")

@@ -51,9 +51,10 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
-        if not environ.get(name):
+        found = environ.get(name) or (environ.get("LOGNAME") if name == "USER" else None)  # cron's jobs have that alone
+        if not found:
             raise BadValue(f"names `${name}`, which is not set here")
-        return environ[name]
+        return found
 
     path = re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text)
     path = at_home(path, environ)
