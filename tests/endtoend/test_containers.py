@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import containing
+from place import HAS_PBS
 
 CANARY = 'canary-8b1f6e $(id) "it\'s"\nand a line'
 DATA = 'da,ta it\'s "é" $(id)'
@@ -62,7 +63,7 @@ facts = {
     "stop_file": pathlib.Path(os.environ["SERRIED_STOP_FILE"]).parent.is_dir(),
     "home": sorted(path.name for path in home.iterdir() if path.name.startswith("written-")),
     "on_argv": seen,
-    "node": os.environ.get("SLURMD_NODENAME"),
+    "node": os.environ.get("SLURMD_NODENAME", socket.gethostname()),
     "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
     "image": os.environ.get("APPTAINER_CONTAINER"),
 }
@@ -164,17 +165,18 @@ def expected(place, run, ranks, **more):
     }
 
 
-@pytest.mark.slurm
-def test_ranks_on_two_nodes_run_in_containers_and_meet(slurm, made, runtime, tmp_path):
-    place = made(slurm)
+@pytest.mark.parametrize("name", [pytest.param("slurm", marks=pytest.mark.slurm), *(["pbs"] if HAS_PBS else [])])
+def test_ranks_on_two_nodes_run_in_containers_and_meet(name, request, made, runtime, tmp_path):
+    place = made(request.getfixturevalue(name))
     disk = tmp_path / "node's own"
     disk.mkdir()
 
-    run = place.submit("x", "--nodes", "2", "--gpus", "2", "--set", f"clusters.slurm.local_disk={disk}")
+    run = place.submit("x", "--nodes", "2", "--gpus", "2", "--set", f"clusters.{name}.local_disk={disk}")
 
     assert place.wait(run)[0] == 0, place.serried("why", run).stdout
     facts = facts_of(place, run, 4)
-    wanted = expected(place, run, 4, foreign=["OF_THE_SHELL"], gpus="0,1")
+    # PBS without its cgroup hook says of no GPU whose it is.
+    wanted = expected(place, run, 4, foreign=["OF_THE_SHELL"], gpus="0,1" if name == "slurm" else None)
     assert [{name: fact[name] for name in wanted} for fact in facts] == [wanted] * 4
     assert len({fact["node"] for fact in facts}) == 2
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "results"]
