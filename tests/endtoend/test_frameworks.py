@@ -41,14 +41,14 @@ def _installed() -> None:
 
 
 def submit(
-    place: Place, script: str, *arguments: str, nodes: int = 1, ranks: int = 2, cpus: int = 1, options=(), before=()
+    place: Place, script: str, *arguments: str, nodes: int = 1, ranks: int = 2, cpus: int = 1, options=()
 ) -> str:
     for name in (script, LEAVING):
         shutil.copy(SCRIPTS / name, place.project)
     leaving = [LEAVING] if script in (LIGHTNING, ACCELERATE, TORCHRUN) else []  # a session leaves by itself
     size = ("--nodes", str(nodes), "--ranks", str(ranks), "--cpus", str(cpus))
     threads = ("--set", "environment.env.OMP_NUM_THREADS=1")
-    return place.submit(*size, *threads, *options, "--", *before, PYTHON, *leaving, script, *arguments)
+    return place.submit(*size, *threads, *options, "--", PYTHON, *leaving, script, *arguments)
 
 
 def lines(place: Place, run: str, pattern: str, attempt: int = 1) -> list[str]:
@@ -140,16 +140,9 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(project
     (tmp_path / "scratch").mkdir()
     patient = make_lab(nodes=1, gpus=0, settings={"KillWait": "30"})  # as on clusters: time to write down how it ended
     slurm = Place("slurm", project, environment(tmp_path, patient.variables))
-    srun = ("srun", "--overlap", "--ntasks=2", "--ntasks-per-node=2", "--cpus-per-task=1")
-    run = submit(
-        slurm,
-        LIGHTNING,
-        *("--hold", "5", "--folder", "{checkpoints}"),
-        ranks=1,
-        cpus=2,
-        options=("--set", "limit.notify=USR1", "--set", "limit.restarts=1", "--set", "limit.grace=2s"),
-        before=("env", *(f"--unset={name}" for name in OF_OUR_RANKS), *srun),
-    )
+    keys = ("limit.notify=USR1", "limit.restarts=1", "limit.grace=2s")
+    options = ("--launch", "srun", *(word for key in keys for word in ("--set", key)))
+    run = submit(slurm, LIGHTNING, "--hold", "5", "--folder", "{checkpoints}", options=options)
 
     wait_until(lambda: len(lines(slurm, run, "holding")) == 2, 240, "both ranks at the same place")
     ask_to_save(slurm, run)
@@ -164,18 +157,6 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(project
     assert (first["state"], first["cause"]) == ("REQUEUED", "requeue")
     assert sorted(path.name for path in (slurm.directory(run) / "attempts").iterdir()) == ["1", "2"]
     assert [path.name for path in (slurm.directory(run) / "checkpoints").iterdir()] == ["hpc_ckpt_1.ckpt"]
-
-
-OF_OUR_RANKS = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "TORCHELASTIC_RUN_ID",
-)
-"""What a task of an inner `srun` must not take for its own."""
 
 
 @pytest.mark.slurm
