@@ -20,7 +20,7 @@ from serried.records.run_status import RunStatus
 from serried.submission.reconcile import find_out
 
 if TYPE_CHECKING:
-    from serried.submission.prepare import Prepared
+    from serried.submission.prepared import Prepared
 
 
 def submit(

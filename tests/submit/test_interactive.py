@@ -126,7 +126,7 @@ def test_a_shell_is_a_terminal_on_the_first_node_with_the_experiments_environmen
     terminal.await_text('[3] 3|4|n2|it\'s "$HOME"|333')
     terminal.await_text("already")
     terminal.type("mkdir $SERRIED_RESULTS_DIR; echo kept > $SERRIED_RESULTS_DIR/note; exit 5\n")
-    terminal.await_text("what was written is in ")
+    terminal.await_text("what was written is in")
 
     assert terminal.status() == 5
     assert [path.read_text() for path in (project.parent / "runs").rglob("note")] == ["kept\n"]

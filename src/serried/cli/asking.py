@@ -14,7 +14,7 @@ from serried import script
 from serried.cli import options, selecting
 from serried.contract import SCHEMA
 from serried.errors import UsageError
-from serried.submission.prepare import Prepared
+from serried.submission.prepared import Prepared
 from serried.submission.request import Request
 from serried.ui import console
 from serried.ui.plan_lines import plan_lines

@@ -11,11 +11,11 @@ import click
 from serried import config
 from serried.cli import asking, options
 from serried.contract import SCHEMA
+from serried.environments.building import silent
 from serried.plan import environment_of
 from serried.records.moments import iso
 from serried.records.record import new_id
 from serried.submission import imaging
-from serried.submission.building import silent
 from serried.ui import console
 
 

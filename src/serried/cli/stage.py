@@ -20,6 +20,7 @@ from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, Staged
 from serried.records import rates
 from serried.submission import data, warming
+from serried.submission.deliver import see_through
 from serried.ui import console
 from serried.ui.data_lines import amount
 from serried.ui.text import duration, printable
@@ -59,10 +60,10 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         return
     asking.show_plan(prepared)
     with console.status_line("staging") as line:
-        status = warming.warm(
+        status = see_through(
             prepared,
-            lambda record: console.say(f"run {record.id} stages it"),
             lambda: line.update(f"staging by run {prepared.plan.run}"),
+            lambda record: console.say(f"run {record.id} stages it"),
         )
     brought = warming.brought(status)
     if as_json:

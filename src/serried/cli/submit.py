@@ -17,7 +17,8 @@ from serried.records.documents import RecordUnreadable
 from serried.records.record import Record
 from serried.submission.deliver import deliver, unqueued
 from serried.submission.graph import decide_all
-from serried.submission.prepare import Prepared, behind, prepare
+from serried.submission.prepare import prepare
+from serried.submission.prepared import Prepared, behind
 from serried.submission.request import Decided, Request, decide
 from serried.ui import console
 

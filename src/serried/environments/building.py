@@ -18,6 +18,11 @@ from serried.errors import EnvironmentFailed, UsageError
 Observe = Callable[[str], None]
 """Is told what happens, a line at a time."""
 
+
+def silent(_: str) -> None:
+    """An observer that nobody looks at."""
+
+
 Tick = Callable[[], None]
 """To be called about once a second while the building goes on."""
 

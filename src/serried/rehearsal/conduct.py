@@ -14,18 +14,17 @@ from typing import Any
 from serried.contract import names
 from serried.contract.files import Journal
 from serried.contract.layout import ElementDirectory, RunDirectory
-from serried.environments.building import Observe
-from serried.records import metrics, stopping, waiting
+from serried.environments.building import Observe, silent
+from serried.records import metrics
 from serried.records.evidence import attempt_numbers
-from serried.records.index import Selection
 from serried.records.record import Record
 from serried.rehearsal import traces
 from serried.rehearsal.curves import Curves
 from serried.rehearsal.traces import Trace
-from serried.submission import building
-from serried.submission.deliver import deliver
+from serried.submission.deliver import see_through
 from serried.submission.foreground import INTERRUPTED, run_here
-from serried.submission.prepare import Prepared, prepare
+from serried.submission.prepare import prepare
+from serried.submission.prepared import Prepared
 from serried.submission.request import Request, decide
 
 WHOLE, STOPPED = "whole", "stopped"
@@ -66,7 +65,7 @@ def prepare_take(
     steps: int,
     directory: Path,
     *,
-    observe: Observe | None = building.silent,
+    observe: Observe | None = silent,
 ) -> Prepared:
     """All that one run needs, checked before anything is touched. It ends after `steps`; 0 is when it ends by itself.
 
@@ -101,20 +100,9 @@ def perform(prepared: Prepared, *, here: bool, observe: Observer) -> Take:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no file of a project
             outcome = run_here(prepared, output=nowhere, tick=caller.tick)
         return Take(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
-    record = deliver(prepared)
-    try:
-        (status,) = waiting.wait([Selection(record)], tick=caller.tick)
-    except KeyboardInterrupt:
-        _cancel(record)
-        raise
+    status = see_through(prepared, caller.tick)
     end = status.record.end or {"state": status.state, "message": status.verdict.message}
-    return Take(record, end, is_interrupted=False)
-
-
-def _cancel(record: Record) -> None:
-    (status,) = waiting.statuses_of([Selection(record)])
-    if not status.has_ended:
-        stopping.cancel(status, stopping.left(status, ()), now=True)
+    return Take(status.record, end, is_interrupted=False)
 
 
 class Prompter:

@@ -11,15 +11,15 @@ from pathlib import Path
 from serried import config
 from serried.contract.files import read_json
 from serried.contract.names import COMPLETED
-from serried.environments.building import Observe
+from serried.environments.building import Observe, silent
 from serried.errors import UsageError
 from serried.plan import Array, Plan, Resume
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.moments import iso
 from serried.records.record import Record, new_id
-from serried.submission import building
-from serried.submission.prepare import Prepared, prepare, prepare_recorded
+from serried.submission.prepare import prepare, prepare_recorded
+from serried.submission.prepared import Prepared
 from serried.submission.resume import Found, go_on
 
 
@@ -30,7 +30,7 @@ def prepare_again(
     fresh: bool = False,
     new_code: bool = False,
     name: str | None = None,
-    observe: Observe | None = building.silent,
+    observe: Observe | None = silent,
 ) -> Prepared:
     """What `deliver` hands over for another run of the same plan.
 

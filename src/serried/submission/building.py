@@ -10,25 +10,21 @@ from pathlib import Path
 from serried import config, inherit
 from serried.contract.names import COMPLETED
 from serried.environments import building
-from serried.environments.building import Builder, Observe, Tick
+from serried.environments.building import Builder, Observe, Tick, silent
 from serried.environments.recipe import Recipe, recipe
 from serried.environments.store import Store
 from serried.plan import Plan
 from serried.plan import plan as make_plan
-from serried.records import stopping, waiting
-from serried.records.index import Selection
 from serried.records.moments import iso
-from serried.records.record import new_id
+from serried.records.record import Record, new_id
+from serried.submission.deliver import see_through
+from serried.submission.prepared import assemble
 
 COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')
 CPUS = 4
 MEMORY_MB = 8 * 1024
 SECONDS = 3600
 """What a job that builds an environment asks for, beside a GPU where the profile says so."""
-
-
-def silent(_: str) -> None:
-    """An observer that nobody looks at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,24 +91,19 @@ def provide(plan: Plan, resolved: config.Resolved, asked: Wanted, environ: Mappi
 
 def by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str, observe: Observe) -> Builder:
     """Builds in a run of its own, with this one's account and partition. Ctrl-C stops it."""
-    from serried.submission.deliver import deliver
-    from serried.submission.prepare import prepare
 
     def build(script: Path, log: Path, tick: Tick) -> None:
         asked = _resolved(plan, resolved, where, {"SCRIPT": str(script), "LOG": str(log)})
         job = make_plan(asked, run_id=new_id(), created=iso(time.time()))
-        record = deliver(prepare(job, asked, environ))
-        observe(f"run {record.id} builds it, and `serried why {record.id}` says how that stands")
-        selection = Selection(record, None)
-        try:
-            status = waiting.wait([selection], tick=tick)[0]
-        except BaseException:
-            left = waiting.statuses_of([selection])[0]
-            stopping.cancel(left, stopping.left(left, []), now=True)
-            raise
+        made = assemble(job, inherit.job_environment(job.environment, environ))
+
+        def tell(record: Record) -> None:
+            observe(f"run {record.id} builds it, and `serried why {record.id}` says how that stands")
+
+        status = see_through(made, tick, tell)
         if status.state != COMPLETED:
             said = status.verdict.message or status.state
-            raise building.failed(f"run {record.id} that built it: {said} (`serried logs {record.id}`)", log)
+            raise building.failed(f"run {status.id} that built it: {said} (`serried logs {status.id}`)", log)
 
     return build
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from serried import config
 from serried.contract import packed
 from serried.contract.sizes import spell
-from serried.environments.building import Observe
+from serried.environments.building import Observe, silent
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, Site, Staged
 from serried.plan.data import default_root
@@ -63,7 +63,7 @@ def settle(
     if missing:
         raise _not_there(missing[0], made_by=recipe.source if recipe else "")
     if plan.data and plan.data.stage:
-        counts = _count(plan.data.stage, observe or _silent)
+        counts = _count(plan.data.stage, observe or silent)
         _check_room(plan.data.stage, counts, plan.site)
         stage = tuple(map(_with_size, plan.data.stage, counts))
         plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, stage=stage))
@@ -276,7 +276,3 @@ def _block(item: Staged, *, at_end: bool = False) -> bytes:
 
 def _unreadable(path: str, error: OSError) -> UsageError:
     return UsageError(f"`data.stage`: `{path}` cannot be read: {(error.strerror or str(error)).lower()}")
-
-
-def _silent(_: str) -> None:
-    """Nobody looks."""

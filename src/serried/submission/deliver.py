@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from serried import schedulers, snapshot
@@ -21,13 +22,16 @@ from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
+from serried.records import stopping, waiting
 from serried.records.documents import Submission
+from serried.records.index import Selection
 from serried.records.moments import iso
 from serried.records.record import Record, records_directory
+from serried.records.run_status import RunStatus
 from serried.resources import whom_to_ask
 from serried.snapshot import Archive
 from serried.submission import directory
-from serried.submission.prepare import Prepared
+from serried.submission.prepared import Prepared
 from serried.submission.root import plain_errors, probe
 
 FIND_OUT = "do not submit it again: the next `serried ps` finds out; `serried forget {run}` gives it up"
@@ -65,6 +69,21 @@ def deliver(prepared: Prepared) -> Record:
     if plan.has_links and plan.limit.form == PREQUEUED:
         prequeue(record, prepared, plan, job)
     return record
+
+
+def see_through(
+    prepared: Prepared, tick: Callable[[], None], submitted: Callable[[Record], None] = lambda _: None
+) -> RunStatus:
+    """Submit it and wait for its end; `submitted` hears of its record. What interrupts that, Ctrl-C say, stops it."""
+    selection = Selection(deliver(prepared))
+    try:
+        submitted(selection.record)
+        return waiting.wait([selection], tick=tick)[0]
+    except BaseException:
+        status = waiting.statuses_of([selection])[0]
+        if not status.has_ended:
+            stopping.cancel(status, stopping.left(status, ()), now=True)
+        raise
 
 
 def establish(prepared: Prepared) -> tuple[Record, Plan]:

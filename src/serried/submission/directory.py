@@ -14,7 +14,7 @@ from serried.contract.layout import RunDirectory
 from serried.plan import Plan
 from serried.records.record import Record
 from serried.snapshot import Archive
-from serried.submission.prepare import Prepared
+from serried.submission.prepared import Prepared
 
 UNTRACKED_LISTED = 1000
 

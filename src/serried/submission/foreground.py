@@ -18,7 +18,7 @@ from serried.schedulers.inside import Inside
 from serried.submission import directory
 from serried.submission.deliver import establish
 from serried.submission.live import LiveOutput
-from serried.submission.prepare import Prepared
+from serried.submission.prepared import Prepared
 
 if TYPE_CHECKING:
     from serried.schedulers.local import here

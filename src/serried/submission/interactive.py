@@ -24,7 +24,7 @@ from serried.errors import SerriedError, UsageError
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
 from serried.submission import directory
-from serried.submission.prepare import Prepared
+from serried.submission.prepared import Prepared
 from serried.submission.root import plain_errors, probe
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)

@@ -1,4 +1,4 @@
-"""All that a submission is, decided and checked before anything is touched. `--dry-run` prints it."""
+"""Everything that can be refused is refused, and what is missing is made, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -7,54 +7,23 @@ import glob
 import itertools
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from serried import config, inherit, schedulers, script, shell, snapshot
+from serried import config, inherit, snapshot
 from serried.contract import names, settings
-from serried.contract.links import Commands, token_of
-from serried.contract.links import behind as behind_jobs
 from serried.environments import containers, trial
-from serried.environments.building import Observe
+from serried.environments.building import Observe, silent
 from serried.environments.choice import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, mistyped, typed
 from serried.records.record import Record
-from serried.schedulers.interface import Submission
-from serried.snapshot import Revision, Survey
+from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
 from serried.submission import building, data
+from serried.submission.prepared import Prepared, assemble
 
-NO_REVISION = Revision()
 MOST_PREQUEUED = 100
-
-
-@dataclass(frozen=True)
-class Prepared:
-    plan: Plan
-    """Lacks only the archive's path, which follows from its content."""
-    token: str
-    environment: Mapping[str, str]
-    """What the job inherits. Holds the values of secrets: never print more than its names."""
-    handover: Submission
-    """What the scheduler is given."""
-    commands: Commands | None
-    """How a job submits the next one; None where each attempt is the same job's."""
-    script: str
-    """job.sh"""
-    survey: Survey | None = None
-    """None: it runs in place, or with the code of an earlier run."""
-    revision: Revision = NO_REVISION
-    code_of: Record | None = None
-    """The run whose code it has."""
-    each: tuple[tuple[str, ...], ...] = ()
-    """One command for each element of the array, where they differ."""
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-    """What the scheduler is to start it after, whatever becomes of them."""
 
 
 def prepare(
@@ -64,7 +33,7 @@ def prepare(
     each: Sequence[Sequence[str]] = (),
     jobs: tuple[str, ...] = (),
     *,
-    observe: Observe | None = building.silent,
+    observe: Observe | None = silent,
 ) -> Prepared:
     """Check and collect what `deliver` hands over.
 
@@ -105,7 +74,7 @@ def prepare(
         *said,
         *(surveyed.warnings if surveyed else ()),
     )
-    made = _prepared(plan, environment, each, warnings, jobs)
+    made = assemble(plan, environment, each, warnings, jobs)
     notes = (*resolved.notes, *noted)
     return dataclasses.replace(made, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
 
@@ -125,61 +94,7 @@ def prepare_recorded(
     containers.check(plan)
     data.check(plan)
     choose(plan.environment, environ)
-    return dataclasses.replace(_prepared(plan, _environment(plan, environ), each, warnings), code_of=code)
-
-
-def _prepared(
-    plan: Plan,
-    environment: Mapping[str, str],
-    each: Sequence[Sequence[str]],
-    warnings: tuple[str, ...],
-    jobs: tuple[str, ...] = (),
-) -> Prepared:
-    token = token_of(plan.run, None, 1)
-    scheduler = schedulers.get(plan.site.scheduler)
-    unknown = [f"JOB-OF-{after.run}" for after in plan.after if after.job == ""]
-    handover = scheduler.submission(plan, token, environment, after=behind_jobs([*jobs, *unknown]))
-    program = handover.argv[0]
-    if "/" not in program and shell.which(program) is None:
-        raise shell.missing_program(program)
-    return Prepared(
-        plan=plan,
-        token=token,
-        environment=environment,
-        handover=handover,
-        commands=scheduler.commands(plan, environment) if plan.has_links or plan.after else None,
-        script=_script(plan, handover),
-        each=tuple(tuple(command) for command in each),
-        warnings=(*warnings, *_unreachable_library(plan)),
-        jobs=jobs,
-    )
-
-
-def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepared:
-    """The same once the runs that it comes after are `submitted`: by run, their jobs, the first one first."""
-    known = [after for after in prepared.plan.after if after.job == ""]
-    if not known:
-        return prepared
-    afters = tuple(
-        dataclasses.replace(after, job=submitted[after.run][0]) if after in known else after
-        for after in prepared.plan.after
-    )
-    plan = dataclasses.replace(prepared.plan, after=afters)
-    jobs = (*prepared.jobs, *(submitted[after.run][-1] for after in known))
-    made = _prepared(plan, prepared.environment, prepared.each, (), jobs)
-    return dataclasses.replace(
-        prepared, plan=plan, jobs=jobs, handover=made.handover, commands=made.commands, script=made.script
-    )
-
-
-def _script(plan: Plan, handover: Submission) -> str:
-    try:
-        return script.render(plan, python=sys.executable, command=handover.argv)
-    except ValueError as error:
-        raise UsageError(
-            f"neither a scheduler nor a script can carry {error}",
-            hint="look at `root`, the folder's own path, `resources.comment` and `resources.extra`",
-        ) from error
+    return dataclasses.replace(assemble(plan, _environment(plan, environ), each, warnings), code_of=code)
 
 
 _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
@@ -209,12 +124,6 @@ def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
             "the command says `{after}`, the directory of a run that it comes after, and it comes after none",
             hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` waits for none",
         )
-
-
-def _unreachable_library(plan: Plan) -> tuple[str, ...]:
-    if os.pathsep not in plan.directory:
-        return ()
-    return (f"ranks cannot import `serried.train` from `{plan.site.root}`: PYTHONPATH cannot name a path with a `:`",)
 
 
 def _check_jobs(plan: Plan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from serried import config
@@ -14,14 +14,12 @@ from serried.errors import UsageError
 from serried.plan import Plan, environment_of
 from serried.plan import plan as make_plan
 from serried.plan.data import data as data_of
-from serried.records import stopping, waiting
 from serried.records.evidence import latest_attempt
-from serried.records.index import Selection
 from serried.records.moments import iso
-from serried.records.record import Record, new_id
+from serried.records.record import new_id
 from serried.records.run_status import RunStatus
-from serried.submission.deliver import deliver
-from serried.submission.prepare import Prepared, prepare
+from serried.submission.prepare import prepare
+from serried.submission.prepared import Prepared
 
 NAME = "stage"
 DEFAULTS: Mapping[str, Any] = {
@@ -89,19 +87,6 @@ def _alone(experiment: config.Experiment, cluster: config.Cluster, asked: Collec
         environment=dataclasses.replace(experiment.environment, check=""),
         data=dataclasses.replace(experiment.data, results=()),
     )
-
-
-def warm(prepared: Prepared, submitted: Callable[[Record], None], tick: Callable[[], None]) -> RunStatus:
-    """Submit it and wait for its end. Ctrl-C stops it."""
-    record = deliver(prepared)
-    submitted(record)
-    selection = Selection(record, None)
-    try:
-        return waiting.wait([selection], tick=tick)[0]
-    except BaseException:
-        left = waiting.statuses_of([selection])[0]
-        stopping.cancel(left, stopping.left(left, []), now=True)
-        raise
 
 
 def brought(status: RunStatus) -> list[dict[str, Any]]:
