@@ -87,7 +87,7 @@ def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
     done = serried("logs", "last")
     assert done.out == "srun: error: no\n"
     assert done.err == (
-        "note: no rank has written anything: k3f9q2 train LAUNCH_FAILED after 9s with exit code 70: no node answered\n"
+        "note: no rank has written anything\nk3f9q2 train LAUNCH_FAILED after 9s with exit code 70: no node answered\n"
         "note: this is what the job's script said (scheduler.log)\n"
     )
 
@@ -97,8 +97,8 @@ def test_a_purged_run_directory_is_said_to_be_gone(serried, make):
     serried("ps")
     run.record.directory.where.write_text("/purged\n")
     done = serried("logs", "last")
-    assert (done.code, done.out) == (0, "")
-    assert done.err.endswith("warning: the run directory is gone: /purged\n")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: the run directory is gone, and what ranks wrote with it: /purged\n"
 
 
 def test_following_begins_before_the_file_does_and_ends_with_the_run(serried, make, slurm, clock):

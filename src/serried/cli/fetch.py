@@ -65,7 +65,7 @@ def command(
     elif target is not None:
         _tell(report, target, dry_run=dry_run)
     elif not back:
-        console.say(f"nothing that run `{status.id}` was to bring back is missing")
+        console.say(f"nothing is missing: all that run `{status.id}` was to bring back is there")
         console.next_steps([(f"serried fetch {status.id} --to DIR", "copy its results to a folder")])
     answers.insist([status])
     is_missing = any(came.problem for came in back) and not dry_run

@@ -12,7 +12,7 @@ from serried.cli import answers, selecting
 from serried.cli.wait import how
 from serried.contract import names
 from serried.contract.layout import AttemptDirectory
-from serried.errors import UsageError
+from serried.errors import SerriedError, UsageError
 from serried.records import staging
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
@@ -169,13 +169,17 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
     if choice.launcher:
         console.note(f"no launcher has said anything; ranks were started by `{record.plan.launch.kind}`")
         return
-    console.note(f"no rank has written anything: {how(status)}")
+    if status.has_ended and not record.where.path.is_dir():
+        hint = (
+            f"serried why {status.id} has the last lines of the rank that failed" if status.verdict.exit_code else None
+        )
+        raise SerriedError(f"the run directory is gone, and what ranks wrote with it: {record.where.path}", hint=hint)
+    console.note("no rank has written anything")
+    console.say(how(status))
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
     if printer.pump():
         console.note("this is what the job's script said (scheduler.log)")
     printer.finish()
-    if status.has_ended and not record.where.path.is_dir():
-        console.warning(f"the run directory is gone: {record.where.path}")
     answers.warn_if_stale([status])
 
 

@@ -47,7 +47,7 @@ def command(*, run: str, as_json: bool) -> None:
     else:
         for line in _screen(selection, status):
             console.out(line)
-        _suggest(status)
+        _suggest(selection, status)
     answers.warn_if_stale([status])
     answers.insist([status])
 
@@ -221,11 +221,23 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     return files
 
 
-def _suggest(status: RunStatus) -> None:
-    console.say()
+def _suggest(selection: Selection, status: RunStatus) -> None:
+    run = status.id
+    steps = []
     if status.state == names.PENDING:
-        console.next_steps([(f"serried why {status.id}", "why it waits")])
+        steps.append((f"serried why {run}", "why it waits"))
     elif status.has_ended and status.state != names.COMPLETED:
-        console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
+        steps.append((f"serried why {run}", "what happened, and what to do"))
     elif status.elements is None:
-        console.next_steps([(f"serried logs {'' if status.has_ended else '-f '}{status.id}", "what the ranks wrote")])
+        steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "what the ranks wrote"))
+    if status.has_ended and status.elements is None and _has_results(selection):
+        steps.append((f"serried fetch {run} --to DIR", "copy its results to a folder"))
+    console.say()
+    console.next_steps(steps)
+
+
+def _has_results(selection: Selection) -> bool:
+    try:
+        return any(selection.record.where.element(selection.element).results.iterdir())
+    except OSError:
+        return False

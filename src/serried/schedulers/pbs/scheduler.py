@@ -147,7 +147,11 @@ def _failure(result: shell.Result) -> Exception:
     """PBS says no in the foreground (`-f`): any status but that of a server that is away is a refusal."""
     details = result.stderr.strip() or result.stdout.strip() or None
     if result.status in UNREACHABLE:
-        return SchedulerUnreachable("the PBS server cannot be reached; nothing was submitted", details=details)
+        return SchedulerUnreachable(
+            "the PBS server cannot be reached; nothing was submitted",
+            details=details,
+            hint="submit again when `qstat` answers here",
+        )
     if result.status > 0:
         return SubmissionRefused("PBS refused the job", details=details)
     return SubmissionUncertain("`qsub` did not say whether it submitted the job", details=details)

@@ -170,7 +170,11 @@ def _failure(result: shell.Result) -> Exception:
     if outcome is Outcome.REFUSED:
         return SubmissionRefused("Slurm refused the job", details=details)
     if outcome is Outcome.UNREACHABLE:
-        return SchedulerUnreachable("Slurm's controller cannot be reached; nothing was submitted", details=details)
+        return SchedulerUnreachable(
+            "Slurm's controller cannot be reached; nothing was submitted",
+            details=details,
+            hint="submit again when `sinfo` answers here",
+        )
     return SubmissionUncertain("`sbatch` did not say whether it submitted the job", details=details)
 
 
