@@ -35,10 +35,10 @@ class Beside:
         self._backlog = b""
         null = os.open(os.devnull, os.O_RDONLY)
         self._child = system.spawn(
-            [system.encode(word) for word in system.agent_command(role, *words)],
-            dict(os.environb),
-            b"/",
+            system.agent_command(role, *words),
+            system.environment(),
             (theirs.fileno(), null, 2),
+            directory="/",
             parent_death=signal.SIGKILL,
         )
         system.OWN.add(self._child.pid)

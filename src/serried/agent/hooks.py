@@ -102,10 +102,9 @@ def _document(work: Work, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
 def _start(work: Work, document: bytes) -> int:
     reader, writer = os.pipe()
     log = os.open(work.run.notices_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, work.file_mode)
-    argv = [system.encode(word) for word in system.agent_command("tell", "-")]
-    child = system.spawn(
-        argv, system.environment_bytes({}), os.fsencode(work.run.path), (reader, log, log), own_group=True
-    )
+    directory = system.decode(os.fsencode(work.run.path))
+    words = system.agent_command("tell", "-")
+    child = system.spawn(words, system.environment(), (reader, log, log), directory=directory, own_group=True)
     os.close(reader)
     os.close(log)
     os.write(writer, document)

@@ -97,14 +97,14 @@ def run(work: Work, words: List[str], told: Dict[str, str], *, joins: bool) -> O
             signal.signal(number, pass_on)
         told = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **told, **where}
         argv, environment = _program(work, words, told, own.path)
-        child = system.spawn(argv, environment, system.encode(str(work.workdir)), (0, 1, 2))
+        child = system.spawn(argv, environment, (0, 1, 2), directory=str(work.workdir))
         _, status = os.waitpid(child.pid, 0)
     finally:
         data.release()
         own.remove(REMOVE_SECONDS)
     problem = child.problem()
     if problem:
-        name = argv[0].decode("utf-8", "replace")
+        name = argv[0]
         print(f"serried: cannot run `{name}` in {work.workdir}: {os.strerror(problem[1])}", file=sys.stderr)
     if ended:
         return None
@@ -119,21 +119,18 @@ def _without_data(data: alone.Data) -> Optional[int]:
     return 130 if data.signal == signal.SIGINT else None
 
 
-def _program(work: Work, words: List[str], told: Dict[str, str], own: Path) -> Tuple[List[bytes], Dict[bytes, bytes]]:
+def _program(work: Work, words: List[str], told: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
     """What is executed, in the container where there is one; `own` is a folder for it on this node."""
     inside = container.of(work, own)
     if inside is None:
         if not words:
             rc = own / "bashrc"
-            rc.write_bytes(system.encode(_rc(work, {**system.environment_text(), **told})))
+            rc.write_bytes(system.encode(_rc(work, {**system.environment(), **told})))
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
-        environment = system.environment_bytes(told, command.hidden(work))
-        return [system.encode(word) for word in words], environment
-    inherited = inside.inherited(system.environment_text())
+        return words, {**command.visible(work, system.environment()), **told}
+    inherited = inside.inherited(system.environment())
     given = {name: value for name, value in {**inherited, **told}.items() if name not in command.hidden(work)}
-    words, given = inside.enter(words or ANY_SHELL, given)
-    encoded = {system.encode(name): system.encode(value) for name, value in given.items()}
-    return [system.encode(word) for word in words], encoded
+    return inside.enter(words or ANY_SHELL, given)
 
 
 def _rc(work: Work, told: Dict[str, str]) -> str:

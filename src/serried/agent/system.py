@@ -59,11 +59,11 @@ def forbid_core(pid: int) -> None:
 
 
 def spawn(
-    argv: Sequence[bytes],
-    environment: Mapping[bytes, bytes],
-    directory: bytes,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
     descriptors: Sequence[int],
     *,
+    directory: str = ".",
     cpus: Sequence[int] = (),
     parent_death: int = 0,
     own_group: bool = False,
@@ -73,6 +73,7 @@ def spawn(
     A fork of our own: subprocess would cost each start more to import, and its preexec_fn is this anyway.
     Signals wait meanwhile: one meant for the child must not reach the parent's wake-up pipe, which both hold.
     """
+    words, variables = [encode(word) for word in argv], {encode(name): encode(it) for name, it in environment.items()}
     reader, writer = os.pipe()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP})
@@ -93,10 +94,10 @@ def spawn(
                 os.sched_setaffinity(0, cpus)
             _move_descriptors(descriptors)
             stage = "directory"
-            os.chdir(directory)
+            os.chdir(encode(directory))
             stage = "command"
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - no shell is the point
+            os.execvpe(words[0], words, variables)  # noqa: S606 - no shell is the point
         except OSError as error:
             os.write(writer, f"{stage}:{error.errno}".encode())
         finally:
@@ -163,17 +164,8 @@ def answer(argv: Sequence[str]) -> Optional[str]:
     return None if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
 
-def environment_bytes(changes: Mapping[str, str], without: Sequence[str] = ()) -> Dict[bytes, bytes]:
-    """This process's environment with `changes` and `without` some names: as bytes, whatever the locale is."""
-    environment = dict(os.environb)
-    for name in without:
-        environment.pop(name.encode(), None)
-    environment.update({encode(name): encode(value) for name, value in changes.items()})
-    return environment
-
-
-def environment_text() -> Dict[str, str]:
-    """This process's environment as `encode` takes it, whatever the locale is."""
+def environment() -> Dict[str, str]:
+    """This process's own, as `spawn` takes it, whatever the locale is."""
     return {decode(name): decode(value) for name, value in os.environb.items()}
 
 

@@ -179,4 +179,4 @@ def test_ranks_write_on_the_disk_of_their_own_node_where_the_site_does_not_say_w
     assert "SLURM_TMPDIR" not in command.environment(work_of(), here, {"SLURM_TMPDIR": "/the/site's"})
     assert "SLURM_TMPDIR" not in command.environment(work_of(), PLACE, {})
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    assert b"SLURM_TMPDIR" not in identity.of_starter(work_of(), here, kinds.Start(("srun",)))
+    assert "SLURM_TMPDIR" not in identity.of_starter(work_of(), here, kinds.Start(("srun",)))

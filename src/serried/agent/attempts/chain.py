@@ -30,9 +30,9 @@ def start(work: Work, token: str, job: str) -> None:
     if work.form != names.SUCCESSOR or work.number > work.restarts:
         return
     element = [] if work.element is None else ["--element", str(work.element)]
-    argv = [system.encode(word) for word in system.agent_command("link", token, "--job", job, *element)]
+    argv = system.agent_command("link", token, "--job", job, *element)
     null = os.open(os.devnull, os.O_RDONLY)
-    system.spawn(argv, system.environment_bytes({}), os.fsencode(os.getcwd()), (null, 2, 2), own_group=True)  # noqa: PTH109
+    system.spawn(argv, system.environment(), (null, 2, 2), own_group=True)
     os.close(null)
 
 

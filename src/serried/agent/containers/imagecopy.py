@@ -44,10 +44,10 @@ class Copy:
         null = os.open(os.devnull, os.O_RDONLY)
         words = [*system.agent_command("image"), str(said["image"]), str(own.room), str(own.path)]
         system.spawn(
-            [system.encode(word) for word in words],
-            dict(os.environb),
-            b"/",
+            words,
+            system.environment(),
             (null, writer, 2),
+            directory="/",
             parent_death=signal.SIGKILL,
         )
         os.close(null)

@@ -45,8 +45,8 @@ class Launcher:
         self, loop: Loop, argv: Sequence[str], changes: Mapping[str, str], on_exit: Callable[[int], None]
     ) -> None:
         self._loop = loop
-        self._argv = [system.encode(word) for word in argv]
-        self._environment = system.environment_bytes(changes)
+        self._argv = list(argv)
+        self._environment = {**system.environment(), **changes}
         self._on_exit = on_exit
         self._child: Optional[system.Child] = None
         self._began = self._started = time.monotonic()
@@ -63,7 +63,7 @@ class Launcher:
         self._started = time.monotonic()
         reader, writer = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
-        self._child = system.spawn(self._argv, self._environment, os.fsencode(os.getcwd()), (null, 2, writer))  # noqa: PTH109 - bytes
+        self._child = system.spawn(self._argv, self._environment, (null, 2, writer))
         os.close(null)
         os.close(writer)
         os.set_blocking(reader, False)
@@ -92,7 +92,7 @@ class Launcher:
                 self._child = None
                 self._hear()
                 if problem:
-                    self.last_lines = [f"{os.fsdecode(self._argv[0])}: {os.strerror(problem[1])}"]
+                    self.last_lines = [f"{self._argv[0]}: {os.strerror(problem[1])}"]
                 self._on_exit(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
     def signal(self, number: signal.Signals) -> None:

@@ -67,13 +67,12 @@ def _number(variables: Sequence[str], environ: Mapping[str, str]) -> Optional[in
     return int(said) if said.isdigit() else None
 
 
-def of_starter(work: Work, place: command.Place, start: kinds.Start) -> Dict[bytes, bytes]:
+def of_starter(work: Work, place: command.Place, start: kinds.Start) -> Dict[str, str]:
     """The launcher's environment: a rank's, but for what tells one rank, or one node, from another."""
-    inherited = command.visible(work, system.environment_text())
+    inherited = command.visible(work, system.environment())
     told = command.environment(work, place, inherited)
     own = {name: value for name, value in told.items() if name not in (*command.IDENTITY, names.NODE, "SLURM_TMPDIR")}
-    environment = {**kinds.without({**inherited, **own}, start.without), **start.environment}
-    return {system.encode(name): system.encode(value) for name, value in environment.items()}
+    return {**kinds.without({**inherited, **own}, start.without), **start.environment}
 
 
 def handed(work: Work, environ: Mapping[str, str]) -> Dict[str, str]:
@@ -81,7 +80,7 @@ def handed(work: Work, environ: Mapping[str, str]) -> Dict[str, str]:
 
     Where a launcher passes nothing on, over ssh say, that is the agent's environment, and what the launcher has set.
     """
-    own = command.visible(work, system.environment_text())
+    own = command.visible(work, system.environment())
     found = dict(environ) if environ.get(names.MARK) == work.mark else {**own, **_of_launcher(environ)}
     if work.launcher == "srun":  # its tasks are told by their own node, and the GPUs are theirs alone
         return found

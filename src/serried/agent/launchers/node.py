@@ -114,8 +114,8 @@ class Launched(Ranks):
         here = command.Place(node=self.node, rank=guest.number, local_rank=guest.local, cpus=count, **self._place)
         what = program.of(self.work, here, identity.handed(self.work, environ), is_inside=self._kind.is_inside)
         told = {
-            "argv": [system.decode(word) for word in what.argv],
-            "environment": {system.decode(name): system.decode(value) for name, value in what.environment.items()},
+            "argv": what.argv,
+            "environment": what.environment,
             "directory": str(self.work.workdir),
             "log": str(self.log_of(guest.number)),
             "mode": self.work.file_mode,

@@ -25,21 +25,15 @@ def rank_words(work: Work, kind: Kind, words: List[str]) -> List[str]:
 def start(kind: Kind, scene: Scene, place: command.Place) -> Starter:
     """Start the launcher of `scene`, in the container if it belongs there."""
     begun = kind.start(scene)
-    argv = [system.encode(word) for word in begun.argv]
-    environment = identity.of_starter(scene.work, place, begun)
+    argv, environment = begun.argv, identity.of_starter(scene.work, place, begun)
     inside = program.container_of(scene.work, place) if kind.is_inside else None
     if inside is not None:
-        told = inside.inherited({system.decode(name): system.decode(value) for name, value in environment.items()})
-        words, told = inside.enter(begun.argv, told)
-        argv = [system.encode(word) for word in words]
-        environment = {system.encode(name): system.encode(value) for name, value in told.items()}
+        argv, environment = inside.enter(argv, inside.inherited(environment))
     return Starter(scene.work, scene.node, begun.argv, argv, environment)
 
 
 class Starter:
-    def __init__(
-        self, work: Work, node: int, said: List[str], argv: List[bytes], environment: Dict[bytes, bytes]
-    ) -> None:
+    def __init__(self, work: Work, node: int, said: List[str], argv: List[str], environment: Dict[str, str]) -> None:
         self.said = said
         """The launcher's own words, without those of a container."""
         self.name = os.path.basename(said[0])  # noqa: PTH119 - a bare string
@@ -55,8 +49,8 @@ class Starter:
         self._child = system.spawn(
             argv,
             environment,
-            system.encode(str(work.workdir)),
             (null, log, log),
+            directory=str(work.workdir),
             parent_death=signal.SIGKILL,
             own_group=True,
         )

@@ -42,7 +42,7 @@ class Rank:
             self._loop.on_signal(number, self._forward(number))
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         self._loop.watch(self._line.connection, self._receive)
-        self._line.send({"environ": {system.decode(name): system.decode(value) for name, value in os.environb.items()}})
+        self._line.send({"environ": system.environment()})
         self._loop.run()
         return REFUSED << 8 if self._status is None else self._status
 
@@ -65,10 +65,10 @@ class Rank:
         log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, told["mode"])
         null = os.open(os.devnull, os.O_RDONLY)
         self._child = system.spawn(
-            [system.encode(word) for word in told["argv"]],
-            {system.encode(name): system.encode(value) for name, value in told["environment"].items()},
-            system.encode(told["directory"]),
+            told["argv"],
+            told["environment"],
             (null, log, log),
+            directory=told["directory"],
             cpus=_allowed(told["cpus"]),
             parent_death=signal.SIGKILL,
             own_group=True,

@@ -93,10 +93,10 @@ class Remotes:
         )
         null = os.open(os.devnull, os.O_RDONLY)
         self._running[ask] = system.spawn(
-            [b"/bin/sh", b"-c", system.encode(words)],
+            ["/bin/sh", "-c", words],
             identity.of_starter(self._work, self._place, start),
-            system.encode(str(self._work.workdir)),
             (null, log, log),
+            directory=str(self._work.workdir),
             parent_death=signal.SIGKILL,
             own_group=True,
         )

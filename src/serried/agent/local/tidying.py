@@ -25,8 +25,13 @@ def look(work: Work) -> None:
     import signal
 
     null = os.open(os.devnull, os.O_RDWR)
-    words = [system.encode(word) for word in system.agent_command("tidy")]
-    child = system.spawn(words, dict(os.environb), b"/", (null, null, 2), parent_death=signal.SIGKILL)
+    child = system.spawn(
+        system.agent_command("tidy"),
+        system.environment(),
+        (null, null, 2),
+        directory="/",
+        parent_death=signal.SIGKILL,
+    )
     system.OWN.add(child.pid)
     os.close(null)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from serried.agent import system
@@ -15,10 +14,10 @@ def open_store(work: Work) -> int:
     listener = rendezvous.listen(work.nodes)
     listener.setblocking(True)
     system.spawn(
-        [system.encode(word) for word in system.agent_command("store", str(work.nodes), str(work.ranks))],
-        os.environb,
-        system.encode(os.sep),
+        system.agent_command("store", str(work.nodes), str(work.ranks)),
+        system.environment(),
         (listener.fileno(), 1, 2),
+        directory="/",
         parent_death=signal.SIGKILL,
     )
     port = int(listener.getsockname()[1])

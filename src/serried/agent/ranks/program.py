@@ -1,4 +1,4 @@
-"""What is executed for one rank, as bytes: its words and its environment, in the container where there is one."""
+"""What is executed for one rank, its words and its environment, in the container where there is one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from serried.agent.work import Work
 
 
 class Program(NamedTuple):
-    argv: List[bytes]
-    environment: Dict[bytes, bytes]
+    argv: List[str]
+    environment: Dict[str, str]
 
 
 def of(
@@ -26,7 +26,7 @@ def of(
     """
     inside = None if is_inside else container_of(work, place)
     words = command.argv(work, place)
-    inherited = command.visible(work, system.environment_text()) if handed is None else dict(handed)
+    inherited = command.visible(work, system.environment()) if handed is None else dict(handed)
     inherited = inside.inherited(inherited) if inside else inherited
     changes = command.environment(work, place, inherited)
     if handed is not None:
@@ -35,10 +35,7 @@ def of(
     environment = {**inherited, **changes}
     if inside is not None:
         words, environment = inside.enter(words, environment)
-    return Program(
-        [system.encode(word) for word in words],
-        {system.encode(name): system.encode(value) for name, value in environment.items()},
-    )
+    return Program(words, environment)
 
 
 def container_of(work: Work, place: command.Place) -> Optional[container.Container]:

@@ -178,8 +178,8 @@ class Forked(Ranks):
         child = system.spawn(
             what.argv,
             what.environment,
-            system.encode(str(self.work.workdir)),
             (null, log, log),
+            directory=str(self.work.workdir),
             cpus=cpus,
             parent_death=signal.SIGKILL,
             own_group=True,
