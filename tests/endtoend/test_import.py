@@ -18,12 +18,19 @@ SCRIPT = f"""\
 
 cd "$SLURM_SUBMIT_DIR"
 export GREETING="a  b" LATER=$HERE/later
+if [ -n "$HERE" ]; then export GREETING="$GREETING!"; fi
 LR=0.1
 NAMES=(first second)
 ARGS=(--lr $LR
   --name "it's $GREETING" '{{"seed": 1}}')
 ulimit -n 512
-srun {sys.executable} who.py "$HERE" "${{ARGS[@]}}" --nodes $SLURM_NNODES ${{NAMES[1]}} $((SLURM_NTASKS + 1)) {{seed}}
+MODE=alone
+case $SLURM_NNODES in
+  1) ;;
+  *) MODE="with others"; for node in x y; do ARGS+=(--node "$node"); done ;;
+esac
+srun {sys.executable} who.py "$HERE" "${{ARGS[@]}}" --nodes $SLURM_NNODES \
+  ${{NAMES[1]}} $((SLURM_NTASKS + 1)) {{seed}} "$MODE"
 """
 
 WHO = """\
@@ -68,13 +75,18 @@ def test_an_imported_script_does_what_it_does_with_sbatch(slurm, tmp_path: Path)
         "--lr",
         "0.1",
         "--name",
-        "it's a  b",
+        "it's a  b!",
         '{"seed": 1}',
+        "--node",
+        "x",
+        "--node",
+        "y",
         "--nodes",
         "2",
         "second",
         "5",
         "{seed}",
+        "with others",
     ]
-    assert (there["3"]["files"], there["3"]["variables"]) == (512, {"GREETING": "a  b", "LATER": "HERE/later"})
+    assert (there["3"]["files"], there["3"]["variables"]) == (512, {"GREETING": "a  b!", "LATER": "HERE/later"})
     assert here == there

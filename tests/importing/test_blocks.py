@@ -66,6 +66,13 @@ export SEEN_A=1
 [ -n "$DEBUG" ] && SEEN_A=2
 program
 """,
+    "an export that a list has, once it is changed": """\
+export SEEN_A="a  b" SEEN_B=$NOBODY/x
+if [ -n "$DEBUG" ]; then export SEEN_A="$SEEN_A!"; fi
+ARGS=(--say "it is $SEEN_A" "$SEEN_B")
+for x in 1 2; do ARGS+=($x); done
+program "${ARGS[@]}"
+""",
     "an export of what a block sets": """\
 if [ -n "$DEBUG" ]; then ROOT=/debug; else ROOT=/full; fi
 export SEEN_DATA=$ROOT/data
@@ -132,3 +139,14 @@ def test_a_block_that_does_more_is_named_and_so_is_what_hangs_on_it(block: str):
     said = {(line.number, line.why) for line in imported.of(LEFT)}
     assert 2 in {number for number, _ in said}
     assert (3, "`$A` is set in line 2, in a block that is not taken over") in said
+
+
+def test_an_export_that_something_has_from_before_it_changes_is_named_and_left_as_it_was():
+    script = b'#!/bin/bash\nexport D="a b"\nA="--d $D"\nif [ -n "$X" ]; then export D=2; fi\npython train.py "$A"\n'
+    imported = importing.read(script, "job.sh")
+    [experiment] = imported.experiments
+    assert (experiment.settings["command"], experiment.settings["environment.env"]) == (
+        "python train.py '--d a b'",
+        {"D": "a b"},
+    )
+    assert [line.number for line in imported.of(LEFT) if line.number] == [4]

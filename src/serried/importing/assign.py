@@ -23,7 +23,7 @@ _OF_A_FILE = re.compile(
 
 def assign(made: Environment, command: Command, *, is_export: bool) -> None:
     """`A=b`, `export A=b`, `export A`, and arrays."""
-    made.steps.append(of_command(command, made.bash(command.text)))
+    made.steps += of_command(command, made.bash)
     for word in command.words:
         match = ASSIGNED.fullmatch(word)
         if is_export and (file := _OF_A_FILE.fullmatch(word)):

@@ -7,7 +7,7 @@ here: the block is taken as it stands, with what it is made of, in front of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from serried.importing import known
@@ -43,8 +43,13 @@ class Step:
     is_block: bool
 
 
-def of_command(command: Command, text: str) -> Step:
-    return Step(frozenset(set_by(command)), used(text), text, command.line, command.text, is_block=False)
+def of_command(command: Command, fill: Callable[[str], str]) -> Iterator[Step]:
+    """One for each of its variables: `export A=1 B=2`."""
+    how = [word for word in command.words[:2] if word in _SETS or word.startswith("-")]
+    for word in command.words:
+        if assigned := ASSIGNED.fullmatch(word):
+            text = fill(" ".join([*how, word]))
+            yield Step(frozenset([assigned[1]]), used(text), text, command.line, command.text, is_block=False)
 
 
 def of_block(block: Statement, text: str) -> Step:
