@@ -134,6 +134,25 @@ def test_a_purged_run_directory_leaves_plan_and_end(serried, make):
     assert "  run         /purged (gone)\n" in out
 
 
+def test_what_was_written_and_no_pattern_names_is_in_the_timeline(serried, make):
+    run = make(nodes=1, ranks=1)
+    run.journal({"t": T + 1, "event": "connected", "node": 0, "host": "n1"})
+    left = {"unnamed": {"files": 2, "names": ["deep/a.csv", "b\n"]}, "unwatched": ["a.ckpt"]}
+    run.journal(
+        {"t": T + 2, "event": "bring-problem", "message": "results: 'huge' cannot be brought back: No space left"},
+        {"t": T + 3, "event": "all-brought", "missing": [], "torn": [], **left},
+        node=0,
+    )
+    run.ending()
+    events = [line["event"] for line in json.loads(serried("show", "last", "--json").out)["runs"][0]["timeline"]]
+    left_out = (
+        "n1: no pattern of `data.results` names 2 files that are not kept: 'deep/a.csv', 'b\\n'; "
+        "n1: no pattern of `checkpoint.watch` names anything, and in `{checkpoints}` there is 'a.ckpt': "
+        "at the end the newest come to `unwatched` of the results"
+    )
+    assert events[3:-1] == ["n1: results: 'huge' cannot be brought back: No space left", left_out]
+
+
 def test_a_run_that_waits_has_a_timeline_of_one_line(serried, make, slurm):
     make()
     slurm.tell(Job("123", None, "PENDING", reason="Priority"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from serried.contract.files import read_journal, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
+from serried.contract.missing import left_out
 from serried.records import staging
 from serried.records.documents import Submission
 from serried.records.evidence import attempt_numbers
@@ -124,7 +125,7 @@ def _journals(attempt: Attempt, nodes: int) -> Iterator[Event]:
     hosts = {entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == "connected"}
     for node in range(nodes):
         journal = read_journal(attempt.directory.node_events(node))
-        for text_of in (_image_text, staging.node_text):
+        for text_of in (_image_text, staging.node_text, _brought_text):
             yield from _entries(journal, number, partial(text_of, hosts.get(node, f"node {node}")))
         yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
@@ -160,6 +161,14 @@ def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
     if not entry.get("bytes"):
         return f"{host} has a copy of the image on its own disk already"
     return f"{host} copied the image to its own disk in {entry.get('seconds')} s"
+
+
+def _brought_text(host: str, entry: Mapping[str, Any]) -> str | None:
+    if entry.get("event") == "bring-problem":
+        return f"{host}: {entry.get('message')}"
+    if entry.get("event") == "all-brought":
+        return "; ".join(f"{host}: {sentence}" for sentence in left_out(entry)) or None
+    return None
 
 
 def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:

@@ -10,7 +10,8 @@ import pytest
 from serried.agent.bringing import looking
 from serried.agent.bringing.pace import Pace
 from serried.agent.bringing.placing import Places
-from serried.agent.bringing.rounds import Rounds, watches
+from serried.agent.bringing.rounds import Rounds
+from serried.agent.bringing.watching import watches
 from serried.agent.work import Work
 from serried.contract.layout import RunDirectory
 

@@ -250,6 +250,34 @@ def test_nothing_goes_that_is_nowhere_else_or_still_wanted_here(share):
     assert sorted(tree(node.work.place.checkpoints)) == ["2.pt", "4.pt", "best-1.pt"]
 
 
+def test_what_a_misspelt_pattern_would_have_lost_is_told_of_and_comes_to_the_results(share):
+    node = share(watch=["{checkpoints}/*.pt"], keep=2)
+    for number in (1, 2, 3):
+        aged(node.write(f"checkpoints/{number}.ckpt", str(number)), 100 - number)
+    node.write("checkpoints/4.ckpt.tmp", "begun")
+    node.rounds.look()
+    node.rounds.look()
+    sentence = (
+        "no pattern of `checkpoint.watch` names anything, and in `{checkpoints}` there is '3.ckpt', '2.ckpt': "
+        "at the end the newest come to `unwatched` of the results"
+    )
+    assert node.said == [sentence]
+    assert node.finish() == {"missing": [], "torn": [], "unwatched": ["3.ckpt", "2.ckpt"]}
+    assert tree(node.work.place.results) == {"unwatched/2.ckpt": "2", "unwatched/3.ckpt": "3"}
+    assert checkpoints.newest(node.work.place.checkpoints, ["{checkpoints}/*.pt"]) is None
+
+
+def test_beside_what_patterns_name_other_files_are_nothing_to_tell_of(share):
+    node = share(watch=["{checkpoints}/*.pt"])
+    aged(node.write("checkpoints/1.pt", zipped()), 100)
+    aged(node.write("checkpoints/hparams.yaml", "lr: 1"), 100)
+    assert settle(node) == ["1.pt"]
+    (node.checkpoints / "1.pt").unlink()  # the program keeps none
+    node.rounds.look()
+    assert (node.said, node.finish()) == ([], {"missing": [], "torn": []})
+    assert not node.work.place.results.exists()
+
+
 def test_logs_beside_checkpoints_come_as_they_grow_and_stay(share):
     node = share(watch=["{checkpoints}/*"], keep=1)
     logs = [f"events.out.tfevents.{number}.n1" for number in range(3)]

@@ -14,6 +14,7 @@ from serried.agent.work import Work
 from serried.contract import names
 from serried.contract.checkpoints import IN_CHECKPOINTS
 from serried.contract.layout import CHECKPOINTS, RESULTS
+from serried.contract.missing import left_out
 
 KEEP_SECONDS = 3 * 86400.0
 """How long what could not be brought stays on the node for `serried fetch`."""
@@ -232,11 +233,8 @@ class Bringing:
             print(f"serried: {one['kind']} could not be brought back: {one['problem']}", file=sys.stderr)
         for name in facts.get("torn", ()):
             print(f"serried: checkpoint {name!r} may be torn, and was not brought back", file=sys.stderr)
-        left = facts.get("unnamed")
-        if left:
-            some = ", ".join(map(repr, left["names"][:3]))
-            what = "a file that is not kept" if left["files"] == 1 else f"{left['files']} files that are not kept"
-            print(f"serried: no pattern of `data.results` names {what}: {some}", file=sys.stderr)
+        for sentence in left_out(facts):
+            print(f"serried: {sentence}", file=sys.stderr)
         self._note("all-brought", **{**facts, "missing": missing})
         if not missing:
             self._folder.let_go()

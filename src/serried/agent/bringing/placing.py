@@ -46,6 +46,12 @@ class Places:
             self._known.add(key)
         return key in self._known
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether this attempt has brought any."""
+        brought = (entry for entry in self._ledger.all(CHECKPOINTS) if entry.attempt == self.work.number)
+        return any(not whole.is_log(entry.name.rpartition("/")[2]) for entry in brought)
+
     def is_safe(self, found: Found) -> bool:
         """Whether a checkpoint is among the run's own, as it is now; looked at anew."""
         entry = self._ledger.of(CHECKPOINTS, found.name)

@@ -6,19 +6,18 @@ import contextlib
 import os
 import threading
 import time
-from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from serried.agent.bringing import looking, thinning
 from serried.agent.bringing.copying import ChangedError
 from serried.agent.bringing.looking import Found
 from serried.agent.bringing.pace import OutOfTimeError
 from serried.agent.bringing.placing import Places
-from serried.agent.work import Work
+from serried.agent.bringing.watching import Watch
 from serried.contract import checkpoints, names, whole
-from serried.contract.checkpoints import IN_CHECKPOINTS, IN_SCRATCH
 from serried.contract.crew import Crew
 from serried.contract.layout import CHECKPOINTS, RESULTS
+from serried.contract.missing import UNWATCHED, left_out
 
 WORKERS = 16
 """Most that copy small files at once, where the file system takes its time."""
@@ -32,40 +31,13 @@ OUT_OF_TIME = "there was no time left"
 AGAIN_SECONDS = 5.0
 """How long is tried again what cannot be brought at the end: by then a disk may have room again."""
 PAUSE_SECONDS = 1.0
+UNWATCHED_NS = 60 * 10**9
+"""How old what no pattern names is, before that is said: another name may still be given to it."""
 
 BROUGHT, VANISHED = None, ""
 """What became of it; else in words why it could not be brought."""
 
 Lacking = Dict[Tuple[str, str], Tuple[Found, str]]
-
-
-class Watch(NamedTuple):
-    root: str
-    below: str
-    """The pattern from there on."""
-    pattern: str
-    """As it was asked for."""
-    is_shared: bool = False
-    """Other nodes write there too."""
-    since: int = 0
-    """What is older was there before the run, and is none of its checkpoints; nanoseconds since the epoch."""
-
-
-def watches(work: Work, node: int, local: Optional[Path], scratch: Path) -> List[Watch]:
-    """What this node watches: on its own disk, and the first also where ranks start, which all nodes see."""
-    found = []
-    began = checkpoints.changed(work.place.attempt(1).claim)
-    for pattern in (work.plan.get("sync") or {}).get("watch", ()):
-        prefix = next((prefix for prefix in IN_SCRATCH if pattern.startswith(prefix)), "")
-        if pattern.startswith(IN_CHECKPOINTS) and local is None:
-            continue  # ranks write where it would be brought
-        if local and pattern.startswith(IN_CHECKPOINTS):
-            found.append(Watch(str(local / CHECKPOINTS), pattern[len(IN_CHECKPOINTS) :], pattern))
-        elif prefix:
-            found.append(Watch(str(scratch), pattern[len(prefix) :], pattern))
-        elif node == 0:
-            found.append(Watch(str(work.workdir), pattern, pattern, work.nodes > 1, began))
-    return found
 
 
 class Rounds:
@@ -85,12 +57,19 @@ class Rounds:
         self._problem = ""
         self._unread: Lacking = {}
         """Folders that we may not look into."""
+        self._is_warned = False
         self.files = 0
         self.bytes = 0
 
     def look(self) -> None:
         """See what checkpoints there are: what has changed by the next look is not complete."""
         self._looks.look([each for watch in self._watches for each in self._newest(watch)])
+        if not self._is_warned:
+            late = time.time_ns() - UNWATCHED_NS
+            names = [each.path for each in self._unwatched() if each.changed < late]
+            self._is_warned = bool(names)
+            for sentence in left_out({"unwatched": names}):
+                self._say(sentence)
 
     def bring_checkpoints(self, *, hurried: bool = False) -> List[str]:
         """Those that are complete, the newest first; what was brought."""
@@ -130,7 +109,9 @@ class Rounds:
                 problem = self._bring(CHECKPOINTS, each)
                 if problem:
                     missing[CHECKPOINTS, each.name] = (each, problem)
-            for each, problem in self._bring_all(self._missing_results()):
+            unwatched = self._unwatched()
+            rest = [each for each in unwatched if not self._places.is_there(RESULTS, each)]
+            for each, problem in self._bring_all([*self._missing_results(), *rest]):
                 if problem:
                     missing[RESULTS, each.name] = (each, problem)
             self._retire()
@@ -140,13 +121,25 @@ class Rounds:
             time.sleep(PAUSE_SECONDS)
         with contextlib.suppress(OSError):
             self._places.end()
-        return {"missing": _summary(missing), "torn": torn[:NAMED], **self._unnamed()}
+        told = {"unwatched": [each.path for each in unwatched]} if unwatched else {}
+        return {"missing": _summary(missing), "torn": torn[:NAMED], **self._unnamed(), **told}
 
     def _newest(self, watch: Watch) -> List[Found]:
         """As many as are kept, and some more."""
         found = [each for each in self._watched(watch) if not _is_log(each)]
         newest = found[: self._keep + SPARE]
         return [each._replace(pattern=watch.pattern, is_shared=watch.is_shared) for each in newest]
+
+    def _unwatched(self) -> List[Found]:
+        """The newest in `{checkpoints}` where no pattern names anything: one that is misspelt must not cost them all.
+
+        They come to the results: nothing says that they are checkpoints, from which the next attempt could go on.
+        """
+        own = [watch for watch in self._watches if watch.pattern.startswith(checkpoints.IN_CHECKPOINTS)]
+        if not own or self._places.has_checkpoints or any(map(self._newest, own)):
+            return []
+        newest = self._newest(own[0]._replace(below="*"))[: self._keep]
+        return [each._replace(name=f"{UNWATCHED}/{each.name}") for each in newest]
 
     def _logs(self) -> List[Found]:
         """What tells of the training, and grows beside its checkpoints: all of it comes, and stays."""

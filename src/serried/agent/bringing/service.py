@@ -11,7 +11,8 @@ from typing import Any, Dict, List, Optional
 from serried.agent import beside
 from serried.agent.bringing import pace
 from serried.agent.bringing.placing import Places
-from serried.agent.bringing.rounds import Rounds, watches
+from serried.agent.bringing.rounds import Rounds
+from serried.agent.bringing.watching import watches
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import names
 from serried.contract.layout import RESULTS
