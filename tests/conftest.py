@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from serried import lab as labs
+from serried import processes
 from serried.errors import MissingProgramError
-from serried.lab import Lab, processes
+from serried.lab import Lab
 
 FOREIGN = (
     "SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "PBS_", "SERRIED_", "XDG_",

@@ -43,6 +43,7 @@ ORDER = (
     "config",
     "clusters",
     "templates",
+    "processes",
     "shell",
     "errors",
     "train",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from serried import processes
 from serried.environments import building, recipe, sources, store
 from serried.environments.store import Store
 from serried.errors import EnvironmentFailed, MissingProgramError, UsageError
@@ -279,6 +280,13 @@ def test_a_builder_that_was_killed_is_replaced_and_its_half_built_folder_removed
 
     assert found != half
     assert not half.exists()
+
+
+@pytest.mark.parametrize("has_proc", [True, False])
+def test_a_builder_that_is_at_work_is_not_replaced_also_where_there_is_no_proc(project, monkeypatch, has_proc):
+    monkeypatch.setattr(processes, "HAS_PROC", has_proc)
+    at_work = Store(project, "venv-x").claim()
+    assert (at_work is not None, Store(project, "venv-x").claim()) == (True, None)
 
 
 def test_a_builder_on_another_machine_is_replaced_once_it_falls_silent(project, monkeypatch):

@@ -12,9 +12,8 @@ import pytest
 
 import serried
 from serried import lab as labs
-from serried import shell
+from serried import processes, shell
 from serried.errors import MissingProgramError, SerriedError, UsageError
-from serried.lab import processes
 
 SOURCE = str(Path(serried.__file__).parents[1])
 

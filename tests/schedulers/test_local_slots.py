@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.schedulers.local.process import Identity, myself
+from serried.processes import Process, myself
 from serried.schedulers.local.slots import Claim, Table, locked
 
-ME = Identity(1, "then")
+ME = Process(1, "then")
 FOUR = ("0", "1", "2", "3")
 
 
@@ -55,15 +55,15 @@ def test_the_queue_goes_on_when_a_job_ends():
 
 def test_the_dead_neither_hold_nor_wait():
     table = Table()
-    table.ask(claim(1, 4, holder=Identity(7, "dead")), FOUR)
-    table.ask(claim(2, 4, holder=Identity(8, "dead")), FOUR)
+    table.ask(claim(1, 4, holder=Process(7, "dead")), FOUR)
+    table.ask(claim(2, 4, holder=Process(8, "dead")), FOUR)
     table.drop_dead(lambda identity: identity == ME)
     assert table == Table()
 
 
 def test_slots_are_held_while_job_sh_lives_although_its_supervisor_died():
     table = Table()
-    table.ask(claim(1, 2, holder=Identity(7, "dead")), FOUR)
+    table.ask(claim(1, 2, holder=Process(7, "dead")), FOUR)
     table.hold((1, None), ME)
     table.drop_dead(lambda identity: identity == ME)
     assert table.free("gpu", FOUR) == ["2", "3"]

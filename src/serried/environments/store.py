@@ -12,6 +12,7 @@ A builder that died is found out by its process, or elsewhere by its silence, an
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.contract.files import make_directory, read_json, write_json
+from serried.processes import Process, myself
 
 FOLDER = Path(".serried") / "environments"
 PYTHON = "bin/python"
@@ -141,7 +143,7 @@ class Claim:
             return
         self._next = time.monotonic() + BEAT_SECONDS
         self._count += 1
-        owner = {"host": os.uname().nodename, "pid": os.getpid(), "started": _started(os.getpid())}
+        owner = {"host": os.uname().nodename, **dataclasses.asdict(myself())}
         with contextlib.suppress(OSError):
             write_json(self.path / "owner.json", {**owner, "beat": self._count, "log": self.log.name})
 
@@ -163,16 +165,7 @@ def _is_alive(owner: dict[str, Any] | None) -> bool:
     """Whether the owner may be at work: an owner on this machine is seen, any other believed."""
     if owner is None or owner.get("host") != os.uname().nodename:
         return True
-    return bool(owner["started"]) and _started(int(owner["pid"])) == owner["started"]
-
-
-def _started(pid: int) -> str:
-    """When a process began, in the kernel's words: another one of the same number began later. Empty: no process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[19]
+    return Process(int(owner["pid"]), str(owner["started"])).is_alive
 
 
 def built(project: Path, folder: Path = FOLDER) -> list[tuple[Path, str]]:

@@ -10,8 +10,8 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+from serried import processes
 from serried.errors import SerriedError, UsageError
-from serried.lab import processes
 from serried.lab.config import Spec, files
 from serried.lab.lab import Lab
 
@@ -91,7 +91,7 @@ def furnish(spec: Spec, *, temporary: bool) -> Lab:
         key = aside / "munge.key"
         key.touch(0o600)
         key.write_bytes(secrets.token_bytes(128))
-        lab = Lab(spec, {}, owner=processes.identify(os.getpid()), temporary=temporary)
+        lab = Lab(spec, {}, owner=processes.myself(), temporary=temporary)
         lab.save(aside)
         _put_in_place(aside, spec)
     except BaseException:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried import shell
+from serried import processes, shell
 from serried.contract import files
 from serried.errors import SerriedError, UsageError
-from serried.lab import daemons, processes
+from serried.lab import daemons
 from serried.lab.config import Spec
-from serried.lab.processes import Process
+from serried.processes import Process
 
 PATIENCE_SECONDS = 90
 RECORD = "lab.json"
@@ -71,13 +72,13 @@ class Lab:
 
     @property
     def is_abandoned(self) -> bool:
-        return self.temporary and (self.owner is None or not self.owner.is_running)
+        return self.temporary and (self.owner is None or not self.owner.is_alive)
 
     @property
     def is_alive(self) -> bool:
         """Whether something of it runs, or is just being started."""
-        starting = self.owner is not None and self.owner.is_running and not self._processes
-        return starting or any(process.is_running for process in self._processes.values())
+        starting = self.owner is not None and self.owner.is_alive and not self._processes
+        return starting or any(process.is_alive for process in self._processes.values())
 
     def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Start all daemons and wait for idle nodes. On failure nothing is left, and the error quotes the log."""
@@ -96,7 +97,7 @@ class Lab:
         """End a daemon as a crash would: the controller forgets its last seconds, a node takes its jobs along."""
         self._check_name(name)
         if name in self._processes:
-            self._processes[name].kill()
+            self._processes[name].send(signal.SIGKILL)
         if name in self.spec.node_names:
             self._sweep(lambda variables: self._is_on(variables, name))
 
@@ -104,7 +105,7 @@ class Lab:
         """End a daemon in good order, as for an upgrade: the controller saves its state, a node's jobs go on."""
         self._check_name(name)
         if name in self._processes:
-            self._processes[name].terminate()
+            self._processes[name].send(signal.SIGTERM)
         self._wait_for(name, lambda: not self._is_running(name), "end")
 
     def restart(self, name: str) -> None:
@@ -120,7 +121,7 @@ class Lab:
     def down(self) -> None:
         """End everything that belongs to this lab and remove its directory. May be called again."""
         for process in self._processes.values():
-            process.kill()
+            process.send(signal.SIGKILL)
         self._sweep(self._belongs_here)
         shell.reap()
         shutil.rmtree(self.spec.directory, ignore_errors=True)
@@ -163,8 +164,8 @@ class Lab:
             return None
         if record["spec"]["directory"] != str(directory):
             return None
-        known = {name: Process(*pair) for name, pair in record["processes"].items()}
-        owner = Process(*record["owner"]) if record["owner"] else None
+        known = {name: _process(pair) for name, pair in record["processes"].items()}
+        owner = _process(record["owner"]) if record["owner"] else None
         return cls(Spec.from_json(record["spec"]), known, owner=owner, temporary=record["temporary"])
 
     def _launch(self, name: str, *, again: bool = False) -> None:
@@ -201,14 +202,14 @@ class Lab:
             time.sleep(0.05)
 
     def _is_running(self, name: str) -> bool:
-        return name in self._processes and self._processes[name].is_running
+        return name in self._processes and self._processes[name].is_alive
 
     def _sweep(self, matches: Callable[[Mapping[str, str]], bool]) -> None:
         """Kill what matches until nothing does: a dying step may still be starting a process."""
         deadline = time.monotonic() + 20
         while left := list(processes.with_environment(matches)):
             for process in left:
-                process.kill()
+                process.send(signal.SIGKILL)
             if time.monotonic() > deadline:
                 pids = ", ".join(str(process.pid) for process in left)
                 raise SerriedError(f"processes of lab `{self.name}` do not end: {pids}")
@@ -238,5 +239,9 @@ class Lab:
         return ""
 
 
-def _pair(process: Process | None) -> tuple[int, int] | None:
+def _pair(process: Process | None) -> tuple[int, str] | None:
     return (process.pid, process.started) if process else None
+
+
+def _process(pair: tuple[int, Any]) -> Process:
+    return Process(pair[0], str(pair[1]))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serried import shell
+from serried import processes, shell
 from serried.clusters.machine import VISIBLE
 from serried.contract import links
 from serried.contract.environment import scrub
@@ -18,9 +18,9 @@ from serried.contract.files import MODES
 from serried.contract.links import Commands
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
+from serried.processes import Process
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.local import argv, machine, process, slots, state
-from serried.schedulers.local.process import Identity
 from serried.schedulers.local.state import WHOLE, JobFolder
 from serried.schedulers.naming import names_token
 
@@ -134,7 +134,7 @@ def _tidy() -> None:
 
 def _await_job(root: Path, known: set[int], pid: int, log: Path) -> str:
     """The id of the job that the supervisor `pid` has made."""
-    identity = process.identify(pid)
+    identity = processes.identify(pid)
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         # In this order: who is gone by now had said all it would say before we looked.
@@ -163,7 +163,7 @@ def _cancel(folder: JobFolder, element: str) -> None:
     if about is None:
         return
     folder.ask_to_cancel(element)
-    supervisor = Identity(**about["supervisor"])
+    supervisor = Process(**about["supervisor"])
     if supervisor.is_alive:
         if about["hears_signals"]:
             supervisor.send(signal.SIGUSR1)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from serried.contract import files
+from serried.processes import Process
 from serried.schedulers.local import process
-from serried.schedulers.local.process import Identity
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Claim:
     need: int
     since: float
     """When it began to wait: the queue's order."""
-    holders: tuple[Identity, ...]
+    holders: tuple[Process, ...]
     """It counts while one of these lives: the supervisor, and job.sh once it runs."""
     slots: tuple[str, ...] = ()
 
@@ -49,7 +49,7 @@ class Table:
     waiting: list[Claim] = field(default_factory=list)
     taken: list[Claim] = field(default_factory=list)
 
-    def drop_dead(self, is_alive: Callable[[Identity], bool]) -> list[Claim]:
+    def drop_dead(self, is_alive: Callable[[Process], bool]) -> list[Claim]:
         """Forget those whose holders are all gone; return the holds among them."""
         dead = [claim for claim in self.taken if not any(map(is_alive, claim.holders))]
         for claims in (self.waiting, self.taken):
@@ -82,7 +82,7 @@ class Table:
         busy = {slot for claim in self.taken if claim.pool == pool for slot in claim.slots}
         return [slot for slot in available if slot not in busy]
 
-    def hold(self, key: tuple[int, int | None], holder: Identity) -> None:
+    def hold(self, key: tuple[int, int | None], holder: Process) -> None:
         """From now on the claim also counts while `holder` lives."""
         self.taken = [
             replace(claim, holders=(*claim.holders, holder)) if claim.key == key else claim for claim in self.taken
@@ -103,7 +103,7 @@ def locked(root: Path) -> Iterator[Table]:
         written = files.read_json(path) or {}
         table = Table(_claims(written.get("waiting")), _claims(written.get("taken")))
         before = Table(list(table.waiting), list(table.taken))
-        for claim in table.drop_dead(lambda identity: identity.is_alive):
+        for claim in table.drop_dead(lambda holder: holder.is_alive):
             # Its supervisor could not; what it left behind may still use the slots.
             process.sweep(None, process.mark_of(root, claim.job, claim.element))
         yield table
@@ -121,7 +121,7 @@ def _claims(rows: Any) -> list[Claim]:
             pool=row["pool"],
             need=row["need"],
             since=row["since"],
-            holders=tuple(Identity(**holder) for holder in row["holders"]),
+            holders=tuple(Process(**holder) for holder in row["holders"]),
             slots=tuple(row["slots"]),
         )
         for row in rows or ()

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from serried.contract import files, names
+from serried.processes import Process, myself
 from serried.schedulers.interface import Job
-from serried.schedulers.local.process import Identity, myself
 
 SUPERVISOR_GONE = "SupervisorGone"
 
@@ -41,7 +41,7 @@ class Standing:
     ended: float | None = None
     restarts: int = 0
     slots: tuple[str, ...] = ()
-    child: Identity | None = None
+    child: Process | None = None
     """job.sh, while it runs."""
 
 
@@ -89,7 +89,7 @@ class JobFolder:
         about = self.about
         if about is None or about["refused"]:
             return
-        supervisor = Identity(**about["supervisor"])
+        supervisor = Process(**about["supervisor"])
         standings = self.standings()
         is_attended = supervisor.is_alive
         for key in about["elements"]:
@@ -144,7 +144,7 @@ def _cancel_name(element: str) -> str:
 
 def _standing(value: dict[str, Any]) -> Standing:
     child = value.get("child")
-    return Standing(**{**value, "slots": tuple(value["slots"]), "child": Identity(**child) if child else None})
+    return Standing(**{**value, "slots": tuple(value["slots"]), "child": Process(**child) if child else None})
 
 
 def _unattended(standing: Standing) -> Standing:

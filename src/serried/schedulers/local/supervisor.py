@@ -16,10 +16,10 @@ from pathlib import Path
 
 from serried.contract import names
 from serried.errors import SerriedError
+from serried.processes import myself
 from serried.schedulers.local import argv, machine, slots, state
 from serried.schedulers.local.argv import Request
 from serried.schedulers.local.machine import CPU
-from serried.schedulers.local.process import myself
 from serried.schedulers.local.slots import Claim
 from serried.schedulers.local.state import JobFolder
 from serried.schedulers.local.task import Task

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serried import shell
+from serried import processes, shell
 from serried.clusters.machine import VISIBLE
 from serried.contract import names
 from serried.contract.layout import RunDirectory
@@ -68,7 +68,7 @@ class Task:
             return
         self._began, self._warned, self._killed = time.monotonic(), False, False
         # None where it has ended already.
-        child = process.identify(self._child.pid)
+        child = processes.identify(self._child.pid)
         self.standing = replace(
             self.standing, state=names.RUNNING, reason="", started=time.time(), slots=slots, child=child
         )
@@ -165,10 +165,9 @@ class Task:
         )
 
     def _environment(self, slots: tuple[str, ...]) -> dict[str, str]:
-        name, _, value = self.mark.partition("=")
         given = {
             **self._inherited,
-            name: value,
+            names.LOCAL_JOB: self.mark,
             names.JOB: str(self._folder.number),
             names.RESTARTS: str(self.standing.restarts),
         }

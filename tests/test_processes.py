@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
-from serried.lab import processes
-from serried.lab.processes import Process, identify
+from serried import processes
+from serried.processes import Process, identify
 
 
 def test_a_process_is_itself_and_no_other_with_its_pid():
     me = identify(os.getpid())
-    assert me.is_running
-    assert not Process(me.pid, me.started + 1).is_running
+    assert me.is_alive
+    assert not Process(me.pid, f"{me.started}1").is_alive
 
 
 def test_an_ended_child_that_nobody_has_buried_does_not_count_as_running():
     child = subprocess.Popen([sys.executable, "-c", ""])
     found = identify(child.pid)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert (found.is_running, identify(child.pid)) == (False, None)
+    assert (found.is_alive, identify(child.pid)) == (False, None)
     child.wait()
 
 
 def test_killing_a_process_that_has_gone_harms_nobody():
     child = subprocess.Popen(["sleep", "60"])
-    identify(child.pid).kill()
+    identify(child.pid).send(signal.SIGKILL)
     child.wait()
-    Process(os.getpid(), 1).kill()
+    Process(os.getpid(), "1").send(signal.SIGKILL)
 
 
 def test_a_process_is_found_by_its_environment_also_with_a_name_full_of_parentheses(tmp_path, wait_until):
