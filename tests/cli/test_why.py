@@ -5,6 +5,7 @@ import json
 import pytest
 
 from building import CREATED, a_failure
+from serried.agent.ending import diagnose
 from serried.records.advice import ADVICE, OF_OUTPUT, advice_for
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import reasons
@@ -225,11 +226,25 @@ def test_every_row_of_advice_fills_in():
         ("sh: 8: exec: pyhton: not found", "not-in-image"),
         ("torch.distributed.DistBackendError: NCCL error in: …", "nccl"),
         ("RuntimeError: No CUDA GPUs are available", "cuda"),
+        ("rank 3 on n2 exited with status 85", "saved-unasked"),
         ("ValueError: something else", "exit"),
     ],
 )
 def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
     assert advice_for("FAILED", "exit", ["Traceback", line])[0] == key
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
+        ("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
+        ("MemoryError", "out-of-memory"),
+    ],
+)
+def test_memory_of_a_gpu_is_not_taken_for_that_of_the_node(line, key):
+    cause = diagnose.cause({"exit_code": 1, "signal": None}, [line])
+    assert (cause, advice_for("FAILED", cause, ["Traceback", line])[0]) == ("out-of-memory", key)
 
 
 def test_each_pattern_leads_to_a_row():

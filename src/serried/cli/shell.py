@@ -22,7 +22,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 from serried.ui import console
 from serried.ui.plan_lines import plan_lines
-from serried.ui.text import pad, printable
+from serried.ui.text import pad
 
 A_SHELL = ("bash",)
 """What stands for the command where none is needed."""
@@ -88,7 +88,7 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
         return
     for label, text in plan_lines(made.plan, made.survey, made.revision):
         if label in SHOWN:
-            console.say(f"{console.style(pad(label, 9), 'quiet')}  {printable(text)}")
+            console.say_behind(f"{pad(label, 9)}  ", text, "quiet")
     asking.say_about(made.notes, made.warnings)
     sys.exit(interactive.open_shell(made, now=now, say=console.note))
 

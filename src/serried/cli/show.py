@@ -171,7 +171,8 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
     allocation = plan.allocation
     each = [f"{allocation.ranks} ranks" if allocation.ranks != 1 else "1 rank"]
     if allocation.gpus:
-        each.append(f"{allocation.gpus} {allocation.gpu_type or ''} GPUs".replace("  ", " "))
+        what = "GPUs" if allocation.gpus > 1 else "GPU"
+        each.append(f"{allocation.gpus} {allocation.gpu_type or ''} {what}".replace("  ", " "))
     each.append(f"{allocation.cpus} CPUs")
     if allocation.memory_mb is not None:
         each.append(memory(allocation.memory_mb))

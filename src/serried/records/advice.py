@@ -17,11 +17,15 @@ class Advice:
     """What to do; `{run}`, `{rank}`, `{host}`, `{attempt}` are filled in."""
 
 
+GPU_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
+"""Agents call it out of memory like any other."""
+
 OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r"(?m)^rank \d+ on \S+ exited with status 85$"), "saved-unasked"),
     (re.compile(r"(?m)^FATAL: .*mount source .* doesn't exist|^ch-run\[\d+\]: error: can't (?:bind|mkdir)"), "mount"),
     (re.compile(r"(?m)^FATAL: |^ch-run\[\d+\]: error: "), "container"),
     (re.compile(r"(?m)^sh: \d*:? ?exec: .*: not found|^sh: .*exec: .* not found"), "not-in-image"),
-    (re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory"), "gpu-memory"),
+    (GPU_MEMORY, "gpu-memory"),
     (re.compile(r"ModuleNotFoundError|ImportError"), "import-error"),
     (re.compile(r"MemoryError\b|Cannot allocate memory"), "out-of-memory"),
     (re.compile(r"No space left on device|Disk quota exceeded"), "disk-full"),
@@ -41,6 +45,13 @@ ADVICE: Mapping[str, Advice] = {
     "exit": Advice(
         "the program itself ended with an error",
         ("read all that the rank wrote: serried logs {run} --rank {rank}", "try it here: serried run -- COMMAND"),
+    ),
+    "saved-unasked": Advice(
+        "85 says `I have saved, go on`, but nobody had asked the program to stop",
+        (
+            "leave with 0 when the work is done, and with 85 only when `$SERRIED_STOP_FILE` exists: see docs/ending.md",
+            "read all that the rank wrote: serried logs {run} --rank {rank}",
+        ),
     ),
     "signal": Advice(
         "a signal killed the rank; SIGSEGV and SIGBUS are faults in compiled code, SIGKILL is often memory",
@@ -266,6 +277,8 @@ def advice_for(state: str, cause: str | None, tail: Sequence[str] = ()) -> tuple
     if key in {"exit", "untold"}:
         text = "\n".join(tail)
         key = next((better for pattern, better in OF_OUTPUT if pattern.search(text)), key)
+    if key == "out-of-memory" and GPU_MEMORY.search("\n".join(tail)):
+        key = "gpu-memory"
     if key == "launch" and NO_DATA.search("\n".join(tail)):
         key = "no-data"
     elif key == "launch" and MISSING.search("\n".join(tail)):
