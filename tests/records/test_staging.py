@@ -31,6 +31,7 @@ def going(size: int, left: int | None) -> dict:
         ([going(GB, 500), going(5 * GB, 118)], "staging 41 % of 12.0 GB at 102.1 MB/s, 2 min left"),
         ([going(11 * GB, 9)], "staging 91 % of 12.0 GB at 102.1 MB/s, 9 s left"),
         ([going(0, None)], "staging 0 % of 12.0 GB"),
+        ([{**going(GB, 9), "unpacks": True}], "staging 8 % of 12.0 GB unpacked at 102.1 MB/s, 9 s left"),
         ([{**going(0, None), "waits_for": "k3f9q2/7"}], f"staging 0 % of 12.0 GB, waiting for run k3f9q2/7, {COPIES}"),
         ([entry("staging", bytes=0, of=0, waits_for="")], f"staging 0 %, waiting for another job of yours, {COPIES}"),
         ([going(GB, 9000)], "staging 8 % of 12.0 GB at 102.1 MB/s, 2.5 h left"),

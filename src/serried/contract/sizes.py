@@ -20,7 +20,8 @@ def spell(size: int) -> str:
 def progress(facts: Mapping[str, Any]) -> str:
     """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as it is known; empty where it is not even known of how much.
 
-    `facts` has `bytes`, `of`, `rate` in a second, and the seconds that are `left`. Where another run's job brings it,
+    `facts` has `bytes`, `of`, `rate` in a second, and the seconds that are `left`; `unpacks` where that is an archive
+    which is there, and becomes a folder. Where another run's job brings it,
     `waits_for` is that run, empty where its name is not known.
     """
     size, of, rate, left, waits_for = (facts.get(name) for name in ("bytes", "of", "rate", "left", "waits_for"))
@@ -31,7 +32,8 @@ def progress(facts: Mapping[str, Any]) -> str:
         return ""
     speed = f" at {spell(rate)}/s" if rate else ""
     soon = "" if left is None else f", {_in_words(left)} left"
-    return f"{100 * min(size or 0, of) // of} % of {spell(of)}{speed}{soon}"
+    unpacked = " unpacked" if facts.get("unpacks") else ""
+    return f"{100 * min(size or 0, of) // of} % of {spell(of)}{unpacked}{speed}{soon}"
 
 
 def maker(run: str) -> str:

@@ -196,9 +196,12 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
     for _ in range(8):
         time.sleep(0.1)
         first.items.live()
-    assert (second.items.waits_for, second.told) == ("k3f9q2/7", [("staging-waits", {"item": "a", "run": "k3f9q2/7"})])
+    assert (second.items.far.waits_for, second.told) == (
+        "k3f9q2/7",
+        [("staging-waits", {"item": "a", "run": "k3f9q2/7"})],
+    )
     threads[1].join(60)
-    assert (second.items.waits_for, second.origins) == (None, ["source"])
+    assert (second.items.far.waits_for, second.origins) == (None, ["source"])
     go_on.set()
     threads[0].join(60)
     assert first.origins == ["source"]
@@ -383,6 +386,42 @@ def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk:
         Job(there, disk, "a.tar=sets/a").bring()
     shared.tidy_data(disk / "data")
     assert kept(disk) == []
+
+
+TAR = """\
+#!/bin/bash
+dd bs=1000000 count=1 of=/dev/null status=none
+touch DISK/half
+while [ ! -e DISK/go ]; do sleep 0.05; done
+exit 3
+"""
+"""It reads a part of its archive, waits, and fails."""
+
+
+def test_how_far_an_archive_is_unpacked_is_seen(there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, wait_until):
+    shutil.make_archive(str(there / "a"), "tar", there / "a")
+    job = Job(there, disk, "a.tar=sets/a")
+    (disk / "tar").write_text(TAR.replace("DISK", str(disk)))
+    (disk / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{disk}:{os.environ['PATH']}")
+    problems: list[StageError] = []
+
+    def bring() -> None:
+        try:
+            job.bring()
+        except StageError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=bring)
+    thread.start()
+    wait_until((disk / "half").exists, 60)
+    size = (there / "a.tar").stat().st_size
+    files = {"files": 1, "of_files": 1, "waits_for": None}
+    assert job.items.far.facts == {"bytes": 1_000_000, "of": size, **files, "unpacks": True}
+    (disk / "go").touch()
+    thread.join(60)
+    assert job.items.far.facts == {"bytes": size, "of": size, **files, "unpacks": False}
+    assert [str(problem) for problem in problems] == [f"cannot unpack `{there}/a.tar`: tar says: status 3"]
 
 
 def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: Path, disk: Path, monkeypatch):

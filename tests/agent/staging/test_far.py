@@ -25,7 +25,7 @@ def staging(monkeypatch):
 
 def far(node: int, size: int, rate: int) -> tuple[SimpleNamespace, dict]:
     message = {"event": "staging", "bytes": size, "of": 12 * GB, "files": 1, "of_files": 2, "rate": rate, "left": 1}
-    message["waits_for"] = None
+    message |= {"waits_for": None, "unpacks": False}
     return SimpleNamespace(index=node), message
 
 

@@ -45,18 +45,37 @@ class ArchiveError(Exception):
     """It cannot be unpacked. `str()` is a sentence that begins with what is wrong, and names no archive."""
 
 
-def unpack(archive: Path, kind: str, target: Path) -> None:
+class Reading:
+    """How far an archive is read: whoever reads it shares our place in the file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.size = os.fstat(file.fileno()).st_size
+
+    @property
+    def at(self) -> int:
+        try:
+            return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
+        except (OSError, ValueError):  # it is closed
+            return self.size
+
+
+Reads = Callable[[Reading], None]
+
+
+def unpack(archive: Path, kind: str, target: Path, reads: Reads = lambda _: None) -> None:
     """Make `target`, which must not be there yet, the folder of what is in `archive`, times and modes kept.
 
-    Links are made as they are. Raises ArchiveError, or OSError where the disk is full; `target` is incomplete then.
+    Links are made as they are. `reads` hears by what one can see how far it is (not of a squashfs).
+    Raises ArchiveError, or OSError where the disk is full; `target` is incomplete then.
     """
     target.mkdir(mode=0o700)
     if kind == "zip":
-        _unzip(archive, target)
+        _unzip(archive, target, reads)
     elif kind == "squashfs":
         _unsquash(archive, target)
     else:
-        _untar(archive, kind, target)
+        _untar(archive, kind, target, reads)
     _refuse_special(target)
 
 
@@ -101,7 +120,7 @@ def unmount(folder: Path) -> None:
     _run([program, *options, str(folder)], Path(program).name, patience=NEVER_MOUNTED)
 
 
-def _untar(archive: Path, kind: str, target: Path) -> None:
+def _untar(archive: Path, kind: str, target: Path, reads: Reads) -> None:
     tar = _program("tar")
     if tar is None:
         raise ArchiveError("there is no `tar` on this node")
@@ -109,6 +128,7 @@ def _untar(archive: Path, kind: str, target: Path) -> None:
     import tempfile
 
     with archive.open("rb") as packed, tempfile.TemporaryFile(dir=target.parent) as complaints:
+        reads(Reading(packed))
         reader = _decompress(kind, packed, complaints)
         process = _start(command, reader.stdout if reader else packed)
         if reader and reader.stdout:
@@ -116,7 +136,8 @@ def _untar(archive: Path, kind: str, target: Path) -> None:
         end, said = process.communicate()
         trouble = _ended(reader, complaints) if reader else None
     if process.returncode or trouble:
-        raise _failed(trouble if trouble and not _is_full(said) else _words(said), "tar")
+        told = trouble if trouble and not _is_full(said) else _words(said)
+        raise _failed(told or f"status {process.returncode}", "tar")
     if CUT_SHORT in end:
         raise ArchiveError("it has no end: it was cut short, or is still being written")
 
@@ -147,12 +168,13 @@ def _unsquash(image: Path, target: Path) -> None:
     _run([program, "-no-progress", "-force", "-dest", str(target), str(image)], "unsquashfs")
 
 
-def _unzip(archive: Path, target: Path) -> None:
+def _unzip(archive: Path, target: Path, reads: Reads) -> None:
     import zipfile
     import zlib
 
     try:
-        with zipfile.ZipFile(archive) as packed:
+        with archive.open("rb") as file, zipfile.ZipFile(file) as packed:
+            reads(Reading(file))
             _unzip_members(packed, target)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise ArchiveError(f"it is no whole zip: {error}") from None

@@ -82,12 +82,13 @@ class Staging:
             return
         self._noted = now
         waited_for = [it for index, it in self._progress.items() if index not in self._staged]
-        slowest = min(waited_for, key=lambda it: int(it["bytes"]))
-        of = {name: max(int(it[name]) for it in self._progress.values()) for name in ("of", "of_files")}
+        slowest = min(waited_for, key=lambda it: (it["unpacks"], int(it["bytes"])))
+        alike = [it for it in self._progress.values() if it["unpacks"] == slowest["unpacks"]]
+        of = {name: max(int(it[name]) for it in alike) for name in ("of", "of_files")}
         rate = slowest["rate"]
         left = round((of["of"] - slowest["bytes"]) / rate) if rate else None
-        far = {"bytes": slowest["bytes"], "files": slowest["files"], **of, "rate": rate, "left": left}
-        far["waits_for"] = slowest["waits_for"]
+        same = {name: slowest[name] for name in ("bytes", "files", "waits_for", "unpacks")}
+        far = {**same, **of, "rate": rate, "left": left}
         self._note("staging", **far)
         if now - self._said >= SAY_SECONDS:
             self._said = now

@@ -6,12 +6,13 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, ContextManager, Iterator, List, Optional, Tuple
 
 from serried.agent.staging import ahead, archives, source
 from serried.agent.staging.ahead import UNPACKED
 from serried.agent.staging.arrived import Arrived
 from serried.agent.staging.cache import FULL, NoRoomError, Slot
+from serried.agent.staging.far import Far
 from serried.agent.staging.holding import FailedError, Holding, Holdings, VoidError
 from serried.agent.staging.kept import Kept
 from serried.agent.staging.pulling import Before, BrokenError, Predecessor
@@ -40,25 +41,9 @@ class Items:
         self._note = note
         self._hashed = hashed
         self._before = Before(None, note)
-        self._manifests: Dict[int, Manifest] = {}
         self._kept = Kept()
         self.pulse = Pulse()
-        self._coming: Optional[Arrived] = None
-        self._came = [0, 0]
-        self.waits_for: Optional[str] = None
-        """The run whose job puts there what we need, empty where its name is not known; None where we do not wait."""
-
-    @property
-    def progress(self) -> Tuple[int, int, int, int]:
-        """Bytes and files that are here, and of how many, as far as is known."""
-        coming = self._coming
-        known = self._manifests.values()
-        return (
-            self._came[0] + (coming.bytes if coming else 0),
-            sum(manifest.held for manifest in known),
-            self._came[1] + (coming.files if coming else 0),
-            sum(manifest.files for manifest in known),
-        )
+        self.far = Far()
 
     def bring(self, before: Optional[Predecessor]) -> None:
         """All of them. Raises StageError."""
@@ -92,22 +77,22 @@ class Items:
         for number in wanted:
             self._scan(number)
         if self._place.cache:
-            looked_at = [(self._items[number], self._manifests[number]) for number in wanted]
+            looked_at = [(self._items[number], self.far.manifests[number]) for number in wanted]
             ahead.make_room(self._place.cache, looked_at, self.pulse)
 
     def _is_copied(self, item: Item) -> bool:
         return bool(self._place.cache) and (self._place.has_disk or bool(item.unpack))
 
     def _scan(self, number: int) -> Manifest:
-        if number not in self._manifests:
+        if number not in self.far.manifests:
             path = self._items[number].source
             with self.pulse.of(path):
                 manifest = scanning.scan(path, hashed=self._hashed, anchored=True, beat=self.pulse.beat)
-            self._manifests[number] = manifest
+            self.far.manifests[number] = manifest
             more = len(manifest.problems) - MOST_SAID
             for problem in (*manifest.problems[:MOST_SAID], *([f"so it is with {more} more"] if more > 0 else [])):
                 self._note("staging-problem", item=self._items[number].to, problem=problem)
-        return self._manifests[number]
+        return self.far.manifests[number]
 
     def _bring(self, number: int, item: Item) -> None:
         began = time.monotonic()
@@ -131,9 +116,7 @@ class Items:
                     raise StageError(f"`{error}` changes while it is read") from None
                 self._begin_again(number)
         self._show(item, path)
-        known = self._manifests.get(number)
-        size, files = (known.held, known.files) if known else (0, 0)
-        self._coming, self._came = None, [self._came[0] + size, self._came[1] + files]
+        size, files = self.far.end(number)
         seconds = round(time.monotonic() - began, 2)
         self._note("staged-item", item=item.to, origin=origin, bytes=size, files=files, seconds=seconds)
 
@@ -149,8 +132,7 @@ class Items:
         self._note("staged-item", item=item.to, origin="in place", bytes=0, files=0, seconds=0.0)
 
     def _begin_again(self, number: int) -> None:
-        self._manifests.pop(number, None)
-        self._coming = None
+        self.far.again(number)
         self._holdings.renew(number)
 
     # One item.
@@ -168,9 +150,9 @@ class Items:
         with self._slot(number, key) as slot:
             holding = self._holdings[number]
             if slot.manifest is not None:
-                self._coming = Arrived.whole(slot.manifest, scanning.encode(str(slot.tree)))
-                self._manifests[number] = slot.manifest
-                holding.offer(self._coming)
+                self.far.coming = Arrived.whole(slot.manifest, scanning.encode(str(slot.tree)))
+                self.far.manifests[number] = slot.manifest
+                holding.offer(self.far.coming)
                 return slot.tree, HERE
             manifest = self._manifest(number, key, holding)
             target = slot.target(manifest)
@@ -189,7 +171,7 @@ class Items:
                 raise BrokenError(str(error)) from None
             if manifest.key != key:
                 raise BrokenError("its manifest is another's")
-            self._manifests[number] = manifest
+            self.far.manifests[number] = manifest
         manifest = self._scan(number)
         if self._place.cache:
             self._place.cache.make_room(manifest.blocks, manifest.inodes)
@@ -197,7 +179,7 @@ class Items:
 
     def _fill(self, number: int, target: Target, holding: Holding) -> str:
         """All its files; who is behind us gets them from now on. Returns where they came from."""
-        self._coming = target.arrived
+        self.far.coming = target.arrived
         origin = SOURCE
         if self._before.peer:
             holding.follow(target.arrived)
@@ -258,17 +240,22 @@ class Items:
         if self._place.cache:
             ahead.make_room_to_unpack(self._place.cache, item, archive)
         try:
-            archives.unpack(archive, item.unpack, slot.begin())
+            archives.unpack(archive, item.unpack, slot.begin(), self._reads)
         except archives.ArchiveError as error:
             raise StageError(f"cannot unpack `{item.source}`: {error}") from None
+        finally:
+            self.far.unpacks = None
         self._finish(number, slot, None)
+
+    def _reads(self, archive: archives.Reading) -> None:
+        self.far.unpacks = archive
 
     def _slot(self, number: int, key: str) -> ContextManager[Slot]:
         if self._place.cache is None:
             raise StageError("there is no disk here")
 
         def wait(run: Optional[str]) -> None:
-            self.waits_for = run
+            self.far.waits_for = run
             if run is not None:
                 self._note("staging-waits", item=self._items[number].to, run=run)
 
@@ -287,10 +274,9 @@ class Items:
     # Afterwards.
 
     def forget(self) -> None:
-        """No other node will ask any more: what a manifest of a million files takes is memory for ranks."""
+        """No other node will ask any more."""
         self._kept.forget()
-        self._manifests.clear()
-        self._coming = None
+        self.far.forget()
         self._holdings = Holdings(len(self._items))
 
     def release(self) -> None:

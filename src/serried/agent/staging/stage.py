@@ -111,7 +111,7 @@ class Stage:
             because = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
             self._settle(say="failed", because=because)
             return
-        size, _, files, _ = self.items.progress
+        size, files = self.items.far.here
         self._settle(say="staged", bytes=size, files=files, seconds=round(time.monotonic() - began, 2))
 
     def _settle(self, **message: Any) -> None:
@@ -175,13 +175,11 @@ class Stage:
             self._agent.tell(**self._notes.popleft())
 
     def _tell_progress(self, now: float) -> None:
-        size, of, files, of_files = self.items.progress
-        waits_for = self.items.waits_for
-        if of or waits_for is not None:
+        far = self.items.far.facts
+        if far["of"] or far["waits_for"] is not None:
             self._told_at = now
-            rate, left = self._rate.at(now, size, of)
-            far = {"bytes": size, "of": of, "files": files, "of_files": of_files, "rate": rate, "left": left}
-            self._agent.tell(say="progress", **far, waits_for=waits_for)
+            rate, left = self._rate.at(now, far["bytes"], far["of"])
+            self._agent.tell(say="progress", **far, rate=rate, left=left)
 
     def release(self) -> None:
         self.items.release()
@@ -195,9 +193,13 @@ class Rate:
 
     def __init__(self) -> None:
         self._seen: Deque[Tuple[float, int]] = deque()
+        self._of = 0
 
     def at(self, now: float, size: int, of: int) -> Tuple[int, Optional[int]]:
         """The rate, and the seconds that are left; None where nothing moves."""
+        if of != self._of:  # something else is counted now
+            self._of = of
+            self._seen.clear()
         self._seen.append((now, size))
         while now - self._seen[0][0] > RATE_SECONDS:
             self._seen.popleft()
