@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serried.contract.layout import ElementDirectory
 from serried.contract.names import COMPLETED
 from serried.errors import RunFailed, SerriedWarning, UsageError
 from serried.records import index, logs, metrics, stopping, waiting
@@ -162,7 +163,7 @@ class Run:
     @property
     def directory(self) -> Path:
         """The run directory (the element's), with `checkpoints/`, `results/` and `attempts/`."""
-        return self._selection.record.where.element(self._selection.element).path
+        return self._selection.place.path
 
     @property
     def state(self) -> str:
@@ -183,10 +184,8 @@ class Run:
     @property
     def elements(self) -> list[Run]:
         """An array's elements; empty for any other run."""
-        array = self._selection.record.plan.array
-        if array is None or self._selection.element is not None:
-            return []
-        return [Run(self._selection.record, index) for index in array.indices]
+        elements = self._selection.elements if self._selection.is_array else ()
+        return [Run(self._selection.record, index) for index in elements]
 
     def to_json(self) -> dict[str, Any]:
         """What `serried ps --json` prints of it."""
@@ -213,16 +212,13 @@ class Run:
 
         Raises UsageError for a rank or attempt that there is not, and for an array as a whole.
         """
-        record, element = self._selection.record, self._selection.element
-        if element is None and record.plan.array is not None:
-            raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
-        directory = record.where.element(element)
+        directory = self._place()
         numbers = attempt_numbers(directory)
         if attempt is not None and attempt not in numbers:
             raise UsageError(f"run {self.id} has no attempt {attempt}")
         if not numbers:
             return ""
-        found = logs.rank_logs(directory.attempt(attempt or numbers[-1]), record.summary)
+        found = logs.rank_logs(directory.attempt(attempt or numbers[-1]), self._selection.record.summary)
         if not 0 <= rank < len(found):
             raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {len(found) - 1}")
         try:
@@ -236,10 +232,7 @@ class Run:
         A row has `attempt`, `step`, `t` (seconds since the epoch), and what was logged by its name. Empty where
         nothing was. Raises UsageError for an array as a whole.
         """
-        record, element = self._selection.record, self._selection.element
-        if element is None and record.plan.array is not None:
-            raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
-        return metrics.metrics(record.where.element(element), rank)
+        return metrics.metrics(self._place(), rank)
 
     def rerun(self, *, fresh: bool = False, new_code: bool = False, name: str | None = None) -> Run:
         """Submit its plan again, with the code that it ran, from its newest whole checkpoint if it has one.
@@ -269,6 +262,11 @@ class Run:
         asked = [] if now else stopping.request(status, save=save)
         if why := stopping.cancel(status, stopping.left(status, asked), now=now):
             warnings.warn(f"{why}; its job ends itself when it starts", SerriedWarning, stacklevel=2)
+
+    def _place(self) -> ElementDirectory:
+        if self._selection.is_array:
+            raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
+        return self._selection.place
 
     def _status(self) -> RunStatus:
         find_out(self._selection.record)

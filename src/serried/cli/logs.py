@@ -125,7 +125,7 @@ class Printer:
 
 def _attempt(selection: Selection, choice: Choice) -> AttemptDirectory | None:
     """The one asked for, else the latest; None where there is none yet."""
-    directory = selection.record.where.element(selection.element)
+    directory = selection.place
     numbers = attempt_numbers(directory)
     if choice.attempt is None:
         return directory.attempt(numbers[-1]) if numbers else None

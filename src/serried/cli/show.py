@@ -61,7 +61,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "source": read_json(record.directory.source),
         "submissions": [submission.to_json() for submission in record.submissions_of(selection.element)],
         "config": _config(selection, plan),
-        "tried_out": read_json(selection.record.where.element(selection.element).results / names.SMOKE_FILE),
+        "tried_out": read_json(selection.place.results / names.SMOKE_FILE),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
         "missing": [each.to_json() for each in _missing(selection, status)],
         "timeline": [event.to_json() for event in timeline(record, selection.element)],
@@ -91,15 +91,12 @@ def _plan(selection: Selection) -> Plan | None:
 
 def _attempts(selection: Selection) -> list[Attempt]:
     """Of an array as a whole there are none: its elements have them."""
-    if selection.element is None and selection.record.summary.elements is not None:
-        return []
-    return attempts(selection.record.where.element(selection.element))
+    return [] if selection.is_array else attempts(selection.place)
 
 
 def _missing(selection: Selection, status: RunStatus) -> list[missing.Missing]:
     """Of an array as a whole nothing: there may be ten thousand to look into."""
-    plan = _plan(selection)
-    if plan is None or (plan.array is not None and selection.element is None):
+    if _plan(selection) is None or selection.is_array:
         return []
     return missing.of(selection, has_ended=status.has_ended)
 
@@ -146,9 +143,7 @@ def _config(selection: Selection, plan: Plan | None) -> dict[str, Any] | None:
     """What the training was told; where `serried.train.config` kept all of its settings, the hash is of those."""
     if plan is None:
         return None
-    kept = None
-    if selection.element is not None or plan.array is None:
-        kept = read_json(selection.record.where.element(selection.element).results / names.CONFIG_FILE)
+    kept = None if selection.is_array else read_json(selection.place.results / names.CONFIG_FILE)
     if kept is None and not plan.config:
         return None
     return {
@@ -239,6 +234,6 @@ def _suggest(selection: Selection, status: RunStatus) -> None:
 
 def _has_results(selection: Selection) -> bool:
     try:
-        return any(selection.record.where.element(selection.element).results.iterdir())
+        return any(selection.place.results.iterdir())
     except OSError:
         return False

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from serried.contract.layout import ElementDirectory
 from serried.errors import RunNotFoundError
 from serried.records.documents import RecordUnreadable
 from serried.records.record import Record, is_id, records_directory
@@ -25,6 +26,21 @@ class Selection:
 
     def __str__(self) -> str:
         return self.record.id if self.element is None else f"{self.record.id}/{self.element}"
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array as a whole: its elements have attempts, logs and results, and it has none."""
+        return self.element is None and self.record.summary.elements is not None
+
+    @property
+    def place(self) -> ElementDirectory:
+        return self.record.where.element(self.element)
+
+    @property
+    def elements(self) -> tuple[int | None, ...]:
+        """What has attempts: an array's elements, or itself alone."""
+        array = self.record.plan.array
+        return (self.element,) if array is None or self.element is not None else array.indices
 
 
 def records() -> list[Record]:

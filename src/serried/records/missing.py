@@ -60,7 +60,8 @@ def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
     """What every attempt has left, of an array that of every element."""
     return [
         each
-        for element, place in _places(selection)
+        for element in selection.elements
+        for place in [selection.record.where.element(element)]
         for attempt in map(place.attempt, attempt_numbers(place))
         for each in told(read_json(attempt.exit) or _unwritten(element, place, attempt, has_ended=has_ended))
     ]
@@ -127,13 +128,6 @@ def _change(selection: Selection, found: Missing, change: Change) -> None:
             write_json(path, change(document, found), path.stat().st_mode & 0o777)
     if record.end is not None and record.end.get(KEY):
         record.write_end(change(record.end, found))
-
-
-def _places(selection: Selection) -> Sequence[tuple[int | None, ElementDirectory]]:
-    where, array = selection.record.where, selection.record.plan.array
-    if selection.element is not None or array is None:
-        return [(selection.element, where.element(selection.element))]
-    return [(index, where.element(index)) for index in array.indices]
 
 
 def _merged(document: Mapping[str, Any], node: int, folder: str, several: Sequence[dict[str, Any]]) -> Missing:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from serried.contract import names
 from serried.contract.files import Journal, claim, make_directory
-from serried.contract.layout import ElementDirectory
 from serried.contract.links import job_of
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.records import seen
@@ -65,8 +64,7 @@ def _open(status: RunStatus) -> list[int | None]:
 
 
 def _request(selection: Selection, *, save: bool) -> bool:
-    directory: ElementDirectory = selection.record.where.element(selection.element)
-    attempt = latest_attempt(directory)
+    attempt = latest_attempt(selection.place)
     if attempt is None or attempt.exit.exists():
         return False
     try:

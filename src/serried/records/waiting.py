@@ -89,6 +89,6 @@ def _watch_files(
 
 def has_ended_by_file(selection: Selection) -> bool:
     """Whether exit.json is there: one file, nobody is asked. Of an array as a whole no single file tells."""
-    document: dict[str, Any] = read_json(selection.record.where.element(selection.element).exit) or {}
+    document: dict[str, Any] = read_json(selection.place.exit) or {}
     ending = Ending.parse(document)
     return ending is not None and ending.kind is not Kind.REQUEUED

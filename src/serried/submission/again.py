@@ -88,7 +88,7 @@ def _beginning(old: Plan, array: Array | None) -> Resume | None:
 def _completed(selection: Selection) -> tuple[str, ...]:
     end = selection.record.end if selection.element is None else None
     if end is None:
-        end = read_json(selection.record.where.element(selection.element).exit)
+        end = read_json(selection.place.exit)
     if end is None or end.get("state") != COMPLETED:
         return ()
     return (f"run `{selection}` has completed, so that little may be left to train: `--fresh` begins anew",)

@@ -91,10 +91,8 @@ def entries(selection: Selection, wanted: Sequence[str]) -> list[Entry]:
 
 def _places(selection: Selection) -> list[tuple[ElementDirectory, str]]:
     """Of an array each element's own goes to a folder with its number."""
-    where, array = selection.record.where, selection.record.plan.array
-    if selection.element is not None or array is None:
-        return [(where.element(selection.element), "")]
-    return [(where.element(index), f"{index}/") for index in array.indices]
+    where = selection.record.where
+    return [(where.element(each), f"{each}/" if selection.is_array else "") for each in selection.elements]
 
 
 def _of(place: ElementDirectory, below: str, wanted: Sequence[str]) -> Iterator[Entry]:
