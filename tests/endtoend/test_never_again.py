@@ -86,8 +86,9 @@ def test_a_job_that_was_cancelled_does_not_come_back(slurm, tmp_path, wait_until
 
 
 TRAINS = """
-import sys, time, torch
+import os, pathlib, sys, time, torch
 import serried.train as st
+pathlib.Path(sys.argv[1], f"{os.environ['SERRIED_ATTEMPT']}-{os.environ['RANK']}.csv").write_text("loss")
 with st.session() as run:
     model = run.wrap(torch.nn.Linear(256, 256))
     ckpt = run.checkpoints(model=model, every="40 steps")
@@ -109,13 +110,15 @@ def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, proj
     lab = make_lab(
         nodes=1,
         gpus=0,
-        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
+        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "KillWait": "20"},
         partitions=("urgent PriorityTier=10",),
     )
     (tmp_path / "scratch").mkdir()
     place = Place("slurm", project, environment(tmp_path, lab.variables))
     (project / "train.py").write_text(TRAINS)
-    run = place.submit("--ranks", "2", "--set", "limit.restarts=1", "--", sys.executable, "train.py")
+    (project / "serried.toml").write_text(f"[clusters.slurm]\nlocal_disk = '{tmp_path}/disk'\nkill_wait = '20s'\n")
+    own = ("--ranks", "2", "--set", "limit.restarts=1", "--set", 'data.results=["*.csv"]')
+    run = place.submit(*own, "--", sys.executable, "train.py", "{results}")
     directory = place.directory(run)
     log = directory / "attempts/1/node-0/rank-0.log"
     wait_until(lambda: log.exists() and "up" in log.read_text(), 60)
@@ -129,6 +132,8 @@ def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, proj
     assert [store.damaged(one) for one in checkpoints] == [None] * len(checkpoints)
     newest = checkpoints[0].step
     assert newest >= 40
+    results = directory / "results"
+    assert sorted(path.name for path in results.glob("*.csv")) == ["1-0.csv", "1-1.csv"]  # brought within its grace
     if first["saved_step"] is not None:
         assert (first["saved_step"], first["message"]) == (newest, f"cancelled; saved at step {newest}")
 
@@ -136,3 +141,4 @@ def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, proj
     assert (status, end["state"], place.show(run)["attempts"][-1]["attempt"]) == (0, "COMPLETED", 2)
     again = directory / "attempts/2/node-0/rank-0.log"
     assert again.read_text().splitlines()[0] == f"resumed {newest}"
+    assert sorted(path.name for path in results.glob("*.csv")) == [f"{one}-{rank}.csv" for one in "12" for rank in "01"]
