@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import signal
 import sys
 from pathlib import Path
 
@@ -110,3 +111,13 @@ def test_verbose_shows_commands_as_one_would_type_them(monkeypatch, capfd):
 @pytest.mark.parametrize(("code", "status"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_a_foreground_command_gives_its_status_as_a_shell_would(code, status):
     assert shell.foreground(["sh", "-c", code], env=os.environ) == status
+
+
+def test_ctrl_c_just_as_a_foreground_command_ends_costs_its_status_nothing():
+    told = []
+    code = "kill -INT $PPID; exit 5"
+    ends = [
+        shell.foreground(["sh", "-c", code], env=os.environ, on_interrupt=lambda: told.append(1)) for _ in range(50)
+    ]
+    assert (ends, len(told)) == ([5] * 50, 50)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

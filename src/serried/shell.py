@@ -6,12 +6,15 @@ on stderr, quoted so that it can be pasted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,25 +151,37 @@ def foreground(
     called meanwhile; it returns after how many seconds to call it again, or None.
     """
     _trace(argv)
-    try:
-        process = subprocess.Popen(list(argv), env=dict(env), umask=umask)
-    except FileNotFoundError as error:
-        raise missing_program(argv[0]) from error
-    pause = tick()
-    while True:
+    with _told_of_interrupts(on_interrupt):
         try:
-            status = process.wait(pause)
-        except subprocess.TimeoutExpired:
-            pause = tick()
-            continue
-        except KeyboardInterrupt:
-            on_interrupt()
-            continue
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-        return status if status >= 0 else 128 - status
+            process = subprocess.Popen(list(argv), env=dict(env), umask=umask)
+        except FileNotFoundError as error:
+            raise missing_program(argv[0]) from error
+        pause = tick()
+        while True:
+            try:
+                status = process.wait(pause)
+            except subprocess.TimeoutExpired:
+                pause = tick()
+                continue
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+            return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def _told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls `tell` and raises nothing: raised just as a process is waited for, its status is lost, and taken for 0."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: tell())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 Child = subprocess.Popen[bytes]
