@@ -1,8 +1,9 @@
-"""What several reading verbs say alike: JSON, staleness, exit code 3."""
+"""What several verbs say alike: how a run stands, JSON, staleness, exit code 3."""
 
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from serried.errors import SchedulerUnreachable, UsageError
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
-from serried.ui.text import ago
+from serried.ui.text import ago, duration, printable
 
 STYLES = {
     names.COMPLETED: "good",
@@ -29,6 +30,30 @@ STYLES = {
 
 def state_style(state: str) -> str:
     return STYLES.get(state, "bad")
+
+
+def how(status: RunStatus) -> str:
+    """One line on how a run stands: `k3f9q2 train COMPLETED after 10m00s`."""
+    name = f" {printable(status.summary.name)}" if status.summary else ""
+    state = console.style(status.state, state_style(status.state), sys.stderr)
+    after = f" after {duration(status.seconds)}" if status.seconds is not None else ""
+    code = status.verdict.exit_code
+    detail = f" with exit code {code}" if status.has_ended and code else ""
+    said = (
+        f": {printable(status.verdict.message)}" if status.state != names.COMPLETED and status.verdict.message else ""
+    )
+    return f"{status.id}{name} {state}{after}{detail}{said}"
+
+
+def size(status: RunStatus) -> str:
+    """`2x4 gpu`, `2x1/4 gpu` where ranks and GPUs differ, `2x2 cpu`."""
+    summary = status.summary
+    if summary is None:
+        return "?"
+    if not summary.gpus:
+        return f"{summary.nodes}x{summary.ranks} cpu"
+    per_node = f"{summary.gpus}" if summary.ranks == summary.gpus else f"{summary.ranks}/{summary.gpus}"
+    return f"{summary.nodes}x{per_node} gpu"
 
 
 def runs_json(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

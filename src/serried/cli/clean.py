@@ -20,7 +20,7 @@ from serried.space.choosing import Choice
 from serried.space.measuring import Size
 from serried.space.things import Thing
 from serried.ui import console
-from serried.ui.text import ago, printable
+from serried.ui.text import ago, counted, printable
 
 _HEADS = ("WHAT", "NAME", "SIZE", "FILES", "USED", "NOTE")
 _NAME = _HEADS.index("NAME")
@@ -162,7 +162,7 @@ def _row(thing: Thing, size: Size, now: float) -> list[str]:
 def _note(thing: Thing) -> str:
     parts = [thing.state, "" if thing.has_record else "no record"]
     if thing.checkpoints:
-        parts.append(f"{thing.checkpoints} checkpoint{'s' if thing.checkpoints > 1 else ''}")
+        parts.append(counted(thing.checkpoints, "checkpoint"))
     return ", ".join(filter(None, (*parts, thing.note)))
 
 
@@ -178,8 +178,8 @@ def _agreed(found: Measured) -> bool:
 def _total(found: Measured) -> str:
     size = sum((size for _, size in found), Size())
     count = sum(thing.checkpoints for thing, _ in found)
-    ones = f"{len(found)} thing{'s' if len(found) > 1 else ''}, {spell(size.bytes)} in {size.files:,} files"
-    return ones + (f", {count} checkpoint{'s' if count > 1 else ''} among them" if count else "")
+    ones = f"{counted(len(found), 'thing')}, {spell(size.bytes)} in {counted(size.files, 'file')}"
+    return ones + (f", {counted(count, 'checkpoint')} among them" if count else "")
 
 
 def _remove(found: Measured, still: set[Path]) -> dict[object, str]:

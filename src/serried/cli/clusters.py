@@ -17,6 +17,7 @@ from serried.clusters import learning
 from serried.config import checking, definitions
 from serried.contract import SCHEMA
 from serried.ui import console
+from serried.ui.text import counted
 
 
 @click.group(invoke_without_command=True)
@@ -106,8 +107,8 @@ def check(name: str | None, *, as_json: bool) -> None:
         for line in console.table(heads, rows) if rows else ():
             console.out(line)
         found = len(checked.differences)
-        differ = "they agree" if not found else f"{found} difference{'' if found == 1 else 's'}"
-        of = f"{checked.compared} value{'' if checked.compared == 1 else 's'} of the profile"
+        differ = "they agree" if not found else counted(found, "difference")
+        of = f"{counted(checked.compared, 'value')} of the profile"
         console.say(f"{checked.name}: {of} that its scheduler speaks of: {differ}")
         if found:
             console.say(

@@ -21,7 +21,7 @@ from serried.submission import copies, fetching
 from serried.submission.copies import Entry, Report
 from serried.submission.fetching import Back
 from serried.ui import console
-from serried.ui.text import printable
+from serried.ui.text import counted, printable
 
 _NAMED = 5
 
@@ -102,7 +102,7 @@ def _tell_of_node(found: Missing, came: Back) -> None:
     if came.problem:
         console.warning(f"could not bring back {what}: {came.problem}", hint=_hint(found, came))
     elif came.files or came.torn:
-        console.say(f"brought back {what}: {_count(came.files)}, {spell(came.bytes)}")
+        console.say(f"brought back {what}: {counted(came.files, 'file')}, {spell(came.bytes)}")
     else:
         console.say(f"all {what} had been brought back before")
     if came.torn:
@@ -116,7 +116,7 @@ def _copy(entries: Sequence[Entry], target: Path, *, force: bool, dry_run: bool)
         return copies.compare(entries, folder, force=force)
     done, size = 0, spell(sum(entry.bytes for entry in entries))
     files = sum(entry.kind != "folder" for entry in entries)
-    with console.status_line(f"{size} in {_count(files)}") as line:
+    with console.status_line(f"{size} in {counted(files, 'file')}") as line:
 
         def observe(count: int) -> None:
             nonlocal done
@@ -130,7 +130,7 @@ def _copy(entries: Sequence[Entry], target: Path, *, force: bool, dry_run: bool)
 
 
 def _tell(report: Report, target: Path, *, dry_run: bool) -> None:
-    done = f"{'would copy' if dry_run else 'copied'} {_count(len(report.copied))}, {spell(report.bytes)}"
+    done = f"{'would copy' if dry_run else 'copied'} {counted(len(report.copied), 'file')}, {spell(report.bytes)}"
     rest = f"; {report.same} were there" if report.same else ""
     console.say(f"{done}, to {printable(str(target))}{rest}")
     if report.newer:
@@ -145,10 +145,6 @@ def _hint(found: Missing, came: Back) -> str | None:
     if came.is_gone:
         return f"a node keeps it for three days; it was `{found.folder}`, and is lost"
     return f"`{found.folder}` keeps it; the same command tries again"
-
-
-def _count(files: int) -> str:
-    return f"{files} {'file' if files == 1 else 'files'}"
 
 
 def _named(paths: list[str]) -> str:

@@ -14,8 +14,10 @@ import click
 
 from serried import lab
 from serried import shell as processes
+from serried.contract import SCHEMA
 from serried.errors import UsageError
 from serried.ui import console
+from serried.ui.text import counted
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -109,7 +111,7 @@ def status(*, as_json: bool) -> None:
     """List your labs and how their nodes are."""
     found = [each.status() for each in lab.labs()]
     if as_json:
-        console.out_json({"schema": 1, "labs": [_as_json(each) for each in found]})
+        console.out_json({"schema": SCHEMA, "labs": [_as_json(each) for each in found]})
         return
     for each in found:
         console.out(f"{each.name}  {_describe(each)}")
@@ -227,9 +229,8 @@ def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
 
 def _describe(found: lab.Status) -> str:
     spec = found.spec
-    nodes = "1 node" if spec.nodes == 1 else f"{spec.nodes} nodes"
     kind = f"{spec.gpu_type} " if spec.gpu_type else ""
-    words = [f"{nodes} with {spec.gpus} {kind}GPU{'s' * (spec.gpus != 1)}{' each' * (spec.nodes > 1)}"]
+    words = [f"{counted(spec.nodes, 'node')} with {counted(spec.gpus, f'{kind}GPU')}{' each' * (spec.nodes > 1)}"]
     words += ["accounting"] * spec.accounting
     words += ["temporary"] * found.temporary
     dead = [name for name, runs in found.daemons.items() if not runs]

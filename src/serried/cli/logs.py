@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import click
 
 from serried.cli import answers, selecting
-from serried.cli.wait import how
 from serried.contract import names
 from serried.contract.layout import AttemptDirectory
 from serried.errors import SerriedError, UsageError
@@ -175,7 +174,7 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
         )
         raise SerriedError(f"the run directory is gone, and what ranks wrote with it: {record.where.path}", hint=hint)
     console.note("no rank has written anything")
-    console.say(how(status))
+    console.say(answers.how(status))
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
     if printer.pump():
         console.note("this is what the job's script said (scheduler.log)")
@@ -208,7 +207,7 @@ def _follow(selection: Selection, choice: Choice) -> None:
         _nothing_written(selection, choice)
         return
     status = statuses_of([selection])[0]
-    console.say(how(status))
+    console.say(answers.how(status))
     if status.has_ended and status.state != names.COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
 
@@ -253,6 +252,6 @@ class _Clock:
         self._next = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.5, _ASK_LONGEST_SECONDS)
         if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._said:
-            console.note(f"{how(status)}; waiting for what it writes")
+            console.note(f"{answers.how(status)}; waiting for what it writes")
         self._said = status.state
         return is_over(status)

@@ -93,22 +93,11 @@ def _row(status: RunStatus, now: float) -> list[str | Cell]:
         status.record.id,
         summary.name if summary else "?",
         Cell(status.state, answers.state_style(status.state)),
-        size(status),
+        answers.size(status),
         summary.cluster if summary else "?",
         duration(_elapsed(status, now)),
         Cell(_note(status, now), None if status.state not in (names.COMPLETED, names.CANCELLED) else "quiet"),
     ]
-
-
-def size(status: RunStatus) -> str:
-    """`2x4 gpu`, `2x1/4 gpu` where ranks and GPUs differ, `2x2 cpu`."""
-    summary = status.summary
-    if summary is None:
-        return "?"
-    if not summary.gpus:
-        return f"{summary.nodes}x{summary.ranks} cpu"
-    per_node = f"{summary.gpus}" if summary.ranks == summary.gpus else f"{summary.ranks}/{summary.gpus}"
-    return f"{summary.nodes}x{per_node} gpu"
 
 
 def _elapsed(status: RunStatus, now: float) -> float | None:

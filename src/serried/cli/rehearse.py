@@ -16,7 +16,7 @@ from serried.rehearsal.conduct import STOPPED, WHOLE, Observer, prepare_take
 from serried.rehearsal.judge import explain
 from serried.rehearsal.rehearse import DOING, Rehearsal, Terms, rehearse
 from serried.ui import console
-from serried.ui.text import printable
+from serried.ui.text import counted, printable
 
 _SHOWN = 8
 
@@ -93,8 +93,8 @@ def _print(found: Rehearsal) -> None:
         console.say(f"not compared: {printable(', '.join(comparison.left_out))}")
     how = "exactly" if verdict.tolerance == 0 else f"within {verdict.tolerance:g}"
     numbers = (
-        f"{_count(len(verdict.stops), 'stop')}, {_count(found.steps, 'step')}, "
-        f"{_count(len(comparison.differences), 'difference')}"
+        f"{counted(len(verdict.stops), 'stop')}, {counted(found.steps, 'step')}, "
+        f"{counted(len(comparison.differences), 'difference')}"
     )
     if verdict.is_exact:
         console.out(f"{console.style(f'resumes {how}', 'good')}: {numbers}")
@@ -132,7 +132,3 @@ def _reasons(found: Rehearsal) -> list[str]:
     elif found.is_deterministic:
         reasons.append("all states that Serried knows of were restored: something else that the script keeps was not")
     return reasons
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

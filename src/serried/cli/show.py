@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from serried.cli import answers, selecting
-from serried.cli.ps import size
 from serried.contract import names
 from serried.contract.files import read_json
 from serried.contract.settings import fingerprint
@@ -162,7 +161,7 @@ def _config_text(config: dict[str, Any] | None) -> str:
 
 def _size(plan: Plan | None, status: RunStatus) -> str:
     if plan is None:
-        return size(status)
+        return answers.size(status)
     allocation = plan.allocation
     each = [f"{allocation.ranks} ranks" if allocation.ranks != 1 else "1 rank"]
     if allocation.gpus:

@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import asking, options
-from serried.cli.wait import how
+from serried.cli import answers, asking, options
 from serried.contract import SCHEMA
 from serried.contract.names import COMPLETED
 from serried.contract.sizes import spell
@@ -72,7 +71,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in brought]
         for text in console.table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows):
             console.out(text)
-        console.say(how(status))
+        console.say(answers.how(status))
     if status.state != COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
         sys.exit(1)

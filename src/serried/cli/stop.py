@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from serried.cli import selecting
-from serried.cli.wait import how
+from serried.cli import answers, selecting
 from serried.contract.links import job_of
 from serried.errors import SubmissionUncertain, UsageError
 from serried.records import stopping
@@ -44,7 +43,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     found = statuses_of(selections)
     for status in found:
         if status.has_ended:
-            console.say(how(status))
+            console.say(answers.how(status))
     live = [status for status in found if not status.has_ended]
     _refuse_what_is_not_submitted(live)
     if not live or not (yes or _agreed(live)):
@@ -60,7 +59,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
     for status in statuses_of([one for one in selections if any(str(one) == before.id for before in live)]):
-        console.say(how(status))
+        console.say(answers.how(status))
 
 
 def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import click
 
-from serried.cli import asking, selecting
+from serried.cli import answers, asking, selecting
+from serried.contract import names
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.records.documents import RecordUnreadable
 from serried.records.record import Record
+from serried.records.run_status import RunStatus
+from serried.records.verdict import Verdict
 from serried.submission.deliver import deliver, unqueued
 from serried.submission.graph import decide_all
 from serried.submission.prepare import prepare
@@ -135,11 +138,6 @@ def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bo
         for text in unqueued(record):
             console.warning(text)
     if as_json:
-        from serried.cli import answers
-        from serried.contract import names
-        from serried.records.run_status import RunStatus
-        from serried.records.verdict import Verdict
-
         runs = [
             RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
             for record in records

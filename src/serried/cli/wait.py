@@ -19,7 +19,6 @@ from serried.records.verdict import UNCERTAIN
 from serried.records.waiting import never_starts, statuses_of, wait
 from serried.submission.reconcile import find_out
 from serried.ui import console
-from serried.ui.text import duration as in_words
 from serried.ui.text import printable
 
 _PATIENCE_SECONDS = 5.0
@@ -67,7 +66,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
         console.out_json(answers.runs_json([status.to_json() for status in found]))
     else:
         for status in found:
-            console.say(how(status))
+            console.say(answers.how(status))
     _exit(found, timeout)
 
 
@@ -92,7 +91,7 @@ class _Waiting:
         meaning = explain(status).meaning
         if meaning and self._said.get(status.id) != meaning:
             self._said[status.id] = meaning
-            console.say(f"{how(status)}: {printable(meaning)}")
+            console.say(f"{answers.how(status)}: {printable(meaning)}")
 
 
 def _make_certain(selections: Sequence[Selection]) -> None:
@@ -119,19 +118,6 @@ def _progress(found: Sequence[RunStatus]) -> str:
         return f"{found[0].id} {found[0].state}" + (f": {message}" if message else "")
     over = sum(status.has_ended for status in found)
     return f"{over} of {len(found)} runs have ended"
-
-
-def how(status: RunStatus) -> str:
-    """One line on how a run stands: `k3f9q2 train COMPLETED after 10m00s`."""
-    name = f" {printable(status.summary.name)}" if status.summary else ""
-    state = console.style(status.state, answers.state_style(status.state), sys.stderr)
-    after = f" after {in_words(status.seconds)}" if status.seconds is not None else ""
-    code = status.verdict.exit_code
-    detail = f" with exit code {code}" if status.has_ended and code else ""
-    said = (
-        f": {printable(status.verdict.message)}" if status.state != names.COMPLETED and status.verdict.message else ""
-    )
-    return f"{status.id}{name} {state}{after}{detail}{said}"
 
 
 def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:

@@ -8,6 +8,7 @@ from serried.config.values import show_duration
 from serried.contract.checkpoints import IN_CHECKPOINTS
 from serried.contract.sizes import spell
 from serried.plan import Data, Plan, Staged, Sync
+from serried.ui.text import counted
 
 LISTED = 4
 
@@ -66,7 +67,7 @@ def amount(stage: Sequence[Staged]) -> str:
         return ""
     size, files = sum(size for size, _ in known), sum(files for _, files in known)
     more = "more than " if len(known) < len(stage) else ""
-    return f"{more}{spell(size)} in {files:,} file{'' if files == 1 else 's'}"
+    return f"{more}{spell(size)} in {counted(files, 'file')}"
 
 
 def _called(item: Staged) -> str:

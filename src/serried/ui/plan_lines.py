@@ -12,7 +12,7 @@ from serried.contract.sizes import spell
 from serried.plan import After, Allocation, Container, Environment, Plan
 from serried.snapshot import Revision, Survey
 from serried.ui.data_lines import data_lines
-from serried.ui.text import duration, memory
+from serried.ui.text import counted, duration, memory
 
 FILES_PER_ATTEMPT = 4
 """Claim, requests, events and end; then each node's events, and a log for each rank."""
@@ -108,11 +108,11 @@ def goes_on(plan: Plan) -> str:
         return ""
     total, link = plan.limit.total_seconds, plan.allocation.time_seconds
     if total is None or link is None:
-        return f"in up to {_count(plan.limit.restarts, 'further attempt')}: {FORMS[plan.limit.form]}"
+        return f"in up to {counted(plan.limit.restarts, 'further attempt')}: {FORMS[plan.limit.form]}"
     links = -(-total // link)
     spare = plan.limit.restarts + 1 - links
     more = f" and {spare} to spare" if spare else ""
-    return f"{_count(links, 'link')} of {duration(link)} for {duration(total)} in all{more}: {FORMS[plan.limit.form]}"
+    return f"{counted(links, 'link')} of {duration(link)} for {duration(total)} in all{more}: {FORMS[plan.limit.form]}"
 
 
 def _cluster(plan: Plan) -> str:
@@ -125,22 +125,22 @@ def _node(allocation: Allocation, defaults: tuple[str, ...]) -> str:
     def star(key: str) -> str:
         return "*" if f"resources.{key}" in defaults else ""
 
-    gpus = _count(allocation.gpus, f"{allocation.gpu_type} GPU" if allocation.gpu_type else "GPU") + star("gpus")
+    gpus = counted(allocation.gpus, f"{allocation.gpu_type} GPU" if allocation.gpu_type else "GPU") + star("gpus")
     given = allocation.memory_mb
     amount = "memory as the cluster gives" if given is None else memory(given)
     whole = "alone on it, " if allocation.exclusive else ""
-    return f"{whole}{gpus}, {_count(allocation.cpus, 'CPU')}{star('cpus')}, {amount}{star('mem')}"
+    return f"{whole}{gpus}, {counted(allocation.cpus, 'CPU')}{star('cpus')}, {amount}{star('mem')}"
 
 
 def _ranks(plan: Plan) -> str:
-    nodes = _count(plan.allocation.nodes, "node")
+    nodes = counted(plan.allocation.nodes, "node")
     star = "*" if "resources.nodes" in plan.defaults else ""
     gpus = plan.allocation.gpus // plan.allocation.ranks
     share = f", {gpus} GPUs for each" if gpus > 1 else ""
     share += f", by {plan.launch.kind}" if plan.launch.kind not in ("agent", "single") else ""
     if plan.allocation.nodes == 1:
-        return f"{_count(plan.allocation.ranks, 'rank')} on {nodes}{star}{share}"
-    return f"{nodes}{star}, {_count(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all{share}"
+        return f"{counted(plan.allocation.ranks, 'rank')} on {nodes}{star}{share}"
+    return f"{nodes}{star}, {counted(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all{share}"
 
 
 def _cost(plan: Plan) -> str:
@@ -167,7 +167,7 @@ def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
     if survey is None:
         what = f"in place, {plan.source.directory}"
     else:
-        what = f"a snapshot of {_count(len(survey.files), 'file')}, {spell(survey.bytes)}"
+        what = f"a snapshot of {counted(len(survey.files), 'file')}, {spell(survey.bytes)}"
     if revision.commit is None:
         return what
     branch = f" on {revision.branch}" if revision.branch else ""
@@ -180,8 +180,4 @@ def _array(plan: Plan) -> str:
         return ""
     throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
     each = ", each its own command" if plan.array.each else ""
-    return f"{_count(len(plan.array.indices), 'element')}{throttle}{each}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{counted(len(plan.array.indices), 'element')}{throttle}{each}"
