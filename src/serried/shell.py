@@ -172,7 +172,7 @@ def foreground(
 
 @contextlib.contextmanager
 def _told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C calls `tell` and raises nothing: raised just as a process is waited for, its status is lost, and taken for 0."""
+    """Ctrl-C calls `tell` and raises nothing: raised just as a process is waited for, it would cost that its status."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
