@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serried.clusters import learning, pbs, slurm
-from serried.config import schema
+from serried.config import profile, schema
 
 OPENPBS = Path(__file__).parent / "pbs"
 """What OpenPBS 23.06.06 printed: two hosts, a queue with limits, a routing queue that is switched off."""
@@ -97,7 +97,7 @@ def test_a_pbs_is_learnt_as_a_profile_that_can_be_read():
     answers = {pbs.QUEUES: "qstat-Q-f.txt", pbs.SERVER: "qstat-B-f.txt", pbs.NODES: "pbsnodes-a.txt"}
     learnt = learning.ask("pbs", {}, "ada", lambda argv, *_: said(answers[tuple(argv)]))
     assert learnt is not None
-    text = learning.profile("pbs", learnt, "login3.oak.example", "2026-11-21")
+    text = profile.text("pbs", learnt, "login3.oak.example", "2026-11-21")
     assert learnt.name == "pbshead"
     assert (
         text
@@ -150,5 +150,5 @@ def test_a_scheduler_that_does_not_answer_teaches_nothing(scheduler: str):
 
 def test_odd_names_survive_the_way_into_a_profile():
     learnt = learning.Learnt("x", {"partitions": {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}}, {"partitions": "me"})
-    read = tomllib.loads(learning.profile("slurm", learnt, "h", "today"))
+    read = tomllib.loads(profile.text("slurm", learnt, "h", "today"))
     assert read["partitions"] == {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.clusters import learning
-from serried.config import checking, definitions
+from serried.config import checking, definitions, profile
 from serried.contract import SCHEMA
 from serried.ui import console
 from serried.ui.text import counted
@@ -132,11 +131,11 @@ def learn(name: str | None, *, save: bool, force: bool) -> None:
     scheduler = checking.here(os.environ)
     learnt = checking.learn(scheduler, os.environ)
     when = time.strftime("%Y-%m-%d", time.gmtime())
-    text = learning.profile(scheduler, learnt, os.uname().nodename, when)
+    text = profile.text(scheduler, learnt, os.uname().nodename, when)
     if not save:
         console.out(text.rstrip())
         return
-    path = checking.save(learnt.name if name is None else name, text, os.environ, force=force)
+    path = profile.save(learnt.name if name is None else name, text, os.environ, force=force)
     console.say(f"written to {path}: look it over, then `serried clusters show {name or learnt.name}`")
     console.out(str(path))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from serried.clusters import learning, machine
 from serried.config import layers, schema, sources
 from serried.config.definitions import Key
 from serried.config.document import Keys
-from serried.contract import files
 from serried.errors import SchedulerUnreachable, UsageError
 
 
@@ -101,15 +99,3 @@ def _key(place: Keys) -> Key:
     for part in place[:-1]:
         table = table.table(part) or schema.Table()
     return table.keys[place[-1]]
-
-
-def save(name: str, text: str, environ: Mapping[str, str], *, force: bool) -> Path:
-    """Write a profile where the user's are. Raises UsageError for one that is there, and for a name that is none."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise UsageError(f"`{name}` cannot be the name of a cluster", hint="letters, digits, `-`, `_` and `.`")
-    path = sources.user_folder(environ) / sources.PROFILES / f"{name}.toml"
-    if path.exists() and not force:
-        raise UsageError(f"there is a profile already: `{path}`", hint="--force replaces it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, text)
-    return path
