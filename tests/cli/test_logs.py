@@ -167,7 +167,7 @@ def test_following_goes_on_with_the_next_attempt(serried, make, slurm, clock):
     assert done.out == "[0] first\n[0] second\n"
     assert done.err == (
         "note: attempt 2 begins\n"
-        "k3f9q2 train FAILED after 10m00s with exit code 3: rank 3 on n2 exited with status 1\n"
+        "k3f9q2 train FAILED after 10m00s of attempt 2 with exit code 3: rank 3 on n2 exited with status 1\n"
         "  serried why k3f9q2   what happened, and what to do\n"
     )
 

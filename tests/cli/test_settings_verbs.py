@@ -225,3 +225,7 @@ def test_a_wrong_flag_is_named_as_it_was_typed(words: list[str], message: str, h
     with pytest.raises(UsageError) as caught:
         out(verb, *words)
     assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_clusters_are_listed_as_json_without_a_further_word():
+    assert out(clusters.command, "--json") == out(clusters.command, "list", "--json")

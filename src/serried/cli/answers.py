@@ -37,6 +37,7 @@ def how(status: RunStatus) -> str:
     name = f" {printable(status.summary.name)}" if status.summary else ""
     state = console.style(status.state, state_style(status.state), sys.stderr)
     after = f" after {duration(status.seconds)}" if status.seconds is not None else ""
+    after += f" of attempt {status.attempt}" if after and (status.attempt or 1) > 1 else ""
     code = status.verdict.exit_code
     detail = f" with exit code {code}" if status.has_ended and code else ""
     said = (

@@ -20,8 +20,9 @@ from serried.ui.text import counted
 
 
 @click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="List them as one JSON value.")
 @click.pass_context
-def command(context: click.Context) -> None:
+def command(context: click.Context, *, as_json: bool) -> None:
     r"""List the clusters known here, show one, check it, or learn a new one.
 
     \b
@@ -31,7 +32,7 @@ def command(context: click.Context) -> None:
     serried clusters learn oak --save
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_clusters, as_json=False)
+        context.invoke(list_clusters, as_json=as_json)
 
 
 @command.command("list", short_help="List those known here; `*` is where `submit` goes.")

@@ -126,7 +126,8 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("waits for", status.reason))
     facts.append(("missing", "; ".join(each.told for each in _missing(selection, status))))
     facts.append(("nodes", ", ".join(status.node_names)))
-    facts.append(("ran", duration(status.seconds) if status.seconds is not None else ""))
+    last = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
+    facts.append(("ran", f"{duration(status.seconds)}{last}" if status.seconds is not None else ""))
     code = status.verdict.exit_code
     facts.append(("exit code", str(code) if status.has_ended and code is not None else ""))
     return facts
