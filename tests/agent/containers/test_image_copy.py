@@ -62,6 +62,18 @@ def test_a_copy_that_nobody_holds_goes_when_the_next_comes_and_one_in_use_stays(
     os.close(using)
 
 
+def test_another_job_that_copies_it_and_does_not_go_on_is_not_waited_for(copied, monkeypatch):
+    monkeypatch.setattr(imagecopy, "STUCK_SECONDS", 0.2)
+    path = Path(copied()["path"])
+    path.unlink()
+    suspended = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(suspended, fcntl.LOCK_EX)
+    path.with_name(f"{path.name}.part").write_bytes(b"im")
+
+    assert copied() == {"problem": "another job that copies it there does not go on"}
+    os.close(suspended)
+
+
 def test_without_room_there_is_no_copy_and_the_reason_is_told(copied, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=5))
 

@@ -19,6 +19,8 @@ ANSWER = "image.json"
 HOLD_TRIES, HOLD_SECONDS = 100, 0.05
 ROOM = 1.05
 """Of the image's size, must be free."""
+STUCK_SECONDS = 120.0
+"""Another job of ours that copies it and does not go on for so long, as it is suspended, is not waited for."""
 
 
 class Copy:
@@ -124,14 +126,17 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
     said = f"{image}\0{state.st_size}\0{state.st_mtime_ns}".encode("utf-8", "surrogateescape")
     path = folder / (hashlib.sha256(said).hexdigest()[:16] + image.suffix)
     shared.tidy_images(folder, path)
-    lock = locks.hold_or_make(path)
+    aside = path.with_name(f"{path.name}{locks.PART}")
+    try:
+        lock = locks.hold_or_make(path, waits=_Other(aside).look)
+    except StuckError:
+        return {"problem": "another job that copies it there does not go on"}
     try:
         if path.exists():
             return {"path": str(path), "bytes": 0}
         free = shutil.disk_usage(folder).free
         if free < state.st_size * ROOM:
             return {"problem": f"no room on {folder}: {free >> 20} MiB free, {state.st_size >> 20} MiB needed"}
-        aside = path.with_name(f"{path.name}{locks.PART}")
         try:
             shutil.copyfile(image, aside)
             if image.stat().st_mtime_ns != state.st_mtime_ns:
@@ -142,3 +147,26 @@ def _copy(image: Path, own: Path) -> Dict[str, Any]:
         return {"path": str(path), "bytes": state.st_size}
     finally:
         os.close(lock)
+
+
+class StuckError(Exception):
+    """Who copies it does not go on."""
+
+
+class _Other:
+    """A job that copies the same there."""
+
+    def __init__(self, aside: Path) -> None:
+        self._aside = aside
+        self._size, self._since = -1, time.monotonic()
+
+    def look(self) -> None:
+        """Raises StuckError."""
+        try:
+            size = self._aside.stat().st_size
+        except OSError:
+            size = 0
+        if size != self._size:
+            self._size, self._since = size, time.monotonic()
+        elif time.monotonic() - self._since > STUCK_SECONDS:
+            raise StuckError
