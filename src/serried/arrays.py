@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from serried.config import words
-from serried.errors import ConfigError, UsageError
+from serried.errors import ConfigError, UsageError, reason
 
 MOST = 1_000_000
 """Elements in one run; Slurm's own ceiling is 4,000,000 and its default 1,000."""
@@ -36,7 +36,7 @@ def read_each(path: Path) -> tuple[tuple[str, ...], ...]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"cannot be read: {(error.strerror or 'unreadable').lower()}", path=str(path)) from None
+        raise ConfigError(f"cannot be read: {reason(error)}", path=str(path)) from None
     except UnicodeDecodeError:
         raise ConfigError("is not UTF-8 text", path=str(path)) from None
     commands = []

@@ -91,6 +91,11 @@ class RunFailed(SerriedError):  # noqa: N818 - reads as what happened
     exit_code = 1
 
 
+def reason(error: OSError) -> str:
+    """What the system says, as the end of a sentence: `no such file or directory`."""
+    return (error.strerror or str(error)).lower()
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A hint that names what is nearest to `word`; None where nothing is near."""
     import difflib

@@ -16,7 +16,7 @@ from serried import importing
 from serried.config import sources
 from serried.config.catalogue import catalogue
 from serried.contract import SCHEMA
-from serried.errors import UsageError
+from serried.errors import UsageError, reason
 from serried.importing import Imported
 from serried.ui import console
 from serried.ui.text import fit, printable
@@ -71,7 +71,7 @@ def _content(script: str) -> bytes:
         with Path(script).open("rb") as file:
             return file.read(importing.MOST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"`{script}` cannot be read: {(error.strerror or 'failed').lower()}") from None
+        raise UsageError(f"`{script}` cannot be read: {reason(error)}") from None
     except ValueError:
         raise UsageError("a file's name cannot contain a NUL character") from None
 
@@ -88,7 +88,7 @@ def _write(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(f"`{path.name}` cannot be written: {(error.strerror or 'failed').lower()}") from None
+        raise UsageError(f"`{path.name}` cannot be written: {reason(error)}") from None
 
 
 def _as_json(imported: Imported, text: str, *, written: bool) -> None:

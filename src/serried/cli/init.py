@@ -21,7 +21,7 @@ from serried.config.writing import key, quoted
 from serried.contract import SCHEMA
 from serried.contract.slug import slug
 from serried.environments.sources import FOUND
-from serried.errors import UsageError
+from serried.errors import UsageError, reason
 from serried.ui import console
 from serried.ui.text import pad
 
@@ -172,8 +172,7 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
         except OSError as error:
             for path in written:
                 path.unlink(missing_ok=True)
-            reason = (error.strerror or "failed").lower()
-            raise UsageError(f"`{name}` cannot be written: {reason}") from None
+            raise UsageError(f"`{name}` cannot be written: {reason(error)}") from None
 
 
 def find_script(folder: Path) -> str | None:

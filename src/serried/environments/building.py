@@ -13,7 +13,7 @@ from typing import Protocol
 
 from serried import shell
 from serried.environments.store import Claim, Patience, Store
-from serried.errors import EnvironmentFailed, UsageError
+from serried.errors import EnvironmentFailed, UsageError, reason
 
 Observe = Callable[[str], None]
 """Is told what happens, a line at a time."""
@@ -177,6 +177,6 @@ def _plain_errors(store: Store) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"nothing can be built in `{store.folder}`: {(error.strerror or str(error)).lower()}",
+            f"nothing can be built in `{store.folder}`: {reason(error)}",
             hint="the project's folder has to be writable, and compute nodes have to see it",
         ) from error

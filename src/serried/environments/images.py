@@ -19,7 +19,7 @@ from serried.config.values.container import is_reference
 from serried.contract.slug import slug
 from serried.environments import activation, trial
 from serried.environments.store import Store
-from serried.errors import UsageError
+from serried.errors import UsageError, reason
 from serried.plan import Container, Environment
 
 FOLDER = Path(".serried") / "images"
@@ -201,4 +201,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise UsageError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"cannot read `{path}`: {reason(error)}") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from serried.contract import names
 from serried.contract.files import read_json
 from serried.contract.layout import RunDirectory, run_directory
+from serried.errors import reason
 from serried.records.record import is_id
 
 ASIDE = ".removing-"
@@ -36,7 +37,7 @@ def refusal(path: Path, run: str) -> str | None:
         if path.lstat().st_uid != os.getuid():
             return "it is somebody else's"
     except OSError as error:
-        return (error.strerror or "it cannot be looked at").lower()
+        return reason(error)
     said = read_json(path / "plan.json") or {}
     try:
         place = run_directory(said["site"]["root"], said["project"], said["experiment"], said["run"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from serried.contract import locks, removal
 from serried.environments import store
+from serried.errors import reason
 from serried.records.record import Record, records_directory
 from serried.records.status import status
 from serried.space import directories, things
@@ -23,7 +24,7 @@ def remove(thing: Thing) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return f"{error.strerror or error}".lower()
+        return reason(error)
 
 
 def _run(thing: Thing) -> str | None:

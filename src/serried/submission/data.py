@@ -14,7 +14,7 @@ from serried import config
 from serried.contract import packed
 from serried.contract.sizes import spell
 from serried.environments.building import Observe, silent
-from serried.errors import UsageError, did_you_mean
+from serried.errors import UsageError, did_you_mean, reason
 from serried.plan import Plan, Site, Staged
 from serried.plan.data import default_root
 from serried.submission import making
@@ -275,4 +275,4 @@ def _block(item: Staged, *, at_end: bool = False) -> bytes:
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
-    return UsageError(f"`data.stage`: `{path}` cannot be read: {(error.strerror or str(error)).lower()}")
+    return UsageError(f"`data.stage`: `{path}` cannot be read: {reason(error)}")

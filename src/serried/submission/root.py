@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serried.contract.files import PRIVATE_FILE, make_directory
 from serried.contract.sizes import spell
-from serried.errors import UsageError
+from serried.errors import UsageError, reason
 
 SPARE_BYTES = 10_000_000
 """Left for the run's own files beside the snapshot."""
@@ -54,7 +54,7 @@ def plain_errors(place: Path) -> Iterator[None]:
                 details=str(error),
             ) from error
         raise UsageError(
-            f"cannot write to `{place}`: {(error.strerror or str(error)).lower()}",
+            f"cannot write to `{place}`: {reason(error)}",
             hint="runs go to the `root` of the cluster's profile, records to `$XDG_STATE_HOME/serried`; "
             "both must be folders that you may write to",
         ) from error
