@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from serried import schedulers
 from serried.errors import UsageError
-from serried.schedulers import inside
 from serried.schedulers.inside import Inside
 from serried.schedulers.pbs import inside as pbs
 from serried.schedulers.slurm import inside as slurm
@@ -42,7 +42,7 @@ QSTAT = """Job Id: 53.pbshead
 
 
 def test_outside_of_any_job_there_is_none():
-    assert inside.inside({"PATH": "/usr/bin", "SLURM_CONF": "/etc/slurm.conf"}) is None
+    assert schedulers.job_around({"PATH": "/usr/bin", "SLURM_CONF": "/etc/slurm.conf"}) is None
 
 
 def test_of_a_slurm_job_the_least_that_each_node_has_counts():
@@ -64,13 +64,13 @@ def test_on_the_first_node_nothing_needs_to_be_started_elsewhere():
 
 def test_one_task_of_several_does_not_start_what_each_of_them_would():
     with pytest.raises(UsageError, match="this is task 1 of a step"):
-        inside.inside({**SALLOC, "SLURM_PROCID": "1"})
+        schedulers.job_around({**SALLOC, "SLURM_PROCID": "1"})
 
 
 @pytest.mark.parametrize("more", [{}, {"PBS_NODEFILE": "/aux/53"}])
 def test_one_task_that_pbsdsh_started_does_not_start_what_each_of_them_would(more):
     with pytest.raises(UsageError, match="task 20000001 of job 53"):
-        inside.inside({"PBS_JOBID": "53.pbshead", "PBS_TASKNUM": "20000001", **more})
+        schedulers.job_around({"PBS_JOBID": "53.pbshead", "PBS_TASKNUM": "20000001", **more})
 
 
 def test_a_job_without_a_limit_or_gpus_has_none():

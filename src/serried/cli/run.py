@@ -15,7 +15,7 @@ from serried.contract import names
 from serried.errors import UsageError
 from serried.records.smoke import tried_out
 from serried.records.status import status
-from serried.schedulers.inside import inside
+from serried.schedulers import job_around
 from serried.submission import within
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
@@ -42,7 +42,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     It runs in your project itself, without a snapshot. Its exit status is the program's own: that
     of the first rank that failed. Ctrl-C ends all ranks; a second one does not wait for them.
     """
-    job = inside(os.environ) if cluster != LOCAL else None
+    job = job_around(os.environ) if cluster != LOCAL else None
     if job is None and cluster not in (None, LOCAL):
         raise UsageError(f"`serried run` runs here, not on `{cluster}`", hint=f"serried submit --cluster {cluster} …")
     gpus = [word.strip() for word in gpu_ids.split(",")] if gpu_ids else []

@@ -16,7 +16,7 @@ from serried.cli import asking, options, selecting
 from serried.errors import RunNotFoundError, UsageError, did_you_mean
 from serried.records.index import Selection
 from serried.records.waiting import statuses_of
-from serried.schedulers.inside import inside
+from serried.schedulers import job_around
 from serried.submission import interactive
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
@@ -67,7 +67,7 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
         sys.exit(interactive.join(status, node or 0, words, os.environ))
     if node is not None:
         raise UsageError("`--node` is for a shell beside a run", hint="a shell of its own is on its first node")
-    job = inside(os.environ)
+    job = job_around(os.environ)
     if job is not None:
         raise UsageError(f"this is job {job.job} already", hint="`serried run` uses all its nodes; `exit` leaves it")
     asked = Request(

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from serried.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from serried.schedulers.inside import Inside
     from serried.schedulers.interface import Scheduler
 
 NAMES = ("local", "slurm", "pbs")
@@ -27,3 +30,19 @@ def get(name: str) -> Scheduler:
 
         return Local()
     raise UsageError(f"there is no scheduler `{name}`", hint=f"use one of: {', '.join(NAMES)}")
+
+
+def job_around(environ: Mapping[str, str]) -> Inside | None:
+    """The job that `environ` is of, as its scheduler describes it; None outside of any.
+
+    Raises SchedulerUnreachable where the scheduler does not answer.
+    """
+    if environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST"):
+        from serried.schedulers.slurm import inside as slurm
+
+        return slurm.inside(environ)
+    if environ.get("PBS_JOBID") and (environ.get("PBS_NODEFILE") or environ.get("PBS_TASKNUM")):
+        from serried.schedulers.pbs import inside as pbs
+
+        return pbs.inside(environ)
+    return None

@@ -34,19 +34,3 @@ class Inside:
             return ()
         where = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--nodelist={self.hosts[0]}", "--gres=none")
         return ("srun", *where, "--overlap", "--export=ALL", "--input=none", "--unbuffered", "--job-name=serried")
-
-
-def inside(environ: Mapping[str, str]) -> Inside | None:
-    """The job that `environ` is of, as its scheduler describes it; None outside of any.
-
-    Raises SchedulerUnreachable where the scheduler does not answer.
-    """
-    if environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST"):
-        from serried.schedulers.slurm import inside as slurm
-
-        return slurm.inside(environ)
-    if environ.get("PBS_JOBID") and (environ.get("PBS_NODEFILE") or environ.get("PBS_TASKNUM")):
-        from serried.schedulers.pbs import inside as pbs
-
-        return pbs.inside(environ)
-    return None

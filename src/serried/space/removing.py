@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from serried.records.record import Record, records_directory
 from serried.records.status import status
 from serried.space import directories, things
 from serried.space.things import Thing
+from serried.submission.directory import remove_empty_above
 
 
 def remove(thing: Thing) -> str | None:
@@ -38,9 +38,7 @@ def _run(thing: Thing) -> str | None:
     thing.path.rename(aside)
     if not removal.remove(aside) and aside.exists():
         return f"what is left of it is in {aside}"
-    with contextlib.suppress(OSError):
-        thing.path.parent.rmdir()
-        thing.path.parent.parent.rmdir()
+    remove_empty_above(thing.path)
     return None
 
 

@@ -70,9 +70,13 @@ def write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archiv
 
 def remove(record: Record, plan: Plan) -> None:
     """Take back a run that no scheduler knows: its directory, its record, and folders that are empty then."""
-    directory = Path(plan.directory)
-    shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(plan.directory, ignore_errors=True)
+    remove_empty_above(Path(plan.directory))
+    record.remove()
+
+
+def remove_empty_above(directory: Path) -> None:
+    """Of a run directory that is gone: the folders of its experiment and project, where they hold nothing else."""
     with contextlib.suppress(OSError):
         directory.parent.rmdir()
         directory.parent.parent.rmdir()
-    record.remove()

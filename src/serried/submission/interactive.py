@@ -175,9 +175,7 @@ def _tidy(where: RunDirectory, say: Say) -> None:
         say(f"what was written is in {' and '.join(map(str, kept))}")
         return
     shutil.rmtree(where.path, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        where.path.parent.rmdir()
-        where.path.parent.parent.rmdir()
+    directory.remove_empty_above(where.path)
 
 
 def join(status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]) -> int:
