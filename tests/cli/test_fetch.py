@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -268,17 +269,32 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
     assert [(found.host, found.is_lost) for found in missing.of(of_it, has_ended=True)] == [("n2", True)]
 
 
-def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, make, tmp_path, monkeypatch):
-    """Real agents on this machine, for two nodes that both wrote `a`; a third has nothing any more."""
+@pytest.fixture
+def left(make, tmp_path, monkeypatch):
+    """`left(attempt, node, **files)`: what it left there; agents of the run bring it, on this machine, for any node."""
     monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
     made = make(scheduler="local")
     script.write_agent(made.where.agent)
-    plan = dataclasses.replace(made.plan, data=Data(results=("*",)))
-    write_json(made.where.plan, plan.to_json())
+    write_json(made.where.plan, dataclasses.replace(made.plan, data=Data(results=("*",))).to_json())
+    missing_of: dict[int, list[dict]] = {}
+
+    def leave(attempt, node, **files):
+        folder = tmp_path / "disk" / f"{attempt}-{node}"
+        if files:
+            fill(folder / "results", **files)
+        one = {**FULL, "node": node, "host": os.uname().nodename, "folder": str(folder)}
+        missing_of.setdefault(attempt, []).append(one)
+        made.ending(number=attempt, missing=missing_of[attempt])
+        return made.where
+
+    return leave
+
+
+def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, left, tmp_path):
+    """Two of them wrote `a`; a third has nothing any more."""
     for node in (0, 1):
-        fill(tmp_path / f"disk/{node}/results", a=f"of {node}", **{f"only_{node}": "x"})
-    here, folders = os.uname().nodename, [str(tmp_path / "disk" / str(node)) for node in range(3)]
-    made.ending(missing=[{**FULL, "node": node, "host": here, "folder": folders[node]} for node in range(3)])
+        left(1, node, a=f"of {node}", **{f"only_{node}": "x"})
+    where = left(1, 2)
 
     done = serried("fetch", "last", "--json")
 
@@ -289,7 +305,7 @@ def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, make
         (2, 0, "it is not there any more"),
     ]
     assert done.code == 1
-    found = tree(made.where.results)
+    found = tree(where.results)
     first, second = (0, 1) if found["a"] == "of 0" else (1, 0)
     assert found == {
         "a": f"of {first}",
@@ -299,8 +315,15 @@ def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, make
         "only_1": "x",
     }
     assert [path.name for path in (tmp_path / "disk").iterdir()] == []
-    left = (read_json(made.where.element(None).exit) or {})["missing"]
-    assert [(each["folder"], each["is_lost"]) for each in left] == [(folders[2], True)]
+    still = (read_json(where.element(None).exit) or {})["missing"]
+    assert [(Path(each["folder"]).name, each["is_lost"]) for each in still] == [("1-2", True)]
+
+
+def test_a_later_attempt_keeps_the_name_whichever_is_asked_first(serried, left):
+    left(2, 0, a="of the second")
+    where = left(1, 0, a="of the first", b="too")
+    assert serried("fetch", "last").code == 0
+    assert tree(where.results) == {"a": "of the second", "attempt-1": None, "attempt-1/a": "of the first", "b": "too"}
 
 
 def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch):

@@ -41,11 +41,14 @@ def bring_back(
 
     `heed` hears what came of each, by its place in `lacking`, as soon as its job has ended.
     """
+    for attempt in sorted({found.attempt for found in lacking}):  # a later one's files replace those that are there
+        numbers = [number for number, found in enumerate(lacking) if found.attempt == attempt]
 
-    def settle(number: int, answer: errands.Answer) -> None:
-        heed(number, answer if isinstance(answer, SerriedError) else _settled(selection, lacking[number], answer))
+        def settle(place: int, answer: errands.Answer, numbers: Sequence[int] = numbers) -> None:
+            number = numbers[place]
+            heed(number, answer if isinstance(answer, SerriedError) else _settled(selection, lacking[number], answer))
 
-    errands.send_all([_errand(selection, found) for found in lacking], settle, observe)
+        errands.send_all([_errand(selection, lacking[number]) for number in numbers], settle, observe)
 
 
 def _errand(selection: Selection, found: Missing) -> Errand:
