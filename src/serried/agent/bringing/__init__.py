@@ -1,5 +1,7 @@
 """Results and checkpoints come back: one niced process on each node copies them from its disk while training runs.
 
-`looking` says what is there and complete, `copying` brings it whole or not at all, `ledger` knows whose a name is,
-`placing` where it goes, `rounds` in what order, `pace` how fast; `service` is the process, `node` its agent's side.
+node, service       the agent's end, and the process; `fetching` is the one that comes for the rest later
+rounds, pace        in what order it looks and copies, and how fast
+looking, copying    what is there and complete; brought whole or not at all
+placing, ledger     where it goes, and whose a name is
 """
