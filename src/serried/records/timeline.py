@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 from serried.contract.files import read_journal, read_json
@@ -146,6 +147,9 @@ def _head_text(entry: Mapping[str, Any]) -> str | None:
         because = entry.get("because")
         reason = _REASONS.get(str(entry.get("reason")), str(entry.get("reason")))
         return f"stopping: {reason}" + (f" ({because})" if because else "")
+    if event == "go":
+        resume = entry.get("resume")
+        return f"ranks are told to go on from {PurePath(resume).name}" if isinstance(resume, str) and resume else None
     if event == "launch-failed":
         return f"the launch failed: {entry.get('message')}"
     if event == "node-lost":

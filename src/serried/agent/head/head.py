@@ -112,7 +112,7 @@ class Head:
         self._is_going = True
         self._members.close_door()
         self._handover.remove()
-        self.note("go")
+        self.note("go", resume=self._environment[names.RESUME] or None)
         told = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
         told.update(store=self._open_store(), workers=self._members.workers())
         left = self._deadline.over - time.time() if self._deadline else None
