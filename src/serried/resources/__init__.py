@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from serried.resources.allocation import Allocation, allocate, left_out, longest
+from serried.resources.allocation import allocate, left_out, longest
+from serried.resources.asked import Allocation
 from serried.resources.limits import clock, notes, whom_to_ask
 
 __all__ = ["Allocation", "allocate", "clock", "left_out", "longest", "notes", "whom_to_ask"]

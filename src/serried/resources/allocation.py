@@ -6,10 +6,10 @@ owns everything there, so CPUs and memory are rendered per node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serried.resources import limits
+from serried.resources.asked import ALL, Allocation
 
 if TYPE_CHECKING:  # who only reads plans must not pay for the definitions
     from serried.config.definitions import Cluster, Gpu, Partition, Resources
@@ -19,39 +19,6 @@ CPUS = 2
 MEMORY_MB = 10 * 1024
 """Per GPU, or per rank."""
 TIME_SECONDS = 3600
-ALL = 0
-"""Memory: all that a node has."""
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What the scheduler is asked for. One Slurm task per node owns everything on that node."""
-
-    nodes: int
-    ranks: int
-    """Ranks per node."""
-    gpus: int
-    """GPUs per node; 0 on CPU clusters."""
-    cpus: int
-    """CPUs per node."""
-    memory_mb: int | None
-    """Memory per node in MiB; 0 is all of it; None leaves it to the cluster."""
-    time_seconds: int | None
-    """Walltime limit; None is no limit of ours."""
-    gpu_type: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
-    constraint: tuple[str, ...] = ()
-    """Every one must hold: joined by `&`."""
-    licenses: tuple[str, ...] = ()
-    exclusive: bool = False
-    comment: str | None = None
-    mail_user: str | None = None
-    mail_type: tuple[str, ...] = ()
-    extra: tuple[str, ...] = ()
-    """Options for the scheduler's submit command, as they are."""
 
 
 def allocate(request: Resources, cluster: Cluster) -> Allocation:

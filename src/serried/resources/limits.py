@@ -7,13 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from serried.errors import UsageError, did_you_mean
+from serried.resources.asked import ALL, Allocation
 
 if TYPE_CHECKING:  # who only reads plans must not pay for the definitions
     from serried.config.definitions import Cluster, Partition, Resources
-    from serried.resources.allocation import Allocation
-
-WHOLE = 0
-"""Memory: all that a node has."""
 
 
 def partition_of(name: str | None, cluster: Cluster) -> Partition | None:
@@ -110,7 +107,7 @@ def _check_rest(asked: Allocation, cluster: Cluster, partition: Partition | None
     if partition and partition.cpus and asked.cpus > partition.cpus:
         message = f"{asked.cpus} CPUs per node were asked for and a node of partition `{name}` has {partition.cpus}"
         raise UsageError(message, hint=f"`cpus` {per_unit}{_instead(asked, cluster)}")
-    memory = asked.memory_mb or WHOLE
+    memory = asked.memory_mb or ALL
     if partition and partition.mem and memory > partition.mem:
         has = f"a node of partition `{name}` has {size(partition.mem)}"
         raise UsageError(
