@@ -73,6 +73,33 @@ ARGS=(--say "it is $SEEN_A" "$SEEN_B")
 for x in 1 2; do ARGS+=($x); done
 program "${ARGS[@]}"
 """,
+    "an export that is set again without one": """\
+export SEEN_A="$NOBODY x"
+SEEN_A=2
+program $SEEN_A
+""",
+    "an export that adds to itself": """\
+export SEEN_A="$NOBODY x"
+export SEEN_A="$SEEN_A y"
+program "$SEEN_A"
+""",
+    "an export by name of what a block sets": """\
+[ -n "$DEBUG" ] && SEEN_A=1
+export SEEN_A
+program --a=$SEEN_A
+""",
+    "a list that grows behind the block": """\
+LIST=(a)
+if [ -n "$DEBUG" ]; then LIST+=("b c"); fi
+LIST+=(d)
+program "${LIST[@]}"
+""",
+    "a name that others were made of, before it changes": """\
+OUT=$ROOT/out
+NAME=$OUT/${ROOT}_name
+if [ -n "$DEBUG" ]; then ROOT=/debug; fi
+program ${OUT}s "$NAME" $ROOT
+""",
     "an export of what a block sets": """\
 if [ -n "$DEBUG" ]; then ROOT=/debug; else ROOT=/full; fi
 export SEEN_DATA=$ROOT/data

@@ -9,14 +9,13 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.errors import UsageError
-from serried.importing import body, commands, counts, fates, known, writing
+from serried.importing import blocks, body, commands, counts, fates, known, writing
 from serried.importing.assign import without_parts_of_commands
 from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
 from serried.importing.directives import header
 from serried.importing.environment import Environment
-from serried.importing.expand import Variables, as_shell, literal, outside, outside_text, static
-from serried.importing.steps import Step, needed
+from serried.importing.expand import Variables, as_shell, literal, outside, static
 from serried.importing.told import LEFT, TAKEN, Experiment, Header, Imported, Line, is_secret, line
 
 MOST_BYTES = 256 * 1024
@@ -142,7 +141,7 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
     several = counted.nodes * counted.ranks > 1
     past = made.steps[: group[-1].steps]
     rest = {
-        "environment.setup": _setup("\n".join([*made.setup, *worked_out]), made, past),
+        "environment.setup": "\n".join([*made.setup, *blocks.leading("\n".join(worked_out), made, past), *worked_out]),
         "environment.env": {name: value for name, value in env.items() if name not in secrets},
         "environment.secrets": secrets,
     }
@@ -159,13 +158,6 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
         **{key: value for key, value in head.settings.items() if not key.startswith("resources.")},
     }
     return {key: value for key, value in settings.items() if value not in ("", [], {}, None)}
-
-
-def _setup(text: str, made: Environment, past: Sequence[Step]) -> str:
-    """Lines of bash, behind the blocks that they hang on."""
-    blocks = [each for each in needed(text, past) if outside_text(each.text) not in made.setup]
-    made.taken |= dict.fromkeys(blocks, "`environment.setup`")
-    return "\n".join([*(outside_text(each.text) for each in blocks), text])
 
 
 def _binds(each: Found) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from serried.importing import known
+from serried.importing import blocks, known
 from serried.importing.bash import ASSIGNED, Command, words_of
 from serried.importing.environment import Environment, env_file
 from serried.importing.expand import Word, as_shell, outside, static
@@ -25,29 +25,43 @@ def assign(made: Environment, command: Command, *, is_export: bool) -> None:
     """`A=b`, `export A=b`, `export A`, and arrays."""
     made.steps += of_command(command, made.bash)
     for word in command.words:
-        match = ASSIGNED.fullmatch(word)
         if is_export and (file := _OF_A_FILE.fullmatch(word)):
             env_file(made, command, file[1])
+        match = ASSIGNED.fullmatch(word)
         if match is None:
-            known_here = made.variables.values.get(word, ())
-            if is_export and word in made.assigned and known_here:
-                _export(made, word, known_here[0], command, "")
+            if is_export:
+                _export_by_name(made, word, command)
             continue
         name, plus, raw = match.groups()
+        stands = bool(plus) and made.is_standing(name)
+        made.settle(name)
         if raw.startswith("(") and raw.endswith(")"):
             values = [each for part in words_of(raw[1:-1]) for each in made.variables.expand(part)]
             made.variables.arrays.add(name)
         else:
             values = [made.variables.one(raw)]
         made.variables.set(name, [*made.variables.values.get(name, ()), *values] if plus else values)
+        if stands:
+            made.stands(name)
         if not re.search(rf"\$\{{?{name}\b", raw):  # else it has still what a block gave it
             made.hidden.pop(name, None)
-        if is_export:
+        if is_export or name in made.exported:
             _export(made, name, values[0] if values else (), command, raw)
         else:
             if name in made.assigned and made.assigned[name][0] != command.line:
                 made.lines.append(line(*made.assigned[name], NEEDLESS, f"line {command.line} sets it again"))
             made.assigned[name] = (command.line, command.text)
+
+
+def _export_by_name(made: Environment, name: str, command: Command) -> None:
+    value = made.variables.values.get(name, ())
+    if name in made.assigned and value:
+        _export(made, name, value[0], command, "")
+    elif not made.is_standing(name):
+        if name.isidentifier() and name != command.words[0]:
+            made.exported.setdefault(name, (command, ""))  # for when it is set
+    elif not blocks.export(made, name, command):
+        made.say(command, LEFT, f"`{name}` is set by a condition or a loop that other variables hang on too")
 
 
 def _export(made: Environment, name: str, value: Word, command: Command, raw: str) -> None:
@@ -72,7 +86,11 @@ def _export(made: Environment, name: str, value: Word, command: Command, raw: st
         made.exported[name] = (command, "")
         made.say(command, NEEDLESS, "ranks find each other by Serried's variables")
     else:
+        made.env.pop(name, None)  # which would hide it
+        made.setup += blocks.leading(as_shell(value), made, made.steps)
         made.setup.append(f"export {name}={as_shell(value)}")
+        if name in used(shell):
+            made.variables.values.pop(name, None)  # ranks have it, with what it was before
         made.exported[name] = (command, made.setup[-1])
         made.say(command, TAKEN, "`environment.setup`")
         for other in sorted(used(as_shell(value)) & set(made.hidden)):

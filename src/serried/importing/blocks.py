@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from serried.importing import steps
-from serried.importing.bash import Statement
+from serried.importing.bash import Command, Statement
 from serried.importing.environment import Environment
 from serried.importing.expand import outside_text
 from serried.importing.told import TAKEN, line
@@ -19,6 +19,7 @@ def take(made: Environment, block: Statement) -> bool:
     if not is_own and (not steps.only_prepares(block) or _is_tied(frozenset(names), made.steps)):
         return False
     for name in names:
+        made.settle(name)
         made.variables.values.pop(name, None)
     step = steps.of_block(block, made.bash(block.text))
     if is_own:
@@ -28,6 +29,28 @@ def take(made: Environment, block: Statement) -> bool:
     return True
 
 
+def export(made: Environment, name: str, command: Command) -> bool:
+    """`export NAME` of what a block has set."""
+    names = frozenset([name])
+    if _is_tied(names, made.steps):
+        return False
+    _into_setup(made, steps.Step(names, names, f"export {name}", command.line, command.text, False, False))
+    return True
+
+
+def leading(text: str, made: Environment, past: Sequence[steps.Step]) -> list[str]:
+    """The blocks that lines of `setup` hang on, where they are not there yet."""
+    found = _missing(made, steps.needed(text, past))
+    made.taken |= dict.fromkeys(found, "`environment.setup`")
+    return [outside_text(each.text) for each in found]
+
+
+def _missing(made: Environment, found: Sequence[steps.Step]) -> list[steps.Step]:
+    """Those that `setup` does not have yet, as they stand or as an export."""
+    there = {name for name, (_, text) in made.exported.items() if text in made.setup}
+    return [each for each in found if not each.names <= there and outside_text(each.text) not in made.setup]
+
+
 def _is_tied(names: frozenset[str], past: Sequence[steps.Step]) -> bool:
     """Whether something else has what these were before: a command cannot have that, and ranks what they become."""
     return any((each.uses | each.names) & names and not each.names <= names for each in past)
@@ -35,12 +58,14 @@ def _is_tied(names: frozenset[str], past: Sequence[steps.Step]) -> bool:
 
 def _into_setup(made: Environment, step: steps.Step) -> None:
     """What it sets has to reach the ranks, and `environment.env` would hide that. No command needs to set it again."""
-    for each in (*steps.before(step, made.steps), step):
-        if (text := outside_text(each.text)) not in made.setup:
-            made.setup.append(text)
+    found = [*_missing(made, steps.before(step, made.steps)), step]
+    made.setup += [outside_text(each.text) for each in found]
+    made.taken |= dict.fromkeys(found, "`environment.setup`")
     made.steps[:] = [each for each in made.steps if not each.names & step.names]
-    if step.names:
+    if step.names and not step.text.startswith("export "):
         made.setup.append(f"export {' '.join(sorted(step.names))}")
+    for name in step.names:
+        made.exported.setdefault(name, (Command((), step.line, step.said), ""))
     moved = [made.exported[name][0] for name in step.names if made.env.pop(name, None) is not None]
     told = {(command.line, line(command.line, command.text, TAKEN, "").text) for command in moved}
     made.lines[:] = [

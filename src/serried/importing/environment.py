@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serried.importing import known
 from serried.importing.bash import Command
 from serried.importing.expand import Variables, Word, outside_text, static
-from serried.importing.steps import Step
+from serried.importing.steps import Step, used
 from serried.importing.told import LEFT, NEEDLESS, TAKEN, Line, line
 
 _ACTIVATE = re.compile(r"/bin/activate(?:\.sh)?$")
@@ -72,6 +72,25 @@ class Environment:
     def bash(self, text: str) -> str:
         """`text` of the script for a command's shell, with the values that are known by now; none counts as used."""
         return Variables(self.variables.values).within(text)
+
+    def stands(self, name: str) -> None:
+        """From here on bash alone knows the variable: the last step that sets it is to be given to it as it is."""
+        self.variables.values.pop(name, None)
+        for at in reversed(range(len(self.steps))):
+            if name in self.steps[at].names:
+                self.steps[at] = replace(self.steps[at], stands=True)
+                break
+
+    def is_standing(self, name: str) -> bool:
+        """Whether bash alone knows the variable, as a condition or a loop sets it."""
+        return name not in self.variables.values and any(each.stands and name in each.names for each in self.steps)
+
+    def settle(self, name: str) -> None:
+        """The variable changes: others that were put together from it keep what they are."""
+        for other, words in list(self.variables.values.items()):
+            pieces = (piece for word in words for piece in word)
+            if other != name and any(piece.is_shell and name in used(piece.text) for piece in pieces):
+                self.stands(other)
 
     def copies(self, command: Command) -> None:
         """Keep in mind where a file lies that the script copies."""

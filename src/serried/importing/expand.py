@@ -26,6 +26,7 @@ _PIECE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NAME = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
+_LAST_NAME = re.compile(r"\$([A-Za-z_]\w*)$")
 _SUM = re.compile(r"\$\(\([^()]*\)\)")
 _BARE = re.compile(r"(?<![\w$}{])([A-Za-z_]\w*)")
 """A variable within `$((…))`, where it needs no `$`."""
@@ -90,8 +91,17 @@ def as_shell(word: Word) -> str:
     if not any(piece.is_shell for piece in word):
         return _quoted("".join(piece.text for piece in word))
     if all(piece.is_quoted if piece.is_shell else _PLAIN.fullmatch(piece.text) for piece in word):
-        return '"' + "".join(piece.text for piece in word) + '"'
-    return "".join(_shell(piece) for piece in word)
+        return f'"{_joined(piece.text for piece in word)}"'
+    return _joined(_shell(piece) for piece in word)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """`$A` and `z` as `${A}z`."""
+    made = ""
+    for text in texts:
+        made = _LAST_NAME.sub(r"${\1}", made) if re.match(r"\w", text) else made
+        made += text
+    return made
 
 
 def _shell(piece: Piece) -> str:

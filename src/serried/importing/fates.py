@@ -16,7 +16,8 @@ def assignments(made: Environment, experiments: Sequence[Experiment]) -> Iterato
     said = _bare(" ".join(str(value) for each in experiments for value in each.settings.values()))
     for name, (number, text) in made.assigned.items():
         values = [_bare("".join(piece.text for piece in word)) for word in made.variables.values.get(name, ())]
-        if name in made.variables.used and all(value in said for value in values):
+        is_used = name in made.variables.used and not made.is_standing(name)
+        if is_used and all(value in said for value in values):
             yield line(number, text, TAKEN, "filled in where it is used")
         else:
             yield line(number, text, NEEDLESS, _UNREAD)

@@ -41,6 +41,8 @@ class Step:
     said: str
     """As it stands in the script."""
     is_block: bool
+    stands: bool
+    """Whether what it sets is not filled in elsewhere: who reads that has it from bash."""
 
 
 def of_command(command: Command, fill: Callable[[str], str]) -> Iterator[Step]:
@@ -49,11 +51,11 @@ def of_command(command: Command, fill: Callable[[str], str]) -> Iterator[Step]:
     for word in command.words:
         if assigned := ASSIGNED.fullmatch(word):
             text = fill(" ".join([*how, word]))
-            yield Step(frozenset([assigned[1]]), used(text), text, command.line, command.text, is_block=False)
+            yield Step(frozenset([assigned[1]]), used(text), text, command.line, command.text, False, False)
 
 
 def of_block(block: Statement, text: str) -> Step:
-    return Step(frozenset(set_in(block)), used(text), text, block.first, block.text, is_block=True)
+    return Step(frozenset(set_in(block)), used(text), text, block.first, block.text, True, True)
 
 
 def used(text: str) -> frozenset[str]:
@@ -119,7 +121,7 @@ def before(block: Step, steps: Sequence[Step]) -> list[Step]:
 def _before(steps: Sequence[Step], asked: frozenset[str], whole: frozenset[str]) -> list[Step]:
     found: list[Step] = []
     for each in reversed(steps):
-        if each.names & whole or (each.is_block and each.names & asked):
+        if each.names & whole or (each.stands and each.names & asked):
             found.append(each)
             whole |= each.uses | each.names
     return found[::-1]
