@@ -19,40 +19,81 @@ def without_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "gpus"
 
 
+FOUR = "0,1,2,3"
+UUIDS = ("GPU-aaaa-1", "GPU-aaab-2")
+
+
+def ids(environ: Mapping[str, str]) -> list[str]:
+    return [device.id for device in machine.gpus(environ, silent)]
+
+
 @pytest.mark.parametrize(
-    ("visible", "count"),
-    [("", 0), ("0", 1), ("0,1,3", 3), ("-1", 0), ("0,-1,2", 1), ("GPU-ab,GPU-cd", 2), ("MIG-ab,MIG-cd", 2)],
+    ("given", "visible", "expected"),
+    [
+        ("", None, []),
+        (FOUR, None, ["0", "1", "2", "3"]),
+        (FOUR, "", []),
+        (FOUR, "0,1,3", ["0", "1", "3"]),
+        (FOUR, "3, 1", ["3", "1"]),
+        (FOUR, "-1", []),
+        (FOUR, "0,-1,2", ["0"]),
+        ("0,1", "1,7,0", ["1"]),
+        (FOUR, "GPU-ab,GPU-cd", ["GPU-ab", "GPU-cd"]),
+        ("0", "MIG-ab,MIG-cd", ["MIG-ab", "MIG-cd"]),
+    ],
 )
-def test_visible_devices_are_counted_as_cuda_does(visible: str, count: int):
-    environ = {"SERRIED_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": visible}
-    assert machine.gpus(environ, silent) == count
+def test_visible_devices_are_read_as_cuda_does(given: str, visible: str | None, expected: list[str]):
+    environ = {"SERRIED_LOCAL_GPUS": given, **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+    assert ids(environ) == expected
 
 
 @pytest.mark.usefixtures("without_driver")
-def test_devices_that_are_not_there_are_not_counted():
-    assert machine.gpus({"CUDA_VISIBLE_DEVICES": "0,1", "PATH": ""}, silent) == 0
+@pytest.mark.parametrize("visible", ["0,1", "GPU-ab"])
+def test_devices_that_are_not_there_are_not_counted(visible: str):
+    assert ids({"CUDA_VISIBLE_DEVICES": visible, "PATH": ""}) == []
 
 
 def test_slots_stand_for_cpus():
     assert machine.cpus({"SERRIED_LOCAL_SLOTS": "3"}) == 3
 
 
-def test_the_drivers_folder_is_counted(without_driver: Path):
-    for name in ("0000:01:00.0", "0000:02:00.0"):
-        (without_driver / name).mkdir(parents=True)
-    assert machine.gpus({}, silent) == 2
+def driver(folder: Path, uuids: tuple[str, ...]) -> None:
+    """As /proc has it, whose order is nobody's."""
+    for number in (1, 0):
+        one = folder / f"0000:{number + 1:02x}:00.0"
+        one.mkdir(parents=True)
+        (one / "information").write_text(
+            f"Model: \t\t A100\nIRQ:   \t\t 1\nGPU UUID: \t {uuids[number]}\nBus Type: \t PCIe\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, ["0", "1"]), ("GPU-aaab-2,GPU-aaaa-1", ["1", "0"]), ("GPU-aaab", ["1"]), ("GPU-bb,0", []), ("1", ["1"])],
+)
+def test_the_drivers_folder_tells_of_gpus_by_index_and_uuid(
+    without_driver: Path, visible: str | None, expected: list[str]
+):
+    driver(without_driver, UUIDS)
+    assert ids({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == expected
+
+
+def test_uuids_that_a_driver_does_not_tell_yet_are_believed(without_driver: Path):
+    driver(without_driver, ("GPU-????????-????", "GPU-????????-????"))
+    assert ids({"CUDA_VISIBLE_DEVICES": "GPU-aaab-2"}) == ["GPU-aaab-2"]
 
 
 @pytest.mark.usefixtures("without_driver")
 def test_nvidia_smi_is_asked_where_there_is_no_such_folder(tmp_path: Path):
     (tmp_path / "nvidia-smi").touch(0o755)
     listed = "GPU 0: A100 (UUID: GPU-1)\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\nGPU 1: A100 (UUID: GPU-2)\n"
-    assert machine.gpus({"PATH": str(tmp_path)}, lambda *_: listed) == 2
+    found = machine.gpus({"PATH": str(tmp_path)}, lambda *_: listed)
+    assert found == (machine.Device("0", "GPU-1"), machine.Device("1", "GPU-2"))
 
 
 @pytest.mark.usefixtures("without_driver")
 def test_a_machine_without_any_of_them_has_no_gpu(tmp_path: Path):
-    assert machine.gpus({"PATH": str(tmp_path)}, silent) == 0
+    assert ids({"PATH": str(tmp_path)}) == []
 
 
 def test_partitions_are_read_with_their_limits_and_gpus():

@@ -8,52 +8,14 @@ import pytest
 
 from serried.errors import UsageError
 from serried.schedulers.local import machine
-from serried.schedulers.local.machine import Device
-
-DRIVER = """\
-0, GPU-aaaa, 40123
-1, GPU-bbbb, 3
-2, GPU-cccc, [N/A]
-No devices were found
-"""
 
 
-@pytest.fixture(autouse=True)
-def _no_driver(monkeypatch):
-    monkeypatch.setattr(machine.shell, "which", lambda name: None)  # noqa: ARG005 - nothing is installed
-
-
-def ids(environment):
-    return [device.id for device in machine.gpus(environment)]
-
-
-def test_the_driver_s_table_is_read():
-    assert machine.devices_in(DRIVER) == (
-        Device("0", "GPU-aaaa", 40123),
-        Device("1", "GPU-bbbb", 3),
-        Device("2", "GPU-cccc", 0),
-    )
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, []),
-        ({"SERRIED_LOCAL_GPUS": ""}, []),
-        ({"SERRIED_LOCAL_GPUS": "0,1,2,3"}, ["0", "1", "2", "3"]),
-        ({"SERRIED_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": "3,1"}, ["3", "1"]),
-        ({"SERRIED_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": ""}, []),
-        ({"SERRIED_LOCAL_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "1,7"}, ["1"]),
-        ({"SERRIED_LOCAL_GPUS": "0", "CUDA_VISIBLE_DEVICES": "MIG-1234"}, ["MIG-1234"]),
-    ],
-)
-def test_the_visible_gpus_are_those_that_we_may_use(environment, expected):
-    assert ids(environment) == expected
-
-
-def test_gpus_named_by_uuid_are_the_same_gpus(monkeypatch):
-    monkeypatch.setattr(machine, "_ask_driver", lambda: machine.devices_in(DRIVER))
-    assert ids({"CUDA_VISIBLE_DEVICES": "GPU-bbbb,GPU-aaaa"}) == ["1", "0"]
+def test_memory_in_use_is_read_of_each_gpu(tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, 40123'\necho '1, 3'\necho '2, [N/A]'\necho 'No devices were found'\n")
+    program.chmod(0o755)
+    told = machine.used_mb({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert (told, machine.used_mb({"PATH": str(tmp_path / "empty")})) == ({"0": 40123, "1": 3}, {})
 
 
 def test_there_is_a_slot_for_each_cpu_unless_told_otherwise():

@@ -127,7 +127,7 @@ def _settings(here: Path) -> Draft:
         raise UsageError(f"`{sources.FILE}` is here already", hint="`serried config show` shows what it says")
     found = catalogue(here, os.environ)
     script = find_script(here)
-    gpus = machine.gpus(os.environ) if found.here == LOCAL else 0
+    gpus = len(machine.gpus(os.environ)) if found.here == LOCAL else 0
     text = render(_readable(here.name) or "project", script, found.here, python=_python(), gpus=gpus)
     notes = []
     if found.file:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,43 +66,70 @@ def has_slurm(environ: Mapping[str, str]) -> bool:
     return bool(named) or any(Path(path).exists() for path in _SLURM_FILES)
 
 
-def gpus(environ: Mapping[str, str], command: Command = run) -> int:
-    """How many NVIDIA GPUs this machine lets us use. Asks no CUDA: importing that takes seconds."""
-    given = environ.get(GPUS)
-    visible = environ.get(VISIBLE)
-    if visible is not None and not _devices(visible):
-        return 0
-    here = _count(environ, command) if given is None else len(_devices(given))
-    if visible is None:
+@dataclass(frozen=True)
+class Device:
+    """A GPU."""
+
+    id: str
+    """By which CUDA_VISIBLE_DEVICES names it."""
+    uuid: str = ""
+    """Empty where the driver does not tell."""
+
+
+def gpus(environ: Mapping[str, str], command: Command = run) -> tuple[Device, ...]:
+    """The NVIDIA GPUs that we may use, in the order of CUDA_VISIBLE_DEVICES where that is set.
+
+    Asks no CUDA: importing that takes seconds.
+    """
+    visible, given = environ.get(VISIBLE), environ.get(GPUS)
+    named = None if visible is None else _names(visible)
+    if named == []:
+        return ()
+    here = _of_the_driver(environ, command) if given is None else tuple(map(Device, _names(given)))
+    if named is None:
         return here
-    slices = sum("MIG-" in device for device in _devices(visible))
-    return min(here, len(_devices(visible)) - slices) + slices
+    found = (_named(name, here) for name in named)
+    # CUDA stops at the first that it does not know.
+    return tuple(device for device in itertools.takewhile(bool, found) if device)
 
 
-def _count(environ: Mapping[str, str], command: Command) -> int:
-    try:
-        return len(list(PROC.iterdir()))
-    except OSError:
-        pass
+def _names(text: str) -> list[str]:
+    """What CUDA reads of a list: it stops at what names no device, `-1` say."""
+    names = (part.strip() for part in text.split(","))
+    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
+
+
+def _named(name: str, here: tuple[Device, ...]) -> Device | None:
+    """The device that `name` is: an index, or a UUID or what it begins with. The driver lists no slices (MIG)."""
+    for device in here:
+        if name == device.id or (name.startswith("GPU-") and device.uuid.startswith(name)):
+            return device
+    is_not_told = name.startswith("GPU-") and any(not device.uuid for device in here)
+    return Device(name) if "MIG-" in name or is_not_told else None
+
+
+def _of_the_driver(environ: Mapping[str, str], command: Command) -> tuple[Device, ...]:
+    """As `nvidia-smi` numbers them: in the order of their addresses, by which their folders are called."""
+    with contextlib.suppress(OSError):
+        return tuple(Device(str(number), _uuid(folder)) for number, folder in enumerate(sorted(PROC.iterdir())))
     if shutil.which("nvidia-smi", path=environ.get("PATH", os.defpath)) is None:
-        return 0
+        return ()
     listed = command(["nvidia-smi", "-L"], 10.0, environ) or ""
-    return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
+    return tuple(Device(*found) for found in re.findall(r"^GPU (\d+):.*\(UUID: (GPU-[^)]*)\)", listed, re.MULTILINE))
 
 
-def _devices(visible: str) -> list[str]:
-    """CUDA stops reading at the first device that is none."""
-    found: list[str] = []
-    for device in (part.strip() for part in visible.split(",")):
-        if not device or device.startswith("-"):
-            break
-        found.append(device)
-    return found
+def _uuid(folder: Path) -> str:
+    """A driver that has not begun yet says `GPU-????????-…`."""
+    with contextlib.suppress(OSError):
+        told = (folder / "information").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)$", told, re.MULTILINE):
+            return found[1]
+    return ""
 
 
 def local(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     """This machine, as a profile's table."""
-    return {"gpus_per_node": gpus(environ, command), "cpus_per_node": cpus(environ)}
+    return {"gpus_per_node": len(gpus(environ, command)), "cpus_per_node": cpus(environ)}
 
 
 def cpus(environ: Mapping[str, str]) -> int:

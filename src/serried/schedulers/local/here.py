@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from serried.clusters.machine import gpus
 from serried.contract import names
 from serried.contract.environment import scrub
 from serried.contract.files import MODES, make_directory
@@ -89,14 +90,16 @@ def _slots(request: Request, gpu_ids: Sequence[str]) -> tuple[str, ...]:
     """What to choose from, best first."""
     if request.pool == CPU:
         return machine.cpu_slots(os.environ)
-    devices = sorted(machine.gpus(os.environ), key=lambda device: device.used_mb)
-    slots = tuple(device.id for device in devices)
+    slots = tuple(device.id for device in gpus(os.environ))
     if gpu_ids:
         if unknown := [name for name in gpu_ids if name not in slots]:
             raise UsageError(
                 f"there is no GPU `{unknown[0]}` here", hint=f"there are: {', '.join(sorted(slots)) or 'none'}"
             )
         slots = tuple(gpu_ids)
+    elif len(slots) > 1:
+        used = machine.used_mb(os.environ)
+        slots = tuple(sorted(slots, key=lambda slot: used.get(slot, 0)))
     problem = refusal(request, slots)
     if problem:
         raise UsageError(f"this machine cannot run it: {problem}")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from serried.clusters.machine import gpus
 from serried.contract import names
 from serried.errors import SerriedError
 from serried.processes import myself
@@ -193,9 +194,7 @@ def _write_to(log: Path) -> None:
 def _slots(request: Request) -> tuple[tuple[str, ...], str | None]:
     try:
         slots = (
-            machine.cpu_slots(os.environ)
-            if request.pool == CPU
-            else tuple(device.id for device in machine.gpus(os.environ))
+            machine.cpu_slots(os.environ) if request.pool == CPU else tuple(device.id for device in gpus(os.environ))
         )
     except SerriedError as error:
         return (), error.message
