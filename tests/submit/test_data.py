@@ -283,6 +283,19 @@ def test_a_failure_is_told_with_its_last_words_and_tried_again(stage, project):
     assert (refused.value.hint or "").startswith("`true` ended well; in it, `{data}`")
 
 
+def test_a_bar_of_progress_hides_nothing_of_what_is_told_at_a_failure(stage, project):
+    lines = [
+        "printf 'reaching the host\\r\\n'",
+        "for n in {1..99}; do printf '\\r%d %%' $n; done",
+        "echo",
+        "echo no space left; exit 3",
+    ]
+    (project / "fails.sh").write_text("\n".join(lines))
+    with pytest.raises(DataFailed) as caught:
+        stage("made", prepare="bash fails.sh")
+    assert caught.value.details == "reaching the host\n99 %\nno space left"
+
+
 def test_it_has_the_environment_of_the_experiment(ask, project, monkeypatch):
     monkeypatch.setenv("TOKEN", "s3cret")
     settings = {

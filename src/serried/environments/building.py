@@ -54,6 +54,8 @@ class Recipe(Protocol):
 
 
 LAST_LINES = 12
+LITTLE, MUCH = 1 << 13, 1 << 16
+"""Bytes of a log's end."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -153,22 +155,23 @@ def failed(what: str, log: Path) -> EnvironmentFailed:
 
 
 def last_lines(log: Path) -> str:
-    return "\n".join(_lines(log)[-LAST_LINES:])
+    return "\n".join(_lines(log, MUCH)[-LAST_LINES:])
 
 
 def last_line(log: Path) -> str:
-    return next(reversed(_lines(log)), "")
+    return next(reversed(_lines(log, LITTLE)), "")
 
 
-def _lines(log: Path) -> list[str]:
-    """Of the end of a log, those that say something."""
+def _lines(log: Path, size: int) -> list[str]:
+    """Of the end of a log, those that say something; of a line that was written over and over, its last state."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 8192))
+            file.seek(max(0, log.stat().st_size - size))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line for line in COLOURS.sub("", text).splitlines() if line.strip()]
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in COLOURS.sub("", text).split("\n"))
+    return [line for line in lines if line.strip()]
 
 
 @contextlib.contextmanager
