@@ -150,6 +150,8 @@ class Stage:
         """All nodes have all."""
         if self._server:
             self._server.close()
+            self._server = None
+        self._holdings = Holdings(len(self._told["items"]))
         self.items.forget()
 
     def _note(self, event: str, **facts: Any) -> None:
