@@ -6,15 +6,18 @@ nothing has to be read to find out that a copy is there.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from functools import cached_property
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 FILE, FOLDER, LINK, TWIN = "f", "d", "l", "h"
 """What an entry is. A twin is a further name (hard link) of the file whose path is its `target`."""
 
 BLOCK = 4096
 _HEAD = b"serried manifest 1"
+_AT_ONCE, _CHUNK = 4096, 1 << 20
+"""Entries that are written, and bytes that are read, at a time."""
 
 
 class Entry(NamedTuple):
@@ -93,25 +96,49 @@ class Manifest:
         return text(next(iter(mine))) if mine else None
 
     def to_bytes(self) -> bytes:
-        parts = [_HEAD, b"%d" % len(self.entries)]
-        for path, kind, mode, size, time, held, target in self.entries:
-            parts += (path, b"%b %d %d %d %d" % (kind.encode(), mode, size, time, held), target)
-        parts += (problem.encode("utf-8", "surrogateescape") for problem in self.problems)
-        return zlib.compress(b"\0".join(parts), 1)
+        packer = zlib.compressobj(1)
+        packed = [packer.compress(b"%b\0%d" % (_HEAD, len(self.entries)))]
+        batches = (self.entries[start : start + _AT_ONCE] for start in range(0, len(self.entries), _AT_ONCE))
+        packed += (packer.compress(b"".join(map(_fields, batch))) for batch in batches)
+        problems = (problem.encode("utf-8", "surrogateescape") for problem in self.problems)
+        packed += (packer.compress(b"\0" + problem) for problem in problems)
+        return b"".join([*packed, packer.flush()])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
         """Raises ValueError where it is torn, or names what is not below the root."""
+        entries: List[Entry] = []
         try:
-            head, count, *rest = zlib.decompress(data).split(b"\0")
-            end = 3 * int(count)
-            entries = list(map(_entry, rest[0:end:3], rest[1:end:3], rest[2:end:3]))
-        except (zlib.error, TypeError) as error:
+            batches = _unpacked(data)
+            head, count, *rest = next(batches, ())
+            for batch in itertools.chain([()], batches):
+                rest += batch
+                end = 3 * min(len(rest) // 3, int(count) - len(entries))
+                entries += map(_entry, rest[0:end:3], rest[1:end:3], rest[2:end:3])
+                rest = rest[end:]
+        except (zlib.error, TypeError, ValueError) as error:
             raise ValueError(f"no manifest: {error}") from None
         if head != _HEAD or len(entries) != int(count) or not entries:
             raise ValueError("no manifest, or one of another version")
         _check(entries)
-        return cls(entries, [problem.decode("utf-8", "surrogateescape") for problem in rest[end:]])
+        return cls(entries, [problem.decode("utf-8", "surrogateescape") for problem in rest])
+
+
+def _fields(entry: Entry) -> bytes:
+    path, kind, mode, size, time, held, target = entry
+    return b"\0%b\0%b %d %d %d %d\0%b" % (path, kind.encode(), mode, size, time, held, target)
+
+
+def _unpacked(data: bytes) -> Iterator[Sequence[bytes]]:
+    """Some fields at a time: all of them at once would take as much memory as the entries. Raises zlib.error."""
+    unpacker, rest = zlib.decompressobj(), b""
+    while data and not unpacker.eof:
+        *fields, rest = (rest + unpacker.decompress(data, _CHUNK)).split(b"\0")
+        data = unpacker.unconsumed_tail
+        yield fields
+    if not unpacker.eof:
+        raise zlib.error("it is cut short")
+    yield [rest]
 
 
 def _entry(path: bytes, facts: bytes, target: bytes) -> Entry:

@@ -156,8 +156,9 @@ class Cache:
         if not self._may_be_trusted(path):
             return None
         with contextlib.suppress(OSError, ValueError):
+            key = scanning.scan(path / TREE, hashed=self._hashed).key  # and not beside the other: both take memory
             manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
-            if manifest.key == scanning.scan(path / TREE, hashed=self._hashed).key:
+            if manifest.key == key:
                 return manifest
         return None
 
