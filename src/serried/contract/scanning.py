@@ -106,7 +106,7 @@ class _Scan:
         mode, kind = state.st_mode & 0o777, stat.S_IFMT(state.st_mode)
         if kind == stat.S_IFREG:
             size = state.st_size
-            held, content = self._held(path, state), self._hash(path) if self._hashed else b""
+            held, content = self._held(path, state), self._hash(path, size) if self._hashed else b""
             self._entries.append(Entry(path, FILE, mode | 0o400, size, state.st_mtime_ns, held, content))
             if state.st_nlink > 1:
                 self._shared.setdefault((state.st_dev, state.st_ino), []).append(path)
@@ -140,13 +140,15 @@ class _Scan:
         finally:
             os.close(descriptor)
 
-    def _hash(self, path: bytes) -> bytes:
+    def _hash(self, path: bytes, size: int) -> bytes:
+        """Of no more than it had: what is written faster than we read it would never end."""
         import hashlib
 
         digest = hashlib.blake2b(digest_size=16)
         with open(self._full(path), "rb", buffering=0) as file:
-            while data := file.read(SPARSE):
+            while data := file.read(min(SPARSE, size)):
                 digest.update(data)
+                size -= len(data)
                 self._crew.look()
         return digest.hexdigest().encode()
 

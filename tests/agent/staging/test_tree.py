@@ -178,6 +178,22 @@ def test_special_files_are_left_out_and_links_that_lead_out_are_named(tmp_path: 
     ]
 
 
+def test_a_file_that_is_written_faster_than_it_is_read_is_read_as_far_as_it_was(tmp_path: Path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (3 << 20))
+    before = scanning.scan(path, hashed=True)
+
+    def look(_: object) -> None:
+        with path.open("ab") as file:
+            file.write(b"more")
+
+    monkeypatch.setattr(scanning.Crew, "look", look)
+    os.utime(path, (1, 1))
+    (entry,) = scanning.scan(path, hashed=True).entries
+    assert (entry.size, entry.target) == (3 << 20, before.entries[0].target)
+    assert path.stat().st_size > 3 << 20
+
+
 def test_what_goes_while_it_is_looked_at_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "there" / "folder").mkdir(parents=True)
     (tmp_path / "there" / "link").symlink_to("x")
