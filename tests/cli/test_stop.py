@@ -222,6 +222,16 @@ def test_an_uncertain_one_is_for_forget(serried, make, slurm):
     assert slurm.cancelled == []
 
 
+def test_nothing_is_forgotten_without_a_terminal_or_yes(serried, make):
+    make(job=None).submit("uncertain")
+    refused, forgotten = serried("forget", "last"), serried("forget", "-y", "last")
+    assert (refused.code, refused.err) == (
+        2,
+        "error: not forgetting the submission of k3f9q2 without being told twice\n\nhint: add -y\n",
+    )
+    assert (forgotten.code, forgotten.err) == (0, "forgot k3f9q2: if its job starts after all, it ends itself\n")
+
+
 def test_a_run_that_cannot_be_found_stops_nothing(serried, make, slurm):
     running(make, slurm)
     assert serried("stop", "-y", "k3f9q2", "nope").code == 2

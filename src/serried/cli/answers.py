@@ -80,6 +80,24 @@ def insist(statuses: Sequence[RunStatus]) -> None:
         )
 
 
+STOP, REMOVE, FORGET = (
+    ("stop", "stopping", "stopped"),
+    ("remove", "removing", "removed"),
+    ("forget", "forgetting", "forgotten"),
+)
+
+
+def agreed(doing: tuple[str, str, str], what: str) -> bool:
+    """Whether the user wants that done. Raises UsageError where nobody can be asked."""
+    do, being_done, done = doing
+    if not console.can_ask():
+        raise UsageError(f"not {being_done} {what} without being told twice", hint="add -y")
+    is_agreed = console.confirm(f"{do} {what}?")
+    if not is_agreed:
+        console.say(f"nothing was {done}")
+    return is_agreed
+
+
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 

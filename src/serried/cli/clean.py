@@ -74,7 +74,7 @@ def command(
         raise UsageError("`--json` cannot ask", hint="--dry-run shows what would go, --yes removes it")
     if not as_json:
         _show(found, choice, now)
-    if found and not dry_run and (yes or _agreed(found)):
+    if found and not dry_run and (yes or answers.agreed(answers.REMOVE, _total(found))):
         again = _choose(runs, now, older, records=records)  # what was shown may be needed by now
         left = _remove(found, {thing.path for thing in again.go})
     else:
@@ -164,15 +164,6 @@ def _note(thing: Thing) -> str:
     if thing.checkpoints:
         parts.append(counted(thing.checkpoints, "checkpoint"))
     return ", ".join(filter(None, (*parts, thing.note)))
-
-
-def _agreed(found: Measured) -> bool:
-    if not console.can_ask():
-        raise UsageError(f"not removing {_total(found)} without being told twice", hint="add -y")
-    agreed = console.confirm(f"remove {_total(found)}?")
-    if not agreed:
-        console.say("nothing was removed")
-    return agreed
 
 
 def _total(found: Measured) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from serried.cli import selecting
+from serried.cli import answers, selecting
 from serried.submission.reconcile import forget
 from serried.ui import console
 
@@ -19,8 +19,8 @@ def command(run: str, *, yes: bool) -> None:
     no answer. Should the scheduler have the job after all, it ends itself when it starts.
     """
     record = selecting.select(run).record
-    if not yes and console.can_ask() and not console.confirm(f"forget the submission of {record.id}?"):
-        raise click.Abort
+    if not yes and not answers.agreed(answers.FORGET, f"the submission of {record.id}"):
+        return
     job = forget(record)
     if job is not None:
         console.note(f"run {record.id} has started after all, as job {job}; `serried stop {record.id}` ends it")

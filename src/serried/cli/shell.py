@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,35 +53,47 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
     you start finds itself the only rank, and `serried run` uses all nodes.
     """
     words = tuple(click.get_current_context().meta.get(asking.COMMAND, ()))
-    run = _run(what)
     overrides = options.overrides(values, values["settings"])
-    if run is not None:
-        if overrides or now or values["cluster"] or values["name"]:
-            raise UsageError(
-                f"`{what}` is a run, and beside it one has what it has",
-                hint="only `--node`, `--dry-run` and a command go with it",
-            )
-        status = statuses_of([run])[0]
-        if dry_run:
-            console.out(shlex.join(interactive.joining(status, node or 0, words, os.environ)[0]))
-            return
-        sys.exit(interactive.join(status, node or 0, words, os.environ))
-    if node is not None:
+    run = _run(what)
+    if run is None and node is not None:
         raise UsageError("`--node` is for a shell beside a run", hint="a shell of its own is on its first node")
+    if run is None:
+        _open(_asked(what, overrides, values), words, now=now, dry_run=dry_run)
+    elif overrides or now or values["cluster"] or values["name"]:
+        raise UsageError(
+            f"`{what}` is a run, and beside it one has what it has",
+            hint="only `--node`, `--dry-run` and a command go with it",
+        )
+    else:
+        _join(run, node or 0, words, dry_run=dry_run)
+
+
+def _join(run: Selection, node: int, words: tuple[str, ...], *, dry_run: bool) -> None:
+    status = statuses_of([run])[0]
+    if dry_run:
+        console.out(shlex.join(interactive.joining(status, node, words, os.environ)[0]))
+    else:
+        sys.exit(interactive.join(status, node, words, os.environ))
+
+
+def _asked(what: str | None, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> Request:
     job = job_around(os.environ)
     if job is not None:
         raise UsageError(f"this is job {job.job} already", hint="`serried run` uses all its nodes; `exit` leaves it")
-    asked = Request(
+    return Request(
         experiment=what,
         command=None if what else A_SHELL,
         overrides=overrides,
         cluster=values["cluster"],
         name=values["name"] or f"{what or ''}-shell".strip("-"),
     ).with_setting("project.snapshot", value=False)
+
+
+def _open(asked: Request, words: tuple[str, ...], *, now: bool, dry_run: bool) -> None:
     decided = decide(asked, Path.cwd(), os.environ)
     limit = dataclasses.replace(decided.plan.limit, restarts=0)
     plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, limit=limit, after=())
-    plan = plan if what else dataclasses.replace(plan, experiment="shell")
+    plan = plan if asked.experiment else dataclasses.replace(plan, experiment="shell")
     with asking.progress(dry_run=dry_run) as observe:
         made = interactive.prepared(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
     if dry_run:

@@ -78,12 +78,7 @@ def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:
 def _agreed(live: Sequence[RunStatus]) -> bool:
     named = ", ".join(f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED])
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
-    if not console.can_ask():
-        raise UsageError(f"not stopping {named}{more} without being told twice", hint="add -y")
-    agreed = console.confirm(f"stop {named}{more}?")
-    if not agreed:
-        console.say("nothing was stopped")
-    return agreed
+    return answers.agreed(answers.STOP, f"{named}{more}")
 
 
 def _grace(live: Sequence[RunStatus]) -> int:
