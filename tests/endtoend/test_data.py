@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def test_a_shell_has_its_data_first_and_leaves_nothing(local, there):
     done = local.serried("shell", "train", "--", "bash", "-c", f"{READ}; exit 3")
     assert (done.returncode, text_of(there, done.stdout)) == (3, "its text\n")
     assert list(there.iterdir()) == []
+
+
+def test_a_shell_has_an_archive_only_unpacked(local, there, tmp_path):
+    subprocess.run(["tar", "-cf", tmp_path / "pool" / "t.tar", "-C", tmp_path / "pool" / "it's", "one"], check=True)
+    packed = f"find {there} -name archive"
+    wait = f'cat "$SERRIED_DATA_DIR/t/one"; for n in {{1..200}}; do [[ -z $({packed}) ]] && exit 4; sleep 0.1; done'
+    done = local.serried("shell", "train", "--set", 'data.stage=["t.tar"]', "--", "bash", "-c", wait)
+    assert (done.returncode, done.stdout) == (4, "its text\n")
 
 
 def test_a_shell_whose_data_cannot_be_had_does_not_begin(local, there, tmp_path):

@@ -57,6 +57,7 @@ class Data:
             self.problem = f"data: {facts['because']}"
             self._loop.stop()
         elif event == "staged":
+            self._staging.heed({"do": "go"})
             self._loop.stop()
         elif event == "staging":
             self._say(facts)
