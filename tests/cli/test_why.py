@@ -262,3 +262,11 @@ def test_each_pattern_leads_to_a_row():
 )
 def test_what_was_not_there_is_not_called_the_nodes_fault(line, key):
     assert advice_for("LAUNCH_FAILED", "launch", [line])[0] == key
+
+
+def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried, make, slurm):
+    make()
+    slurm.tell(Job("123", None, "PENDING", reason=dict(reasons.REASONS)["PartitionNodeLimit"]))
+    assert "  - take it back, and ask for what there is: serried stop k3f9q2; serried clusters show\n" in (
+        serried("why", "last").out
+    )

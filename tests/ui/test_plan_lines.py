@@ -50,3 +50,17 @@ def test_data_is_said_in_lines_of_its_own():
         "logs/*.pt: kept safe every 30s, the last 3 stay; {checkpoints}/*.pt: written to the run directory itself, "
         "where all stay, unless nodes set SLURM_TMPDIR"
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seconds", "hours"),
+    [
+        (1, 60, "0.0667 GPU-hours"),
+        (2, 3600, "8 GPU-hours"),
+        (100, 86400, "9,600 GPU-hours"),
+        (8, 86400, "768 GPU-hours"),
+    ],
+)
+def test_hours_are_figures_that_one_reads(nodes, seconds, hours):
+    plan = a_plan(nodes=nodes, ranks=4, gpus=4, time_seconds=seconds)
+    assert f" {hours}" in dict(plan_lines(plan, None, Revision()))["costs"]

@@ -24,6 +24,8 @@ from serried.resources import whom_to_ask
 
 _TAIL = 20
 
+_FOR_EVER = re.compile(r"never starts like this|no node can ever give")
+"""In the sentences of schedulers on why a job waits."""
 _IS_THE_SITES = re.compile(r"never starts|allows|\baccount\b|\bQoS\b|administrator|\bsite\b|as may$")
 """Sentences about what a site allows, about which it can be asked."""
 
@@ -85,7 +87,10 @@ def _waiting(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanati
     meaning = _why_it_waits(status, scheduler_for)
     site = status.record.plan.site if _IS_THE_SITES.search(meaning) else None
     whom = whom_to_ask(site.contact, site.docs) if site else None
-    return Explanation(status, meaning=meaning, steps=(whom,) if whom else ())
+    again = f"take it back, and ask for what there is: serried stop {status.id}; serried clusters show"
+    return Explanation(
+        status, meaning=meaning, steps=tuple(filter(None, (again if _FOR_EVER.search(meaning) else None, whom)))
+    )
 
 
 def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:

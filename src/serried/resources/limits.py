@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from serried.errors import UsageError, did_you_mean
@@ -22,7 +22,7 @@ def partition_of(name: str | None, cluster: Cluster) -> Partition | None:
     if name not in cluster.partitions and not cluster.knows_partitions:
         return None
     if name not in cluster.partitions:
-        hint = did_you_mean(name, cluster.partitions) or f"there are {listed(cluster.partitions)}"
+        hint = did_you_mean(name, cluster.partitions) or there_are(cluster.partitions)
         raise UsageError(f"partition `{name}` does not exist on cluster `{cluster.name}`", hint=hint)
     return cluster.partitions[name]
 
@@ -84,7 +84,7 @@ def _check_gpus(asked: Allocation, cluster: Cluster, partition: Partition | None
         message = f"{total} GPUs were asked for in all and partition `{name}` gives {partition.total_gpus} to a job"
         raise UsageError(message, hint=f"ask for at most {partition.total_gpus}{_instead(asked, cluster)}")
     if asked.gpu_type and cluster.gpu_types and asked.gpu_type not in cluster.gpu_types:
-        hint = did_you_mean(asked.gpu_type, cluster.gpu_types) or f"there are {listed(cluster.gpu_types)}"
+        hint = did_you_mean(asked.gpu_type, cluster.gpu_types) or there_are(cluster.gpu_types)
         raise UsageError(f"there is no GPU of type `{asked.gpu_type}` on cluster `{cluster.name}`", hint=hint)
 
 
@@ -179,6 +179,10 @@ def short(seconds: int) -> str:
 
 def size(mebibytes: int) -> str:
     return f"{mebibytes}M" if mebibytes % 1024 else f"{mebibytes // 1024}G"
+
+
+def there_are(names: Collection[str]) -> str:
+    return f"there {'are' if len(names) > 1 else 'is'} {listed(names)}"
 
 
 def listed(names: Iterable[str], word: str = "") -> str:

@@ -156,9 +156,14 @@ def _cost(plan: Plan) -> str:
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return (
-        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {hours:.3g} {unit}-hours{each}; "
+        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}-hours{each}; "
         f"{elements * files} files per attempt"
     )
+
+
+def _figure(number: float) -> str:
+    """Three digits that count: `0.133`, `8`, `4,800`."""
+    return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
