@@ -92,6 +92,14 @@ def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
     )
 
 
+def test_colours_are_shown_and_not_spelled(serried, make, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    make().ending()
+    assert serried("logs", "last").err == (
+        "\x1b[36mnote: \x1b[0mno rank has written anything\nk3f9q2 train \x1b[32mCOMPLETED\x1b[0m after 10m00s\n"
+    )
+
+
 def test_a_purged_run_directory_is_said_to_be_gone(serried, make):
     run = make().ending()
     serried("ps")
@@ -112,7 +120,7 @@ def test_following_begins_before_the_file_does_and_ends_with_the_run(serried, ma
     ]
     done = serried("logs", "-f", "last")
     assert done.out == "[1] one, and the rest\n[0] zero\n"
-    assert done.err == "note: k3f9q2 train PENDING; waiting for what it writes\nk3f9q2 train COMPLETED after 10m00s\n"
+    assert done.err == "k3f9q2 train PENDING; waiting for what it writes\nk3f9q2 train COMPLETED after 10m00s\n"
     assert done.code == 0
 
 

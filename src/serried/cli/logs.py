@@ -252,6 +252,6 @@ class _Clock:
         self._next = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.5, _ASK_LONGEST_SECONDS)
         if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._said:
-            console.note(f"{answers.how(status)}; waiting for what it writes")
+            console.say(f"{answers.how(status)}; waiting for what it writes")
         self._said = status.state
         return is_over(status)
