@@ -20,7 +20,7 @@ from serried.plan import Limit
 from serried.processes import Process, identify
 from serried.schedulers.local import argv, slots
 from serried.schedulers.local.here import run_here
-from serried.schedulers.local.process import members
+from serried.schedulers.local.marked import members
 from serried.schedulers.local.scheduler import Local
 from serried.schedulers.local.state import JobFolder, new_folder, prune
 

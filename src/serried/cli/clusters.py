@@ -36,7 +36,7 @@ def command(context: click.Context, *, as_json: bool) -> None:
 
 
 @command.command("list", short_help="List those known here; `*` is where `submit` goes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON value.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_clusters(*, as_json: bool) -> None:
     """List the clusters known here; `*` marks the one that `serried submit` uses."""
     found = config.catalogue(Path.cwd(), os.environ)
@@ -55,7 +55,7 @@ def list_clusters(*, as_json: bool) -> None:
 
 @command.command(short_help="Show what is known of one: of this one, or NAME.")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON value: seconds and MiB.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds and MiB.")
 def show(name: str | None, *, as_json: bool) -> None:
     """Show what is known of a cluster: the one that `serried submit` uses, or NAME."""
     resolved = config.resolve(None, (), {}, name, Path.cwd(), os.environ)
@@ -92,7 +92,7 @@ def show(name: str | None, *, as_json: bool) -> None:
 
 @command.command(short_help="Ask the scheduler whether that is still so.")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON value.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(name: str | None, *, as_json: bool) -> None:
     """Ask the scheduler whether what is known of a cluster is still so.
 

@@ -38,7 +38,7 @@ def command() -> None:
 
 @command.command(cls=options.Sorted)
 @click.argument("experiment", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON value: seconds and MiB.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds and MiB.")
 @options.common
 @options.resources
 def show(

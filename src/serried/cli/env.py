@@ -46,7 +46,7 @@ def _takes_experiment(function: Function) -> Function:
         click.option(
             "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: `environment.venv=true`."
         ),
-        click.option("--json", "as_json", is_flag=True, help="One JSON value."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ]
     for decorator in reversed(decorators):
         function = decorator(function)
@@ -108,7 +108,7 @@ def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
 
 @command.command(short_help="Remove those that nothing uses any more.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON value.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def clean(*, dry_run: bool, as_json: bool) -> None:
     """Remove what Serried has built here that no experiment asks for any more, and no unfinished run has."""
     known = config.catalogue(Path.cwd(), os.environ)

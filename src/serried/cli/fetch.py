@@ -20,6 +20,7 @@ from serried.records.waiting import statuses_of
 from serried.submission import copies, fetching
 from serried.submission.copies import Entry, Report
 from serried.submission.fetching import Back
+from serried.submission.root import check_there
 from serried.ui import console
 from serried.ui.text import counted, printable
 
@@ -52,7 +53,7 @@ def command(
     target = target or (Path() if patterns else None)
     if not status.has_ended:
         console.note(f"run `{status.id}` has not ended: there may be more later")
-    fetching.check_place(selection)
+    check_there(selection.record, "results")
     lacking = missing.of(selection, has_ended=status.has_ended)
     back = _bring_back(selection, lacking, dry_run=dry_run)
     report = Report()

@@ -34,7 +34,7 @@ def command() -> None:
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
 @click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: the cluster's]")
 @click.option("--dry-run", is_flag=True, help="Show what would be made, and how.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON value.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def build(
     *,
     experiment: str | None,

@@ -13,9 +13,9 @@ from types import FrameType
 import click
 
 from serried import lab
-from serried import shell as processes
 from serried.contract import SCHEMA
 from serried.errors import UsageError
+from serried.shell import foreground
 from serried.ui import console
 from serried.ui.text import counted
 
@@ -106,7 +106,7 @@ def down(name: str | None, *, every: bool) -> None:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(*, as_json: bool) -> None:
     """List your labs and how their nodes are."""
     found = [each.status() for each in lab.labs()]
@@ -133,7 +133,7 @@ def run(name: str | None, argv: tuple[str, ...]) -> None:
     serried lab run -- pytest tests
     """  # noqa: D301 - click wants the character itself: keep these lines
     with _lab_for(name) as found:
-        sys.exit(processes.foreground(argv, env=found.environment()))
+        sys.exit(foreground(argv, env=found.environment()))
 
 
 @command.command()
@@ -143,7 +143,7 @@ def shell(name: str | None) -> None:
     with _lab_for(name) as found:
         program = os.environ.get("SHELL") or "/bin/sh"
         console.say(f"you are in lab `{found.name}`; leave with exit")
-        sys.exit(processes.foreground([program], env=found.environment()))
+        sys.exit(foreground([program], env=found.environment()))
 
 
 @command.command()

@@ -70,16 +70,6 @@ def _settled(selection: Selection, found: Missing, told: Mapping[str, Any]) -> B
     return Back(files, size, problem, is_gone=bool(told.get("is_gone")), torn=tuple(told.get("torn") or ()))
 
 
-def check_place(selection: Selection) -> None:
-    """Raise UsageError where there is nothing to bring anything to, or to copy from."""
-    record = selection.record
-    if not record.where.path.is_dir():
-        raise UsageError(
-            f"the run directory of `{record.id}` is gone, and its results with it",
-            hint=f"it was `{record.where.path}`; a site purges old files",
-        )
-
-
 def entries(selection: Selection, wanted: Sequence[str]) -> list[Entry]:
     """What the patterns name of a run; all results without them. Raises UsageError where that is nothing."""
     found = [entry for place, below in _places(selection) for entry in _of(place, below, wanted or [RESULTS])]

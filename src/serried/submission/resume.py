@@ -17,6 +17,7 @@ from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.schedulers.indices import compress
+from serried.submission.root import check_there
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,7 @@ def _check_place(record: Record) -> None:
         _ = record.plan
     except RecordUnreadable as error:
         raise UsageError(error.message, hint=error.hint) from None
-    if not record.where.path.is_dir():
-        raise UsageError(
-            f"the run directory of `{record.id}` is gone, and its checkpoints with it",
-            hint=f"it was `{record.where.path}`; a site purges old files",
-        )
+    check_there(record, "checkpoints")
 
 
 def _check_elements(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:

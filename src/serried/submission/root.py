@@ -11,6 +11,7 @@ from pathlib import Path
 from serried.contract.files import PRIVATE_FILE, make_directory
 from serried.contract.sizes import spell
 from serried.errors import UsageError, reason
+from serried.records.record import Record
 
 SPARE_BYTES = 10_000_000
 """Left for the run's own files beside the snapshot."""
@@ -38,6 +39,15 @@ def probe(root: Path, bytes_needed: int, mode: int) -> None:
         raise UsageError(
             f"only {spell(free)} are free in `{root}`, and this run needs {spell(bytes_needed + SPARE_BYTES)}",
             hint="`serried clean --older-than 30d` removes old runs; or set another `root` in the cluster's profile",
+        )
+
+
+def check_there(record: Record, what: str) -> None:
+    """Raises UsageError where a run's directory is gone, and with it `what` is wanted of it."""
+    if not record.where.path.is_dir():
+        raise UsageError(
+            f"the run directory of `{record.id}` is gone, and its {what} with it",
+            hint=f"it was `{record.where.path}`; a site purges old files",
         )
 
 

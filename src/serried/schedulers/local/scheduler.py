@@ -20,7 +20,7 @@ from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.processes import Process
 from serried.schedulers.interface import Job, Submission
-from serried.schedulers.local import argv, machine, process, slots, state
+from serried.schedulers.local import argv, machine, marked, slots, state
 from serried.schedulers.local.state import WHOLE, JobFolder
 from serried.schedulers.naming import names_token
 
@@ -172,5 +172,5 @@ def _cancel(folder: JobFolder, element: str) -> None:
         if key in (element, WHOLE) or element == WHOLE:
             child = standing.child
             if child is not None and child.is_alive:
-                mark = process.mark_of(folder.root, folder.number, state.element_of(key))
-                process.signal_all(child.pid, mark, signal.SIGTERM)
+                mark = marked.mark_of(folder.root, folder.number, state.element_of(key))
+                marked.signal_all(child.pid, mark, signal.SIGTERM)

@@ -16,7 +16,7 @@ from serried import processes, shell
 from serried.clusters.machine import VISIBLE
 from serried.contract import names
 from serried.contract.layout import RunDirectory
-from serried.schedulers.local import process
+from serried.schedulers.local import marked
 from serried.schedulers.local.argv import Request
 from serried.schedulers.local.machine import GPU, NOTHING
 from serried.schedulers.local.state import JobFolder, Standing, element_of
@@ -31,7 +31,7 @@ class Task:
         self.element = element_of(key)
         self.standing = Standing()
         self.queued = time.time()
-        self.mark = process.mark_of(folder.root, folder.number, self.element)
+        self.mark = marked.mark_of(folder.root, folder.number, self.element)
         self._request = request
         self._folder = folder
         self._inherited = environment
@@ -95,7 +95,7 @@ class Task:
             return
         status = self._child.poll()
         if status is not None:
-            process.sweep(self._child.pid, self.mark)
+            marked.sweep(self._child.pid, self.mark)
             self._child = None
             release(self)
             self._judge(status)
@@ -128,12 +128,12 @@ class Task:
         if self._ending is None:
             self._told = time.monotonic()
         self._ending = ending
-        process.signal_all(session, self.mark, signal.SIGTERM)
+        marked.signal_all(session, self.mark, signal.SIGTERM)
 
     def _kill(self) -> None:
         self._killed = True
         if self._child is not None:
-            process.signal_all(self._child.pid, self.mark, signal.SIGKILL)
+            marked.signal_all(self._child.pid, self.mark, signal.SIGKILL)
 
     def _judge(self, status: int) -> None:
         code, number = (128 - status, -status) if status < 0 else (status, None)
