@@ -48,6 +48,25 @@ def test_a_variable_that_no_shell_fills_in_is_pointed_out(folder: Path):
     )
 
 
+def test_what_only_a_shell_understands_is_pointed_out(folder: Path):
+    found = resolve(folder, "[experiments.a]\ncommand = 'make && train > log 2>&1'", name="a")
+    assert found.warnings == tuple(
+        f"the command says `{word}` and no shell reads it: the program gets it as an argument, unless `shell = true`"
+        for word in ("&&", "2>&1")
+    )
+    for text in ("command = 'make && train'\nshell = true", "command = 'bash -c \"make && train\"'", "command = 'a >'"):
+        assert resolve(folder, f"[experiments.a]\n{text}", name="a").warnings == ()
+
+
+def test_a_preparation_that_wants_a_shell_is_refused_before_it_makes_folders_of_its_words(folder: Path):
+    text = "[experiments.a]\ncommand = 'x'\ndata.prepare = 'mkdir -p {data}/a && fetch > {data}/a/b'"
+    message, hint = refusal(folder, text)
+    assert message == "serried.toml:3: `data.prepare` says `&&`, and no shell reads it"
+    assert hint == 'let one: `["bash", "-c", "…"]`; as a list of words all of them are arguments'
+    as_words = text.replace("'mkdir -p {data}/a && fetch > {data}/a/b'", "['echo', '&&']")
+    assert resolve(folder, as_words, name="a").experiment.data.prepare == ("echo", "&&")
+
+
 HOSTILE = ["it's", "a b", "é☃", "$(id)", "-rf", "a\\b", "x#y", "%j", "a\nb", "n" * 300, "trailing ", "a/../../b"]
 
 

@@ -210,6 +210,12 @@ class Builder:
                 given["prepare"] = words.split(text)
             except ValueError as error:
                 raise self._wrong(("data", "prepare"), f"`data.prepare` {error}") from None
+            if found := words.operators(given["prepare"], words.OPERATORS):
+                raise self._wrong(
+                    ("data", "prepare"),
+                    f"`data.prepare` says `{found[0]}`, and no shell reads it",
+                    'let one: `["bash", "-c", "…"]`; as a list of words all of them are arguments',
+                )
         return Data(**given)
 
     def _item(self, item: Item, project: Path) -> Item:

@@ -67,7 +67,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         experiment=experiment,
         cluster=place,
         origins=builder.origins | origins,
-        warnings=(*warnings, *builder.warnings, *_literal_variables(experiment), *_unknown_gpus(experiment, place)),
+        warnings=(*warnings, *builder.warnings, *_for_a_shell(experiment), *_unknown_gpus(experiment, place)),
         notes=notes,
         experiments=tuple(sources.names(given, "experiments")),
     )
@@ -121,14 +121,19 @@ def _cluster(
     return setting, ()
 
 
-def _literal_variables(experiment: Experiment) -> tuple[str, ...]:
+def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
     if experiment.shell:
         return ()
-    return tuple(
+    unfilled = (
         f"the command says `{name}` and no shell fills it in: use a placeholder such as `{{data}}` or `{{results}}`, "
         "or set `shell = true`"
         for name in words.variables(experiment.command)
     )
+    unread = (
+        f"the command says `{word}` and no shell reads it: the program gets it as an argument, unless `shell = true`"
+        for word in words.operators(experiment.command, words.CERTAIN)
+    )
+    return (*unfilled, *unread)
 
 
 def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:

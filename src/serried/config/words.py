@@ -78,6 +78,16 @@ def variables(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for word in words for name in _VARIABLE.findall(word)))
 
 
+def operators(words: tuple[str, ...], among: frozenset[str]) -> tuple[str, ...]:
+    """Which of `words` only a shell knows the meaning of, each once; none where one reads them."""
+    if words and _SHELL.fullmatch(words[0].rsplit("/", 1)[-1]):
+        return ()
+    return tuple(dict.fromkeys(word for word in words if word in among))
+
+
+CERTAIN = frozenset({"&&", "||", ">>", "2>&1", "&>"})
+"""Words that hardly any program is given as an argument."""
+OPERATORS = CERTAIN | {"|", ";", ">", "<", "&", "2>"}
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|bash|sh|Rscript|julia|node")
 
