@@ -16,10 +16,11 @@ from serried.ui.plan_lines import plan_lines
         ({"nodes": 1, "ranks": 4, "gpus": 4}, "4 ranks on 1 node"),
         ({"nodes": 1, "ranks": 2, "gpus": 4}, "2 ranks on 1 node, 2 GPUs for each"),
         ({"nodes": 2, "ranks": 1, "gpus": 4}, "2 nodes, 1 rank on each: 2 in all, 4 GPUs for each"),
+        ({"nodes": 2, "ranks": 8, "gpus": 2}, "2 nodes, 8 ranks on each: 16 in all, 4 to a GPU"),
         ({"nodes": 2, "ranks": 8, "gpus": 0}, "2 nodes, 8 ranks on each: 16 in all"),
     ],
 )
-def test_gpus_that_a_rank_has_beside_its_first_are_said(allocation, ranks):
+def test_ranks_that_have_not_one_gpu_each_are_told_how_many(allocation, ranks):
     assert dict(plan_lines(a_plan(**allocation), None, Revision()))["ranks"] == ranks
 
 

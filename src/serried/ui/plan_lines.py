@@ -135,12 +135,18 @@ def _node(allocation: Allocation, defaults: tuple[str, ...]) -> str:
 def _ranks(plan: Plan) -> str:
     nodes = counted(plan.allocation.nodes, "node")
     star = "*" if "resources.nodes" in plan.defaults else ""
-    gpus = plan.allocation.gpus // plan.allocation.ranks
-    share = f", {gpus} GPUs for each" if gpus > 1 else ""
+    share = _gpus_for(plan.allocation.ranks, plan.allocation.gpus)
     share += f", by {plan.launch.kind}" if plan.launch.kind not in ("agent", "single") else ""
     if plan.allocation.nodes == 1:
         return f"{counted(plan.allocation.ranks, 'rank')} on {nodes}{star}{share}"
     return f"{nodes}{star}, {counted(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all{share}"
+
+
+def _gpus_for(ranks: int, gpus: int) -> str:
+    """Where it is not one for each."""
+    if gpus > ranks:
+        return f", {gpus // ranks} GPUs for each"
+    return f", {ranks // gpus} to a GPU" if 0 < gpus < ranks else ""
 
 
 def _cost(plan: Plan) -> str:
