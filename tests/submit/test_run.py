@@ -175,6 +175,19 @@ def test_a_command_that_is_not_there_is_127_and_named():
     assert "command not found: `nosuch`" in done.stderr
 
 
+def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():
+    done = cli("run", "--array", "1-2", "--", "sh", "-c", "exit $(({element} - 1))")
+    run = records()[0]
+    assert (done.returncode, done.stderr) == (
+        1,
+        "\nfailed: 1 of 2 elements did not complete; the first is 2\n"
+        f"its files are in {run.where.path}\n"
+        f"  serried why {run.id}      what happened, and what to do\n"
+        f"  serried logs {run.id}/1   what it printed\n"
+        f"  serried show {run.id}     plan, timeline, and where its files are\n",
+    )
+
+
 def test_a_cluster_is_no_place_for_run():
     done = cli("run", "--cluster", "fir", "--", "true")
     assert done.returncode == 2

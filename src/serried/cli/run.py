@@ -58,7 +58,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         asking.dry_run(prepared, as_json=as_json)
         return
     if prepared.plan.smoke:
-        console.say(smoke_text(prepared.plan))
+        console.say_behind("", smoke_text(prepared.plan), "quiet")
     asking.say_about(prepared.notes, prepared.warnings)
     outcome = run_here(
         prepared,
@@ -69,12 +69,15 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     )
     if as_json:
         console.out_json(answers.runs_json([status(outcome.record).to_json()]))
-    _say_the_end(outcome)
+    array = prepared.plan.array
+    _say_the_end(outcome, None if array is None else array.indices[0])
     sys.exit(outcome.status)
 
 
-def _say_the_end(outcome: Outcome) -> None:
+def _say_the_end(outcome: Outcome, element: int | None) -> None:
+    """`element` is the first of an array, whose logs are its elements' own."""
     run, end = outcome.record.id, outcome.end or {}
+    logs = f"serried logs {run}" if element is None else f"serried logs {run}/{element}"
     console.say()
     seconds = end.get("seconds")
     took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
@@ -86,7 +89,7 @@ def _say_the_end(outcome: Outcome) -> None:
         )
         console.next_steps(
             [
-                (f"serried logs {run}", "what it printed"),
+                (logs, "what it printed"),
                 (f"serried show {run}", "plan, timeline, and where its files are"),
                 ("serried submit …", "the same on the cluster"),
             ]
@@ -95,14 +98,14 @@ def _say_the_end(outcome: Outcome) -> None:
     if outcome.status == INTERRUPTED:
         console.say(f"interrupted{took}; its files are in {outcome.record.where.path}")
         return
-    message = end.get("message") or f"it ended with status {outcome.status}"
+    message = end.get("message") or status(outcome.record).verdict.message or f"it ended with status {outcome.status}"
     state = end.get("state", names.FAILED)
     console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
     console.say(f"its files are in {outcome.record.where.path}")
     console.next_steps(
         [
             (f"serried why {run}", "what happened, and what to do"),
-            (f"serried logs {run}", "what it printed"),
+            (logs, "what it printed"),
             (f"serried show {run}", "plan, timeline, and where its files are"),
         ]
     )
