@@ -251,6 +251,7 @@ def test_a_job_whose_supervisor_is_gone_is_running_while_its_script_is_and_can_b
     plan = machine.plan("trap '' TERM; touch up; sleep 600 & wait; trap 'exit 1' TERM; touch on; sleep 600 & wait")
     job = machine.submit(plan)
     machine.wait_until((Path(plan.directory) / "up").exists)
+    machine.await_state(job, names.RUNNING)  # the supervisor has written down which process that is
     machine.supervisor(job).send(signal.SIGKILL)
     machine.wait_until(lambda: machine.one(job).reason == "SupervisorGone")
     assert machine.one(job).state == names.RUNNING
