@@ -83,6 +83,18 @@ def test_what_is_being_written_is_not_brought(share):
     assert settle(node) == ["open.h5"]
 
 
+def test_a_program_that_saves_all_the_time_has_a_checkpoint_that_is_a_little_older(share):
+    node = share(watch=["{checkpoints}/*.pt"], keep=2)
+    for number in range(3):
+        aged(node.write(f"checkpoints/{number}.pt", zipped()), 100 - number)
+    node.rounds.look()
+    time.sleep(1.05 * looking.QUIET_SECONDS)
+    for number in range(3, 20):
+        node.write(f"checkpoints/{number}.pt", zipped())
+    node.rounds.look()
+    assert node.rounds.bring_checkpoints() == ["2.pt", "1.pt"]
+
+
 def test_what_is_begun_anew_while_another_one_is_copied_waits_until_it_is_complete(share, monkeypatch):
     node = share(watch=["{checkpoints}/*"])
     aged(node.write("checkpoints/best.pt", "a" * 9), 1)

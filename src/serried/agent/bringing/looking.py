@@ -68,7 +68,7 @@ class Looks:
 
     def settled(self, found: Sequence[Found], *, hurried: bool = False) -> List[Found]:
         """Those that are complete: as they were for a while, open to nobody's writing, whole where one can tell."""
-        quiet = [each for each in found if self._is_quiet(each, hurried=hurried)]
+        quiet = [each for each in found if self.is_quiet(each, hurried=hurried)]
         if quiet:
             writing = open_for_writing()
             quiet = [each for each in quiet if not writing.intersection(map(_identity, (each, *each.files)))]
@@ -91,7 +91,8 @@ class Looks:
             return trusted or self._settled.get(found.source) == found.state
         return told
 
-    def _is_quiet(self, found: Found, *, hurried: bool) -> bool:
+    def is_quiet(self, found: Found, *, hurried: bool) -> bool:
+        """Whether it was seen for long enough, and nobody has written to it since."""
         state, since = self._seen.get(found.source, ((), 0.0))
         may_go_on = found.is_shared and not is_whole(found)
         if may_go_on or (found.kind == "folder" and not is_marked_complete(found)):

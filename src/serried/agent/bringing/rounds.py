@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -63,7 +64,7 @@ class Rounds:
 
     def look(self) -> None:
         """See what checkpoints there are: what has changed by the next look is not complete."""
-        self._looks.look([each for watch in self._watches for each in self._newest(watch)])
+        self._looks.look([each for watch in self._watches for each in self._checkpoints(watch)])
         if not self._is_warned:
             late = time.time_ns() - UNWATCHED_NS
             names = [each.path for each in self._unwatched() if each.changed < late]
@@ -73,7 +74,7 @@ class Rounds:
 
     def bring_checkpoints(self, *, hurried: bool = False) -> List[str]:
         """Those that are complete, the newest first; what was brought."""
-        found = {watch: self._newest(watch) for watch in self._watches}
+        found = {watch: self._calmest(watch, hurried=hurried) for watch in self._watches}
         absent = [each for several in found.values() for each in several if not self._is_there(each)]
         complete = self._looks.settled(absent, hurried=hurried)
         wanted = [*self._wanted(found, complete), *self._logs()]
@@ -124,11 +125,23 @@ class Rounds:
         told = {"unwatched": [each.path for each in unwatched]} if unwatched else {}
         return {"missing": _summary(missing), "torn": torn[:NAMED], **self._unnamed(), **told}
 
+    def _checkpoints(self, watch: Watch) -> List[Found]:
+        """The newest first."""
+        found = [each for each in self._watched(watch) if not _is_log(each)]
+        return [each._replace(pattern=watch.pattern, is_shared=watch.is_shared) for each in found]
+
     def _newest(self, watch: Watch) -> List[Found]:
         """As many as are kept, and some more."""
-        found = [each for each in self._watched(watch) if not _is_log(each)]
-        newest = found[: self._keep + SPARE]
-        return [each._replace(pattern=watch.pattern, is_shared=watch.is_shared) for each in newest]
+        return self._checkpoints(watch)[: self._keep + SPARE]
+
+    def _calmest(self, watch: Watch, *, hurried: bool) -> List[Found]:
+        """The same, and older ones where all of these were written a moment ago: some programs save all the time."""
+        found = self._checkpoints(watch)
+        newest, older = found[: self._keep + SPARE], found[self._keep + SPARE :]
+        if any(self._is_there(each) or self._looks.is_quiet(each, hurried=hurried) for each in newest):
+            return newest
+        quiet = (each for each in older if self._looks.is_quiet(each, hurried=hurried))
+        return [*newest, *itertools.islice(quiet, self._keep)]
 
     def _unwatched(self) -> List[Found]:
         """The newest in `{checkpoints}` where no pattern names anything: one that is misspelt must not cost them all.
