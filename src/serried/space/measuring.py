@@ -1,4 +1,4 @@
-"""How many bytes and files a folder holds. No link is followed, and a file of several names counts once."""
+"""How many bytes and files a folder holds. No link is followed, a file of several names counts once, a hole not."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class _Counter:
                 return
             self._seen.add(key)
         self._count()
-        self.bytes += state.st_size
+        self.bytes += _held(state)
         self.oldest = state.st_mtime if self.oldest is None else min(self.oldest, state.st_mtime)
         self.newest = state.st_mtime if self.newest is None else max(self.newest, state.st_mtime)
 
@@ -101,6 +101,11 @@ class _Counter:
         self.files += 1
         if self.files % _TELL_EVERY == 0:
             self._tell(self.files)
+
+
+def _held(state: os.stat_result) -> int:
+    """Bytes without the holes of a sparse file; some file systems do not tell."""
+    return min(state.st_size, state.st_blocks * 512) if state.st_blocks else state.st_size
 
 
 def newest_within(path: Path) -> float:
