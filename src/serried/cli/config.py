@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -53,10 +51,7 @@ def show(
     serried config show
     serried config show digits --cluster cedar
     """
-    here = Path.cwd()
-    known = config.catalogue(here, os.environ).experiments
-    bare = None if experiment or len(known) == 1 else ()
-    resolved = config.resolve(experiment, bare, options.overrides(values, settings), cluster, here, os.environ)
+    resolved = options.resolve(experiment, options.overrides(values, settings), cluster)
     rows = list(_rows(resolved))
     if as_json:
         console.out_json(

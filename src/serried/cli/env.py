@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +16,6 @@ from serried.contract import SCHEMA
 from serried.environments import store
 from serried.errors import EnvironmentFailed, UsageError
 from serried.plan import Plan, environment_of
-from serried.records.moments import iso
-from serried.records.record import new_id
 from serried.submission import building, inspecting
 from serried.ui import console
 
@@ -131,12 +128,8 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
 
 
 def _asked(experiment: str | None, cluster: str | None, settings: tuple[str, ...]) -> tuple[Plan, config.Resolved]:
-    here = Path.cwd()
-    known = config.catalogue(here, os.environ).experiments
-    bare = None if experiment or len(known) == 1 else ("python",)
-    overrides: Mapping[str, Any] = options.overrides({}, settings)
-    resolved = config.resolve(experiment, bare, overrides, cluster, here, os.environ)
-    return environment_of(resolved, run_id=new_id(), created=iso(time.time())), resolved
+    resolved = options.resolve(experiment, options.overrides({}, settings), cluster)
+    return environment_of(resolved), resolved
 
 
 def _rows(found: inspecting.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:

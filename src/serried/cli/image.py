@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import click
@@ -13,8 +12,6 @@ from serried.cli import asking, options
 from serried.contract import SCHEMA
 from serried.environments.building import silent
 from serried.plan import environment_of
-from serried.records.moments import iso
-from serried.records.record import new_id
 from serried.submission import imaging
 from serried.ui import console
 
@@ -57,7 +54,7 @@ def build(
     words = tuple(click.get_current_context().meta.get(asking.COMMAND, ()))
     overrides = options.overrides({}, settings)
     resolved = config.resolve(experiment, None, overrides, cluster, Path.cwd(), os.environ)
-    plan = environment_of(resolved, run_id=new_id(), created=iso(time.time()))
+    plan = environment_of(resolved)
     image = imaging.wanted(plan, os.environ, words)
     was_ready = image.ready
     path = was_ready or image.expected

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from serried import config
 from serried.config import sources
 from serried.config.definitions import Key, Launch, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
@@ -92,6 +95,13 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
             raise UsageError(f"`{flag(name)}` {error}", hint=error.hint) from None
         given[place] = value
     return given
+
+
+def resolve(experiment: str | None, overrides: Mapping[str, Any], cluster: str | None) -> config.Resolved:
+    """The settings of an experiment; where none is named, of the only one, else those of a command without any."""
+    here = Path.cwd()
+    is_clear = experiment is not None or len(config.catalogue(here, os.environ).experiments) == 1
+    return config.resolve(experiment, None if is_clear else (), overrides, cluster, here, os.environ)
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -62,10 +62,10 @@ def plan(
     )
 
 
-def environment_of(resolved: config.Resolved, *, run_id: str, created: str) -> Plan:
+def environment_of(resolved: config.Resolved) -> Plan:
     """The plan as far as ranks' environment and image go, which are there for an experiment that cannot run as it is.
 
-    Nothing is counted and no launcher looked at, so this refuses nothing.
+    Nothing is counted and no launcher looked at, so this refuses nothing. It is no run, and has no id.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
     asked = experiment.resources
@@ -73,11 +73,11 @@ def environment_of(resolved: config.Resolved, *, run_id: str, created: str) -> P
         name: getattr(asked, name) for name in ("gpu_type", "account", "partition", "qos", "reservation", "constraint")
     }
     return Plan(
-        run=run_id,
+        run="",
         name=experiment.name,
         project=project.name,
         experiment=experiment.name,
-        created=created,
+        created="",
         command=experiment.command,
         shell=experiment.shell,
         site=_site(cluster),

@@ -37,7 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 def as_it_stages(resolved: config.Resolved) -> Plan:
     """The plan as far as its data goes. It refuses nothing that it does not look at: no account is needed to count."""
-    plan = environment_of(resolved, run_id=new_id(), created=iso(time.time()))
+    plan = environment_of(resolved)
     nodes = resolved.experiment.resources.nodes or 1
     return dataclasses.replace(
         plan,
