@@ -119,12 +119,13 @@ def test_what_has_no_room_in_a_table_goes_on_in_the_line_below(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr(console, "is_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
-    rows = [("root", "one two three", "profile `slurm`: as they ask"), ("a", "b", "c")]
+    rows = [("root", "one two three", "profile `slurm`: as they ask"), ("a", "b", "https://a.example/x")]
     assert console.table(("KEY", "VALUE", "ORIGIN"), rows, shrink=1, whole=True) == [
         "KEY   VALUE         ORIGIN",
         "root  one two       profile",
         "      three         `slurm`:",
         "                    as they",
         "                    ask",
-        "a     b             c",
+        "a     b             https://a.",
+        "                    example/x",
     ]

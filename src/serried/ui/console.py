@@ -144,11 +144,19 @@ def table(
 
 def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
     """One row as the rows that it takes."""
-    columns_ = [wrapped(cell.text, room) for cell, room in zip(row, widths, strict=True)]
+    columns_ = [
+        [piece for line in wrapped(cell.text, room) for piece in _pieces(line, room)]
+        for cell, room in zip(row, widths, strict=True)
+    ]
     return [
         [Cell(text, cell.style) for text, cell in zip(texts, row, strict=True)]
         for texts in itertools.zip_longest(*columns_, fillvalue="")
     ]
+
+
+def _pieces(line: str, room: int) -> list[str]:
+    """A word that is longer than its column, an address say, in pieces."""
+    return [line[at : at + room] for at in range(0, len(line), room)] if width(line) > room > 0 else [line]
 
 
 def _give_way(widths: list[int], shrink: int | None, room: int) -> None:
