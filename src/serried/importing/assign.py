@@ -41,6 +41,7 @@ def assign(made: Environment, command: Command, *, is_export: bool) -> None:
         else:
             values = [made.variables.one(raw)]
         made.variables.set(name, [*made.variables.values.get(name, ()), *values] if plus else values)
+        made.mentions(name)
         if stands:
             made.stands(name)
         if not re.search(rf"\$\{{?{name}\b", raw):  # else it has still what a block gave it

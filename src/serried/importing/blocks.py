@@ -11,9 +11,14 @@ from serried.importing.environment import Environment
 from serried.importing.expand import outside_text
 from serried.importing.told import TAKEN, line
 
+MOST = 1000
+"""Steps among which what a block hangs on is looked for: nobody wrote a longer script."""
+
 
 def take(made: Environment, block: Statement) -> bool:
     """Keep a block for what hangs on it, if it does no more than prepare that: in a command, or in `setup`."""
+    if len(made.steps) > MOST:
+        return False
     names = steps.set_in(block)
     is_own = steps.only_sets(block) and not set(names) & set(made.exported)
     if not is_own and (not steps.only_prepares(block) or _is_tied(frozenset(names), made.steps)):
@@ -24,6 +29,7 @@ def take(made: Environment, block: Statement) -> bool:
     step = steps.of_block(block, made.bash(block.text))
     if is_own:
         made.steps.append(step)
+        made.standing |= step.names
     else:
         _into_setup(made, step)
     return True
@@ -40,15 +46,16 @@ def export(made: Environment, name: str, command: Command) -> bool:
 
 def leading(text: str, made: Environment, past: Sequence[steps.Step]) -> list[str]:
     """The blocks that lines of `setup` hang on, where they are not there yet."""
-    found = _missing(made, steps.needed(text, past))
+    found = _missing(made, steps.needed(text, past)) if steps.used(text) & made.standing else []
     made.taken |= dict.fromkeys(found, "`environment.setup`")
     return [outside_text(each.text) for each in found]
 
 
 def _missing(made: Environment, found: Sequence[steps.Step]) -> list[steps.Step]:
     """Those that `setup` does not have yet, as they stand or as an export."""
-    there = {name for name, (_, text) in made.exported.items() if text in made.setup}
-    return [each for each in found if not each.names <= there and outside_text(each.text) not in made.setup]
+    setup = set(made.setup)
+    there = {name for name, (_, text) in made.exported.items() if text in setup}
+    return [each for each in found if not each.names <= there and outside_text(each.text) not in setup]
 
 
 def _is_tied(names: frozenset[str], past: Sequence[steps.Step]) -> bool:
@@ -62,6 +69,7 @@ def _into_setup(made: Environment, step: steps.Step) -> None:
     made.setup += [outside_text(each.text) for each in found]
     made.taken |= dict.fromkeys(found, "`environment.setup`")
     made.steps[:] = [each for each in made.steps if not each.names & step.names]
+    made.standing -= step.names
     if step.names and not step.text.startswith("export "):
         made.setup.append(f"export {' '.join(sorted(step.names))}")
     for name in step.names:

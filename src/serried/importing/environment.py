@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,10 @@ class Environment:
     """Variables that a block sets, so that nobody knows their values, and where it begins."""
     steps: list[Step] = field(default_factory=list)
     """Whatever sets variables, in its order."""
+    standing: set[str] = field(default_factory=set)
+    """Variables that a condition or a loop sets: bash alone knows them."""
+    mentioned: dict[str, set[str]] = field(default_factory=dict)
+    """By variable, others whose values are put together from it."""
     taken: dict[Step, str] = field(default_factory=dict)
     """Those that stand in a key of the configuration, and in which."""
     workdir: str = ""
@@ -79,18 +83,28 @@ class Environment:
         for at in reversed(range(len(self.steps))):
             if name in self.steps[at].names:
                 self.steps[at] = replace(self.steps[at], stands=True)
+                self.standing.add(name)
                 break
 
     def is_standing(self, name: str) -> bool:
         """Whether bash alone knows the variable, as a condition or a loop sets it."""
-        return name not in self.variables.values and any(each.stands and name in each.names for each in self.steps)
+        return name not in self.variables.values and name in self.standing
 
     def settle(self, name: str) -> None:
         """The variable changes: others that were put together from it keep what they are."""
-        for other, words in list(self.variables.values.items()):
-            pieces = (piece for word in words for piece in word)
-            if other != name and any(piece.is_shell and name in used(piece.text) for piece in pieces):
+        for other in self.mentioned.pop(name, set()) - {name}:
+            if any(name in names for names in self._made_of(other)):
                 self.stands(other)
+
+    def mentions(self, name: str) -> None:
+        """Keep in mind what the value of this variable is put together from."""
+        for names in self._made_of(name):
+            for other in names:
+                self.mentioned.setdefault(other, set()).add(name)
+
+    def _made_of(self, name: str) -> Iterator[frozenset[str]]:
+        words = self.variables.values.get(name, ())
+        return (used(piece.text) for word in words for piece in word if piece.is_shell)
 
     def copies(self, command: Command) -> None:
         """Keep in mind where a file lies that the script copies."""
