@@ -48,6 +48,35 @@ def test_the_page_has_phrases_and_no_stale_placeholder():
     assert set(re.findall(r"`\$(SERRIED_\w+)`", PHRASES)) == {names.ELEMENT, names.RUN_ID}
 
 
+ROOT = DOCS.parent
+EVERY_PAGE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+
+
+def typed(page: str) -> set[str]:
+    """Each line of a page that is a command of Serried's, too: what follows two spaces or a `#` is said about it."""
+    lines = re.findall(r"(?m)^ {0,4}(?:\$ )?(serried [^\n`]*[^\n`\\])$", page)
+    return {re.sub(r" {2,}.*| # .*|>>.*|[\[\]…]", "", one) for one in [*said(page), *lines]}
+
+
+def wrong(command: str) -> str | None:
+    """What is not there of it; an argument that is left out is not: `serried stop`, in a sentence."""
+    try:
+        parse(shlex.split(command)[1:])
+    except click.MissingParameter:
+        return None
+    except (click.UsageError, AssertionError, KeyError, SerriedError) as error:
+        return f"{command}: {error}"
+    return None
+
+
+def test_no_page_shows_a_verb_or_a_flag_that_is_not_there():
+    commands = {one for page in EVERY_PAGE for one in typed(page.read_text(encoding="utf-8"))}
+    groups = {one for one in commands if re.fullmatch(r"serried (--help|\w+)", one)}
+    assert len(commands - groups) > 150
+    assert [told for one in sorted(commands - groups) if (told := wrong(one))] == []
+    assert {one.split()[1] for one in groups} - {"--help"} <= set(VERBS)
+
+
 OLD_AND_NEW = [DOCS / "moving-from.md", *sorted(DOCS.glob("moving-from-*.md"))]
 NOT_HERE = re.compile("GPUs were asked for and this machine has|is not installed|`ch-run` cannot run|no container")
 """What a machine of the tests may lack, and another has."""
