@@ -45,6 +45,20 @@ def test_what_patterns_name_is_brought_and_what_none_names_is_told_of(share):
     ]
 
 
+def test_while_no_pattern_names_anything_that_is_said_once(share):
+    node = share(results=["*.cvs"])
+    node.write("results/config.json")
+    assert (node.rounds.bring_results(), node.said) == (["config.json"], [])
+    node.write("results/loss.csv")
+    for _ in range(2):
+        assert node.rounds.bring_results() == []
+    assert node.said == ["so far no pattern of `data.results` names a file that is not kept: 'loss.csv'"]
+    other = share(results=["*.csv"], node=1)
+    other.write("results/loss.csv")
+    other.write("results/else")
+    assert (other.rounds.bring_results(), other.rounds.bring_results(), other.said) == (["loss.csv"], [], [])
+
+
 def test_odd_names_are_names(share):
     node = share(["*.csv"])
     names = [*HOSTILE, os.fsdecode(b"\xff.csv")]

@@ -59,6 +59,8 @@ class Rounds:
         self._unread: Lacking = {}
         """Folders that we may not look into."""
         self._is_warned = False
+        self._results_are_named = False
+        """Or it has been said that they are not."""
         self.files = 0
         self.bytes = 0
 
@@ -89,6 +91,8 @@ class Rounds:
         urgent = self._pace.urgent
         before = time.time_ns() - looking.TICK_NS
         found = [each for each in self._missing_results() if each.changed < before]
+        if not found:
+            self._warn_of_results()
         writing = looking.open_for_writing() if found else set()
         quiet = [each for each in found if each.state[:2] not in writing or looking.is_read_while_it_grows(each)]
         return [each.name for each, problem in self._bring_all(quiet, urgent) if problem is BROUGHT]
@@ -247,6 +251,17 @@ class Rounds:
             thinning.remove(spare, kept)
         except OSError as error:
             self._loudly(str(error), f"an old checkpoint cannot be removed: {error.strerror}")
+
+    def _warn_of_results(self) -> None:
+        """While there is time to stop: a misspelt pattern would leave all of them on the node."""
+        if self._results_are_named:
+            return
+        own = looking.results(self._results, self._patterns[: -len(OURS)], lambda _: None)
+        left = [name for name in looking.unnamed(self._results, own) if name not in OURS]
+        self._results_are_named = bool(own or left)
+        if left and not own:
+            for sentence in left_out({"unnamed": {"files": len(left), "names": left}}):
+                self._say(f"so far {sentence}")
 
     def _unnamed(self) -> Dict[str, Any]:
         """What ranks wrote and no pattern names goes with the node: that must not come as a surprise."""
