@@ -66,7 +66,10 @@ SITE = Cluster(
             LOCAL,
             {"nodes": 2},
             "this machine is one node, and 2 were asked for",
-            "ask for more ranks or GPUs on it, or name a cluster with --cluster",
+            (
+                "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
+                "on a cluster: serried submit --cluster NAME"
+            ),
         ),
         (
             SITE,

@@ -65,7 +65,10 @@ def _check_account(asked: Allocation, cluster: Cluster) -> None:
 def _check_nodes(asked: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
     nodes = asked.nodes
     if cluster.scheduler == "local" and nodes > 1:
-        hint = "ask for more ranks or GPUs on it, or name a cluster with --cluster"
+        hint = (
+            "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
+            "on a cluster: serried submit --cluster NAME"
+        )
         raise UsageError(f"this machine is one node, and {nodes} were asked for", hint=hint)
     if partition and partition.nodes is not None and nodes > partition.nodes:
         message = f"{nodes} nodes were asked for and partition `{name}` gives {partition.nodes}"
