@@ -74,7 +74,7 @@ def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) 
         for name, content in draft.files.items():
             console.out(f"# {name}\n{content.decode()}")
     else:
-        console.say(draft.said)
+        console.say_behind("", draft.said, "head")
         for text in draft.notes:
             console.note(text)
         console.next_steps(draft.next_steps)
