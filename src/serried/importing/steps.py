@@ -15,7 +15,7 @@ from serried.importing.bash import ASSIGNED, Command, Statement
 from serried.importing.told import is_secret
 
 _USED = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)")
-_ARITHMETIC = re.compile(r"\(\((.*?)\)\)|\blet\b(.*)")
+_ARITHMETIC = re.compile(r"\(\((.{0,200}?)\)\)|\blet\b(.*)")
 _WITHIN_ARITHMETIC = re.compile(r"[A-Za-z_]\w*")
 _RECKONED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))")
 _ASKS = frozenset(
