@@ -65,11 +65,19 @@ def test_they_are_out_at_once_and_one_that_fails_keeps_no_other_from_ending(erra
     assert set(seen) <= {f"waiting for {HERE}", f"at work on {HERE}"}
 
 
-def test_what_is_said_meanwhile_names_a_few_nodes(errand, monkeypatch):
+def test_what_is_said_meanwhile_names_a_few_nodes(errand, monkeypatch, tmp_path):
+    """Each is at work until that was said, or for a minute."""
     monkeypatch.setattr(errands, "_that_reaches", lambda plan, host: "local")  # noqa: ARG005 - all are here
-    seen = []
-    several = [errand(name, "sleep 0.7", host=name) for name in ("n0", "n1", "n2", "n3", "n4")]
-    errands.send_all(several, heed=lambda *_: None, observe=seen.append)
+    until_told = "for i in $(seq 600); do [ -e TMP/told ] && break; sleep 0.1; done"
+    several = [errand(name, until_told, host=name) for name in ("n0", "n1", "n2", "n3", "n4")]
+    seen = set()
+
+    def observe(said):
+        seen.add(said)
+        if said == "at work on n0, n1, n2 and 2 more":
+            (tmp_path / "told").touch()
+
+    errands.send_all(several, heed=lambda *_: None, observe=observe)
     assert "at work on n0, n1, n2 and 2 more" in seen
 
 
