@@ -16,19 +16,31 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Protocol
 
 import torch
 
 from serried.contract import names
 from serried.contract.files import Journal
 from serried.train import inventory
+from serried.train.context import Context
 
 if TYPE_CHECKING:
-    from serried.train.run import Run
+    from serried.train.checkpoints import Checkpoints
 
 WAIT_SECONDS = 180.0
 """For a request to stop. Shared file systems and queues may be slow."""
+
+
+class Rehearsed(Context, Protocol):
+    """A session, as a rehearsal sees it."""
+
+    @property
+    def made_checkpoints(self) -> List[Checkpoints]: ...
+
+    def await_stop(self, seconds: float) -> None:
+        """Wait, on every rank, until this one has heard that it should stop."""
+        ...
 
 
 class NoRehearsal:
@@ -48,7 +60,7 @@ class NoRehearsal:
 
 
 class Rehearsal(NoRehearsal):
-    def __init__(self, run: Run, path: Path, stops: List[int]) -> None:
+    def __init__(self, run: Rehearsed, path: Path, stops: List[int]) -> None:
         self._run = run
         self._journal = Journal(path)
         before = stops[run.attempt - 2] if 1 < run.attempt <= len(stops) + 1 else 0
@@ -106,7 +118,7 @@ class Rehearsal(NoRehearsal):
         self._journal.append({"event": event, "step": self._steps, **facts})
 
 
-def rehearsal(run: Run, metrics_path: Optional[Path], environ: Mapping[str, str] = os.environ) -> NoRehearsal:
+def rehearsal(run: Rehearsed, metrics_path: Optional[Path], environ: Mapping[str, str] = os.environ) -> NoRehearsal:
     """What `run` has to do for a rehearsal, if it is one."""
     told = environ.get(names.REHEARSAL)
     if not told or metrics_path is None:
