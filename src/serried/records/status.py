@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from serried.clusters import machine
@@ -39,7 +39,8 @@ def statuses(
     looks = [_look(record) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
     answers = _ask([look for look in open_ if not _went_elsewhere(look)], scheduler_for or registered)
-    return [look if isinstance(look, RunStatus) else _conclude(look, answers, moment) for look in looks]
+    strangers = _of_another_cluster(open_, answers)
+    return [look if isinstance(look, RunStatus) else _conclude(look, answers, strangers, moment) for look in looks]
 
 
 def status(record: Record, element: int | None = None, scheduler_for: SchedulerFor | None = None) -> RunStatus:
@@ -80,13 +81,13 @@ def _ask(open_: Sequence[Evidence], scheduler_for: SchedulerFor) -> dict[str, An
     return answers
 
 
-def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> RunStatus:
+def _conclude(evidence: Evidence, answers: Mapping[str, Answer], strangers: Collection[str], now: float) -> RunStatus:
     verdict = before_the_scheduler(evidence, now)
     if verdict is not None:
         state = RunStatus(evidence.record, evidence.summary, verdict)
         return ends.keep(state, evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
-    elsewhere = _elsewhere(evidence, answer)
+    elsewhere = _elsewhere(evidence, strangers)
     stand = _array if evidence.indices else _single
     state = stand(evidence, None if elsewhere else answer, now)
     if elsewhere:
@@ -95,11 +96,11 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> 
     return ends.keep(state, evidence, now)
 
 
-def _elsewhere(evidence: Evidence, answer: Answer) -> str:
+def _elsewhere(evidence: Evidence, strangers: Collection[str]) -> str:
     """Why the scheduler that answers here cannot speak of the run; empty where it can."""
     if _went_elsewhere(evidence) and evidence.submission:
         return f"it was submitted to `{evidence.submission.site}`, and another scheduler answers here"
-    return _OF_ANOTHER_NAME if answer is not None and _is_of_another_cluster(evidence, answer) else ""
+    return _OF_ANOTHER_NAME if evidence.record.id in strangers else ""
 
 
 def _went_elsewhere(evidence: Evidence) -> bool:
@@ -118,12 +119,23 @@ def _site_here(scheduler: str) -> str:
     return machine.site(scheduler, os.environ)
 
 
-def _is_of_another_cluster(evidence: Evidence, answer: Mapping[tuple[str, int | None], Job]) -> bool:
-    """Two clusters that share a home, or a lab after a lab, give out the same ids; the name has the run's own in it."""
-    asked = {job.partition("_")[0] for job in evidence.questions}
-    return any(
-        number in asked and job.name and evidence.record.id not in job.name for (number, _), job in answer.items()
-    )
+def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer]) -> set[str]:
+    """Runs whose jobs' ids are here those of jobs with other names: the name of a job has its run in it.
+
+    Two clusters that share a home, or a lab after a lab, give out the same ids.
+    """
+    askers: dict[tuple[str, str], list[str]] = {}
+    for evidence in open_:
+        if (submission := evidence.submission) is not None:
+            for number in {job.partition("_")[0] for job in evidence.questions}:
+                askers.setdefault((submission.scheduler, number), []).append(evidence.record.id)
+    return {
+        run
+        for scheduler, answer in answers.items()
+        for (number, _), job in (answer or {}).items()
+        for run in askers.get((scheduler, number), ())
+        if job.name and run not in job.name
+    }
 
 
 def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
