@@ -22,10 +22,7 @@ demo: .venv/demo ## train examples/digits on two ranks, here and now
 
 .PHONY: test
 test: .venv/test slurm containers lint ## install what the tests need, a real Slurm included, and pass them
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) || { [ $$? = 1 ] && $(ALONE); }
-
-# What failed beside three others has to pass by itself: what misses a deadline of Slurm's only under load does, what is broken does not.
-ALONE = echo "once more, one at a time: mend what passes only so, too" >&2 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: .venv/test ## ruff, then mypy

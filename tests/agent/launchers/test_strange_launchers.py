@@ -107,20 +107,13 @@ def test_a_single_process_is_not_told_that_it_is_one_of_many(start):
     assert run.output() == "nothing\n"
 
 
-def test_ranks_under_a_launcher_end_with_the_agent_of_their_node(by_srun, wait_until, marked_processes):
+@pytest.mark.parametrize("role", ["node", "head"])
+def test_ranks_under_a_launcher_end_with_the_agent_of_their_node_and_with_the_head(
+    by_srun, wait_until, marked_processes, role
+):
     run = by_srun(f'{task(0)} "$@" & {task(1)} "$@" & wait', "(setsid sleep 472 &); sleep 100")
     wait_until(lambda: run.events("started"))
-    os.kill(run.pid_of("node"), signal.SIGKILL)
-
-    assert run.wait() == 137, run.log
-    assert run.ending[:3] == ("FAILED", 137, "agent-killed")
-    assert marked_processes(run.mark) == []
-
-
-def test_ranks_under_a_launcher_end_when_the_head_is_killed(by_srun, wait_until, marked_processes):
-    run = by_srun(f'{task(0)} "$@" & {task(1)} "$@" & wait', "sleep 100")
-    wait_until(lambda: run.events("started"))
-    os.kill(run.pid_of("head"), signal.SIGKILL)
+    os.kill(run.pid_of(role), signal.SIGKILL)
 
     assert run.wait() == 137, run.log
     assert run.ending[:3] == ("FAILED", 137, "agent-killed")

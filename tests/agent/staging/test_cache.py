@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 import threading
 import time
@@ -14,64 +13,14 @@ from pathlib import Path
 import pytest
 
 from serried.agent.local import shared
-from serried.agent.staging import ahead, cache, source
-from serried.agent.staging.cache import Cache
-from serried.agent.staging.holding import Holdings
-from serried.agent.staging.items import Items
+from serried.agent.staging import cache, source
 from serried.agent.staging.target import Target
-from serried.agent.staging.task import Item, Place, StageError
+from serried.agent.staging.task import StageError
 from serried.contract import locks
 from serried.contract.scanning import UnreadableError, scan
+from stage_jobs import Job, kept
 
 MIB = 1 << 20
-
-
-class Job:
-    """What one job does on one node."""
-
-    def __init__(
-        self, there: Path, disk: Path, *names: str, hashed: bool = False, has_disk: bool = True, run: str = "a1b2c3"
-    ) -> None:
-        (disk / "data").mkdir(parents=True, exist_ok=True)
-        wanted = [
-            Item(str(there / name), to or name, name.partition(".")[2] if to else "")
-            for name, _, to in (it.partition("=") for it in names)
-        ]
-        self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
-        self.view.parent.mkdir()
-        self.told: list[tuple[str, dict]] = []
-        place = Place(self.view, Cache(disk / "data", hashed=hashed, run=run), has_disk)
-        self.items = Items(wanted, place, Holdings(len(wanted)), self.note, hashed=hashed)
-
-    def note(self, event: str, **facts: object) -> None:
-        self.told.append((event, facts))
-
-    def bring(self) -> Job:
-        self.items.bring(None)
-        return self
-
-    @property
-    def origins(self) -> list[str]:
-        return [facts["origin"] for event, facts in self.told if event == "staged-item"]
-
-
-@pytest.fixture
-def there(tmp_path: Path) -> Path:
-    folder = tmp_path / "there" / "a" / "below"
-    folder.mkdir(parents=True)
-    (folder / "one").write_text("one")
-    (folder / "two").write_bytes(b"two" * MIB)
-    (folder.parent / "empty").mkdir()
-    return tmp_path / "there"
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    return tmp_path / "disk"
-
-
-def kept(disk: Path) -> list[str]:
-    return sorted(os.listdir(disk / "data"))
 
 
 @pytest.mark.parametrize("hashed", [False, True])
@@ -279,96 +228,6 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
     assert kept(disk) == []
 
 
-@pytest.fixture
-def small(tmp_path: Path):
-    """A disk of 1 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "none", folder], check=False)
-    if done.returncode:
-        pytest.skip("a small disk can be had by root alone (mount)")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-def test_what_does_not_fit_is_refused_before_the_first_byte(there: Path, small: Path):
-    with pytest.raises(StageError) as caught:
-        Job(there, small, "a").bring()
-    assert str(caught.value).startswith(f"no room on {small}/data: 3.2 MB needed, ")
-    many = there / "many"
-    many.mkdir()
-    for number in range(199):
-        (many / str(number)).touch()
-    with pytest.raises(StageError, match=r"no room on .*: 200 files, and it takes 1\d\d more"):
-        Job(there, small, "many").bring()
-    assert kept(small) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "command", "needed"),
-    [
-        ("z.zip", "python3 -m zipfile -c z.zip zeros", "2.1 MB"),
-        ("z.tar.gz", "tar -czf z.tar.gz zeros", "1.5 MB"),
-        ("z.tar.zst", "tar -cf z.tar zeros && zstd -q z.tar", "1.5 MB"),
-        ("z.tar.zst", "tar --zstd -cf z.tar.zst zeros", None),
-    ],
-)
-def test_what_an_archive_becomes_is_counted_before_the_first_byte_if_it_says(
-    there: Path, small: Path, name: str, command: str, needed: str | None
-):
-    (there / "zeros").write_bytes(bytes(2 * MIB))
-    subprocess.run(["bash", "-ec", command], cwd=there, check=True)
-    with pytest.raises(StageError) as caught:
-        Job(there, small, f"{name}=z").bring()
-    told = f"no room on {small}/data: {needed} needed, " if needed else f"`{there}/{name}` cannot be copied to "
-    assert str(caught.value).startswith(told)
-    assert [path for path in kept(small) if not path.endswith(locks.SUFFIX)] == []
-
-
-def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there: Path, small: Path):
-    (there / "zeros").write_bytes(bytes(2 * MIB))
-    subprocess.run(["tar", "-czf", "z.tar.gz", "zeros"], cwd=there, check=True)
-    (small / "data").mkdir()
-    item = Item(str(there / "z.tar.gz"), "z", "tar.gz")
-    with pytest.raises(StageError, match=r"cannot unpack `.*/z.tar.gz`: no room on .*/data: 1\.5 MB needed"):
-        ahead.make_room_to_unpack(Cache(small / "data"), item, there / "z.tar.gz")
-
-
-def test_what_nobody_uses_makes_room(there: Path, small: Path):
-    for name in ("b", "c"):
-        (there / name).mkdir()
-        (there / name / name).write_bytes(b"x" * (600 << 10))
-    first = Job(there, small, "b").bring()
-    with pytest.raises(StageError, match="no room"):
-        Job(there, small, "c").bring()
-    first.items.release()
-    assert Job(there, small, "c").bring().origins == ["source"]
-
-
-@pytest.mark.parametrize("left", range(0, 1000, 100))
-def test_a_disk_that_is_full_meanwhile_is_an_error_and_keeps_nothing(
-    there: Path, small: Path, monkeypatch: pytest.MonkeyPatch, left: int
-):
-    """At ten points: another job takes the room after we have looked."""
-    (there / "b").mkdir()
-    for number in range(20):
-        (there / "b" / str(number)).write_bytes(b"x" * (50 << 10))
-    make_room = Cache.make_room
-
-    def taken(self: Cache, *_: int, **__: object) -> None:
-        make_room(self, 0, 0)
-        if not (small / "other").exists():
-            free = os.statvfs(small).f_bavail * 4096
-            (small / "other").write_bytes(b"x" * max(0, free - (left << 10)))
-
-    monkeypatch.setattr(Cache, "make_room", taken)
-    job = Job(there, small, "b")
-    with pytest.raises(StageError) as caught:
-        job.bring()
-    assert str(caught.value) == f"`{there}/b` cannot be copied to {small}/data: the disk is full"
-    assert not [name for name in kept(small) if not name.endswith(locks.SUFFIX)]
-
-
 def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk: Path):
     shutil.make_archive(str(there / "a"), "tar", there / "a")
     first = Job(there, disk, "a.tar=sets/a").bring()
@@ -404,16 +263,7 @@ def test_how_far_an_archive_is_unpacked_is_seen(there: Path, disk: Path, monkeyp
     (disk / "tar").write_text(TAR.replace("DISK", str(disk)))
     (disk / "tar").chmod(0o755)
     monkeypatch.setenv("PATH", f"{disk}:{os.environ['PATH']}")
-    problems: list[StageError] = []
-
-    def bring() -> None:
-        try:
-            job.bring()
-        except StageError as error:
-            problems.append(error)
-
-    thread = threading.Thread(target=bring)
-    thread.start()
+    thread, problems = job.begin()
     wait_until((disk / "half").exists, 60)
     size = (there / "a.tar").stat().st_size
     files = {"files": 1, "of_files": 1, "waits_for": None}
@@ -434,16 +284,8 @@ def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: P
         raise OSError("its place is gone")
 
     monkeypatch.setattr(source, "fill", stuck)
-    job, problems = Job(there, disk, "a"), []
-
-    def bring() -> None:
-        try:
-            job.bring()
-        except StageError as error:
-            problems.append(error)
-
-    thread = threading.Thread(target=bring)
-    thread.start()
+    job = Job(there, disk, "a")
+    thread, problems = job.begin()
     assert begun.wait(60)
     job.items.release()
     shared.tidy_data(disk / "data")

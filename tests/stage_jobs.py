@@ -1,0 +1,59 @@
+"""One job that stages on one node, and what it leaves there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from serried.agent.staging.cache import Cache
+from serried.agent.staging.holding import Holdings
+from serried.agent.staging.items import Items
+from serried.agent.staging.task import Item, Place, StageError
+
+
+class Job:
+    """What one job does on one node."""
+
+    def __init__(
+        self, there: Path, disk: Path, *names: str, hashed: bool = False, has_disk: bool = True, run: str = "a1b2c3"
+    ) -> None:
+        (disk / "data").mkdir(parents=True, exist_ok=True)
+        wanted = [
+            Item(str(there / name), to or name, name.partition(".")[2] if to else "")
+            for name, _, to in (it.partition("=") for it in names)
+        ]
+        self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
+        self.view.parent.mkdir()
+        self.told: list[tuple[str, dict]] = []
+        place = Place(self.view, Cache(disk / "data", hashed=hashed, run=run), has_disk)
+        self.items = Items(wanted, place, Holdings(len(wanted)), self.note, hashed=hashed)
+
+    def note(self, event: str, **facts: object) -> None:
+        self.told.append((event, facts))
+
+    def bring(self) -> Job:
+        self.items.bring(None)
+        return self
+
+    @property
+    def origins(self) -> list[str]:
+        return [facts["origin"] for event, facts in self.told if event == "staged-item"]
+
+    def begin(self) -> tuple[threading.Thread, list[StageError]]:
+        """Bring it meanwhile; what ends that is in the list then."""
+        problems: list[StageError] = []
+
+        def bring() -> None:
+            try:
+                self.bring()
+            except StageError as error:
+                problems.append(error)
+
+        thread = threading.Thread(target=bring)
+        thread.start()
+        return thread, problems
+
+
+def kept(disk: Path) -> list[str]:
+    return sorted(path.name for path in (disk / "data").iterdir())
