@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from serried import lab as labs
 from serried import processes
 from serried.errors import MissingProgramError
 from serried.lab import Lab
+from waiting import until
 
 FOREIGN = (
     "SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "PBS_", "SERRIED_", "XDG_",
@@ -128,16 +128,8 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
-    """Polls until `predicate()` is truthy and returns that; fails after `seconds`."""
-
-    def wait(predicate: Callable[[], Any], seconds: float = 120, what: str = "") -> Any:
-        deadline = time.monotonic() + seconds
-        while not (value := predicate()):
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what or predicate}"
-            time.sleep(0.05)
-        return value
-
-    return wait
+    """See `waiting.until`."""
+    return until
 
 
 @pytest.fixture(scope="session")

@@ -167,8 +167,7 @@ def _environment(pid):
 
 
 def _listening_port(pid):
-    links = [link for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    sockets = {str(link.readlink()) for link in links}
+    sockets = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:

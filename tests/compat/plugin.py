@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import builtins
 import itertools
-import time
 from collections import Counter
 
 import pytest
+
+from waiting import until
 
 
 def _zip(*iterables, strict=False):
@@ -39,12 +40,4 @@ if not hasattr(Counter, "total"):
 @pytest.fixture(scope="session")
 def wait_until():
     """As in `tests/conftest.py`."""
-
-    def wait(predicate, seconds=120, what=""):
-        deadline = time.monotonic() + seconds
-        while not (value := predicate()):
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what or predicate}"
-            time.sleep(0.05)
-        return value
-
-    return wait
+    return until
