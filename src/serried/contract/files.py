@@ -49,11 +49,16 @@ def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:
 
 def write_text(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
     """Replace `path` by `text`, whole or not at all, durable when this returns."""
+    write_bytes(path, text.encode("utf-8", "surrogateescape"), mode)
+
+
+def write_bytes(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
+    """Replace `path` by `content`, whole or not at all, durable when this returns."""
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

@@ -6,13 +6,19 @@ submitted, whatever their environment has or has not installed.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import io
 import marshal
+import os
 import zipfile
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+
+from serried.contract import files
+from serried.contract.layout import state_directory
 
 HOUSE = Path(__file__).parents[1]
 AGENT = ("agent", "contract")
@@ -27,15 +33,53 @@ ALWAYS = (1980, 1, 1, 0, 0, 0)
 
 def write_agent(path: Path, mode: int = 0o600) -> None:
     """Write agent.pyz to `path`."""
-    _write(path, [("__main__.py", MAIN), ("serried/__init__.py", b""), *_modules(AGENT)], mode)
+    _write(path, AGENT, [("__main__.py", MAIN), ("serried/__init__.py", b"")], mode)
 
 
 def write_library(path: Path, mode: int = 0o600) -> None:
     """Write library.zip to `path`."""
-    _write(path, [*_module("serried/__init__.py", PACKAGE), *_modules(LIBRARY)], mode)
+    _write(path, LIBRARY, list(_module("serried/__init__.py", PACKAGE)), mode)
 
 
-def _write(path: Path, entries: list[tuple[str, bytes]], mode: int) -> None:
+def _write(path: Path, rooms: tuple[str, ...], entries: list[tuple[str, bytes]], mode: int) -> None:
+    modules = [module for room in rooms for module in sorted((HOUSE / room).rglob("*.py")) if module != PACKAGE]
+    kept = state_directory(os.environ) / "cache" / f"{'-'.join(rooms)}-{_digest([str(HOUSE)]).hex()[:12]}.zip"
+    before = _digest(_as_they_are([PACKAGE, *modules]))
+    content = _kept(kept, before)
+    if content is None:
+        content = _packed([*entries, *(entry for module in modules for entry in _module(_name(module), module))])
+        with contextlib.suppress(OSError):  # a home that is full: packed each time
+            files.make_directory(kept.parent)
+            files.write_bytes(kept, content + before)
+    aside = path.with_name(f".{path.name}")
+    aside.touch(mode=mode)
+    aside.write_bytes(content)
+    aside.replace(path)
+
+
+def _as_they_are(modules: list[Path]) -> list[str]:
+    """Of each module what changes when it does (no program can set its ctime), and which Python's byte code it gets."""
+    known = [importlib.util.cache_from_source(""), importlib.util.MAGIC_NUMBER.hex()]
+    for module in modules:
+        state = module.stat()
+        known.append(f"{module} {state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}")
+    return known
+
+
+def _digest(lines: list[str]) -> bytes:
+    return hashlib.sha256("\0".join(lines).encode("utf-8", "surrogateescape")).digest()
+
+
+def _kept(path: Path, before: bytes) -> bytes | None:
+    """What was packed for an earlier run, when nothing that it was packed from has changed: its last bytes say so."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return content[: -len(before)] if content.endswith(before) else None
+
+
+def _packed(entries: list[tuple[str, bytes]]) -> bytes:
     """Stored, not deflated: they are small, and a node starts them without inflating twenty modules.
 
     Compiling them takes longer than running them does. A Python of another version passes over byte code that is not
@@ -47,17 +91,11 @@ def _write(path: Path, entries: list[tuple[str, bytes]], mode: int) -> None:
             entry = zipfile.ZipInfo(name, date_time=ALWAYS)
             entry.external_attr = 0o600 << 16
             archive.writestr(entry, content)
-    aside = path.with_name(f".{path.name}")
-    aside.touch(mode=mode)
-    aside.write_bytes(buffer.getvalue())
-    aside.replace(path)
+    return buffer.getvalue()
 
 
-def _modules(rooms: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    for room in rooms:
-        for path in sorted((HOUSE / room).rglob("*.py")):
-            if path != PACKAGE:
-                yield from _module(f"serried/{path.relative_to(HOUSE).as_posix()}", path)
+def _name(module: Path) -> str:
+    return f"serried/{module.relative_to(HOUSE).as_posix()}"
 
 
 def _module(name: str, path: Path) -> Iterator[tuple[str, bytes]]:
