@@ -98,3 +98,83 @@ def test_a_job_by_a_name_of_the_run_is_its_own(make, slurm):
     slurm.tell(Job("123", None, "PENDING", name=f"train-{run.plan.run}-1"))
 
     assert (the(slurm, run).state, the(slurm, run).is_elsewhere) == ("PENDING", False)
+
+
+@pytest.fixture
+def meanwhile(slurm, monkeypatch):
+    """`meanwhile(act)`: what happens after the files were read and before the scheduler answers."""
+
+    def happen(act):
+        poll = slurm.poll
+
+        def act_and_answer(*arguments):
+            monkeypatch.setattr(slurm, "poll", poll)
+            act()
+            return poll(*arguments)
+
+        monkeypatch.setattr(slurm, "poll", act_and_answer)
+
+    return happen
+
+
+def test_an_end_between_a_look_at_the_files_and_the_schedulers_answer_is_told_by_its_exit_json(make, slurm, meanwhile):
+    run = make()
+
+    def end():
+        run.ending("FAILED", exit_code=85)
+        slurm.tell(Job("123", None, "FAILED", exit_code=1))
+
+    meanwhile(end)
+    verdict = the(slurm, run).verdict
+    assert (verdict.state, verdict.exit_code, verdict.cause) == ("FAILED", 85, "exit")
+
+
+def test_a_preempted_run_that_has_completed_meanwhile_is_not_called_cancelled_for_good(make, slurm, meanwhile):
+    run = make().ending("CANCELLED", exit_code=143, cause="cancel")
+
+    def complete():
+        run.ending(number=2)
+        slurm.tell(Job("123", None, "COMPLETED"))
+
+    meanwhile(complete)
+    assert [the(slurm, run).state for _ in range(2)] == ["COMPLETED"] * 2
+
+
+def test_a_run_that_went_on_in_a_further_job_meanwhile_has_not_failed(make, slurm, meanwhile):
+    run = make()
+
+    def go_on():
+        run.link(2, "124").ending("REQUEUED", cause="limit", final=False)
+        in_jobs(slurm, job123="FAILED", job124="RUNNING")
+
+    meanwhile(go_on)
+    status = the(slurm, run)
+    assert (status.state, status.job, slurm.polls) == ("RUNNING", "124", [("123",), ("123", "124")])
+
+
+def test_an_element_that_ended_meanwhile_is_told_by_its_exit_json(make, slurm, meanwhile):
+    run = make(indices=range(2))
+    slurm.tell(Job("123", 0, "RUNNING"))
+
+    def end():
+        run.ending("FAILED", element=1, exit_code=85)
+        slurm.tell(Job("123", 1, "FAILED", exit_code=1))
+
+    meanwhile(end)
+    verdicts = the(slurm, run).elements
+    assert [(verdicts[index].state, verdicts[index].exit_code) for index in (0, 1)] == [
+        ("RUNNING", None),
+        ("FAILED", 85),
+    ]
+
+
+def test_a_scheduler_that_is_silent_about_a_further_job_leaves_open_how_the_run_stands(make, slurm, meanwhile):
+    run = make()
+
+    def go_on():
+        run.link(2, "124").ending("REQUEUED", cause="limit", final=False)
+        in_jobs(slurm, job123="FAILED", job124="RUNNING")
+        meanwhile(lambda: setattr(slurm, "answers", False))
+
+    meanwhile(go_on)
+    assert the(slurm, run).has_ended is False

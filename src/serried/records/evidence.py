@@ -63,17 +63,22 @@ class Evidence:
         if submission is None or submission.state != "submitted" or submission.job is None:
             return []
         if not self.indices:
-            tells = self.ending is not None and self.ending.kind is Kind.FINAL
-            return [] if tells else self.jobs(None)
-        open_ = [index for index in self.indices if index not in self.seen.ended and self._is_open(index)]
+            return self.jobs(None) if self.open_elements else []
+        open_ = [index for index in self.open_elements if index is not None]
         doubtful = [index for index in open_ if index in self.begun or index in self.seen.missing]
         further = [job_of(job, index) for index in open_ if index in self.links for job in self.jobs(index)]
         wholes = [submission.job, *(link.job for link in self.links.get(None, ()) if link.job)]
         asked = [*wholes, *(job_of(job, index) for index in doubtful for job in self.jobs(index)), *further]
         return list(dict.fromkeys(asked)) if open_ else []
 
-    def _is_open(self, index: int) -> bool:
-        ending = self.endings.get(index)
+    @property
+    def open_elements(self) -> list[int | None]:
+        """Those of an array, or the run itself (None), of which the files do not tell all."""
+        elements = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
+        return [element for element in elements if self._is_open(element)]
+
+    def _is_open(self, element: int | None) -> bool:
+        ending = self.ending if element is None else self.endings.get(element)
         return ending is None or ending.kind is Kind.REQUEUED or ending.kind in AMBIGUOUS
 
 

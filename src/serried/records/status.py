@@ -35,12 +35,15 @@ def statuses(
     records: Iterable[Record], scheduler_for: SchedulerFor | None = None, *, now: float | None = None
 ) -> list[RunStatus]:
     """How each run stands, in the order given. What is certain for good is written into the record."""
-    moment = time.time() if now is None else now
+    moment, ask = time.time() if now is None else now, scheduler_for or registered
     looks = [_look(record) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
-    answers = _ask([look for look in open_ if not _went_elsewhere(look)], scheduler_for or registered)
+    answers = _ask([look for look in open_ if not _went_elsewhere(look)], ask)
     strangers = _of_another_cluster(open_, answers)
-    return [look if isinstance(look, RunStatus) else _conclude(look, answers, strangers, moment) for look in looks]
+    found = [
+        (look, answers) if isinstance(look, RunStatus) else _caught_up(look, answers, ask, moment) for look in looks
+    ]
+    return [look if isinstance(look, RunStatus) else _conclude(look, of_it, strangers, moment) for look, of_it in found]
 
 
 def status(record: Record, element: int | None = None, scheduler_for: SchedulerFor | None = None) -> RunStatus:
@@ -79,6 +82,38 @@ def _ask(open_: Sequence[Evidence], scheduler_for: SchedulerFor) -> dict[str, An
         with contextlib.suppress(SchedulerUnreachable, UsageError):
             answers[name] = scheduler_for(name).poll(ids, oldest[name] or None)
     return answers
+
+
+def _caught_up(
+    evidence: Evidence, answers: Mapping[str, Answer], scheduler_for: SchedulerFor, now: float
+) -> tuple[RunStatus | Evidence, Mapping[str, Answer]]:
+    """The evidence, looked at again where the scheduler speaks of an end and the files, read before, did not.
+
+    It may have come between the two. Further jobs that the files tell of by then are asked about as well.
+    """
+    asked = set(evidence.questions)
+    while _is_behind(evidence, answers, now):
+        look = _look(evidence.record)
+        if isinstance(look, RunStatus):
+            return look, answers
+        evidence = look
+        if asked.issuperset(evidence.questions):
+            break
+        asked |= set(evidence.questions)
+        answers = {**answers, **_ask([evidence], scheduler_for)}
+    return evidence, answers
+
+
+def _is_behind(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> bool:
+    answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
+    if answer is None or not evidence.questions or _went_elsewhere(evidence):
+        return False
+    remembered = {job.element: job for job in evidence.seen.jobs}
+    for element in evidence.open_elements:
+        said = seen.current(evidence.jobs(element), element, answer, remembered.get(element), now)
+        if said is None or said.state in names.ENDED:
+            return True
+    return False
 
 
 def _conclude(evidence: Evidence, answers: Mapping[str, Answer], strangers: Collection[str], now: float) -> RunStatus:
