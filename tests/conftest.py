@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from serried import lab as labs
 from serried import processes
@@ -24,6 +25,9 @@ FOREIGN_NAMES = {
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COMP_WORDS",
 }  # fmt: skip
+
+settings.register_profile("sure", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sure")  # the same examples each time, on a machine however slow
 
 LAB_ROOT = Path(f"/tmp/serried-test-{os.getuid()}-{os.getpid()}")
 """Where labs go that tests start by command: never among those of the person who runs the tests."""
