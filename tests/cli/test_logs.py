@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from building import CREATED
+from serried.cli import logs
 from serried.plan import Data, Staged
 from serried.schedulers.interface import Job
 from serried.ui import console
@@ -177,6 +178,25 @@ def test_following_goes_on_with_the_next_attempt(serried, make, slurm, clock):
         "note: attempt 2 begins\n"
         "k3f9q2 train FAILED after 10m00s of attempt 2 with exit code 3: rank 3 on n2 exited with status 1\n"
         "  serried why k3f9q2   what happened, and what to do\n"
+    )
+
+
+def test_following_shows_attempts_that_come_and_go_between_two_looks(serried, make, slurm, clock, monkeypatch):
+    run = make(nodes=1, ranks=2).log(0, "first\n")
+    slurm.tell(Job("123", None, "RUNNING"))
+    has_ended = logs.has_ended_by_file
+
+    def end_and_look(selection):
+        for number in (1, 2):
+            run.ending("REQUEUED", number=number, final=False).log(0, f"after {number}\n", number=number + 1)
+        run.ending(number=3)
+        return has_ended(selection)
+
+    clock.then = [lambda: monkeypatch.setattr(logs, "has_ended_by_file", end_and_look)]
+    done = serried("logs", "-f", "last")
+    assert done.out == "[0] first\n[0] after 1\n[0] after 2\n"
+    assert done.err == (
+        "note: attempt 2 begins\nnote: attempt 3 begins\nk3f9q2 train COMPLETED after 10m00s of attempt 3\n"
     )
 
 

@@ -134,6 +134,14 @@ def _attempt(selection: Selection, choice: Choice) -> AttemptDirectory | None:
     return directory.attempt(choice.attempt)
 
 
+def _since(shown: int | None, selection: Selection, choice: Choice) -> list[AttemptDirectory]:
+    """The attempt that is shown and all after it; at first the one asked for, or the latest."""
+    if shown is None or choice.attempt is not None:
+        attempt = _attempt(selection, choice)
+        return [attempt] if attempt is not None else []
+    return [selection.place.attempt(number) for number in attempt_numbers(selection.place) if number >= shown]
+
+
 def _print(selection: Selection, choice: Choice) -> None:
     attempt = _attempt(selection, choice)
     if attempt is not None:
@@ -187,14 +195,17 @@ def _follow(selection: Selection, choice: Choice) -> None:
     printer: Printer | None = None
     clock, awaited = _Clock(selection), _Awaited(selection)
     while True:
-        attempt = _attempt(selection, choice)
-        if attempt is not None and attempt.number != shown:
+        # First whether it is over, then what there is: an attempt may come and go between two looks.
+        over = clock.says_it_is_over(_attempt(selection, choice) if choice.attempt is not None else None)
+        attempt: AttemptDirectory | None = None
+        for attempt in _since(shown, selection, choice):
+            if attempt.number == shown:
+                continue
             if printer is not None:
                 printer.pump()
                 printer.finish()
                 console.note(f"attempt {attempt.number} begins")
             shown, printer = attempt.number, Printer(choice.of(attempt, selection))
-        over = clock.says_it_is_over(attempt if choice.attempt is not None else None)
         awaited.show(None if over or printer is None or printer.has_printed else attempt)
         moved = printer.pump() if printer else False
         if over and not moved:
