@@ -11,6 +11,8 @@ from building import CREATED, RunOnDisk
 from fake_scheduler import FakeScheduler
 from serried import cli, schedulers
 
+REAL_SCHEDULER, REAL_SLEEP = schedulers.get, time.sleep
+
 
 @dataclass(frozen=True)
 class Done:
@@ -53,6 +55,13 @@ def clock(monkeypatch):
     yield clock
     monkeypatch.undo()  # now, so that the zone below is again that of the machine
     time.tzset()
+
+
+@pytest.fixture
+def _real_processes(monkeypatch, slurm, clock):  # noqa: ARG001 - it puts back what they took
+    """Verbs here start real agents, and have to give them time."""
+    monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
+    monkeypatch.setattr(time, "sleep", REAL_SLEEP)
 
 
 @pytest.fixture

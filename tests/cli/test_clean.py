@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from building import CREATED, as_json
-from serried import schedulers, script
+from serried import script
 from serried.contract import locks
 from serried.contract.files import make_directory, write_json
 from serried.plan import After, Data, Environment, Resume, Source, Staged
@@ -23,7 +23,6 @@ from serried.space.things import Thing
 from serried.submission import errands
 from serried.ui import console
 
-REAL_SCHEDULER = schedulers.get
 DAY = 86400
 OLD = CREATED - 60 * DAY
 
@@ -362,9 +361,9 @@ def test_of_a_disk_that_others_may_write_to_nothing_is_taken_for_staged_data(ser
     assert (room / "data" / "thesis").is_dir()
 
 
+@pytest.mark.usefixtures("_real_processes")
 def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, make, monkeypatch):
     """Real agents on this machine for two nodes; no scheduler here reaches the third."""
-    monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
     monkeypatch.setattr(errands, "_that_reaches", lambda plan, host: {"n3": "pbs"}.get(host, "local"))  # noqa: ARG005
     monkeypatch.setattr(options, "errand", lambda *_: ("no-such-qsub",))
     made = make(scheduler="local").ending(nodes=["n1", "n2", "n3"])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from building import CREATED
-from serried import schedulers, script
+from serried import script
+from serried.contract import crew
 from serried.contract.files import Journal, read_json, write_json
 from serried.plan import Data
 from serried.records import missing
@@ -19,7 +21,6 @@ from serried.records.index import Selection
 from serried.records.record import Record
 from serried.submission import copies
 
-REAL_SCHEDULER = schedulers.get
 ODD = "a b\n$(x) {data} 'ü"
 
 
@@ -207,6 +208,20 @@ def test_a_file_that_changes_meanwhile_is_copied_as_it_is_in_the_end(tmp_path):
     assert (report.problems, tree(target)) == ({}, {"log": "begun, and more, and done"})
 
 
+def test_what_goes_while_it_is_looked_for_is_no_problem(tmp_path, monkeypatch):
+    """A program writes aside and renames."""
+    fill(tmp_path, a="one", b__c="two", **{"b__c.tmp": "half"})
+    entries = copies.patterns.entries
+
+    def go_then(folder, problem):
+        found = entries(folder, problem)
+        (tmp_path / "b" / "c.tmp").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(copies.patterns, "entries", go_then)
+    assert [entry.path for entry in copies.find(tmp_path / "b", ["*"], pytest.fail)] == ["c"]
+
+
 ON_N2 = {"node": 1, "host": "n2", "folder": "/disk/x", "kind": "results", "files": 2, "bytes": 9, "names": ["a", "b"]}
 FULL = {**ON_N2, "problem": "No space left on device"}
 
@@ -270,9 +285,8 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
 
 
 @pytest.fixture
-def left(make, tmp_path, monkeypatch):
+def left(make, tmp_path, _real_processes):
     """`left(attempt, node, **files)`: what it left there; agents of the run bring it, on this machine, for any node."""
-    monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
     made = make(scheduler="local")
     script.write_agent(made.where.agent)
     write_json(made.where.plan, dataclasses.replace(made.plan, data=Data(results=("*",))).to_json())
@@ -333,16 +347,21 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     fill(other, file_0="older")
     os.utime(other / "file_0", (CREATED - 1, CREATED - 1))
     entries = [*copies.find(source, ["*"], pytest.fail), *copies.find(other, ["*"], pytest.fail)]
-    at_once, most, copy_file = [], [], copies._copy_file
+    at_once, most, are_several, copy_file = [], [], threading.Event(), copies._copy_file
 
     def slow(entry, place, observe):
         at_once.append(entry)
-        time.sleep(0.03)
         most.append(len(at_once))
+        if len(at_once) > 1:
+            are_several.set()
+        time.sleep(2 * crew.LOOK_SECONDS)
+        observe(0)
+        are_several.wait(120)  # else one thread might do all of it while the others are only starting
         copy_file(entry, place, observe)
         at_once.remove(entry)
 
     monkeypatch.setattr(copies, "_copy_file", slow)
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)  # however slow this machine is, it waits for files
     report = copies.copy(entries, target, force=False, observe=lambda _: None)
     assert (len(report.copied), report.newer, report.problems) == (40, ["file_0"], {})
     assert tree(target) == tree(source)

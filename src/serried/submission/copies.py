@@ -112,6 +112,8 @@ def _with_content(
 def _take(found: dict[str, Entry], root: Path, path: str, entry: os.DirEntry[str], problem: patterns.Problem) -> None:
     try:
         it = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # gone meanwhile: the run goes on
+        return
     except OSError as error:
         problem(error)
         return
