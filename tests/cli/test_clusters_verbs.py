@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import tomllib
 from pathlib import Path
 
@@ -27,7 +28,11 @@ def run(*words: str) -> Result:
 
 @pytest.mark.slurm
 @pytest.mark.usefixtures("in_lab")
-def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told(folder: Path):
+def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    today = time.gmtime()
+    monkeypatch.setattr(time, "gmtime", lambda *_: today)
     printed = run("learn")
     table = tomllib.loads(printed.stdout)
     assert (table["partitions"]["lab"], table["default_partition"], table["gpus_per_node"]) == (

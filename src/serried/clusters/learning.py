@@ -9,9 +9,6 @@ from typing import Any
 from serried.clusters import machine, pbs, slurm
 from serried.clusters.machine import Command
 
-SECONDS = 20.0
-"""For each question: somebody waits for the answer, and asked for it."""
-
 
 @dataclass(frozen=True)
 class Learnt:
@@ -27,7 +24,7 @@ def ask(scheduler: str, environ: Mapping[str, str], user: str, command: Command 
     """What the scheduler that is here says; None when it does not answer."""
 
     def said(*argv: str) -> str:
-        return command([*argv], SECONDS, machine.without_formats(environ)) or ""
+        return command([*argv], machine.ASKING_SECONDS, machine.without_formats(environ)) or ""
 
     return _ask_pbs(said) if scheduler == "pbs" else _ask_slurm(said, user)
 

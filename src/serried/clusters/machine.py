@@ -30,7 +30,10 @@ GPUS = "SERRIED_LOCAL_GPUS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 PROC = Path("/proc/driver/nvidia/gpus")
-_ASKING_SECONDS = 4.0
+ASKING_SECONDS = 45.0
+"""What a job asks for hangs on the answer. A client of Slurm's gives up by itself after 10 or 18 s."""
+GLANCE_SECONDS = 4.0
+"""Where it is enough to know it next time."""
 KEPT_SECONDS = 300.0
 _SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
@@ -152,7 +155,7 @@ def slurm(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     return slurm_says.partitions(_kept(slurm_says.SINFO, environ, command))
 
 
-def site(scheduler: str, environ: Mapping[str, str], command: Command = run) -> str:
+def site(scheduler: str, environ: Mapping[str, str], command: Command = run, *, seconds: float = ASKING_SECONDS) -> str:
     """What the scheduler here calls itself, where its job ids do not say so. Empty: unknown.
 
     ClusterName of Slurm, and the machine's own name of its own queue: another one that sees the record has none of it.
@@ -161,7 +164,7 @@ def site(scheduler: str, environ: Mapping[str, str], command: Command = run) -> 
         return os.uname().nodename
     if scheduler != "slurm" or not has_slurm(environ):
         return ""
-    return slurm_says.cluster_name(_kept(slurm_says.CONFIG, environ, command)) or ""
+    return slurm_says.cluster_name(_kept(slurm_says.CONFIG, environ, command, seconds)) or ""
 
 
 def pbs(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def pbs(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     return pbs_says.described(queues, server, nodes)
 
 
-def _kept(argv: tuple[str, ...], environ: Mapping[str, str], command: Command) -> str:
+def _kept(argv: tuple[str, ...], environ: Mapping[str, str], command: Command, seconds: float = ASKING_SECONDS) -> str:
     """What a command says, or has said within minutes: the scheduler has more to do than to tell each submission."""
     if shutil.which(argv[0], path=environ.get("PATH", os.defpath)) is None:
         return ""
@@ -181,7 +184,7 @@ def _kept(argv: tuple[str, ...], environ: Mapping[str, str], command: Command) -
     with contextlib.suppress(OSError):
         if 0 <= time.time() - kept.stat().st_mtime < KEPT_SECONDS:
             return kept.read_text(encoding="utf-8")
-    listed = command([*argv], _ASKING_SECONDS, without_formats(environ)) or ""
+    listed = command([*argv], seconds, without_formats(environ)) or ""
     if listed:
         with contextlib.suppress(OSError):
             files.make_directory(kept.parent)

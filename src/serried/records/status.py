@@ -151,7 +151,7 @@ def is_elsewhere(submission: Submission) -> bool:
 @functools.cache
 def _site_here(scheduler: str) -> str:
     """Asked once, however many runs are open: a controller that is away would be waited for each time."""
-    return machine.site(scheduler, os.environ)
+    return machine.site(scheduler, os.environ, seconds=machine.GLANCE_SECONDS)
 
 
 def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer]) -> set[str]:
