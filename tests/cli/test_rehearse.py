@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from place import Place, environment
-from serried.contract.layout import RunDirectory
+from serried.contract.files import read_json
+from serried.contract.layout import RecordDirectory, RunDirectory
 from serried.records.metrics import metrics
 from serried.rehearsal.conduct import Prompter
 from serried.rehearsal.curves import compare
@@ -62,7 +62,7 @@ def a_place(cluster, tmp_path, variables):
 
 
 def rehearse(place, *arguments, give=ALL):
-    return place.serried("rehearse", *arguments, "--", sys.executable, "train.py", give, timeout=280)
+    return place.serried("rehearse", *arguments, "--", sys.executable, "train.py", give, timeout=900)
 
 
 def test_two_ranks_that_were_stopped_learn_what_they_would_have_learned(here):
@@ -89,17 +89,19 @@ def test_what_was_not_restored_is_named_and_it_is_a_failure(here):
     assert found["first"]["step"] > 5
 
 
-def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(here):
+def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(here, wait_until):
     script = here.project / "train.py"
     stops = "import os; os.environ['SERRIED_REHEARSAL'] = '[4, 9]' if os.environ['SERRIED_ELEMENT'] == '1' else '[]'"
     script.write_text(f"{stops}\n{TRAIN}")
     words = ("--set", "limit.restarts=2", "--array", "0-1", "--", sys.executable, "train.py", ALL)
     where = RunDirectory(here.directory(run := here.submit("--ranks", "1", *words)))
     prompter = Prompter(where.element(1), lambda *_: None)
-    deadline = time.monotonic() + 200
-    while not all(where.element(index).exit.exists() for index in (0, 1)) and time.monotonic() < deadline:
+
+    def are_over():
         prompter.tick()
-        time.sleep(0.05)
+        return all(where.element(index).exit.exists() for index in (0, 1))
+
+    wait_until(are_over, 900)
     assert here.wait(run)[1]["state"] == "COMPLETED"
     whole, stopped = ({0: metrics(where.element(index))} for index in (0, 1))
     found = compare(whole, stopped)
@@ -169,8 +171,9 @@ def test_ctrl_c_ends_the_run_that_goes_on(request, cluster, wait_until, tmp_path
     )  # fmt: skip
     records = tmp_path / "home" / "state" / "serried" / "runs"
     run = wait_until(lambda: next((path.name for path in records.glob("[!.]*")), None))
-    wait_until(lambda: marked_processes(run))
+    submission = RecordDirectory(records / run).submission(1)
+    wait_until(lambda: (read_json(submission) or {}).get("state") == "submitted" and marked_processes(run))
     process.send_signal(signal.SIGINT)
-    assert process.wait(240) == 130
+    assert process.wait(900) == 130
     wait_until(lambda: not marked_processes(run))
     assert place.wait(run)[1]["state"] == "CANCELLED"

@@ -23,7 +23,7 @@ from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.records import stopping, waiting
-from serried.records.documents import Submission
+from serried.records.documents import RecordUnreadable, Submission
 from serried.records.index import Selection
 from serried.records.moments import iso
 from serried.records.record import Record, records_directory
@@ -75,14 +75,15 @@ def see_through(
     prepared: Prepared, tick: Callable[[], None], submitted: Callable[[Record], None] = lambda _: None
 ) -> RunStatus:
     """Submit it and wait for its end; `submitted` hears of its record. What interrupts that, Ctrl-C say, stops it."""
-    selection = Selection(deliver(prepared))
     try:
-        submitted(selection.record)
-        return waiting.wait([selection], tick=tick)[0]
+        record = deliver(prepared)
+        submitted(record)
+        return waiting.wait([Selection(record)], tick=tick)[0]
     except BaseException:
-        status = waiting.statuses_of([selection])[0]
-        if not status.has_ended:
-            stopping.cancel(status, stopping.left(status, ()), now=True)
+        with contextlib.suppress(RecordUnreadable):  # it has no record where it was not delivered
+            status = waiting.statuses_of([Selection(Record.load(prepared.plan.run))])[0]
+            if not status.has_ended:
+                stopping.cancel(status, stopping.left(status, ()), now=True)
         raise
 
 
