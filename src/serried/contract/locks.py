@@ -126,8 +126,7 @@ def is_used(path: Path) -> bool:
 def things(folder: Path) -> Iterator[Path]:
     """What has a lock in `folder`, or might have."""
     with contextlib.suppress(OSError):
-        names = {entry.name for entry in os.scandir(folder)}
-        for name in sorted({name.removesuffix(SUFFIX) for name in names}):
+        for name in sorted({name.removesuffix(SUFFIX) for name in os.listdir(folder)}):  # noqa: PTH208 - names are enough
             yield folder / name
 
 

@@ -76,7 +76,7 @@ class Store:
         path = self._claims / str(number)
         try:
             path.mkdir()
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):  # somebody was quicker, or has just tidied up
             return None
         claim = Claim(self, path, self.folder / f"{self._name}-{os.urandom(2).hex()}")
         claim.beat()

@@ -23,24 +23,27 @@ def root() -> Path:
 
 def labs() -> list[Lab]:
     """All labs of this user, dead ones included, by name."""
-    folder = root()
-    if not folder.is_dir():
-        return []
-    _check_owner(folder)
-    found = (Lab.load(entry) for entry in sorted(folder.iterdir()) if not entry.name.startswith("."))
+    found = (Lab.load(entry) for entry in _entries() if not entry.name.startswith("."))
     return [lab for lab in found if lab is not None]
 
 
 def clear() -> None:
     """Remove what half-made labs have left, and the root."""
-    folder = root()
-    if not folder.is_dir():
-        return
-    _check_owner(folder)
-    for rest in folder.iterdir():
+    for rest in _entries():
         shutil.rmtree(rest, ignore_errors=True)
     with contextlib.suppress(OSError):
-        folder.rmdir()
+        root().rmdir()
+
+
+def _entries() -> list[Path]:
+    """What is in the root, if that is there: whoever takes the last lab down removes it, perhaps just now."""
+    if not root().is_dir():
+        return []
+    try:
+        _check_owner(root())
+        return sorted(root().iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def check_length(directory: Path) -> None:

@@ -81,7 +81,7 @@ def _unwritten(
     element: int | None, place: ElementDirectory, attempt: AttemptDirectory, *, has_ended: bool
 ) -> dict[str, Any]:
     """As an exit.json would tell it, where nothing of an attempt lived to write one; its nodes' journals say it."""
-    is_last = attempt.number == attempt_numbers(place)[-1]
+    is_last = attempt.number == max(attempt_numbers(place), default=attempt.number)  # all may have gone meanwhile
     if is_last and not has_ended:
         return {}
     claim = read_json(attempt.claim) or {}

@@ -110,5 +110,8 @@ def _names(folder: Path) -> list[str]:
 
 
 def _is_ours(path: Path, *, folder: bool = True) -> bool:
-    state = path.lstat()
+    try:
+        state = path.lstat()
+    except FileNotFoundError:  # somebody removed it meanwhile
+        return False
     return state.st_uid == os.getuid() and (stat.S_ISDIR if folder else stat.S_ISREG)(state.st_mode)

@@ -114,5 +114,8 @@ def newest_within(path: Path) -> float:
     with contextlib.suppress(OSError):
         moments.append(path.lstat().st_mtime)
         if path.is_dir() and not path.is_symlink():
-            moments += [entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(path)]
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+                        moments.append(entry.stat(follow_symlinks=False).st_mtime)
     return max(moments)

@@ -282,6 +282,6 @@ def _uses(plan: Plan) -> Iterator[str]:
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return [Path(entry.path) for entry in os.scandir(folder)]
+        return list(folder.iterdir())
     except OSError:
         return []
