@@ -27,7 +27,7 @@ def environment():
 
 
 def serried_lab(*arguments):
-    result = shell.run(command(*arguments), env=environment(), timeout=120)
+    result = shell.run(command(*arguments), env=environment(), timeout=600)
     return result.status, result.stdout, result.stderr
 
 
@@ -52,7 +52,7 @@ def test_up_says_what_to_type_next_and_down_leaves_nothing(empty_root):
 
 
 def test_status_shows_a_dead_node_to_people_and_to_programs(make_lab):
-    lab = make_lab(nodes=2, gpus=1, temporary=False)
+    lab = make_lab(nodes=2, gpus=1, temporary=False, settings={"SlurmdTimeout": "60000"})  # it does not notice
     again = f"serried lab restart n2 --name {lab.name}"
     assert serried_lab("kill", "n2") == (0, "", f"`n2` is dead; bring it back: {again}\n")
     assert serried_lab("status") == (

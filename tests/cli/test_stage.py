@@ -12,6 +12,7 @@ from building import RunOnDisk
 from serried.cli import stage
 from serried.contract.files import Journal, make_directory
 from serried.errors import UsageError
+from serried.submission import data
 
 TEXT = """
 [experiments.train]
@@ -39,6 +40,7 @@ def pool(tmp_path, monkeypatch):
     project.mkdir()
     (project / "serried.toml").write_text(TEXT.format(root=folder))
     monkeypatch.chdir(project)
+    monkeypatch.setattr(data, "SECONDS", 3600.0)
     return folder
 
 
