@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 
@@ -26,11 +27,11 @@ def shake_hands(pair, node_key=KEY):
 
     def node():
         with contextlib.suppress(OSError, ProtocolError):
-            greet(pair[1], node_key, {"node": 4}).send({"event": "beat"})
+            greet(pair[1], node_key, {"node": 4}, 120).send({"event": "beat"})
 
     guest = Guest(pair[0], KEY)
-    pair[0].settimeout(10)
-    pair[1].settimeout(10)
+    pair[0].settimeout(120)
+    pair[1].settimeout(120)
     thread = threading.Thread(target=node)
     thread.start()
     try:
@@ -52,6 +53,21 @@ def test_a_node_that_knows_the_key_is_heard(pair):
 def test_a_node_with_another_key_is_not(pair):
     with pytest.raises(ProtocolError):
         shake_hands(pair, node_key=b"x" * 32)
+
+
+def test_a_head_that_is_slow_to_answer_a_greeting_keeps_the_node_that_it_has_counted_in(pair):
+    guest, channels = Guest(pair[0], KEY), []
+    pair[1].settimeout(0.2)
+    node = threading.Thread(target=lambda: channels.append(greet(pair[1], KEY, {"node": 4}, 120)))
+    node.start()
+    select.select([pair[0]], [], [])
+    node.join(1)
+
+    answer = guest.receive()
+    node.join()
+
+    assert answer is not None
+    assert [channel.key for channel in channels] == [answer[0].key]
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\n", b"\xff" * 4000])

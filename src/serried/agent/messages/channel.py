@@ -133,8 +133,8 @@ class Guest:
         return Channel(self.connection, key, "head", "node"), json.loads(text)
 
 
-def greet(connection: socket.socket, key: bytes, greeting: Message) -> Channel:
-    """The node's side of the handshake, on a connection with a time limit.
+def greet(connection: socket.socket, key: bytes, greeting: Message, patience: float) -> Channel:
+    """The node's side of the handshake, on a connection with a time limit; `patience` is for the answer to a greeting.
 
     Raises ProtocolError or OSError where the other end is not the head of this attempt.
     """
@@ -142,6 +142,8 @@ def greet(connection: socket.socket, key: bytes, greeting: Message) -> Channel:
     theirs = _read_line(connection, until)
     nonce, text = os.urandom(16).hex(), json.dumps(greeting)
     connection.sendall(f"{sign(key, 'node', theirs, nonce, text)} {nonce} {text}\n".encode())
+    connection.settimeout(patience)
+    until = time.monotonic() + patience
     if not is_signed(_read_line(connection, until), key, "head", nonce, theirs):
         raise ProtocolError("the head could not prove itself")
     return Channel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")

@@ -13,6 +13,8 @@ from serried.contract.addresses import LOOPBACK
 from serried.contract.addresses import own as own_addresses
 
 TRY_SECONDS = 3.0
+PROOF_SECONDS = 60.0
+"""For the head to answer a greeting: who leaves when it has counted him in is lost to it, and the attempt with him."""
 
 
 def hold_port() -> socket.socket:
@@ -54,7 +56,7 @@ def join(candidates: str, key: bytes, greeting: Message, patience: float) -> Tup
             try:
                 connection = socket.create_connection((host, port), TRY_SECONDS)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return greet(connection, key, greeting), host
+                return greet(connection, key, greeting, PROOF_SECONDS), host
             except (OSError, ProtocolError) as error:
                 refusal = str(error)
                 if connection:

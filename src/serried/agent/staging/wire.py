@@ -170,7 +170,7 @@ def call(address: Tuple[str, int], key: bytes, greeting: Message, seconds: float
     connection = socket.create_connection(address, seconds)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return greet(connection, key, greeting)
+        return greet(connection, key, greeting, seconds)
     except BaseException:
         connection.close()
         raise
