@@ -31,7 +31,7 @@ from serried.contract import files, hostlist, names
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
 LEAVE_SECONDS = 13.0
-"""For nodes to remove what is left on their disks; more than they take."""
+"""For nodes to remove what is left on their disks, more than they take; and for launchers to say what became of one."""
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
 
@@ -204,7 +204,7 @@ class Head:
         if self._is_over:
             self._check_over()
         elif self._is_going:
-            self.loop.after(FAREWELL_SECONDS, lambda: self._give_up(LAUNCHER_ENDED))
+            self.loop.after(LEAVE_SECONDS, lambda: self._give_up(LAUNCHER_ENDED))
         elif self._stop_reason or len(self._members) or not self._argv or not self._launcher.try_again():
             self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
 
@@ -240,11 +240,17 @@ class Head:
             self._is_over = True
             self._members.close_door()
             self._members.tell("bye")
-            is_alone = any(member.is_lost for member in self._members) or self._members.missing()
-            patience = FAREWELL_SECONDS if is_alone else LEAVE_SECONDS  # who has not come finds the door closed
-            self.loop.after(patience if len(self._members) else 0, self._end_launcher)
+            self.loop.after(self._patience() if len(self._members) else 0, self._end_launcher)
         if not self._launcher.is_running:
             self.loop.stop()
+
+    def _patience(self) -> float:
+        """How long the launcher may take to end: it ends where an agent was killed, not where its node is gone.
+
+        Who has not come finds the door closed, and what became of a node is not asked where others are the reason.
+        """
+        is_alone = any(member.is_lost for member in self._members) or self._members.missing()
+        return FAREWELL_SECONDS if is_alone and self._stop_reason != "lost" else LEAVE_SECONDS
 
     def _end_launcher(self) -> None:
         self.note("ending-launcher")
