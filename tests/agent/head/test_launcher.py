@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-import signal
+import json
+import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+SOURCE = Path(__file__).parents[3] / "src"
+ANNOUNCED = "slurmstepd: error: *** STEP 5.0 CANCELLED DUE TO JOB REQUEUE ***"
+MORE = [f"srun: {number}" for number in range(20)]
+
+HEARS = """
+import json, signal, sys
 from serried.agent.head.launcher import Launcher
 from serried.agent.loop import Loop
+loop = Loop()
+launcher = Launcher(loop, json.loads(sys.argv[1]), {}, lambda status: (ended.append(status), loop.stop()))
+ended, keep = [], launcher._hear
+launcher._hear = lambda: (keep(), open(sys.argv[2], "w").close())
+loop.on_signal(signal.SIGCHLD, launcher.reap)
+launcher.start()
+loop.run()
+print(json.dumps([ended, launcher.last_lines]))
+"""
+"""In a process of its own: it reaps whatever children there are."""
 
 
-def test_what_a_launcher_announces_is_kept_though_it_says_more_afterwards():
-    said = ["slurmstepd: error: *** STEP 5.0 CANCELLED DUE TO JOB REQUEUE ***", *(f"srun: {n}" for n in range(20))]
-    program = [sys.executable, "-c", f"import sys; sys.stderr.write({chr(10).join(said)!r})"]
-    ended = []
-    loop = Loop()
-    launcher = Launcher(loop, program, {}, lambda status: (ended.append(status), loop.stop()))
-    loop.on_signal(signal.SIGCHLD, launcher.reap)
-    launcher.start()
-    loop.run()
-    assert (ended, launcher.last_lines) == ([0], [said[0], *said[-5:]])
+def say(*parts):
+    """A program that says the second part when the first has been heard."""
+    wait = "\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+    return "import os, sys, time\n" + wait.join(f"sys.stderr.write({part!r}); sys.stderr.flush()" for part in parts)
+
+
+@pytest.mark.parametrize(
+    "parts", [("\n".join([ANNOUNCED, *MORE]),), (ANNOUNCED[:40], "\n".join([ANNOUNCED[40:], *MORE]))]
+)
+def test_what_a_launcher_announces_is_kept_though_it_says_more_afterwards(tmp_path, parts):
+    heard = str(tmp_path / "heard")
+    argv = json.dumps([sys.executable, "-c", say(*parts), heard])
+
+    told = subprocess.run(
+        [sys.executable, "-c", HEARS, argv, heard], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, check=True
+    )
+
+    assert json.loads(told.stdout) == [[0], [ANNOUNCED, *MORE[-5:]]]

@@ -52,6 +52,8 @@ class Launcher:
         self._began = self._started = time.monotonic()
         self._pause = FIRST_PAUSE
         self._errors: Any = None
+        self._partial = ""
+        """The beginning of a line that it has not ended yet."""
         self.last_lines: List[str] = []
         """The end of what it wrote to stderr: the only explanation when nothing starts."""
 
@@ -91,6 +93,7 @@ class Launcher:
                 problem = self._child.problem()
                 self._child = None
                 self._hear()
+                self._keep(self._partial)
                 if problem:
                     self.last_lines = [f"{self._argv[0]}: {os.strerror(problem[1])}"]
                 self._on_exit(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
@@ -106,13 +109,17 @@ class Launcher:
         text = self._errors.read()
         if text:
             os.write(2, text)
-            lines = [*self.last_lines, *text.decode("utf-8", "replace").splitlines()]
-            announced = [line for line in lines[:-LAST_LINES] if ANNOUNCEMENT in line]
-            self.last_lines = [*announced[:LAST_LINES], *lines[-LAST_LINES:]]
+            whole, newline, self._partial = (self._partial + text.decode("utf-8", "replace")).rpartition("\n")
+            self._keep(whole + newline)
         elif text == b"":
             self._loop.forget(self._errors)
             self._errors.close()
             self._errors = None
+
+    def _keep(self, text: str) -> None:
+        lines = [*self.last_lines, *text.splitlines()]
+        announced = [line for line in lines[:-LAST_LINES] if ANNOUNCEMENT in line]
+        self.last_lines = [*announced[:LAST_LINES], *lines[-LAST_LINES:]]
 
 
 def sweep_nodes(loop: Loop, argv: List[str], work: Work) -> None:
