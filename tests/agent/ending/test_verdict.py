@@ -183,6 +183,10 @@ CASES = {
         evidence([*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
         ("FAILED", 137, "agent-killed"),
     ),
+    "an agent was killed before it could say that its ranks ran": (
+        evidence([*CONNECTED, LOST, stopping("lost"), LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
     "an agent was killed, and ranks elsewhere noticed first": (
         evidence([*STARTED, LOST, stopping("lost"), ended(0, exit_of(0, 1)), LAUNCHER_EXIT]),
         ("FAILED", 137, "agent-killed"),

@@ -57,8 +57,11 @@ class Evidence(NamedTuple):
 
     @property
     def has_started(self) -> bool:
-        return self.has("started") or any(
-            event["event"] == "started" for events in self.nodes.values() for event in events
+        """Or may have, on a node that was lost before it could say so."""
+        return (
+            self.has("started")
+            or (self.has("go") and self.has("node-lost"))
+            or any(event["event"] == "started" for events in self.nodes.values() for event in events)
         )
 
     @property
