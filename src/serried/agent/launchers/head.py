@@ -16,7 +16,7 @@ from serried.agent.work import Work
 
 COME_SECONDS = 300.0
 """For the launchers to start all ranks, torch's import on a slow file system included."""
-SETTLE_SECONDS = 2.0
+SETTLE_SECONDS = 5.0
 """A rank's failure may be told later than the end of a launcher on another node."""
 LEAVE_SECONDS = 10.0
 """What a launcher has to end by itself once all its ranks have ended well."""

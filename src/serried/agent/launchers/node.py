@@ -210,8 +210,8 @@ class Launched(Ranks):
         self._ended += self._excused.values()
         self._excused.clear()
 
-    def say_farewell(self) -> None:
-        if self._farewell:
+    def say_farewell(self, *, are_told: bool) -> None:
+        if self._farewell and (are_told or self._was_killed):  # whether it was decides on how ranks elsewhere ended
             self._post.note("starter-ended", **self._farewell)
             self._post.tell("starter-ended", **self._farewell)
             self._farewell = None

@@ -16,7 +16,7 @@ from serried.agent.messages.channel import Message
 from serried.agent.ranks import command
 from serried.agent.work import Work
 
-END_SECONDS = 2.0
+END_SECONDS = 10.0
 """Between TERM and KILL for what nobody waits for any more."""
 
 

@@ -173,7 +173,6 @@ class Node:
             return
         for exit_ in self._ranks.reap(children):
             self._exits.take(self._ranks, exit_, is_stopping=self._is_stopping)
-        self._ranks.say_farewell()
         self._check_end()
 
     # Stopping.
@@ -222,6 +221,8 @@ class Node:
 
     def _check_end(self) -> None:
         """Finish once every rank has ended; let what they left end by itself first, if all went well."""
+        if self._ranks:
+            self._ranks.say_farewell(are_told=self._exits.are_told)
         if self._ranks is None and self._is_stopping and not self._is_done:
             self._finish([])
         if self._is_done or self._ranks is None or not self._ranks.are_over or not self._exits.are_told:

@@ -81,8 +81,8 @@ class Ranks:
         """Whether it was killed because its launcher ended."""
         return False
 
-    def say_farewell(self) -> None:
-        """Tell of a launcher's end, after what its ranks had to say."""
+    def say_farewell(self, *, are_told: bool) -> None:
+        """Tell of a launcher's end, once what its ranks had to say has been told."""
 
     def heed(self, message: Message) -> None:
         """What the head says about launchers."""
