@@ -131,8 +131,10 @@ def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
     signal.alarm(0)
     for pipe in filter(None, (process.stdout, process.stderr)):
         pipe.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    try:
         process.wait(FAREWELL_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # it goes on, and nobody waits for it
     return said.decode("utf-8", "replace"), complaint.decode("utf-8", "replace")
 
 
