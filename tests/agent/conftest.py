@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serried import script
+from serried import processes, script
 from serried.contract.files import read_journal, read_json
 from serried.contract.layout import RunDirectory
 from serried.plan import Allocation, Array, Limit, Plan, Site, Source
@@ -69,17 +69,26 @@ class Started:
         log = self.place.attempt(attempt).rank_log(node, rank)
         return log.read_text() if log.exists() else ""
 
-    def pid_of(self, *words):
-        """The process of this run whose command line has all of `words`."""
-        for entry in Path("/proc").iterdir():
-            try:
-                command = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            wanted = {word.encode() for word in words}
-            if wanted <= set(command) and any(self.plan.run.encode() in word for word in command):
-                return int(entry.name)
-        return None
+    def pid_of(self, *words, **variables):
+        """The process of this run whose command line has all of `words`, and its environment all of `variables`.
+
+        Never a child of it that is still to become what it is to run: till then that one looks the same.
+        """
+        found = {pid for pid in processes.pids() if self._is(pid, words, variables)}
+        return next((pid for pid in sorted(found) if not found & parents(pid)), None)
+
+    def _is(self, pid, words, variables):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_text(errors="surrogateescape").split("\0")
+        except OSError:
+            return False
+        is_of_run = set(words) <= set(command) and any(self.plan.run in word for word in command)
+        return is_of_run and variables.items() <= processes.environment(pid).items()
+
+
+def parents(pid):
+    """The parent of a process; empty when it is gone."""
+    return {int(parent) for parent in processes.stat(pid)[1:2]}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-KILL_WAIT = 5
+KILL_WAIT = 60
 
 
 def main(nodes: int, command: list[str]) -> int:

@@ -87,8 +87,14 @@ def test_a_rank_that_ignores_term_is_killed_after_the_grace(start, marked_proces
 
 
 def test_silence_ends_a_run_in_which_one_rank_hangs(start):
-    hang = f"exec {PYTHON} -c 'import time\ndef stuck(): time.sleep(100)\nstuck()'"
-    run = start(f"test $RANK = 0 && exit 0; {hang}", ranks=3, limit={"silence_seconds": 2})
+    stuck = """import os, time
+def stuck():
+    open("stuck" + os.environ["RANK"], "w").close()
+    time.sleep(600)
+stuck()"""
+    waits = "until test -e stuck1 -a -e stuck2; do echo .; sleep 0.1; done"
+    limit = {"silence_seconds": 4, "grace_seconds": 60}
+    run = start(f"test $RANK = 0 || exec {PYTHON} -c '{stuck}'; {waits}", ranks=3, limit=limit)
 
     assert run.wait() == 1
     assert run.ending == (
@@ -124,7 +130,7 @@ def test_rank_0_may_end_before_the_others(start):
 
 
 @pytest.fixture
-def small_cgroup():
+def small_cgroup(wait_until):
     """A memory cgroup of 64 MiB, made beside our own."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     old = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
@@ -137,6 +143,7 @@ def small_cgroup():
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error}")
     yield group
+    wait_until(lambda: not (group / "cgroup.procs").read_text())
     group.rmdir()
 
 
@@ -149,7 +156,9 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_told_apart(start, small_cgro
 
 
 def test_a_program_that_makes_itself_a_daemon_is_ended_and_has_not_completed(start, marked_processes):
-    run = start("(setsid sleep 473 >/dev/null 2>&1 &)", ranks=1, limit={"grace_seconds": 1})
+    is_there = """[ "$(tr '\\0' ' ' </proc/$!/cmdline)" = 'sleep 473 ' ]"""
+    line = f"setsid sleep 473 >/dev/null 2>&1 & until {is_there}; do sleep 0.05; done"
+    run = start(line, ranks=1, limit={"grace_seconds": 1})
 
     assert run.wait() == 1
     host = run.exit["nodes"][0]
@@ -163,16 +172,18 @@ def test_a_program_that_makes_itself_a_daemon_is_ended_and_has_not_completed(sta
 
 
 def test_a_helper_that_ends_soon_after_its_program_is_no_failure(start):
-    run = start("(setsid sleep 0.5 &)", ranks=1)
+    run = start("(setsid sleep 0.5 &)", ranks=1, limit={"grace_seconds": 120})
 
     assert run.wait() == 0
 
 
 def test_a_daemon_that_drops_its_environment_is_found_by_adoption(start):
-    run = start("test -n x && (env -i setsid sleep 474.25 >/dev/null 2>&1 &); exit 5", ranks=1)
+    daemon = 'echo up >"$0/up"; exec tail -f "$0/up"'
+    begin = f"(env -i setsid /bin/sh -c '{daemon}' $SERRIED_RESULTS_DIR >/dev/null 2>&1 &)"
+    run = start(f"{begin}; until test -s $SERRIED_RESULTS_DIR/up; do sleep 0.05; done; exit 5", ranks=1)
 
     assert run.wait() == 5
-    assert run.pid_of("sleep", "474.25") is None
+    assert run.pid_of("tail") is None
 
 
 def test_a_stop_request_cancels_the_run(start, wait_until):
@@ -200,18 +211,24 @@ def test_term_to_every_process_at_once_is_a_cancellation_and_no_failure(start, w
     run = start("sleep 100")
     wait_until(lambda: run.events("started"))
 
-    for pid in [*marked_processes(run.mark), run.pid_of("node"), run.pid_of("head"), run.process.pid]:
+    node = run.pid_of("node")
+    os.kill(node, signal.SIGSTOP)  # or what is at once to the scheduler may not be to it
+    for pid in [*marked_processes(run.mark), node, run.pid_of("head"), run.process.pid]:
         os.kill(pid, signal.SIGTERM)
+    os.kill(node, signal.SIGCONT)
 
     assert run.wait() == 143
     assert run.ending == ("CANCELLED", 143, "cancel", "cancelled")
 
 
 def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_does_it(start):
-    run = start("cat $SERRIED_STOP_FILE 2>/dev/null; sleep 100", time_seconds=4, limit={"lead_seconds": 1})
+    """By the agents' own clock: it hears of it after three quarters of the time, and there is a twentieth left."""
+    hears = "until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; cat $SERRIED_STOP_FILE; exec sleep 600"
+    run = start(hears, time_seconds=30, limit={"lead_seconds": 600})
 
     assert run.wait() == 124
     assert run.ending[:3] == ("TIMEOUT", 124, "limit")
+    assert [run.output(rank) for rank in (0, 1)] == ["limit", "limit"]
     assert [event["because"] for event in run.events("stopping")] == ["time limit", "time limit"]
 
 

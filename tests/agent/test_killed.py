@@ -27,14 +27,14 @@ def kill(pid):
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_node_agent_ends_the_run_and_leaves_nothing(running, marked_processes, tmp_path):
+def test_a_killed_node_agent_ends_the_run_and_leaves_nothing(running, marked_processes, tmp_path, wait_until):
     run = running()
 
     kill(run.pid_of("node"))
 
     assert run.wait() == 137
     assert run.ending == ("FAILED", 137, "agent-killed", f"the agent on {run.exit['nodes'][0]} was killed")
-    assert list(tmp_path.glob("serried-*/*")) == []
+    wait_until(lambda: list(tmp_path.glob("serried-*/*")) == [])
     assert marked_processes(run.mark) == []
 
 

@@ -53,13 +53,6 @@ def test_a_program_that_does_not_save_when_asked_from_outside_is_ended_after_the
     assert [event["because"] for event in run.events("stopping")] == ["ada@login", "not saved"]
 
 
-def test_ranks_hear_of_the_limit_by_the_agents_own_clock(start):
-    run = start(SAVE, time_seconds=8, limit={"lead_seconds": 600, "restarts": 1}, environment=SAVES)
-
-    assert run.wait() == 85
-    assert (run.output(), run.exit) == ("limit", None)
-
-
 def test_ranks_that_have_saved_are_run_again_as_often_as_the_budget_says(start, warn):
     run = start(SAVE, limit={"restarts": 1}, environment=SAVES)
     warn(run)
@@ -83,10 +76,11 @@ def test_85_without_a_new_checkpoint_is_a_failure(start, warn):
     assert run.ending[:3] == ("FAILED", 85, "exit")
 
 
-def test_a_cancelled_run_does_not_continue_though_it_has_saved(start, warn):
+def test_a_cancelled_run_does_not_continue_though_it_has_saved(start, warn, wait_until):
     run = start(SAVE.replace("exit 85", "trap 'exit 85' TERM; while :; do sleep 0.05; done"),
                 limit={"restarts": 1}, environment=SAVES)  # fmt: skip
     warn(run)
+    wait_until((run.place.checkpoints / "step-1").exists)
     run.process.terminate()
 
     assert run.wait() == 143
@@ -152,25 +146,28 @@ def test_what_a_program_does_when_it_is_asked_decides_how_the_attempt_ended(star
     assert (ending["state"], ending["message"].replace(ending["nodes"][0], "HOST")) == attempt
 
 
-def test_a_program_that_knows_nothing_continues_after_the_limit_if_it_has_saved_something(start):
+def test_a_program_that_knows_nothing_continues_after_the_limit_if_it_has_saved_something(start, wait_until):
     run = start(
-        "cd $SERRIED_CHECKPOINT_DIR; echo 1 | tee model.pt >next.tmp; sleep 60",
-        time_seconds=4,
-        limit={"restarts": 1},
+        "cd $SERRIED_CHECKPOINT_DIR; echo 1 | tee model.pt >next.tmp; echo saved; sleep 600",
+        ranks=1,
+        limit={"restarts": 1, "lead_seconds": 1},
     )
+    wait_until(lambda: run.events("started") and run.output())
+    ask_to_save(run, "limit")
     assert run.wait() == 85
     ending = read_json(run.place.attempt(1).exit)
     assert ending["message"] == f"{CAME} had not ended by themselves, and will continue"
 
     again = start(None, plan=run.plan)
+    wait_until(lambda: again.events("started", 2))
+    ask_to_save(again, "limit", attempt=2)
     assert (again.wait(), again.ending[0]) == (124, "TIMEOUT")
 
 
 def test_a_rank_that_stumbles_over_one_that_the_notice_ended_is_no_failure(start, warn):
-    wait = "until [ -e $SERRIED_RESULTS_DIR/{} ]; do sleep 0.05; done; "
-    stumbles = f"trap '' USR1; {wait.format('up')} echo ready; {wait.format('gone')} exit 1"
-    dies = "(trap '' USR1; sleep 0.5; cd $SERRIED_RESULTS_DIR; touch up; sleep 0.5; touch gone) & sleep 60"
-    run = start(f"{SAVED} if test $RANK = 0; then {stumbles}; else {dies}; fi", limit={"restarts": 1, "notify": "USR1"})
+    gone = """grep -qs '"rank-exit", "rank": 1' $SERRIED_RUN_DIR/attempts/1/node-0/events.jsonl"""
+    stumbles = f"trap '' USR1; {SAVED} echo ready; until {gone}; do sleep 0.05; done; exit 1"
+    run = start(f"if test $RANK = 0; then {stumbles}; else exec sleep 600; fi", limit={"restarts": 1, "notify": "USR1"})
     warn(run)
 
     assert run.wait() == 85

@@ -126,7 +126,7 @@ group.barrier()
 if is_first and os.environ["RANK"] == "1":
     os.makedirs(flag)
     sys.exit(5)
-time.sleep(60 if is_first else 0)
+time.sleep(600 if is_first else 0)
 group.barrier()
 group.destroy_process_group()
 """
@@ -136,5 +136,5 @@ def test_torchruns_on_several_nodes_start_ranks_again_that_one_nodes_failure_too
     """Each counts its own failures, and ranks that met under that count would wait for each other for ever."""
     run = torchrun([PYTHON, "-c", FAILS_ONCE], max_restarts=1, nodes=2, ranks=1)
 
-    assert run.wait(90) == 0, run.log
+    assert run.wait() == 0, run.log
     assert run.exit["nodes"] == ["fake1", "fake2"]

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from serried.contract.files import read_journal
 from serried.plan import Launch
 
 TASK = "SLURM_STEP_ID=1 SLURM_STEP_NUM_TASKS={world} SLURM_PROCID={rank} SLURM_LOCALID={rank}"
@@ -31,9 +32,12 @@ def by_srun(start, tmp_path):
     return begin
 
 
+BEGUN = """until grep -qs '"started"' "$SERRIED_RUN_DIR/attempts/1/node-0/events.jsonl"; do sleep 0.05; done"""
+"""Till its node has told that a rank runs."""
+
 STRANGE = [
     (
-        f'{task(0)} "$@" & sleep 1; {task(0)} "$@" & wait',
+        f'{task(0)} "$@" & {BEGUN}; {task(0)} "$@" & wait',
         ("FAILED", 1, "launcher", "`srun` has started rank 0 twice"),
     ),
     (
@@ -55,7 +59,7 @@ STRANGE = [
     ),
     ("exit 0", ("LAUNCH_FAILED", 70, "launch", "`srun` on HOST exited with status 0, before it had started a rank")),
     (
-        f'{task(0)} "$@" & sleep 1; echo out of tasks; exit 0',
+        f'{task(0)} "$@" & {BEGUN}; echo out of tasks; exit 0',
         (
             "FAILED",
             1,
@@ -107,12 +111,17 @@ def test_a_single_process_is_not_told_that_it_is_one_of_many(start):
     assert run.output() == "nothing\n"
 
 
+def started_ranks(run):
+    told = read_journal(run.place.attempt(1).node_events(0))
+    return {entry["rank"] for entry in told if entry["event"] == "started"}
+
+
 @pytest.mark.parametrize("role", ["node", "head"])
 def test_ranks_under_a_launcher_end_with_the_agent_of_their_node_and_with_the_head(
     by_srun, wait_until, marked_processes, role
 ):
     run = by_srun(f'{task(0)} "$@" & {task(1)} "$@" & wait', "(setsid sleep 472 &); sleep 100")
-    wait_until(lambda: run.events("started"))
+    wait_until(lambda: len(started_ranks(run)) == 2)
     os.kill(run.pid_of(role), signal.SIGKILL)
 
     assert run.wait() == 137, run.log

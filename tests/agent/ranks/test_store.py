@@ -24,7 +24,7 @@ def ask() -> Iterator[Callable[..., tuple[int, bytes]]]:
     listener.close()
 
     def ask(method: str, scope: str, key: str, value: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request(method, f"/{scope}/{key}", value)
         answer = connection.getresponse()
         told = answer.status, answer.read()
