@@ -37,7 +37,7 @@ class Errand:
     role: tuple[str, ...]
     """Of the agent, which runs on `host`."""
     journal: Path
-    """Where that says how it goes. Beside it are its script and its output, and no other errand's."""
+    """Where that says how it goes. Beside it are its script and its output while it goes on."""
 
 
 def send_all(errands: Sequence[Errand], heed: Callable[[int, Answer], None], observe: Observe) -> None:
@@ -74,13 +74,12 @@ class _Sent:
         self._has_begun = False
         scheduler = _that_reaches(errand.plan, errand.host)
         modes, folder = MODES[errand.plan.share], errand.journal.parent
-        self._script, self._log = folder / "errand.sh", folder / "errand.log"
+        self._script, self._log = folder / f"errand-{self._token}.sh", folder / f"errand-{self._token}.log"
         text = script.render_errand(errand.plan, [*errand.role, self._token], python=sys.executable)
         self._argv = schedulers.get(scheduler).errand(errand.plan, errand.host, ("/bin/bash", str(self._script)))
         try:
             files.make_directory(folder, modes.directory)
             files.write_text(self._script, text, modes.file)
-            self._log.unlink(missing_ok=True)
             self.process = shell.start(
                 self._argv,
                 log=self._log,
@@ -102,15 +101,15 @@ class _Sent:
         return self.process.poll() is not None
 
     def answer(self) -> Answer:
+        said = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
+        self._log.unlink(missing_ok=True)
+        self._script.unlink(missing_ok=True)
         ended = self._entry("ended")
         if ended is None:
-            said = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
             return SerriedError(
                 f"nothing could be done on {self.host}: `{self._argv[0]}` exited with status {self.process.returncode}",
                 details="\n".join(said[-LAST_LINES:]) or None,
             )
-        self._log.unlink(missing_ok=True)
-        self._script.unlink(missing_ok=True)
         return ended
 
     def _entry(self, event: str) -> dict[str, Any] | None:
