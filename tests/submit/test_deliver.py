@@ -7,7 +7,9 @@ import pytest
 
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.records.index import records
-from serried.submission.deliver import deliver
+from serried.records.record import Record
+from serried.submission import directory
+from serried.submission.deliver import deliver, see_through
 
 
 def test_a_submission_is_recorded_before_the_scheduler_is_asked_and_after_it_answered(ask, scheduler):
@@ -85,6 +87,35 @@ def test_an_interruption_while_the_scheduler_is_asked_is_uncertain(ask, schedule
     with pytest.raises(SubmissionUncertain, match="interrupted while `true` was asked"):
         deliver(ask())
     assert records()[0].submissions[0].state == "uncertain"
+
+
+def test_a_run_whose_folder_goes_with_another_run_meanwhile_has_one_of_its_own(ask, scheduler, root, monkeypatch):
+    make_directory = directory.make_directory
+
+    def make_and_lose(path, *arguments):
+        monkeypatch.setattr(directory, "make_directory", make_directory)
+        make_directory(path, *arguments)
+        directory.remove_empty_above(path / "k3f9q2")
+
+    monkeypatch.setattr(directory, "make_directory", make_and_lose)
+    record = deliver(ask())
+    assert (record.where.job_script.is_file(), len(scheduler.asked)) == (True, 1)
+    assert root in record.where.path.parents
+
+
+def test_an_interruption_as_soon_as_it_is_submitted_takes_back_what_was_to_be_seen_through(ask, scheduler, monkeypatch):
+    cancelled, write = [], Record.write_submission
+    scheduler.cancel = cancelled.extend
+
+    def write_and_interrupt(record, submission):
+        write(record, submission)
+        if submission.state == "submitted":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Record, "write_submission", write_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        see_through(ask(), lambda: None)
+    assert cancelled == ["1"]
 
 
 def test_commit_diff_and_untracked_files_are_on_record(ask, project):

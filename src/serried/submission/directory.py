@@ -17,14 +17,14 @@ from serried.snapshot import Archive
 from serried.submission.prepared import Prepared
 
 UNTRACKED_LISTED = 1000
+TRIES = 10
 
 
 def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     """Write what the job reads. Raises OSError."""
     modes = MODES[plan.share]
     where = RunDirectory(Path(plan.directory))
-    make_directory(where.path.parent, modes.directory)
-    where.path.mkdir(mode=modes.directory)
+    _make_new(where.path, modes.directory)
     where.claims.mkdir(mode=modes.directory)
     write_json(where.plan, plan.to_json(), modes.file)
     write_text(where.job_script, prepared.script, modes.file)
@@ -38,6 +38,16 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     script.write_agent(where.agent, modes.file)
     script.write_library(where.library, modes.file)
     return where
+
+
+def _make_new(path: Path, mode: int) -> None:
+    """Make it with the folders above it, which go with the last run in them: perhaps just now."""
+    for _ in range(TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            make_directory(path.parent, mode)
+            path.mkdir(mode=mode)
+            return
+    path.mkdir(mode=mode)
 
 
 def write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archive | None) -> None:
