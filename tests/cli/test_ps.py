@@ -5,6 +5,7 @@ import json
 import pytest
 
 from building import CREATED
+from serried.records import index
 from serried.schedulers.interface import Job
 from serried.ui import console
 
@@ -192,3 +193,18 @@ def test_a_record_of_a_later_version_is_a_line_and_no_traceback(serried, make):
         "aaaaaa  ?      UNKNOWN    ?        ?        -       "
         "plan.json of run `aaaaaa` has schema 7; this Serried reads up to 1"
     )
+
+
+def test_a_run_that_is_forgotten_while_it_looks_is_none(serried, make, monkeypatch):
+    make("aaaaaa").ending()
+    run = make("bbbbbb").ending()
+    records = index.records
+
+    def list_and_forget():
+        found = records()
+        run.record.remove()
+        return found
+
+    monkeypatch.setattr(index, "records", list_and_forget)
+    done = serried("ps", "--json")
+    assert [one["id"] for one in json.loads(done.out)["runs"]] == ["aaaaaa"]

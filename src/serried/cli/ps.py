@@ -42,7 +42,8 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
     """
     now = time.time()
     oldest = answers.moment("--since", since, now) if since else None
-    known = sorted(_settled(statuses(index.records())), key=_order)
+    found = [status for status in statuses(index.records()) if status.record.directory.path.is_dir()]
+    known = sorted(_settled(found), key=_order)  # without those that somebody forgets meanwhile
     shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
     if not everything and oldest is None:
         ended = [status for status in shown if status.has_ended][: max(number, 0)]
