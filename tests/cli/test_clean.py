@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -18,7 +19,7 @@ from serried.contract.files import make_directory, write_json
 from serried.plan import After, Data, Environment, Resume, Source, Staged
 from serried.schedulers.interface import Job
 from serried.schedulers.pbs import options
-from serried.space import measuring, removing
+from serried.space import directories, measuring, removing
 from serried.space.things import Thing
 from serried.submission import errands
 from serried.ui import console
@@ -378,3 +379,33 @@ def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, ma
     assert serried("clean", "--node", "n1", "--node", "n9").err.startswith(
         "error: no run of yours that still has its directory was on `n9`\n"
     )
+
+
+def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
+    experiment = tmp_path / "digits" / "train"
+    make_directory(experiment / ".removing-m2n3p4-0123abcd")
+    names, scan = directories._names, os.scandir
+
+    def names_of_what_goes(folder):
+        found = names(folder)
+        if folder == experiment:
+            (experiment / found[0]).rmdir()
+        return found
+
+    monkeypatch.setattr(directories, "_names", names_of_what_goes)
+    assert list(directories.half_removed(tmp_path)) == []
+
+    (experiment / "stays").touch()
+    (experiment / "goes").touch()
+    aged(experiment)
+
+    @contextlib.contextmanager
+    def scan_what_goes(folder):
+        with scan(folder) as entries:
+            found = list(entries)
+        (experiment / "goes").unlink()
+        os.utime(experiment, (OLD, OLD))
+        yield found
+
+    monkeypatch.setattr(os, "scandir", scan_what_goes)
+    assert measuring.newest_within(experiment) == OLD

@@ -284,6 +284,14 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
     assert [(found.host, found.is_lost) for found in missing.of(of_it, has_ended=True)] == [("n2", True)]
 
 
+def test_attempts_that_are_removed_while_they_are_looked_at_miss_nothing(make, monkeypatch):
+    run = make()
+    run.attempt()
+    numbers = iter([[1], []])
+    monkeypatch.setattr(missing, "attempt_numbers", lambda _: next(numbers))
+    assert missing.of(Selection(run.record), has_ended=True) == []
+
+
 @pytest.fixture
 def left(make, tmp_path, _real_processes):
     """`left(attempt, node, **files)`: what it left there; agents of the run bring it, on this machine, for any node."""

@@ -14,6 +14,7 @@ import pytest
 import serried
 from serried import lab as labs
 from serried import shell
+from serried.lab import directory
 
 MAIN = "from serried.cli import main; main()"
 
@@ -139,6 +140,12 @@ def test_somebodys_temporary_lab_is_not_chosen_unasked(make_lab):
     assert serried_lab("run", "--", "sinfo", "-h", "-o%D") == (0, "4\n", "")
     assert serried_lab("run", "--name", lab.name, "--", "sinfo", "-h", "-o%D") == (0, "1\n", "")
     assert lab.status().is_up
+
+
+def test_where_the_last_lab_goes_meanwhile_there_is_none(monkeypatch):
+    labs.root().mkdir()
+    monkeypatch.setattr(directory, "_check_owner", lambda root: root.rmdir())
+    assert labs.labs() == []
 
 
 @pytest.mark.parametrize("verb", [("down",), ("env",), ("kill", "n1")])
