@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch.distributed as dist
@@ -18,9 +19,9 @@ UNEVEN = [Identity(rank, 4, local, size, node) for rank, local, size, node in
 """Three ranks on node 0 and one on node 1."""
 
 
-def together(program, ranks=UNEVEN, nodes=2):
+def together(program, ranks=UNEVEN, nodes=2, store=None):
     """Run `program(preparing, rank)` for every rank in a thread of its own; what each returned or raised, by rank."""
-    store = dist.HashStore()
+    store = store or dist.HashStore()
     ended = {}
 
     def run(who):
@@ -33,7 +34,7 @@ def together(program, ranks=UNEVEN, nodes=2):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     return [ended[who.rank] for who in ranks]
 
 
@@ -97,7 +98,7 @@ def test_one_who_prepares_and_is_not_heard_of_any_more_is_given_up(monkeypatch):
 
     def program(preparing, rank):
         with preparing.first("job") as is_first:
-            assert not is_first or given_up.wait(30)
+            assert not is_first or given_up.wait(120)
         return rank
 
     def others(preparing, rank):
@@ -113,18 +114,72 @@ def test_one_who_prepares_and_is_not_heard_of_any_more_is_given_up(monkeypatch):
     assert "no rank that prepares has been heard of" in second.message
 
 
+class Hours:
+    """A store, and a clock that goes on by five seconds with each beat of a heart that is written there."""
+
+    def __init__(self, seconds):
+        self._store = dist.HashStore()
+        self._seconds = seconds
+        self.now = 0.0
+        self.are_over = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def add(self, key, amount):
+        value = self._store.add(key, amount)
+        if amount and key.endswith("/beats"):
+            self.now += 5.0
+            if self.now > self._seconds:
+                self.are_over.set()
+        return value
+
+    def monotonic(self):
+        return self.now
+
+    sleep = staticmethod(time.sleep)
+
+
 def test_a_heart_beats_while_something_is_prepared(monkeypatch):
-    monkeypatch.setattr(preparing, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(preparing, "SILENT_SECONDS", 0.6)
-    slow = threading.Event()
+    hours = Hours(2 * preparing.SILENT_SECONDS)
+    monkeypatch.setattr(preparing, "time", hours)
+    monkeypatch.setattr(preparing, "BEAT_SECONDS", 0.01)
 
     def program(preparing, rank):
         with preparing.first("job") as is_first:
-            if is_first:
-                slow.wait(1.5)
+            assert not is_first or hours.are_over.wait(120)
         return rank
 
-    assert together(program) == [0, 1, 2, 3]
+    assert together(program, store=hours) == [0, 1, 2, 3]
+
+
+def test_who_was_stopped_itself_does_not_take_the_others_for_silent(monkeypatch):
+    """As a scheduler suspends a job: all of it, and whoever wakes up first has heard of nobody for hours."""
+    hours = Hours(0)
+    looks = []
+    went_on = threading.Event()
+
+    def sleep(seconds):
+        time.sleep(seconds)
+        if hours.are_over.is_set():  # the other has been heard
+            looks.append(seconds)
+        if len(looks) == 2:
+            hours.now += 10 * preparing.SILENT_SECONDS
+        if len(looks) == 3:
+            went_on.set()
+
+    hours.sleep = sleep
+    monkeypatch.setattr(preparing, "time", hours)
+
+    def program(preparing, rank):
+        try:
+            with preparing.first("job") as is_first:
+                assert not is_first or went_on.wait(120)
+        finally:
+            went_on.set()
+        return rank
+
+    assert together(program, UNEVEN[:2], 1, hours) == [0, 1]
 
 
 def test_alone_it_is_free_and_a_wrong_scope_is_refused():
@@ -137,11 +192,22 @@ def test_alone_it_is_free_and_a_wrong_scope_is_refused():
 
 SCRIPT = """\
 import time
+from datetime import timedelta
+import torch
 import serried.train as st
-with st.session(timeout_seconds=4) as run:
+
+def let_the_group_wait(seconds):
+    set_timeout = getattr(torch.distributed.distributed_c10d, "_set_pg_timeout", None)
+    if set_timeout is not None:  # torch 2.4 and later
+        set_timeout(timedelta(seconds=seconds))
+
+with st.session() as run:
+    run.barrier()
+    let_the_group_wait(0.5)
     with run.first() as is_first:
         if is_first:
-            time.sleep(6)
+            time.sleep(2)
+    let_the_group_wait(600)
     run.barrier()
     print(is_first, flush=True)
     with run.first("node") as is_first:

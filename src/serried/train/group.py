@@ -14,7 +14,7 @@ import time
 import weakref
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,8 @@ CPU = torch.device("cpu")
 LEAVE_SECONDS = 5.0
 """How long a process that has failed may take to close its connections."""
 SETTLE_SECONDS = 1.0
+HELD_SECONDS = 10.0
+"""How long gloo may take to let go of the last tensor: only a thread that has not run for so long still holds it."""
 
 _opened = 0
 
@@ -149,6 +151,7 @@ class Group:
         leaving.join(LEAVE_SECONDS)
         if leaving.is_alive():
             _end_at_once()
+        _settle(lambda: None)
 
 
 def _last_barrier() -> None:
@@ -162,12 +165,17 @@ def _last_barrier() -> None:
     dist.all_reduce(last)
     is_held = weakref.ref(last)
     del last
-    end = time.monotonic() + SETTLE_SECONDS
+    _settle(is_held)
+
+
+def _settle(is_held: Callable[[], Any]) -> None:
+    """Until gloo has let go of what `is_held` gives, and no other thread wants to run."""
+    began = time.monotonic()
     time.sleep(0.01)  # whoever waits for the lock gets it now
     # Other groups (a mesh's, say) have threads of their own, which a busy machine may not have let run yet. Two looks,
     # because a thread that waits for the lock, which is ours while we look, does not run.
     quiet = 0
-    while quiet < 2 and time.monotonic() < end:
+    while quiet < 2 and time.monotonic() - began < (SETTLE_SECONDS if is_held() is None else HELD_SECONDS):
         time.sleep(0.001)
         quiet = 0 if is_held() is not None or _others_run() else quiet + 1
 
@@ -186,11 +194,22 @@ def _others_run() -> bool:
 def _end_at_once() -> None:
     """What is still open would keep the interpreter from ending, and with it the others from learning of it."""
     kind, error, trace = sys.exc_info()
-    if kind is not None and error is not None:
+    status = 1
+    if isinstance(error, SystemExit):
+        status = _status(error)
+    elif kind is not None and error is not None:
         sys.excepthook(kind, error, trace)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(status)
+
+
+def _status(leaving: SystemExit) -> int:
+    """As Python makes it of what `sys.exit` was given."""
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
 
 
 def _give_up(who: Identity, backend: str) -> None:

@@ -27,7 +27,8 @@ dist: Any = torch.distributed
 
 PATIENCE_SECONDS = 10.0
 """How long a rank looks for rank 0's note before it tries where rank 0 most likely is."""
-FAREWELL_SECONDS = 1.0
+FAREWELL_SECONDS = 60.0
+"""For those who are here to hear who is missing: the store goes with rank 0."""
 _ALL_HERE = "all"
 
 _stores: Dict[Tuple[str, int], Store] = {}
@@ -153,13 +154,28 @@ def _await_roll(store: Store, who: Identity, end: float) -> str:
     except RuntimeError:
         if who.rank != 0:
             raise
-        store.set("roll", _who_is_missing(store, who))
-        time.sleep(FAREWELL_SECONDS)  # or the store would be gone before the others have read it
-    return bytes(store.get("roll")).decode()
+        here = _who_is_here(store, who)
+        store.set("roll", _who_is_missing(store, who, here))
+        _await_heard(store, len(here))
+    answer = bytes(store.get("roll")).decode()
+    if answer != _ALL_HERE:
+        with contextlib.suppress(RuntimeError):  # it has been read, and rank 0 may be gone
+            store.add("heard", 1)
+    return answer
 
 
-def _who_is_missing(store: Store, who: Identity) -> str:
-    here = [rank for rank in range(who.world_size) if store.add(f"here/{rank}", 0)]
+def _await_heard(store: Store, count: int) -> None:
+    """Rank 0 itself is one of `count`."""
+    end = time.monotonic() + FAREWELL_SECONDS
+    while store.add("heard", 0) < count - 1 and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def _who_is_here(store: Store, who: Identity) -> List[int]:
+    return [rank for rank in range(who.world_size) if store.add(f"here/{rank}", 0)]
+
+
+def _who_is_missing(store: Store, who: Identity, here: List[int]) -> str:
     hosts = sorted({bytes(store.get(f"host/{rank}")).decode() for rank in here})
     missing = [rank for rank in range(who.world_size) if rank not in here]
     few = "rank" if len(missing) == 1 else "ranks"

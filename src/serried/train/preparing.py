@@ -20,8 +20,11 @@ BEAT_SECONDS = 10.0
 SILENT_SECONDS = 300.0
 """Longer than anything that keeps a rank's other threads from running: a library that compiles, a large pickle."""
 LONGEST_PAUSE = 1.0
+STOPPED_SECONDS = 10.0
+"""Between two looks, where a pause is the longest: this rank was stopped itself, and perhaps all were."""
 FIRST_WORD_SECONDS = 60.0
-FAREWELL_SECONDS = 5.0
+FAREWELL_SECONDS = 60.0
+INTERRUPTED_SECONDS = 5.0
 LONGEST_TEXT = 4000
 
 SCOPES = ("job", "node")
@@ -107,7 +110,7 @@ class _Turn:
         """Tell why, and stay until those who wait have heard: the store may be ours, and go when we go."""
         text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
         told = f"rank {self._who.rank} on {socket.gethostname()} failed while others waited for it: {text}"
-        end = time.monotonic() + FAREWELL_SECONDS
+        end = time.monotonic() + (FAREWELL_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS)
         with contextlib.suppress(RuntimeError):
             self._store.set(self._failed, told.encode(errors="replace"))
             while self._store.add(self._heard, 0) < waiting and time.monotonic() < end:
@@ -125,19 +128,21 @@ class _Turn:
             raise TrainError(f"rank {self._who.rank} waited for others, and rank 0 is gone: {error}") from None
 
     def _wait(self) -> None:
-        began = heard = time.monotonic()
+        began = heard = looked = time.monotonic()
         beats, pause, next_word = 0, 0.02, FIRST_WORD_SECONDS
         while self._store.add(self._done, 0) < self._preparing:
             if self._store.check([self._failed]):
                 told = bytes(self._store.get(self._failed)).decode(errors="replace")
-                self._store.add(self._heard, 1)
+                with contextlib.suppress(RuntimeError):  # gone as soon as all have heard
+                    self._store.add(self._heard, 1)
                 raise TrainError(told, "its own log has the whole of it")
             now = time.monotonic()
             latest = self._store.add(self._beats, 0)
-            if latest != beats:
+            if latest != beats or now - looked > STOPPED_SECONDS:
                 beats, heard = latest, now
             elif beats and now - heard > SILENT_SECONDS:
                 raise TrainError(f"no rank that prepares has been heard of for {now - heard:.0f} s; one may have died")
+            looked = now
             if now - began > next_word:
                 self._say(now - began)
                 next_word *= 2

@@ -106,7 +106,7 @@ class Ear:
             if signal.SIGTERM in received:
                 before = self._word
                 self._word = self.read() or before
-                if self._word in AT_ONCE and before is None:
+                if self._word in AT_ONCE and before not in names.STOP_REASONS:  # or it saves already
                     os._exit(128 + signal.SIGTERM)
                 self._was_terminated = True
 

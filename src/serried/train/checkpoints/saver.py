@@ -209,7 +209,7 @@ class Saver:
 
     def _note(self, command: Dict[str, Any], answer: Dict[str, Any]) -> None:
         if "error" in answer:
-            self._fail(command, answer["error"])
+            self._fail(command, answer["error"], has_given_up="step" in answer)
         elif "rate" in command:
             return
         elif command["local"] is not None:
@@ -232,7 +232,8 @@ class Saver:
             command, self._written, self._staged = self._written, None, None
             _send(self._committer, command)
 
-    def _fail(self, command: Dict[str, Any], problem: str) -> None:
+    def _fail(self, command: Dict[str, Any], problem: str, *, has_given_up: bool = False) -> None:
+        """`has_given_up`: the writer has. Twice, the second time would come when rank 0 has cleared away all traces."""
         if "rate" in command:
             _log.error("the metric of checkpoint step %d was NOT saved: %s", command["rate"], problem)
             return
@@ -243,7 +244,8 @@ class Saver:
             self._staged = None
         if self._local is not None:
             shutil.rmtree(self._aside(step), ignore_errors=True)
-        writer.give_up(self._root, step, self._context.rank)
+        if not has_given_up:
+            writer.give_up(self._root, step, self._context.rank)
         if self._context.is_main:
             _tell_agent(self.failures, problem)
 
