@@ -67,7 +67,7 @@ class Forked:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-            self.returncode = int(self._status.read())
+            self.returncode = int(self._status.readline())
             self._status.close()
         return self.returncode
 
@@ -130,10 +130,16 @@ def serve(modules, fd):
 
 
 def _wait(pid, output, errors, status):
-    """Hold nothing of it but where to say how it ended."""
+    """Hold nothing of it but where to say how it ended; and its pid, until that was read: nobody else may get it."""
     os.close(output)
     os.close(errors)
-    os.write(status, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    signalled = ended.si_code != os.CLD_EXITED
+    os.write(status, f"{-ended.si_status if signalled else ended.si_status}\n".encode())
+    reader = select.poll()
+    reader.register(status, 0)
+    reader.poll()  # until the other end is closed
+    os.waitpid(pid, 0)
     os._exit(0)
 
 

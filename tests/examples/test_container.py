@@ -26,7 +26,7 @@ def serried(project, *arguments):
         "CUDA_VISIBLE_DEVICES": "",
     }
     argv = [sys.executable, "-m", "serried", *arguments]
-    return subprocess.run(argv, cwd=project, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(argv, cwd=project, env=environ, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.torch

@@ -57,7 +57,7 @@ def test_serried_run_trains_it_on_two_ranks_to_98_percent(tmp_path: Path):
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

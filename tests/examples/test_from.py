@@ -117,5 +117,5 @@ def run(tmp_path: Path, example: str, command: str) -> subprocess.CompletedProce
     words = [sys.executable, "-m", "serried", "run", "train", "--set", f"command={command}"]
     environ = {**os.environ, "SERRIED_LOCAL_DIR": str(tmp_path / "local"), "VIRTUAL_ENV": sys.prefix}
     return subprocess.run(
-        words, cwd=EXAMPLES / example, env=environ, capture_output=True, text=True, timeout=240, check=False
+        words, cwd=EXAMPLES / example, env=environ, capture_output=True, text=True, timeout=600, check=False
     )

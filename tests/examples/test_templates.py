@@ -50,7 +50,7 @@ def test_the_test_of_a_new_project_passes(template: str, tmp_path: Path):
         env=user_environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -80,7 +80,7 @@ def test_an_environment_without_serried_trains_on_two_ranks(bare, tmp_path, monk
         cwd=project,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import types
 
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.torch
 from train_alone import whole_steps  # noqa: E402 - after the skip
 
 import serried.train as st  # noqa: E402 - after the skip
-from serried.train.checkpoints import keeper, store  # noqa: E402 - after the skip
+from serried.train.checkpoints import cadence, keeper, store  # noqa: E402 - after the skip
 
 
 def test_saves_at_steps_and_keeps_the_newest(root, train):
@@ -53,25 +52,31 @@ def test_saves_when_time_is_up(root, train):
     deadline = time.monotonic() + 120
     while len(whole_steps(root)) < 2 and time.monotonic() < deadline:
         training.step()
-    assert len(whole_steps(root)) == 2
+    assert len(whole_steps(root)) >= 2  # a slow look may find the next one there already
 
 
 def test_auto_saves_after_a_minute_and_then_at_youngs_interval(train, monkeypatch):
-    now = [1000.0]
+    now, measured, interval = [1000.0], [], cadence.best_interval
+
+    def best_interval(stall_seconds, write_seconds, world_size):
+        measured.append((stall_seconds, write_seconds))
+        return interval(0.1, 0.0, world_size)
+
     monkeypatch.setattr(keeper, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        cadence, "best_interval", best_interval
+    )  # how long a save really takes is this machine's affair
     training = train(every="auto")
     saved = []
-    for _ in range(400):
-        now[0] += 1.0
+    for _ in range(60):
+        now[0] += 6.0
         before = training.checkpoints.last_step
         training.step()
         training.checkpoints.wait()
         if training.checkpoints.last_step != before:
             saved.append(training.checkpoints.steps)
-    gaps = {later - earlier for earlier, later in itertools.pairwise(saved)}
-    assert saved[0] in (60, 61)
-    assert gaps
-    assert all(30 <= gap < 340 for gap in gaps)
+    assert saved == [10, 32, 54]
+    assert all(stall > 0 and write > 0 for stall, write in measured)
 
 
 @pytest.mark.parametrize(("best", "kept"), [("max", [6, 5, 2]), ("min", [6, 5, 1])])

@@ -125,7 +125,7 @@ KILLED = (
     HEAD
     + """
 class Large:
-    def __init__(self): self.value = torch.zeros(48 << 20, dtype=torch.uint8)
+    def __init__(self): self.value = torch.zeros(6 << 20, dtype=torch.int64)
     def state_dict(self): return {"value": self.value}
     def load_state_dict(self, state): self.value = state["value"]
 
@@ -143,11 +143,13 @@ with st.session(directory=ROOT) as run:
 )
 
 
-def is_alive(pid):
+def began(pid):
+    """When a process began, which tells it from a later one with its pid; None when it is gone."""
     try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return None
+    return None if fields[0] in "ZX" else fields[19]
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -157,13 +159,15 @@ def test_a_rank_that_is_killed_during_a_save_leaves_no_writer_and_the_checkpoint
     ranks = train_ranks.start(KILLED, variables=variables, ROOT=str(tmp_path), STEPS="1000000")
     try:
         said = [json.loads(rank.stdout.readline()) for rank in ranks]
+        pids = [each["writer"] for each in said]
+        writers = [(pid, began(pid)) for pid in pids]
         wait_until(lambda: whole_steps(tmp_path), what="a first checkpoint")
         wait_until(lambda: list(tmp_path.glob("step-*.tmp/replicated.pt")), what="a save that goes on")
         os.kill(said[victim]["pid"], signal.SIGKILL)
-        wait_until(lambda: not is_alive(said[victim]["writer"]), what="the end of the rank's writer")
+        wait_until(lambda: began(pids[victim]) != writers[victim][1], what="the end of the rank's writer")
     finally:
         train_ranks.finish_now(ranks)
-    wait_until(lambda: not any(is_alive(each["writer"]) for each in said), what="the end of all writers")
+    wait_until(lambda: not any(began(pid) == moment for pid, moment in writers), what="the end of all writers")
     newest = whole_steps(tmp_path)[0]
     again = run(KILLED, tmp_path, newest + 1)
     for ended in again:

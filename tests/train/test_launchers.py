@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 WHO = """
 import json
 import serried.train as st
-with st.session(start_seconds=240) as run:
+with st.session(start_seconds=600) as run:
     told = run.broadcast_object(run.rank, src=run.world_size - 1)
     print(json.dumps([run.identity.source, run.rank, run.world_size, run.local_rank, run.local_world_size,
                       run.node_rank, told]), flush=True)
@@ -83,7 +83,7 @@ def test_our_agents_ranks_know_who_they_are_and_torch_says_what_it_does_where_as
         command("run", "--ranks", "2", "--debug", "--", sys.executable, "who.py"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -99,12 +99,12 @@ def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
         [*submit, "--set", "limit.restarts=1", "--", sys.executable, "counts.py"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     run = serried.find(json.loads(done.stdout)["runs"][0]["id"])
-    assert run.wait(150) == "COMPLETED", [run.logs(0, attempt=1), run.logs(0)]
+    assert run.wait(600) == "COMPLETED", [run.logs(0, attempt=1), run.logs(0)]
     place = RunDirectory(run.directory)
     ((_, _, first, saved, reason),) = told(run.logs(0, attempt=1))
     assert (first, reason) == (0, "limit")
@@ -119,7 +119,7 @@ def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
 MPI = """
 import json
 import serried.train as st
-with st.session(start_seconds=240) as run:
+with st.session(start_seconds=600) as run:
     sums = run.all_reduce_mean({"rank": run.rank}, weight=1)
     print(json.dumps([run.identity.source, run.rank, run.world_size, run.local_rank, run.local_world_size,
                       sums["rank"] * run.world_size, run.identity.launch != ""]), flush=True)
@@ -137,7 +137,7 @@ def test_ranks_that_open_mpi_has_started_add_up_their_numbers(project):
         env={**os.environ, **as_root},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -154,9 +154,9 @@ def told(log):
 def test_ranks_of_an_uneven_slurm_step_find_one_another(in_lab):
     """Three nodes, with 2, 1 and 1 tasks, whose names lead nowhere: rank 0 leaves a note where all of them work."""
     done = in_lab.run(
-        *("srun", "-N3", "-n4", "--cpus-per-task=1", "--mem=0", "-t2"),
+        *("srun", "-N3", "-n4", "--cpus-per-task=1", "--mem=0", "-t10"),
         *(f"--chdir={Path.cwd()}", sys.executable, "who.py"),
-        timeout=150,
+        timeout=600,
     )
     assert done.status == 0, done.stderr
     said = sorted(json.loads(line) for line in done.stdout.splitlines())
@@ -170,6 +170,6 @@ def test_ranks_of_an_uneven_slurm_step_find_one_another(in_lab):
 @pytest.mark.usefixtures("project", "in_lab")
 @pytest.mark.slurm
 def test_our_agents_ranks_on_two_nodes_of_slurm():
-    run = serried.submit([sys.executable, "who.py"], cluster="slurm", nodes=2, ranks=1, gpus=0, mem="100M", time="2m")
-    assert run.wait(150) == "COMPLETED", run.logs()
+    run = serried.submit([sys.executable, "who.py"], cluster="slurm", nodes=2, ranks=1, gpus=0, mem="100M", time="10m")
+    assert run.wait(600) == "COMPLETED", run.logs()
     assert [told(run.logs(rank)) for rank in (0, 1)] == [[["serried", rank, 2, 0, 1, rank, 1]] for rank in (0, 1)]

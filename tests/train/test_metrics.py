@@ -31,6 +31,13 @@ def path(tmp_path):
     return tmp_path / "metrics-0.jsonl"
 
 
+@pytest.fixture(autouse=True)
+def _no_time_passes(monkeypatch):
+    """Nothing is written, or told, because a test has been slow."""
+    monkeypatch.setattr(metrics, "WRITE_SECONDS", 1000)
+    monkeypatch.setattr(metrics, "RATES_SECONDS", 1000)
+
+
 def test_each_step_is_a_line(path):
     log = Metrics(path)
     log.log(1, {"loss": 0.5, "images": 64})

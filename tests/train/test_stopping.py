@@ -26,7 +26,7 @@ class Ranks:
         self.agreements = 0
         self.answers = [[] for _ in ears]
         self._values = {}
-        self._barrier = threading.Barrier(len(ears), timeout=10)
+        self._barrier = threading.Barrier(len(ears), timeout=120)
         self.stopping = [Stopping(ear, self._agree(rank), clock) for rank, ear in enumerate(ears)]
 
     def _agree(self, rank):
@@ -55,7 +55,7 @@ class Ranks:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join()
         return self.answers
 
 

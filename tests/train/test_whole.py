@@ -52,7 +52,7 @@ def train_all(folder):
             )
             for rank in range(2)
         ],
-        seconds=300,
+        seconds=900,
     )
     assert [each.status for each in ended] == [0, 0], f"stops by seed {seed}: {ended[0].errors}{ended[1].errors}"
 

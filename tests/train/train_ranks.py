@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +30,21 @@ def environment(**changes):
     return {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default", **changes}
 
 
+_held = deque()
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Nobody else gets it before rank 0 listens: it stays bound, by a socket that lets another one with its port listen.
+
+    The last few do; earlier ones have had their ranks.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _held.append(holder)
+    if len(_held) > 8:
+        _held.popleft().close()
+    return holder.getsockname()[1]
 
 
 def of_torch(rank, world_size, port):
@@ -62,12 +74,14 @@ def start(script, *, variables, **changes):
 def end():
     """When no test wants ranks any more."""
     global _forker  # noqa: PLW0603 - see above
+    while _held:
+        _held.popleft().close()
     if _forker is not None:
         _forker.close()
         _forker = None
 
 
-def finish(processes, seconds=240):
+def finish(processes, seconds=600):
     """How each ended; none is left running."""
     try:
         said = [process.communicate(timeout=seconds) for process in processes]
