@@ -63,9 +63,7 @@ def test_auto_saves_after_a_minute_and_then_at_youngs_interval(train, monkeypatc
         return interval(0.1, 0.0, world_size)
 
     monkeypatch.setattr(keeper, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(
-        cadence, "best_interval", best_interval
-    )  # how long a save really takes is this machine's affair
+    monkeypatch.setattr(cadence, "best_interval", best_interval)  # what a save takes is this machine's affair
     training = train(every="auto")
     saved = []
     for _ in range(60):

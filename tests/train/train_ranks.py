@@ -34,7 +34,7 @@ _held = deque()
 
 
 def free_port():
-    """Nobody else gets it before rank 0 listens: it stays bound, by a socket that lets another one with its port listen.
+    """Nobody else gets it before rank 0 listens: it stays bound, by a socket that lets another listen there.
 
     The last few do; earlier ones have had their ranks.
     """

@@ -199,8 +199,9 @@ def _end_at_once() -> None:
         status = _status(error)
     elif kind is not None and error is not None:
         sys.excepthook(kind, error, trace)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 
