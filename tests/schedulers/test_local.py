@@ -264,6 +264,23 @@ def test_a_job_whose_supervisor_is_gone_is_running_while_its_script_is_and_can_b
     machine.await_state(job, names.NODE_FAIL)
 
 
+def test_a_job_that_ends_while_somebody_looks_has_not_failed(machine, monkeypatch):
+    plan = machine.plan("while [ ! -e go ]; do sleep 0.05; done")
+    job = machine.submit(plan)
+    machine.await_state(job, names.RUNNING)
+    standings = JobFolder.standings
+
+    def read_and_end(folder):
+        monkeypatch.setattr(JobFolder, "standings", standings)
+        found = standings(folder)
+        (Path(plan.directory) / "go").touch()
+        machine.wait_until(lambda: not machine.supervisor(job).is_alive)
+        return found
+
+    monkeypatch.setattr(JobFolder, "standings", read_and_end)
+    assert [machine.one(job).state for _ in range(2)] == [names.RUNNING, names.COMPLETED]
+
+
 def test_ids_do_not_come_back_after_the_folder_was_emptied(tmp_path):
     first = new_folder(tmp_path).number
     second = new_folder(tmp_path).number

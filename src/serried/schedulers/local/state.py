@@ -89,9 +89,9 @@ class JobFolder:
         about = self.about
         if about is None or about["refused"]:
             return
-        supervisor = Process(**about["supervisor"])
+        # In this order: what a supervisor that is gone by now had to say is there to be read.
+        is_attended = Process(**about["supervisor"]).is_alive
         standings = self.standings()
-        is_attended = supervisor.is_alive
         for key in about["elements"]:
             standing = standings.get(key, Standing())
             if not is_attended and standing.state not in names.ENDED:
