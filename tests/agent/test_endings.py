@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from serried import processes
 from serried.contract.files import Journal
 from serried.plan import Source
 
@@ -230,6 +232,20 @@ def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_doe
     assert run.ending[:3] == ("TIMEOUT", 124, "limit")
     assert [run.output(rank) for rank in (0, 1)] == ["limit", "limit"]
     assert [event["because"] for event in run.events("stopping")] == ["time limit", "time limit"]
+
+
+def test_who_could_not_keep_the_limit_in_time_does_not_call_it_a_cancellation(start, wait_until):
+    """The head does not run while the limit passes, and the scheduler's TERM comes first."""
+    run = start("sleep 1000", time_seconds=4, limit={"lead_seconds": 1})
+    wait_until(lambda: run.events("launching"))
+    head = processes.identify(run.pid_of("head") or 0)
+    head.send(signal.SIGSTOP)
+    time.sleep(4)
+    head.send(signal.SIGTERM)
+    head.send(signal.SIGCONT)
+
+    assert run.wait() == 124
+    assert run.ending[:3] == ("TIMEOUT", 124, "limit")
 
 
 def test_a_signal_while_the_end_is_written_does_not_keep_it_from_being_told(start, tmp_path):

@@ -60,7 +60,7 @@ class Head:
         self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename)
 
     def run(self) -> int:
-        self.loop.on_signal(signal.SIGTERM, lambda: self._stop(names.STOP_CANCEL, "TERM", self.work.hurried_grace))
+        self.loop.on_signal(signal.SIGTERM, lambda: self._terminated(names.STOP_CANCEL, "TERM"))
         self.loop.on_signal(signal.SIGUSR1, self._warned)
         self.loop.on_signal(signal.SIGHUP, self._watch.check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
@@ -91,6 +91,11 @@ class Head:
             snapshot.prepare(self.work)
         except OSError as error:
             self._fail_launch(f"cannot prepare the source: {error}")
+
+    def _terminated(self, reason: str, because: str) -> None:
+        """By the scheduler: for the limit, where that has passed before we could keep it."""
+        is_late = self._deadline is not None and time.time() >= self._deadline.end
+        self._stop(names.STOP_LIMIT if is_late else reason, because, self.work.hurried_grace)
 
     def _warned(self) -> None:
         """By the scheduler. Slurm's warning may come a minute early: no reason not to start, if we have a clock."""
@@ -141,7 +146,7 @@ class Head:
             self.note("rank-failed", node=member.index, host=member.host, **facts)
             self._judge_failure(member, message["exit"])
         elif event == "stop":
-            self._stop(message["reason"], f"TERM on {member.host}", self.work.hurried_grace)
+            self._terminated(message["reason"], f"TERM on {member.host}")
         elif event == "orphaned":
             self._lose(member, "the scheduler's process there ended")
         elif event == "done":
