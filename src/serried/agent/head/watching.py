@@ -97,8 +97,9 @@ class Watch:
         said = self._work.plan["limit"]["silence_seconds"]
         if said is None:
             return
+        is_told_now = False
+        if self._members.silent_ranks(float(said) / 2):
+            is_told_now = hooks.tell(self._work, names.EVENT_STALL) is not None
         silent = self._members.silent_ranks(float(said))
-        if silent:
+        if silent and not is_told_now:  # else with the next beat: who tells of it would be killed with the job
             self._on.stop("silence", ", ".join(map(str, silent)), self._work.grace)
-        elif self._members.silent_ranks(float(said) / 2):
-            hooks.tell(self._work, names.EVENT_STALL)

@@ -1,0 +1,36 @@
+"""A run whose ranks say nothing is told of before it is ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from serried.agent import hooks
+from serried.agent.head.watching import Reactions, Watch
+
+
+def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_beat(tmp_path, monkeypatch):
+    """Beats may come late: the notice of a stall must not be killed with the job, or not be sent at all."""
+    done: list[str] = []
+    pids = iter((77, None, None))
+
+    def tell(_, event):
+        pid = next(pids)
+        done.extend(["told of", event] if pid else ["told already"])
+        return pid
+
+    monkeypatch.setattr(hooks, "tell", tell)
+    attempt = SimpleNamespace(control=tmp_path / "control.jsonl")
+    work = SimpleNamespace(
+        place=SimpleNamespace(attempt=lambda _: attempt),
+        number=1,
+        grace=2.0,
+        plan={"limit": {"silence_seconds": 4}},
+    )
+    members = SimpleNamespace(silent_ranks=lambda _: [0])
+    stop = Reactions(lambda reason, *_: done.append(f"ended for {reason}"), *[lambda *_: None] * 3)
+    watch = Watch(None, work, members, None, stop)
+
+    watch.check_silence()
+    assert done == ["told of", "stall"]
+    watch.check_silence()
+    assert done == ["told of", "stall", "told already", "ended for silence"]
