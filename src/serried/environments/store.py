@@ -158,6 +158,7 @@ class Patience:
     def is_over(self, owner: dict[str, Any]) -> bool:
         if owner != self._last:
             self._last, self._since = owner, time.monotonic()
+            return False
         return time.monotonic() - self._since > SILENT_SECONDS
 
 
