@@ -22,18 +22,24 @@ class Between(threading.Thread):
 
     def run(self) -> None:
         here = self._listener.accept()[0]
+        back = threading.Thread(target=self._pass, args=(here, self._there), daemon=True)
         with self._listener, self._there, here, contextlib.suppress(OSError):
-            back = threading.Thread(target=self._pass, args=(here, self._there))
             back.start()
-            got = 0
-            while data := self._there.recv(65536):
-                changed = bytearray(data)
-                if got <= self._at < got + len(data):
-                    changed[self._at - got] ^= 1
-                got += len(data)
-                here.sendall(changed)
-            here.shutdown(socket.SHUT_WR)
-            back.join()
+            try:
+                self._change(here)
+                here.shutdown(socket.SHUT_WR)
+                back.join()
+            finally:
+                here.shutdown(socket.SHUT_RDWR)  # closed it would stay open for who still reads from it
+
+    def _change(self, here: socket.socket) -> None:
+        got = 0
+        while data := self._there.recv(65536):
+            changed = bytearray(data)
+            if got <= self._at < got + len(data):
+                changed[self._at - got] ^= 1
+            got += len(data)
+            here.sendall(changed)
 
     def _pass(self, one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -168,7 +168,7 @@ def _lab_for_the_session(name: str, **options: Any) -> Iterator[Lab]:
     # Where people's labs are: a lab that a killed session has left goes with the next `lab up` of anybody here.
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SERRIED_LAB_ROOT", raising=False)
-        made = start_or_skip(name, **options)
+        made = start_or_skip(name, settings={"KillWait": "20"}, **options)  # time to say how it ended, nearly as usual
     yield made
     _take_down(made)
 

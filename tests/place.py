@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried import processes
+
 HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
 """Tests run on PBS only where there is one: no package brings it. (Slurm's wrappers have no pbsdsh.)"""
 
@@ -50,9 +52,9 @@ class Place:
         shown: dict[str, Any] = json.loads(done.stdout)["runs"][0]
         return shown
 
-    def wait(self, run: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    def wait(self, run: str) -> tuple[int, dict[str, Any]]:
         """The exit status of `serried wait`, and what it says of the run."""
-        done = self.serried("wait", "--json", *arguments, run)
+        done = self.serried("wait", "--json", "--timeout", "280s", run)
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)["runs"][0]
 
@@ -65,6 +67,38 @@ class Place:
     def directory(self, run: str) -> Path:
         return Path(self.show(run)["directory"])
 
+    def has_left_queue(self, job: str) -> bool:
+        """Whether Slurm has nothing of it any more that runs, could run, or still ends."""
+        asked = ["squeue", "-h", "-j", job]
+        done = subprocess.run(asked, env=dict(self.environ), capture_output=True, text=True, check=False)
+        return not done.stdout.strip() and (done.returncode == 0 or "Invalid job id" in done.stderr)
+
 
 def environment(tmp_path: Path, extra: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, "SCRATCH": str(tmp_path / "scratch"), **extra}
+
+
+def agents(run: str, role: str) -> list[int]:
+    """The pids of this run's agents in that role, `head` or `node`, on all nodes of a lab."""
+    found = []
+    for pid in processes.pids():
+        words = command(pid)
+        is_agent = any(word.endswith(f"/{run}/agent.pyz".encode()) for word in words) and b"srun" not in words[0]
+        if is_agent and role.encode() in words:
+            found.append(pid)
+    return sorted(found)
+
+
+def job_script(run: str) -> int:
+    """Slurm runs a copy of it, under another name: it is the head's parent."""
+    heads = agents(run, "head")  # and what one of them has just forked
+    (script,) = {int(processes.stat(pid)[1]) for pid in heads} - set(heads)
+    return script
+
+
+def command(pid: int) -> list[bytes]:
+    """The words it was started with; none where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -22,6 +23,16 @@ def tree(folder: Path):
             found[name] = path.read_bytes().decode("latin-1")
         elif not any(path.iterdir()):
             found[name] = "/"
+    return found
+
+
+def holding(folder: Path, text: bytes) -> list[Path]:
+    """The files below that hold `text`; one that goes meanwhile holds nothing any more."""
+    found = []
+    for path in (Path(place, name) for place, _, names in os.walk(folder) for name in names):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and text in path.read_bytes():
+                found.append(path)
     return found
 
 

@@ -32,7 +32,7 @@ after = "long"
 command = "echo tidied"
 after = ["long:notok"]
 [experiments.slow]
-command = "sleep 100"
+command = "sleep 1000"
 [experiments.echo]
 command = "echo here"
 """
@@ -83,18 +83,19 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
     after_all = submitted(place, "echo", "--after", f"{slow}/5:any", "--after", f"{after_slow}:notok")["echo"]
     folders = {run: place.directory(run) for run in (*runs.values(), slow, after_slow, after_all)}
     (folders[runs["gate"]] / "go").touch()
-    wait_until(lambda: has_begun(folders[runs["long"]]), 90)
-    wait_until(lambda: has_begun(folders[slow] / "elements" / "5"), 90)
+    wait_until(lambda: has_begun(folders[runs["long"]]))
+    wait_until(lambda: has_begun(folders[slow] / "elements" / "5"))
 
+    wait_until(lambda: (read_json(folders[runs["long"]] / "links" / f"{runs['long']}-2.json") or {}).get("job"))
     why = place.why(runs["use"])
     control = folders[runs["long"]] / "attempts" / "1" / "control.jsonl"
     Journal(control).append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
     assert place.serried("stop", "-y", slow).returncode == 0
     # Both of those after `long` are too early now, and queue again behind its second job.
     links = [folders[runs[name]] / "links" / f"{runs[name]}-2.json" for name in ("use", "tidy")]
-    wait_until(lambda: all((read_json(link) or {}).get("job") for link in links), 90)
+    wait_until(lambda: all((read_json(link) or {}).get("job") for link in links))
     (folders[runs["long"]] / "go").touch()
-    ends = {name: place.wait(run, "--timeout", "120s")[1] for name, run in {**runs, "after all": after_all}.items()}
+    ends = {name: place.wait(run)[1] for name, run in {**runs, "after all": after_all}.items()}
 
     assert why["message"] == f"comes after {runs['long']}"
     assert why["meaning"] == f"it comes after long ({runs['long']}), which is RUNNING"
@@ -120,7 +121,7 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
     # What has ended as it should is not waited for; what has not is refused.
     again = submitted(place, "use")["use"]
     late = place.serried("submit", "echo", "--after", after_slow)
-    assert place.wait(again, "--timeout", "60s")[1]["state"] == "COMPLETED"
+    assert place.wait(again)[1]["state"] == "COMPLETED"
     assert (late.returncode, late.stdout) == (2, "")
     assert f"run `{after_slow}` (echo) has ended CANCELLED" in late.stderr
 
@@ -129,7 +130,7 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
 def test_where_one_of_several_is_refused_those_before_it_are_there(slurm):
     text = FILE.format(cluster="slurm", python=sys.executable)
     text += 'after = "also"\n[experiments.echo.resources]\nconstraint = "nosuch"\n'
-    text += '[experiments.also]\ncommand = "sleep 100"\nafter = "slow"\n'
+    text += '[experiments.also]\ncommand = "sleep 1000"\nafter = "slow"\n'
     (slurm.project / "serried.toml").write_text(text)
 
     done = slurm.serried("submit", "echo", "also", "slow")
@@ -139,5 +140,5 @@ def test_where_one_of_several_is_refused_those_before_it_are_there(slurm):
     assert "error: `echo` was not submitted: Slurm refused the job" in done.stderr
     assert f"`serried stop {' '.join(there)}` takes back what is there" in done.stderr
     assert slurm.serried("stop", "-y", *there).returncode == 0
-    ends = [slurm.wait(run, "--timeout", "60s")[1] for run in there]
+    ends = [slurm.wait(run)[1] for run in there]
     assert [end["state"] for end in ends] == ["CANCELLED"] * 2

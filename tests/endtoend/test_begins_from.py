@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
+from serried.contract.files import Journal
+
 SCRIPT = """\
 import json, os, pathlib, sys, time
 here = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"])
@@ -20,11 +22,17 @@ while "wait" in sys.argv and attempt == "1":
 """
 
 
+def ask_to_save(place, run):
+    """As the head does before the time limit."""
+    control = place.directory(run) / "attempts" / "1" / "control.jsonl"
+    Journal(control).append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
+
+
 def told(place, run, attempt=1):
     return [json.loads((place.directory(run) / "results" / f"{attempt}-{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_a_program_of_any_kind_is_told_what_to_go_on_from(local):
+def test_a_program_of_any_kind_is_told_what_to_go_on_from(local, wait_until):
     (local.project / "train.py").write_text(SCRIPT)
     command = ("--ranks", "2", "--", sys.executable, "train.py", "--from={resume}")
     first = local.submit("--name", "it's the first", *command)
@@ -32,8 +40,9 @@ def test_a_program_of_any_kind_is_told_what_to_go_on_from(local):
     assert told(local, first) == [[["--from="], None, False]] * 2
 
     saved = f"{local.directory(first)}/checkpoints/epoch 1.ckpt"
-    limits = ("--time", "8s", "--set", "limit.lead=7s", "--set", "limit.restarts=1")
-    second = local.submit("--resume", "it's the first", *limits, *command, "wait")
+    second = local.submit("--resume", "it's the first", "--set", "limit.restarts=1", *command, "wait")
+    wait_until(lambda: list(local.directory(second).glob("results/1-*.json")))
+    ask_to_save(local, second)
     assert local.wait(second)[0] == 0
     assert told(local, second) == [[[f"--from={saved}", "wait"], saved, False]] * 2
     own = f"{local.directory(second)}/checkpoints/epoch 1.ckpt"
@@ -69,7 +78,7 @@ for step in range(step + 1, 4):
     if step == 3 and not read:
         torn = open(f"{write}/epoch-3.pt", "wb", 0)
         torn.write(b"PK\\3\\4 half of it")
-        time.sleep(100)
+        time.sleep(1000)
     with zipfile.ZipFile(f"{write}/epoch-{step}.tmp", "w") as archive:
         archive.writestr("step", str(step))
     os.rename(f"{write}/epoch-{step}.tmp", f"{write}/epoch-{step}.pt")
@@ -77,17 +86,20 @@ for step in range(step + 1, 4):
 """Writes to the node's disk, reads what lasts, and has never heard of a limit. Its first attempt ends within a save."""
 
 
-def test_a_program_that_knows_nothing_goes_on_from_what_was_brought_from_its_nodes_disk(local, tmp_path):
+def test_a_program_that_knows_nothing_goes_on_from_what_was_brought_from_its_nodes_disk(local, tmp_path, wait_until):
     (local.project / "train.py").write_text(KNOWS_NOTHING)
     (local.project / "serried.toml").write_text(f'[clusters.local]\nlocal_disk = "{tmp_path}/disk"\n')
     run = local.submit(
-        *("--ranks", "1", "--time", "12s", "--set", "limit.lead=1s", "--set", "limit.restarts=3"),
+        *("--ranks", "1", "--set", "limit.lead=1s", "--set", "limit.grace=1s", "--set", "limit.restarts=3"),
         *("--set", 'checkpoint.watch=["{checkpoints}/*.pt"]', "--set", "checkpoint.sync_every=1s"),
         *("--", sys.executable, "train.py", "{checkpoints}", "{resume}"),
     )
+    kept = local.directory(run) / "checkpoints"
+    wait_until(lambda: {path.name for path in kept.glob("*.pt")} >= {"epoch-1.pt", "epoch-2.pt"})
+    wait_until(lambda: list((tmp_path / "disk").rglob("epoch-3.pt")))
+    ask_to_save(local, run)
     assert local.wait(run)[0] == 0
     printed = [local.serried("logs", run, "--attempt", number).stdout for number in ("1", "2")]
     assert printed == ["from 0  False\n", "from 2 epoch-2.pt False\n"]
-    kept = local.directory(run) / "checkpoints"
     assert sorted(path.name for path in kept.iterdir()) == ["epoch-1.pt", "epoch-2.pt", "epoch-3.pt"]
     assert [attempt["exit"]["cause"] for attempt in local.show(run)["attempts"]] == ["limit", None]

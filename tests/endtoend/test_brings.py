@@ -52,11 +52,11 @@ def test_a_run_of_two_nodes_goes_on_from_what_was_brought_from_their_disks(slurm
 
     run = slurm.submit("train")
     there = slurm.directory(run)
-    wait_until(lambda: "step1.pt" in tree(there / "checkpoints"), 90)
-    wait_until(lambda: {"first-0.csv", "first-1.csv"} <= tree(there / "results").keys(), 60)
+    wait_until(lambda: "step1.pt" in tree(there / "checkpoints"))
+    wait_until(lambda: {"first-0.csv", "first-1.csv"} <= tree(there / "results").keys())
     with (there / "attempts/1/control.jsonl").open("a") as control:
         print(json.dumps({"request": "stop", "reason": "limit", "save": True}), file=control)
-    slurm.wait(run, "--timeout", "150s")
+    slurm.wait(run)
 
     end = read_json(there / "exit.json")
     assert (end["state"], end["attempts"], "missing" in end) == ("COMPLETED", 2, False)
@@ -68,9 +68,10 @@ def test_a_run_of_two_nodes_goes_on_from_what_was_brought_from_their_disks(slurm
 
     cancelled = slurm.submit("train")
     there = slurm.directory(cancelled)
-    wait_until(lambda: {"first-0.csv", "first-1.csv"} <= tree(there / "results").keys(), 90)
+    wait_until(lambda: {"first-0.csv", "first-1.csv"} <= tree(there / "results").keys())
+    wait_until(lambda: "step1.pt" in tree(there / "checkpoints"))
     slurm.serried("stop", "-y", "--now", cancelled)
-    slurm.wait(cancelled, "--timeout", "60s")
+    slurm.wait(cancelled)
     end = read_json(there / "exit.json")
     assert (end["state"], "missing" in end) == ("CANCELLED", False)
     assert sorted(tree(there / "results")) == ["first-0.csv", "first-1.csv"]

@@ -1,8 +1,10 @@
-"""A chain with real time limits: as many links as its total time makes, and no more."""
+"""A chain of attempts: as many links as its total time makes, and no more."""
 
 from __future__ import annotations
 
 import pytest
+
+from serried.contract.files import Journal
 
 TRAINS = """
 mkdir "$SERRIED_CHECKPOINT_DIR/step-$SERRIED_ATTEMPT"
@@ -13,11 +15,17 @@ exit 85
 FORMS = ("requeue", "successor", "prequeued")
 
 
-def test_a_chain_ends_with_its_budget(local):
-    """8 s in all, 4 s each; every attempt gets further, and would go on for ever."""
-    words = ("--ranks", "1", "--time", "4s", "--set", "limit.total_time=8s", "--", "bash", "-c", TRAINS)
+def test_a_chain_ends_with_its_budget(local, wait_until):
+    """2 h in all, 1 h each; every attempt gets further, and would go on for ever."""
+    words = ("--ranks", "1", "--time", "1h", "--set", "limit.total_time=2h", "--", "bash", "-c", TRAINS)
     runs = {form: local.submit("--set", f"limit.continue={form}", *words) for form in FORMS}
-    ends = {form: local.wait(run, "--timeout", "60s")[1] for form, run in runs.items()}
+    for number in (1, 2):
+        for run in runs.values():
+            there = local.directory(run)
+            wait_until((there / "checkpoints" / f"step-{number}" / "COMPLETE").exists)
+            control = Journal(there / "attempts" / str(number) / "control.jsonl")
+            control.append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
+    ends = {form: local.wait(run)[1] for form, run in runs.items()}
 
     told = "the time limit came; the ranks have saved at step 2, and no further attempt is allowed"
     expected = ("TIMEOUT", 124, 2, told)

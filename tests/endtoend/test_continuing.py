@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from place import Place, environment
+from place import Place, agents, environment, job_script
 from serried.contract.files import Journal, read_json
 from serried.schedulers.local.argv import COMMAND
 
@@ -127,25 +128,6 @@ def jobs_left(place: Place, run: str) -> Iterator[str]:
             yield name
 
 
-def pid_of(run: str, role: str) -> int:
-    """This run's job.sh, head or link agent."""
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if role == "job.sh" and words[0].endswith(b"bash") and any(f"/{run}/job.sh".encode() in word for word in words):
-            return int(entry.name)
-        if any(word.endswith(f"/{run}/agent.pyz".encode()) for word in words) and role.encode() in words:
-            return int(entry.name)
-    return 0
-
-
-def job_script(run: str) -> int:
-    """Slurm runs a copy of it, under another name: it is the head's parent."""
-    return int(Path(f"/proc/{pid_of(run, 'head')}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 FORMS = ("successor", "prequeued")
 ARRAYS = {"local": FORMS, "slurm": FORMS, "pbs": ("prequeued",)}
 """No job of PBS waits for one element of an array."""
@@ -161,11 +143,11 @@ def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_beh
     begun = [attempt(place, run) for run in (*plain, *killed)]
     begun += [attempt(place, run, 1, f"elements/{index}") for run in arrays for index in (4, 6)]
     for folder in begun:
-        wait_until(lambda folder=folder: log(folder), 90)
+        wait_until(lambda folder=folder: log(folder))
     queued = [(run, "-2") for run in (*plain, *killed, arrays[-1])]
     queued += [(run, f".{index}-2") for run in arrays[:-1] for index in (4, 6)]
     for run, token in queued:
-        wait_until(lambda run=run, token=token: link(place, run, token).get("job"), 60)
+        wait_until(lambda run=run, token=token: link(place, run, token).get("job"))
     for folder in begun:
         if folder.parents[1].name not in killed:
             ask_to_save(folder)
@@ -173,12 +155,12 @@ def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_beh
         os.kill(job_script(run), signal.SIGKILL)
 
     for run in (*plain, *arrays, *killed):
-        status, end = place.wait(run, "--timeout", "100s")
+        status, end = place.wait(run)
         assert (run, status, end["state"]) == (run, 0, "COMPLETED"), place.serried("why", run).stdout
         assert log(attempt(place, run, 2, "elements/6" if run in arrays else "")) == "from 1\n"
     for run in (*plain, *arrays, *killed):
-        wait_until(lambda run=run: not list(jobs_left(place, run)), 30)
-        wait_until(lambda run=run: marked_processes(run) == [], 10)
+        wait_until(lambda run=run: not list(jobs_left(place, run)))
+        wait_until(lambda run=run: marked_processes(run) == [])
     for run in killed:
         assert read_json(attempt(place, run) / "exit.json")["cause"] in ("job-script-killed", "agent-killed")
     shown = place.show(plain[0])
@@ -200,20 +182,21 @@ MOMENTS = {
 def test_nothing_goes_on_after_a_stop_or_a_cancellation_whenever_it_comes(place, submit, wait_until):
     """One run for each form and moment, all at once."""
     moments = MOMENTS[place.cluster]
-    runs = {(form, moment): submit(form, slow=4) for form in moments for moment in moments[form]}
+    runs = {(form, moment): submit(form, slow=1000) for form in moments for moment in moments[form]}
     for run in runs.values():
-        wait_until(lambda run=run: log(attempt(place, run)) and link(place, run, "-2").get("job"), 90)
+        wait_until(lambda run=run: log(attempt(place, run)) and link(place, run, "-2").get("job"))
     for (_, moment), run in runs.items():
         job = str(read_json(attempt(place, run) / "attempt.json")["job"])
         if moment.startswith("stopped"):
             now = ["--now"] if moment.endswith("now") else []
             assert place.serried("stop", "-y", *now, run).returncode == 0
         elif moment == "nobody lived":
-            script, head = job_script(run), pid_of(run, "head")
+            script, head = job_script(run), agents(run, "head")[0]
             os.kill(head, signal.SIGSTOP)
             cancel(place, job)
             for pid in (script, head):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # the scheduler may be quicker
+                    os.kill(pid, signal.SIGKILL)
         else:
             if moment == "saving":
                 ask_to_save(attempt(place, run))
@@ -221,8 +204,8 @@ def test_nothing_goes_on_after_a_stop_or_a_cancellation_whenever_it_comes(place,
             cancel(place, job)
 
     for key, run in runs.items():
-        wait_until(lambda run=run: not list(jobs_left(place, run)), 60, f"{key}")
-        assert (key, place.wait(run, "--timeout", "60s")[1]["state"]) == (key, "CANCELLED")
+        wait_until(lambda run=run: not list(jobs_left(place, run)), what=f"{key}")
+        assert (key, place.wait(run)[1]["state"]) == (key, "CANCELLED")
         assert not attempt(place, run, 2).exists()
 
 
@@ -231,19 +214,21 @@ def test_a_run_that_waits_between_two_attempts_is_stopped(slurm, wait_until):
     (slurm.project / "train.py").write_text(TRAINS)
     settings = ("--set", "limit.continue=successor", "--set", "limit.restarts=2")
     run = slurm.submit("--ranks", "1", *settings, *trains())
-    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"), 60)
-    call(slurm, "scontrol", "hold", link(slurm, run, "-2")["job"])
+    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"))
+    second = link(slurm, run, "-2")["job"]
+    call(slurm, "scontrol", "hold", second)
+    wait_until(lambda: call(slurm, "squeue", "-h", "-o", "%Q", "-j", second).strip() == "0")
     ask_to_save(attempt(slurm, run))
-    wait_until(lambda: slurm.show(run)["state"] == "PENDING", 60)
+    wait_until(lambda: slurm.show(run)["state"] == "PENDING")
 
     shown = slurm.show(run)
     stopped = slurm.serried("stop", "-y", run)
 
-    assert (shown["message"], shown["job"]) == ("waits for attempt 2", link(slurm, run, "-2")["job"])
+    assert (shown["message"], shown["job"]) == ("waits for attempt 2", second)
     assert stopped.returncode == 0, stopped.stderr
-    assert slurm.wait(run, "--timeout", "60s")[1]["state"] == "CANCELLED"
+    assert slurm.wait(run)[1]["state"] == "CANCELLED"
     assert (where(slurm, run) / "claims" / f"{run}-2").read_text() == "withdrawn"
-    wait_until(lambda: not list(jobs_left(slurm, run)), 30)
+    wait_until(lambda: not list(jobs_left(slurm, run)))
     assert not attempt(slurm, run, 2).exists()
 
 
@@ -266,10 +251,10 @@ def test_a_preempted_run_goes_on_in_its_next_job(make_lab, project, tmp_path, wa
     (project / "train.py").write_text(TRAINS)
     settings = ("--set", "limit.continue=successor", "--set", "limit.restarts=2", "--set", "limit.grace=2s")
     run = slurm.submit("--ranks", "1", "--partition", "low", "--exclusive", *settings, *trains(saves="first"))
-    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"), 60)
+    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"))
 
-    call(slurm, "sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
-    status, end = slurm.wait(run, "--timeout", "90s")
+    assert call(slurm, "sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
+    status, end = slurm.wait(run)
 
     assert (status, end["state"], end["attempt"]) == (0, "COMPLETED", 2), slurm.serried("why", run).stdout
     assert read_json(attempt(slurm, run) / "exit.json")["cause"] == "preempt"

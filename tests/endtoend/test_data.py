@@ -21,7 +21,7 @@ def there(local, tmp_path) -> Path:
     (tmp_path / "pool" / "it's" / "one").write_text("its text\n")
     disk = tmp_path / "disk"
     (local.project / "serried.toml").write_text(
-        containing.table("experiments.train", {"command": ["bash", "-c", f"{READ}; sleep 60"]})
+        containing.table("experiments.train", {"command": ["bash", "-c", f"{READ}; sleep 1000"]})
         + containing.table("experiments.train.data", {"root": str(tmp_path / "pool"), "stage": ["it's"]})
         + containing.table("clusters.local", {"local_disk": str(disk)})
     )
@@ -43,7 +43,7 @@ def test_a_shell_has_its_data_first_and_leaves_nothing(local, there):
 def test_a_shell_has_an_archive_only_unpacked(local, there, tmp_path):
     subprocess.run(["tar", "-cf", tmp_path / "pool" / "t.tar", "-C", tmp_path / "pool" / "it's", "one"], check=True)
     packed = f"find {there} -name archive"
-    wait = f'cat "$SERRIED_DATA_DIR/t/one"; for n in {{1..200}}; do [[ -z $({packed}) ]] && exit 4; sleep 0.1; done'
+    wait = f'cat "$SERRIED_DATA_DIR/t/one"; for n in {{1..1200}}; do [[ -z $({packed}) ]] && exit 4; sleep 0.1; done'
     done = local.serried("shell", "train", "--set", 'data.stage=["t.tar"]', "--", "bash", "-c", wait)
     assert (done.returncode, done.stdout) == (4, "its text\n")
 
@@ -61,13 +61,13 @@ def test_a_shell_whose_data_cannot_be_had_does_not_begin(local, there, tmp_path)
 def test_who_joins_a_run_has_its_data(local, there, wait_until):
     run = local.submit("train")
     log = local.directory(run) / "attempts/1/node-0/rank-0.log"
-    wait_until(lambda: log.exists() and log.read_text().endswith("its text\n"), 60)
+    wait_until(lambda: log.exists() and log.read_text().endswith("its text\n"))
     done = local.serried("shell", run, "--", "bash", "-c", READ)
     assert (done.returncode, done.stdout) == (0, log.read_text())
     assert text_of(there, done.stdout) == "its text\n"
     local.serried("stop", "-y", run)
     assert local.wait(run)[1]["state"] == "CANCELLED"
-    wait_until(lambda: list(there.iterdir()) == [], 60, "nothing is left")
+    wait_until(lambda: list(there.iterdir()) == [], what="nothing is left")
 
 
 @pytest.mark.parametrize("contained", [True, False])

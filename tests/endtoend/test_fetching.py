@@ -26,7 +26,7 @@ pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"], "1.h5").write_text("weights")
 """The file system with the results does not take any."""
 
 
-def test_what_a_node_kept_is_fetched_later_and_no_reader_calls_it_missing_then(place, tmp_path):
+def test_what_a_node_kept_is_fetched_later_and_no_reader_calls_it_missing_then(place, tmp_path, wait_until):
     disk = tmp_path / "disk"
     (place.project / "serried.toml").write_text(
         TOML.format(cluster=place.cluster, disk=disk, python=json.dumps(sys.executable))
@@ -54,7 +54,7 @@ def test_what_a_node_kept_is_fetched_later_and_no_reader_calls_it_missing_then(p
     told = json.loads(second.stdout)
     assert (told["nodes"][0]["brought_files"], told["copied"]) == (1, ["it's $(here)"])
     assert (place.project / "mine/it's $(here)").read_text() == "results"
-    assert list(disk.iterdir()) == []
+    wait_until(lambda: list(disk.iterdir()) == [])
     assert place.show(run)["missing"] == []
     said = [place.serried(*words, run).stdout for words in (("show",), ("why",), ("ps", "--all")[:1])]
     assert not any("serried fetch" in text or "could not be brought back" in text for text in said)

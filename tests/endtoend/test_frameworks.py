@@ -108,10 +108,11 @@ def test_lightning_with_the_callback_of_its_template_goes_on_where_it_was_stoppe
     run = slurm.submit(*options, "--", PYTHON, "train.py", "--epochs", "100000")
     epochs = r"epoch \d+: accuracy .* \(2 ranks\)"
 
-    wait_until(lambda: lines(slurm, run, epochs), 240, "the first epoch")
+    wait_until(lambda: lines(slurm, run, epochs), what="the first epoch")
     ask_to_save(slurm, run)
-    wait_until(lambda: lines(slurm, run, epochs, attempt=2), 240, "an epoch of the second attempt")
+    wait_until(lambda: lines(slurm, run, epochs, attempt=2), what="an epoch of the second attempt")
     slurm.serried("stop", "-y", run)
+    slurm.wait(run)
 
     last = max(int(line.split()[1][:-1]) for line in lines(slurm, run, epochs))
     first = min(int(line.split()[1][:-1]) for line in lines(slurm, run, epochs, attempt=2))
@@ -124,7 +125,7 @@ def test_lightning_that_hears_the_notice_saves_and_goes_on_though_it_leaves_with
     options = ("--set", "limit.notify=TERM", "--set", "limit.restarts=1")
     run = submit(local, LIGHTNING, "--hold", "5", *saving, ranks=1, options=options)
 
-    wait_until(lambda: lines(local, run, "holding"), 240, "a step to end in")
+    wait_until(lambda: lines(local, run, "holding"), what="a step to end in")
     ask_to_save(local, run)
     status, end = local.wait(run)
 
@@ -138,13 +139,13 @@ def test_lightning_that_hears_the_notice_saves_and_goes_on_though_it_leaves_with
 @pytest.mark.slurm
 def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(project, tmp_path, make_lab, wait_until):
     (tmp_path / "scratch").mkdir()
-    patient = make_lab(nodes=1, gpus=0, settings={"KillWait": "30"})  # as on clusters: time to write down how it ended
+    patient = make_lab(nodes=1, gpus=0, settings={"KillWait": "120"})  # time to write down how it ended
     slurm = Place("slurm", project, environment(tmp_path, patient.variables))
-    keys = ("limit.notify=USR1", "limit.restarts=1", "limit.grace=2s")
+    keys = ("limit.notify=USR1", "limit.restarts=1", "limit.grace=60s")
     options = ("--launch", "srun", *(word for key in keys for word in ("--set", key)))
     run = submit(slurm, LIGHTNING, "--hold", "5", "--folder", "{checkpoints}", options=options)
 
-    wait_until(lambda: len(lines(slurm, run, "holding")) == 2, 240, "both ranks at the same place")
+    wait_until(lambda: len(lines(slurm, run, "holding")) == 2, what="both ranks at the same place")
     ask_to_save(slurm, run)
     status, end = slurm.wait(run)
 
@@ -178,9 +179,9 @@ def test_under_srun_alone_a_session_leaves_lightning_to_what_it_finds_there(slur
 def test_accelerate_within_a_session_goes_on_where_it_was_stopped(local, wait_until):
     run = submit(local, "accelerate_in_a_session.py", options=("--set", "limit.restarts=1"))
 
-    wait_until(lambda: lines(local, run, "from step 0"), 240, "the first attempt")
+    wait_until(lambda: lines(local, run, "from step 0"), what="the first attempt")
     ask_to_save(local, run)
-    (line,) = wait_until(lambda: lines(local, run, r"from step \d+", attempt=2), 240, "the second attempt")
+    (line,) = wait_until(lambda: lines(local, run, r"from step \d+", attempt=2), what="the second attempt")
     local.serried("stop", "-y", run)
 
     message = json.loads((local.directory(run) / "attempts" / "1" / "exit.json").read_text())["message"]

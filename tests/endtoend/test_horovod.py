@@ -78,20 +78,20 @@ def test_ranks_meet_on_two_nodes(slurm, launched):
     assert sorted(set(said)) == expected
 
 
-def test_a_failing_rank_is_named_and_not_those_that_lost_it(slurm, launched, marked_processes):
+def test_a_failing_rank_is_named_and_not_those_that_lost_it(slurm, launched, wait_until, marked_processes):
     run = launched(FAILS)
 
     status, end = slurm.wait(run)
     failure = slurm.why(run)["first_failure"]
     assert (status, end["exit_code"], end["message"]) == (1, 9, f"rank 3 on {failure['host']} exited with status 9")
     assert (failure["rank"], failure["tail"][0]) == (3, "at work")
-    assert marked_processes(f"{run}/") == []
+    wait_until(lambda: marked_processes(f"{run}/") == [])
 
 
 def test_the_example_saves_when_it_is_asked_and_a_new_run_goes_on_from_there(local, wait_until):
     shutil.copytree(EXAMPLE, local.project, dirs_exist_ok=True)
     run = local.submit("--set", "command=python train.py --epochs 100000", "train")
-    wait_until(lambda: len(list(local.directory(run).glob("checkpoints/epoch-*.pt"))) > 1, 90)
+    wait_until(lambda: len(list(local.directory(run).glob("checkpoints/epoch-*.pt"))) > 1)
     stopped = local.serried("stop", "-y", "--save", run)
     assert "CANCELLED" in stopped.stderr
     *_, newest = sorted((local.directory(run) / "checkpoints").iterdir())

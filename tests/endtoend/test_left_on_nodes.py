@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 
+from place import agents, command
+from serried import processes
 from serried.contract.files import read_json, write_json
 
-SLEEP = ("--", "bash", "-c", "echo up >$SERRIED_RESULTS_DIR/up-$RANK; touch $SLURM_TMPDIR/file; sleep 300")
+SLEEP = ("--", "bash", "-c", "touch $SLURM_TMPDIR/file; echo up >$SERRIED_RESULTS_DIR/up-$RANK; sleep 1000")
 
 
 def kill_all(run: str) -> None:
     """Job script, head and node agents, before one can see that another is gone."""
     found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
+    for pid in processes.pids():
+        words = b" ".join(command(pid))
         if f"/{run}/agent.pyz".encode() in words or (b"slurm_script" in words and f"{run}-1".encode() in words):
-            found.append(int(entry.name))
+            found.append(pid)
     assert len(found) >= 4
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):  # what it was has just ended
+                os.kill(pid, number)
 
 
 @pytest.mark.slurm
@@ -39,7 +40,8 @@ def test_what_was_left_goes_with_the_next_job_and_what_slurm_calls_alive_stays(s
     killed, alive = slurm.submit(*small, *SLEEP), slurm.submit(*small, *SLEEP)
     for run in (killed, alive):
         results = slurm.directory(run) / "results"
-        wait_until(lambda results=results: len(list(results.glob("up-*"))) == 2, 60)
+        wait_until(lambda results=results: len(list(results.glob("up-*"))) == 2)
+    wait_until(lambda: not agents(alive, "tidy"))  # which looks for what was left
     kill_all(killed)
     jobs = disk / f"serried-{os.getuid()}" / "jobs"
     left = [path for path in jobs.iterdir() if path.name.startswith(f"{killed}.") and path.suffix != ".lock"]
@@ -48,10 +50,10 @@ def test_what_was_left_goes_with_the_next_job_and_what_slurm_calls_alive_stays(s
     lookalike.mkdir(mode=0o700)
     write_json(lookalike / "owner.json", read_json(live / "owner.json") or {})
     assert (len(left), all((path / "scratch" / "file").exists() for path in left)) == (2, True)
-    assert slurm.wait(killed, "--timeout", "60s")[0] == 1
+    assert slurm.wait(killed)[0] == 1
 
     waits = (
-        "for i in $(seq 100); do ls "
+        "for i in $(seq 1000); do ls "
         + json.dumps(str(jobs))
         + f" | grep -q {killed} || exit 0; sleep 0.2; done; exit 1"
     )
@@ -65,6 +67,8 @@ def test_what_was_left_goes_with_the_next_job_and_what_slurm_calls_alive_stays(s
     assert slurm.serried("stop", "-y", "--now", alive).returncode == 0
     slurm.wait(alive)
     wait_until(lambda: not live.exists())
+    job = slurm.show(alive)["job"]
+    wait_until(lambda: slurm.has_left_queue(job))
     write_json(jobs / "unknown" / "owner.json", {**(read_json(lookalike / "owner.json") or {}), "job": ""})
     host = slurm.show(after)["node_names"][0]
     sweeps = [slurm.serried("clean", "--node", host, *flags) for flags in (["--dry-run", "--json"], [])]

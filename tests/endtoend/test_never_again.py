@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -43,16 +44,16 @@ def saving(place: Place, wait_until) -> tuple[str, Path]:
     run = place.submit("--set", "limit.restarts=3", "--set", "limit.grace=3s", "--", "bash", "-c", SAVES)
     attempt = place.directory(run) / "attempts/1"
     log = attempt / "node-0/rank-0.log"
-    wait_until(lambda: log.exists() and "up" in log.read_text(), 60)
+    wait_until(lambda: log.exists() and "up" in log.read_text())
     Journal(attempt / "control.jsonl").append({"t": 0, "request": "stop", "reason": "limit", "save": True})
-    wait_until(lambda: "saving" in log.read_text(), 60)
+    wait_until(lambda: "saving" in log.read_text())
     return run, attempt.parents[1]
 
 
 def ended(place: Place, run: str, job: str, wait_until) -> tuple[str, str, list[str]]:
     """Its state, the attempts it had, once Slurm has nothing of it that could run again."""
-    wait_until(lambda: not words(place, "squeue", "-h", "-j", job).strip(), 60)
-    _, end = place.wait(run, "--timeout", "100s")
+    wait_until(lambda: place.has_left_queue(job))
+    _, end = place.wait(run)
     return end["state"], end["cause"], [path.name for path in (place.directory(run) / "attempts").iterdir()]
 
 
@@ -62,7 +63,7 @@ def test_a_run_here_that_was_cancelled_while_it_saved_does_not_go_on(local, wait
     local.serried("stop", "-y", "--now", run)
     (directory / "results/go").touch()
 
-    _, end = local.wait(run, "--timeout", "60s")
+    _, end = local.wait(run)
     assert (end["state"], end["cause"]) == ("CANCELLED", "cancel")
     assert [path.name for path in (directory / "attempts").iterdir()] == ["1"]
 
@@ -110,23 +111,26 @@ def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, proj
     lab = make_lab(
         nodes=1,
         gpus=0,
-        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "KillWait": "20"},
+        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "KillWait": "120"},
         partitions=("urgent PriorityTier=10",),
     )
     (tmp_path / "scratch").mkdir()
     place = Place("slurm", project, environment(tmp_path, lab.variables))
     (project / "train.py").write_text(TRAINS)
-    (project / "serried.toml").write_text(f"[clusters.slurm]\nlocal_disk = '{tmp_path}/disk'\nkill_wait = '20s'\n")
+    (project / "serried.toml").write_text(f"[clusters.slurm]\nlocal_disk = '{tmp_path}/disk'\nkill_wait = '120s'\n")
     own = ("--ranks", "2", "--set", "limit.restarts=1", "--set", 'data.results=["*.csv"]')
     run = place.submit(*own, "--", sys.executable, "train.py", "{results}")
     directory = place.directory(run)
     log = directory / "attempts/1/node-0/rank-0.log"
-    wait_until(lambda: log.exists() and "up" in log.read_text(), 60)
+    wait_until(lambda: log.exists() and "up" in log.read_text())
+    wait_until(lambda: store.whole(directory / "checkpoints"))
 
-    words(place, "sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+    go = tmp_path / "go"
+    urgent = f"until [ -e {shlex.quote(str(go))} ]; do sleep 0.1; done"
+    words(place, "sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--wrap={urgent}")
 
     # Not CANCELLED, though ranks and agents have seen nothing else: Slurm runs it again.
-    wait_until(lambda: place.show(run)["state"] == "PENDING", 60)
+    wait_until(lambda: place.show(run)["state"] == "PENDING")
     first = read_json(directory / "attempts/1/exit.json") or {"saved_step": None}  # KILL may come before it
     checkpoints = store.whole(directory / "checkpoints")
     assert [store.damaged(one) for one in checkpoints] == [None] * len(checkpoints)
@@ -137,7 +141,8 @@ def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, proj
     if first["saved_step"] is not None:
         assert (first["saved_step"], first["message"]) == (newest, f"cancelled; saved at step {newest}")
 
-    status, end = place.wait(run, "--timeout", "100s")
+    go.touch()
+    status, end = place.wait(run)
     assert (status, end["state"], place.show(run)["attempts"][-1]["attempt"]) == (0, "COMPLETED", 2)
     again = directory / "attempts/2/node-0/rank-0.log"
     assert again.read_text().splitlines()[0] == f"resumed {newest}"

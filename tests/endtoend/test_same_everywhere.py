@@ -52,7 +52,7 @@ OMP_NUM_THREADS = "1"
 
 
 def losses(place, run):
-    status, end = place.wait(run, "--timeout", "110s")
+    status, end = place.wait(run)
     assert (status, end["state"]) == (0, "COMPLETED"), place.serried("why", run).stdout
     lines = [path.read_text().splitlines() for path in sorted(place.directory(run).rglob("metrics-*.jsonl"))]
     assert len(lines) == 4

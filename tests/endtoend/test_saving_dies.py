@@ -80,21 +80,21 @@ def test_kill_9_during_a_save_leaves_the_checkpoint_before_it(local, wait_until,
     run = submit(local, INTERRUPTED)
     directory = local.directory(run)
     log = directory / "attempts/1/node-0/rank-0.log"
-    wait_until(lambda: log.exists() and "pids" in log.read_text(), 60)
+    wait_until(lambda: log.exists() and "pids" in log.read_text())
     line = next(line for line in log.read_text().splitlines() if line.startswith("pids"))
 
     os.kill(int(line.split()[1 + victim]), signal.SIGKILL)
 
-    _, end = local.wait(run, "--timeout", "60s")
+    _, end = local.wait(run)
     state, cause, message = ending
     assert (end["state"], end["cause"]) == (state, cause)
     assert message is None or end["message"].replace(os.uname().nodename, "HOST") == message
     assert loads(directory / "checkpoints") == [1]
-    wait_until(lambda: marked_processes(run) == [], 10)
+    wait_until(lambda: marked_processes(run) == [])
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk(tmp_path, wait_until):
     """A file system of one megabyte."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -103,7 +103,7 @@ def small_disk(tmp_path):
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    wait_until(lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0)
 
 
 def test_a_full_disk_does_not_end_the_training_and_the_end_tells_of_it(local, small_disk, monkeypatch):
@@ -111,7 +111,7 @@ def test_a_full_disk_does_not_end_the_training_and_the_end_tells_of_it(local, sm
 
     run = submit(local, FULL)
 
-    status, end = local.wait(run, "--timeout", "60s")
+    status, end = local.wait(run)
     said = f"{WELL}; 2 checkpoints could not be saved: No space left on device"
     assert (status, end["state"], end["message"]) == (0, "COMPLETED", said)
     assert said in local.serried("why", run).stdout

@@ -34,5 +34,5 @@ def test_two_at_once_meet_their_own_ranks_twenty_times_in_a_row(place):
         "--ranks", "2", "--cpus", "1", "--array", "0-39", "--parallel", "2", "--", sys.executable, "meet.py"
     )
 
-    status, end = place.wait(run, "--timeout", "110s")
+    status, end = place.wait(run)
     assert (status, end["state"]) == (0, "COMPLETED"), place.serried("why", run).stdout

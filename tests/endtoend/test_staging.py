@@ -61,7 +61,7 @@ def staged(place, run: str, node: int) -> dict[str, str]:
     return {event["item"]: event["origin"] for event in journal if event["event"] == "staged-item"}
 
 
-def test_ranks_find_what_was_staged_and_nothing_stays(local, there, tmp_path):
+def test_ranks_find_what_was_staged_and_nothing_stays(local, there, tmp_path, wait_until):
     write(local.project, there, "$NODE_DISK")
     local.environ["NODE_DISK"] = str(tmp_path / "disk")
     run = local.submit()
@@ -70,14 +70,16 @@ def test_ranks_find_what_was_staged_and_nothing_stays(local, there, tmp_path):
         place, found = said(local, run, rank)
         assert place.startswith(f"{tmp_path}/disk/serried-{os.getuid()}/data/")
         assert found == FOUND
-    assert list((tmp_path / "disk").iterdir()) == []
+    wait_until(lambda: list((tmp_path / "disk").iterdir()) == [])
     told = [event["event"].split(": ")[0] for event in local.show(run)["timeline"]]
     host = socket.gethostname()
     wanted = [f"{host} has sets/a from the source", f"{host} has x/y from the source", "every node has its data"]
     assert set(wanted) <= set(told)
 
 
-def test_archives_are_folders_and_what_unpacks_or_mounts_them_is_no_program_of_ranks(local, there, tmp_path):
+def test_archives_are_folders_and_what_unpacks_or_mounts_them_is_no_program_of_ranks(
+    local, there, tmp_path, wait_until
+):
     write(local.project, there, str(tmp_path / "disk"))
     subprocess.run(["tar", "-cf", there / "t.tar", "-C", there, "single"], check=True)
     subprocess.run(["mksquashfs", there / "sets", there / "s.sqsh", "-quiet", "-no-progress"], check=True)
@@ -85,19 +87,24 @@ def test_archives_are_folders_and_what_unpacks_or_mounts_them_is_no_program_of_r
     code, shown = local.wait(run)
     assert (code, shown["message"]) == (0, "every rank exited with status 0")
     assert said(local, run, 1)[1] == {f"s/a/{NAME}/file": "one", "t/single": "two"}
-    assert list((tmp_path / "disk").iterdir()) == []
+    wait_until(lambda: list((tmp_path / "disk").iterdir()) == [])
 
 
 KILLS = """\
 import os, pathlib, signal
 others = pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
-stage, = [pid for pid in others if b"\\0stage\\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+def words(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
+stage, = [pid for pid in others if b"\\0stage\\0" in words(pid)]
 os.kill(int(stage), signal.SIGKILL)
 print(os.listdir(os.environ["SERRIED_DATA_DIR"] + "/s"))
 """
 
 
-def test_a_run_goes_on_where_the_process_that_staged_is_killed(local, there, tmp_path):
+def test_a_run_goes_on_where_the_process_that_staged_is_killed(local, there, tmp_path, wait_until):
     write(local.project, there, str(tmp_path / "disk"))
     (local.project / "rank.py").write_text(KILLS)
     subprocess.run(["mksquashfs", there / "sets", there / "s.sqsh", "-quiet", "-no-progress"], check=True)
@@ -105,11 +112,11 @@ def test_a_run_goes_on_where_the_process_that_staged_is_killed(local, there, tmp
     code, shown = local.wait(run)
     assert (code, shown["message"]) == (0, "every rank exited with status 0")
     assert (local.directory(run) / "attempts/1/node-0/rank-0.log").read_text() == "['a']\n"
-    assert [path.name for path in (tmp_path / "disk").glob("*/jobs/*")] == []
+    wait_until(lambda: list((tmp_path / "disk").glob("*/jobs/*")) == [])
 
 
 @pytest.mark.slurm
-def test_on_two_nodes_the_second_gets_it_from_the_first(slurm, there, tmp_path):
+def test_on_two_nodes_the_second_gets_it_from_the_first(slurm, there, tmp_path, wait_until):
     """Both have the same disk here, and know it: each is told of its own by what Slurm calls it."""
     write(slurm.project, there, f"{tmp_path}/disk-$SLURMD_NODENAME")
     run = slurm.submit("--nodes", "2")
@@ -119,7 +126,7 @@ def test_on_two_nodes_the_second_gets_it_from_the_first(slurm, there, tmp_path):
     assert [staged(slurm, run, node) for node in (0, 1)] == [
         {"sets/a": origin, "x/y": origin} for origin in ("source", "peer")
     ]
-    assert [list(disk.iterdir()) for disk in tmp_path.glob("disk-*")] == [[], []]
+    wait_until(lambda: [list(disk.iterdir()) for disk in tmp_path.glob("disk-*")] == [[], []])
 
 
 def test_without_a_disk_the_source_is_used_where_it_is(local, there):
@@ -132,7 +139,7 @@ def test_without_a_disk_the_source_is_used_where_it_is(local, there):
     assert "uses sets/a where it is, as `$NO_SUCH_VARIABLE` is not set there" in events
 
 
-def test_data_that_cannot_be_had_fails_the_launch_and_says_where_and_why(local, there, tmp_path):
+def test_data_that_cannot_be_had_fails_the_launch_and_says_where_and_why(local, there, tmp_path, wait_until):
     shutil.make_archive(str(there / "torn"), "tar", there / "sets")
     with (there / "torn.tar").open("r+b") as file:  # in the middle, where only who unpacks it looks
         file.seek(512)
@@ -142,4 +149,4 @@ def test_data_that_cannot_be_had_fails_the_launch_and_says_where_and_why(local, 
     code, shown = local.wait(run)
     assert (code, shown["state"]) == (1, "LAUNCH_FAILED")
     assert shown["message"].startswith(f"{socket.gethostname()}: data: cannot unpack `{there}/torn.tar`: ")
-    assert list((tmp_path / "disk").iterdir()) == []
+    wait_until(lambda: list((tmp_path / "disk").iterdir()) == [])

@@ -26,12 +26,12 @@ def test_an_element_is_stopped_with_everything_saved_and_the_others_go_on(place,
     (place.project / "train.py").write_text(TRAINS)
     run = place.submit("--ranks", "1", "--array", "0-1", "--set", "limit.restarts=3", "--", sys.executable, "train.py")
     logs = [place.directory(run) / f"elements/{element}/attempts/1/node-0/rank-0.log" for element in range(2)]
-    wait_until(lambda: all(log.exists() and "up" in log.read_text() for log in logs), 60)
+    wait_until(lambda: all(log.exists() and "up" in log.read_text() for log in logs))
 
     first = place.serried("stop", "-y", "--save", f"{run}/1")
 
     said = re.fullmatch(
-        rf"(asked.*\n)?{run}/1 \S+ CANCELLED after \d+s with exit code 143: (stopped by \S+; saved at step (\d+))\n",
+        rf"(asked.*\n)?{run}/1 \S+ CANCELLED after \w+ with exit code 143: (stopped by \S+; saved at step (\d+))\n",
         first.stderr,
     )
     assert said, first.stderr
@@ -42,6 +42,7 @@ def test_an_element_is_stopped_with_everything_saved_and_the_others_go_on(place,
     assert place.show(f"{run}/0")["state"] == "RUNNING"
 
     place.serried("stop", "-y", "--save", run)
+    place.wait(run)
 
     other = place.show(f"{run}/0")
     assert (other["state"], other["cause"], len(other["attempts"])) == ("CANCELLED", "user", 1)

@@ -89,7 +89,7 @@ def test_neither_a_running_nor_a_queued_job_sees_what_is_edited(project, tmp_pat
     edit(project)
     go.touch()
 
-    assert [run.wait(60) for run in (running, queued)] == ["COMPLETED", "COMPLETED"]
+    assert [run.wait(240) for run in (running, queued)] == ["COMPLETED", "COMPLETED"]
     # Ignored data is linked to, not frozen; and neither run saw that the other wrote over its own source.
     assert [run.logs() for run in (running, queued)] == ["ready\n1 1 data 2\n"] * 2
     assert not (project / "train.py").exists()
@@ -98,7 +98,7 @@ def test_neither_a_running_nor_a_queued_job_sees_what_is_edited(project, tmp_pat
 def test_two_runs_of_one_content_share_one_archive_and_nothing_else(project, tmp_path):
     (tmp_path / "go").touch()
     runs = [submit(tmp_path / "go"), submit(tmp_path / "go")]
-    assert [run.wait(60) for run in runs] == ["COMPLETED", "COMPLETED"]
+    assert [run.wait(240) for run in runs] == ["COMPLETED", "COMPLETED"]
     files = [run.directory / "source/helper.py" for run in runs]
     assert [path.stat().st_nlink for path in files] == [1, 1]
     assert len(list((runs[0].directory.parents[1] / "sources").iterdir())) == 1
@@ -127,6 +127,6 @@ def test_without_a_snapshot_it_runs_in_place(project, tmp_path, wait_until):
     edit(project)
     (project / "train.py").touch()
     go.touch()
-    assert run.wait(60) == "COMPLETED"
+    assert run.wait(240) == "COMPLETED"
     assert run.logs() == "ready\n2 2 data 2\n"
     assert not Path(run.directory / "source").exists()
