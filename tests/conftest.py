@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,14 @@ def _leave_out_horovod(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=without)
     for item in without:
         item.add_marker(pytest.mark.skip(reason="needs Horovod: make horovod"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_are_heard() -> None:
+    """`make test &` in a script ignores Ctrl-C, and `nohup` a closed terminal; so would all that tests start."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(autouse=True)
