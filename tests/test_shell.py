@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -69,19 +70,33 @@ def test_a_missing_working_directory_is_no_missing_program(tmp_path):
         shell.run(["true"], cwd=tmp_path / "none")
 
 
-def test_what_takes_too_long_is_killed_and_its_words_are_kept():
-    with pytest.raises(shell.TimedOut) as caught:
-        shell.run(["sh", "-c", "echo 123; exec sleep 60"], timeout=0.5)
-    assert (caught.value.stdout, caught.value.message) == ("123\n", "`sh` did not answer within 0.5 s")
+@pytest.fixture
+def late(tmp_path, monkeypatch, wait_until):
+    """`run` looks at the clock only once its command has made the file `said`."""
+    communicate = subprocess.Popen.communicate
+
+    def after_that(process, *words):
+        wait_until((tmp_path / "said").exists)
+        return communicate(process, *words)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", after_that)
 
 
-def test_a_grandchild_that_holds_the_pipes_does_not_hold_us(marked_processes):
-    code = "sleep 60 & echo 123; exec sleep 60"
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("seconds", [0.5, 1e-9])
+def test_what_takes_too_long_is_killed_and_its_words_are_kept(tmp_path, seconds):
     with pytest.raises(shell.TimedOut) as caught:
-        shell.run(["sh", "-c", code], timeout=0.5, env={**os.environ, "SERRIED_MARK": "grandchild"})
+        shell.run(["sh", "-c", "echo 123; touch said; exec sleep 600"], timeout=seconds, cwd=tmp_path)
+    assert (caught.value.stdout, caught.value.message) == ("123\n", f"`sh` did not answer within {seconds:g} s")
+
+
+@pytest.mark.usefixtures("late")
+def test_a_grandchild_that_holds_the_pipes_does_not_hold_us(tmp_path):
+    code = "sleep 600 & echo $! >pid; echo 123; touch said; exec sleep 600"
+    with pytest.raises(shell.TimedOut) as caught:
+        shell.run(["sh", "-c", code], timeout=0.5, cwd=tmp_path)
     assert caught.value.stdout == "123\n"
-    for pid in marked_processes("grandchild"):
-        os.kill(pid, signal.SIGKILL)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_spawned_process_has_a_session_of_its_own_and_writes_to_its_log(tmp_path, wait_until):

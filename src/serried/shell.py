@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from serried.errors import MissingProgramError, SerriedError
 
@@ -129,7 +130,8 @@ def run(
             out, err = process.communicate(None if input is None else input.encode("utf-8", "surrogateescape"), timeout)
         except subprocess.TimeoutExpired as expired:
             process.kill()
-            out, err = _rest(process)
+            process.wait()
+            out, err = (expired.stdout or b"") + _rest(process.stdout), (expired.stderr or b"") + _rest(process.stderr)
             raise TimedOut(argv, timeout or 0, _text(out), _text(err)) from expired
         except BaseException:
             process.kill()
@@ -261,12 +263,15 @@ def reap() -> None:
     _spawned[:] = [process for process in _spawned if process.poll() is None]
 
 
-def _rest(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """What a killed process had printed; its own children may still hold the pipes, so do not wait for their end."""
-    try:
-        return process.communicate(timeout=1)
-    except subprocess.TimeoutExpired as expired:
-        return expired.stdout or b"", expired.stderr or b""
+def _rest(pipe: IO[bytes] | None) -> bytes:
+    """What is in the pipe of a process that has ended; its own children may still hold it, do not await its end."""
+    read = b""
+    if pipe is not None:
+        os.set_blocking(pipe.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            while more := os.read(pipe.fileno(), 1 << 16):
+                read += more
+    return read
 
 
 def _text(output: bytes) -> str:
