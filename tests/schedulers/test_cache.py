@@ -23,9 +23,17 @@ def test_an_answer_serves_whoever_asks_next(cache):
 
 @pytest.mark.parametrize(
     ("took", "age", "serves"),
-    [(0.01, 2.9, True), (0.01, 3.1, False), (2, 39, True), (2, 41, False), (0.01, -1, False)],
+    [
+        (0.01, 2.9, True),
+        (0.01, 3.1, False),
+        (2, 39, True),
+        (2, 41, False),
+        (30, 59, True),
+        (30, 61, False),
+        (0.01, -1, False),
+    ],
 )
-def test_the_longer_an_answer_took_the_longer_it_serves(cache, took, age, serves):
+def test_the_longer_an_answer_took_the_longer_it_serves_up_to_a_minute(cache, took, age, serves):
     cache.put(["1"], {}, took, now=NOW)
     assert (cache.get(NOW + age) is not None) == serves
 

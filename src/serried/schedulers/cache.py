@@ -1,6 +1,7 @@
 """One small file by which our own processes share a scheduler's answers for a few seconds.
 
-An answer serves until it is `max(3 s, 20 x what it took)` old: a slow controller is asked less often.
+An answer serves until it is `max(3 s, 20 x what it took)` old, and no longer than a minute: a slow controller is asked
+less often.
 The last writer wins; a torn or foreign file is no answer.
 """
 
@@ -20,6 +21,7 @@ from serried.contract.layout import state_directory
 
 SHORTEST_SECONDS = 3.0
 TIMES_AS_LONG = 20.0
+LONGEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Answer:
     texts: Mapping[str, str]
 
     def is_fresh(self, now: float) -> bool:
-        return 0 <= now - self.at < max(SHORTEST_SECONDS, TIMES_AS_LONG * self.took)
+        return 0 <= now - self.at < max(SHORTEST_SECONDS, min(TIMES_AS_LONG * self.took, LONGEST_SECONDS))
 
 
 class Cache:
