@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,39 @@ def test_an_ordinary_user_has_labs_too(lab_root):
         root.rmdir()
 
 
+def test_a_root_that_goes_while_one_looks_into_it_has_no_labs(lab_root, monkeypatch):
+    """The last lab is taken down by somebody else just then."""
+    lab_root.mkdir()
+    look = Path.lstat
+
+    def and_then_it_goes(path):
+        found = look(path)
+        if path == lab_root:
+            lab_root.rmdir()
+        return found
+
+    monkeypatch.setattr(Path, "lstat", and_then_it_goes)
+    assert labs.labs() == []
+    lab_root.mkdir()
+    assert (labs.down_all(), lab_root.exists()) == ([], False)
+
+
+def test_a_lab_is_removed_also_where_a_thread_of_what_was_killed_writes_once_more(make_lab, monkeypatch):
+    lab = make_lab(nodes=1, gpus=0)
+    remove, late = shutil.rmtree, []
+
+    def and_it_writes(path, **options):
+        remove(path, **options)
+        if not late:
+            late.append(path)
+            path.mkdir()
+            (path / "ib_logfile0").touch()
+
+    monkeypatch.setattr(shutil, "rmtree", and_it_writes)
+    lab.down()
+    assert (late, lab.spec.directory.exists()) == ([lab.spec.directory], False)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -197,8 +232,7 @@ def test_a_root_that_is_too_long_for_sockets_is_refused(monkeypatch, tmp_path):
 
 def test_a_root_that_others_can_write_to_is_refused(lab_root, monkeypatch):
     del lab_root
-    open_to_all = Path(f"/tmp/serried-open-{os.getpid()}")
-    open_to_all.mkdir()
+    open_to_all = Path(tempfile.mkdtemp(prefix="serried-open-"))
     try:
         open_to_all.chmod(0o777)
         monkeypatch.setenv("SERRIED_LAB_ROOT", str(open_to_all))

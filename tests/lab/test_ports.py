@@ -13,12 +13,11 @@ def test_two_that_start_at_once_get_different_blocks():
 
 
 def test_a_block_in_which_somebody_listens_is_passed_over():
-    with claimed(10) as port:
-        pass
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        stranger.bind(("127.0.0.1", port + 3))
-        stranger.listen()
+        with claimed(10) as port:
+            stranger.bind(("127.0.0.1", port + 3))
+            stranger.listen()
         with claimed(10) as other:
             assert other != port
 

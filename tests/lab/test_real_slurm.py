@@ -6,7 +6,12 @@ import pytest
 
 
 def finished(lab, job):
-    return lab.run("squeue", "-h", "-j", job).stdout == ""
+    queue = lab.run("squeue", "-h", "-j", job)
+    return (queue.status, queue.stdout) == (0, "")
+
+
+def is_running(lab, job):
+    return bool(lab.run("squeue", "-h", "-j", job, "-tR").stdout)
 
 
 @pytest.fixture
@@ -32,12 +37,14 @@ def test_a_job_sees_the_gpus_it_asked_for_on_each_node(batch, request_):
     assert batch("srun printenv CUDA_VISIBLE_DEVICES", "-N2", *request_) == ["0,1", "0,1"]
 
 
-def test_two_jobs_on_one_node_get_different_gpus(lab, batch):
-    first = lab.run("sbatch", "--parsable", "-wn1", "--gpus-per-node=1", "-o/dev/null", "--wrap", "sleep 30")
+def test_two_jobs_on_one_node_get_different_gpus(lab, batch, wait_until):
+    sleeps = ("sbatch", "--parsable", "-wn1", "--gpus-per-node=1", "-o/dev/null", "--wrap", "sleep 3600")
+    first = lab.run(*sleeps).stdout.strip()
     try:
+        wait_until(lambda: is_running(lab, first))
         assert batch("echo $SLURM_JOB_GPUS", "-wn1", "--gpus-per-node=1") == ["1"]
     finally:
-        lab.run("scancel", first.stdout.strip())
+        lab.run("scancel", first)
 
 
 def test_more_gpus_than_a_node_has_are_refused(lab):
@@ -62,9 +69,9 @@ def test_a_killed_node_is_seen_by_slurm_and_its_job_ends_then_it_comes_back(make
     lab = make_lab(nodes=2, settings={"SlurmdTimeout": "5"})
     submit = ("sbatch", "--parsable", "--no-requeue", "-N2", "-o/dev/null", "--wrap", "sleep 600")
     job = lab.run(*submit).stdout.strip()
-    wait_until(lambda: lab.run("squeue", "-h", "-j", job, "-tR").stdout)
+    wait_until(lambda: is_running(lab, job))
     lab.kill("n2")
-    wait_until(lambda: lab.status().nodes["n2"].startswith("down"), 60)
+    wait_until(lambda: lab.status().nodes.get("n2", "").startswith("down"))
     wait_until(lambda: "JobState=NODE_FAIL" in lab.run("scontrol", "show", "job", job).stdout)
     lab.restart("n2")
     assert lab.run("srun", "-wn2", "printenv", "SLURMD_NODENAME").stdout == "n2\n"
@@ -75,7 +82,7 @@ def test_the_controller_can_be_away_while_a_job_runs(make_lab, tmp_path, wait_un
     go = tmp_path / "go"
     script = f"until [ -e {go} ]; do sleep 0.1; done; srun echo done"
     job = lab.run("sbatch", "--parsable", f"-o{tmp_path}/out", "--wrap", script).stdout.strip()
-    wait_until(lambda: lab.run("squeue", "-h", "-j", job, "-tR").stdout)
+    wait_until(lambda: is_running(lab, job))
     lab.stop("slurmctld")
     assert lab.status().nodes == {}
     lab.restart("slurmctld")
@@ -89,7 +96,7 @@ def test_the_jobs_of_a_stopped_slurmd_go_on(make_lab, tmp_path, wait_until):
     go = tmp_path / "go"
     script = f"echo begun; until [ -e {go} ]; do sleep 0.1; done; echo done"
     lab.run("sbatch", f"-o{tmp_path}/out", "--wrap", script)
-    wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text() == "begun\n")
+    wait_until(lambda: (tmp_path / "out").read_text() == "begun\n")
     lab.stop("n1")
     go.touch()
     wait_until(lambda: (tmp_path / "out").read_text() == "begun\ndone\n")

@@ -16,6 +16,9 @@ NODE_MARK = "SERRIED_LAB_NODE"
 """In the environment of a node's slurmd and its slurmstepds: the node's name."""
 
 SLURM = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "srun", "squeue")
+ASKED_SECONDS = 60
+"""For an answer of Slurm's programs on a busy machine; where nobody listens they give up by themselves, after 10."""
+
 ACCOUNTING = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db")
 
 
@@ -29,7 +32,7 @@ def require(*, accounting: bool) -> None:
 
 def slurm_version() -> tuple[int, int]:
     """(22, 5) for `slurm-wlm 22.05.8`."""
-    found = re.search(r"(\d+)\.(\d+)", shell.run([_program("slurmd"), "-V"], timeout=10).stdout)
+    found = re.search(r"(\d+)\.(\d+)", shell.run([_program("slurmd"), "-V"], timeout=ASKED_SECONDS).stdout)
     return (int(found[1]), int(found[2])) if found else (22, 5)
 
 
@@ -70,7 +73,7 @@ def prepare(spec: Spec, name: str) -> None:
     if name == "mariadbd":
         _install_database(spec)
     elif name == "slurmctld" and spec.accounting:
-        shell.run([_program("sacctmgr"), "-i", "add", "cluster", CLUSTER], env=environment(spec), timeout=30)
+        shell.run([_program("sacctmgr"), "-i", "add", "cluster", CLUSTER], env=environment(spec), timeout=ASKED_SECONDS)
 
 
 def probe(spec: Spec, name: str) -> Callable[[], bool]:
@@ -91,7 +94,7 @@ def node_states(spec: Spec) -> dict[str, str]:
     """What Slurm says of each node (`idle`, `mixed`, `down*`); empty while the controller is away."""
     command = [_program("sinfo"), "--noheader", "--Node", "--format=%N %T", f"--partition={CLUSTER}"]
     try:
-        result = shell.run(command, env=environment(spec), timeout=10)
+        result = shell.run(command, env=environment(spec), timeout=ASKED_SECONDS)
     except shell.TimedOut:
         return {}
     if result.status:
@@ -101,7 +104,11 @@ def node_states(spec: Spec) -> dict[str, str]:
 
 def registered_nodes(spec: Spec) -> frozenset[str]:
     """The nodes that have spoken to the controller since it started."""
-    shown = shell.run([_program("scontrol"), "--oneliner", "show", "nodes"], env=environment(spec), timeout=10).stdout
+    command = [_program("scontrol"), "--oneliner", "show", "nodes"]
+    try:
+        shown = shell.run(command, env=environment(spec), timeout=ASKED_SECONDS).stdout
+    except shell.TimedOut:
+        return frozenset()
     heard = (line for line in shown.splitlines() if " SlurmdStartTime=" in line and "SlurmdStartTime=None" not in line)
     return frozenset(line.split()[0].removeprefix("NodeName=") for line in heard)
 
@@ -148,7 +155,7 @@ def _install_database(spec: Spec) -> None:
         "--auth-root-authentication-method=normal",
         "--skip-test-db",
     ]
-    result = shell.run(command, timeout=120)
+    result = shell.run(command, timeout=600)
     (spec.directory / "log/mariadb-install-db.out").write_text(result.stdout + result.stderr, encoding="utf-8")
 
 
@@ -160,7 +167,7 @@ def _listens(family: socket.AddressFamily, address: str | tuple[str, int]) -> bo
 
 def _controller_is_up(spec: Spec) -> bool:
     try:
-        result = shell.run([_program("scontrol"), "ping"], env=environment(spec), timeout=10)
+        result = shell.run([_program("scontrol"), "ping"], env=environment(spec), timeout=ASKED_SECONDS)
     except shell.TimedOut:
         return False
     return " is UP" in result.stdout

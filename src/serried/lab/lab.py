@@ -18,7 +18,9 @@ from serried.lab import daemons
 from serried.lab.config import Spec
 from serried.processes import Process
 
-PATIENCE_SECONDS = 90
+PATIENCE_SECONDS = 180
+END_SECONDS = 60
+"""For what was killed to be gone."""
 RECORD = "lab.json"
 
 
@@ -66,7 +68,7 @@ class Lab:
         """Our own environment, pointed at this lab."""
         return {**daemons.outside_slurm(), **self.variables}
 
-    def run(self, *argv: str, timeout: float = 60) -> shell.Result:
+    def run(self, *argv: str, timeout: float = 300) -> shell.Result:
         """Run a command against this lab."""
         return shell.run(argv, env=self.environment(), timeout=timeout)
 
@@ -124,13 +126,21 @@ class Lab:
             process.send(signal.SIGKILL)
         self._sweep(self._belongs_here)
         shell.reap()
-        shutil.rmtree(self.spec.directory, ignore_errors=True)
-        if self.spec.directory.exists():
-            raise SerriedError(
-                f"`{self.spec.directory}` cannot be removed", hint="its processes have ended; remove it by hand"
-            )
+        self._remove()
         with contextlib.suppress(OSError):
             self.spec.directory.parent.rmdir()  # the last one turns off the light
+
+    def _remove(self) -> None:
+        """The directory. Threads of a process that was killed may write into it for a moment after it."""
+        deadline = time.monotonic() + END_SECONDS
+        shutil.rmtree(self.spec.directory, ignore_errors=True)
+        while self.spec.directory.exists():
+            if time.monotonic() > deadline:
+                raise SerriedError(
+                    f"`{self.spec.directory}` cannot be removed", hint="its processes have ended; remove it by hand"
+                )
+            time.sleep(0.02)
+            shutil.rmtree(self.spec.directory, ignore_errors=True)
 
     def leftovers(self) -> list[Process]:
         """The processes of this lab that run: daemons, job steps, and what the jobs have started."""
@@ -206,7 +216,7 @@ class Lab:
 
     def _sweep(self, matches: Callable[[Mapping[str, str]], bool]) -> None:
         """Kill what matches until nothing does: a dying step may still be starting a process."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + END_SECONDS
         while left := list(processes.with_environment(matches)):
             for process in left:
                 process.send(signal.SIGKILL)
