@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,8 +31,11 @@ FOREIGN_NAMES = {
 settings.register_profile("sure", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sure")  # the same examples each time, on a machine however slow
 
-LAB_ROOT = Path(f"/tmp/serried-test-{os.getuid()}-{os.getpid()}")
+LAB_ROOT = Path(f"/tmp/serried-test-{os.getpid()}-{secrets.token_hex(3)}")
 """Where labs go that tests start by command: never among those of the person who runs the tests."""
+
+PATIENT = {"MessageTimeout": "100", "SlurmdTimeout": "300", "KillWait": "20", "MinJobAge": "3600"}
+"""Daemons and jobs may be slow where tests keep the machine busy, and what has ended is known to the end of a test."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -91,15 +95,25 @@ def state_home(_own_environment: None) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
-    """A Slurm of four nodes with four GPUs each, without accounting; one for each pytest-xdist worker."""
+def _shared_lab() -> Iterator[Lab]:
     yield from _lab_for_the_session(f"test-{os.getpid()}")
 
 
 @pytest.fixture(scope="session")
-def lab_with_accounting() -> Iterator[Lab]:
-    """The same, with sacct."""
+def _shared_lab_with_accounting() -> Iterator[Lab]:
     yield from _lab_for_the_session(f"test-acct-{os.getpid()}", accounting=True)
+
+
+@pytest.fixture
+def lab(_shared_lab: Lab) -> Lab:
+    """A Slurm of four nodes with four GPUs each, all idle, without accounting; one for each pytest-xdist worker."""
+    return _emptied(_shared_lab)
+
+
+@pytest.fixture
+def lab_with_accounting(_shared_lab_with_accounting: Lab) -> Lab:
+    """The same, with sacct."""
+    return _emptied(_shared_lab_with_accounting)
 
 
 @pytest.fixture
@@ -173,11 +187,25 @@ def start_or_skip(name: str, **options: Any) -> Lab:
     pytest.skip(reason)
 
 
+def _emptied(lab: Lab) -> Lab:
+    """The lab without what earlier tests have left, or a job of theirs that is still being cleared away."""
+
+    def is_idle() -> bool:
+        queue = lab.run("squeue", "--noheader")
+        nodes = lab.status().nodes
+        return (queue.status, queue.stdout) == (0, "") and set(nodes.values()) == {"idle"}
+
+    if not is_idle():
+        lab.run("scancel", f"--user={os.getuid()}")
+        until(is_idle, what="the lab's nodes are idle")
+    return lab
+
+
 def _lab_for_the_session(name: str, **options: Any) -> Iterator[Lab]:
     # Where people's labs are: a lab that a killed session has left goes with the next `lab up` of anybody here.
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SERRIED_LAB_ROOT", raising=False)
-        made = start_or_skip(name, settings={"KillWait": "20"}, **options)  # time to say how it ended, nearly as usual
+        made = start_or_skip(name, settings=PATIENT, **options)
     yield made
     _take_down(made)
 
