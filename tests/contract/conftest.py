@@ -29,7 +29,9 @@ class Bench:
     root: Path
     wait_until: Callable
     limit: int
-    """Seconds in the shortest time limit that it keeps."""
+    """Seconds in the shortest time limit that it keeps for long enough."""
+    lead: int
+    """How many of them are left when it warns."""
     warns: bool = True
     """Whether it tells a job before its limit; where not, the agents' own clock does alone."""
     knows_elements: bool = True
@@ -44,7 +46,9 @@ class Bench:
         directory = Path(plan.directory)
         directory.mkdir(parents=True)
         (directory / "job.sh").write_text(self._beginning(plan) + script + "\n")
-        return replace(plan, limit=Limit(lead_seconds=1), site=replace(plan.site, private=str(self.root / "private")))
+        return replace(
+            plan, limit=Limit(lead_seconds=self.lead), site=replace(plan.site, private=str(self.root / "private"))
+        )
 
     def _beginning(self, plan: Plan) -> str:
         """What every job.sh begins with; `element` is its index."""
@@ -69,7 +73,7 @@ class Bench:
     def jobs(self, job: str) -> dict[int | None, Job]:
         return {element: each for (_, element), each in self.scheduler.poll([job]).items()}
 
-    def await_state(self, job: str, *states: str, seconds: float = 40) -> dict[int | None, Job]:
+    def await_state(self, job: str, *states: str, seconds: float = 240) -> dict[int | None, Job]:
         """The job's standing, once all of it is in one of these states."""
 
         def arrived() -> dict[int | None, Job]:
@@ -78,11 +82,12 @@ class Bench:
 
         return self.wait_until(arrived, seconds, f"{job} in {states}; it is {self.jobs(job)}")
 
-    def await_end(self, job: str, seconds: float = 40) -> dict[int | None, Job]:
+    def await_end(self, job: str, seconds: float = 240) -> dict[int | None, Job]:
         return self.await_state(job, *names.ENDED, seconds=seconds)
 
 
-LIMITS = {"local": 4, "fake": 60, "lab": 60, "pbs": 5}
+LIMITS = {"local": (12, 8), "fake": (60, 40), "lab": (60, 1), "pbs": (5, 1)}
+"""The limit, and the lead: seconds for a script to begin and hear of it. Slurm warns up to a minute early."""
 WAITING = {"slurm": ("--begin=now+1hour",), "pbs": ("-h",)}
 """Options that keep a job from starting."""
 
@@ -94,9 +99,10 @@ def bench(
     request: pytest.FixtureRequest, wait_until: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
     monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.1)
+    monkeypatch.setattr(cache, "LONGEST_SECONDS", 0.1)
     getattr(_Prepare, request.param)(request)
     name = request.param if request.param in schedulers.NAMES else "slurm"
-    made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, LIMITS[request.param])
+    made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, *LIMITS[request.param])
     made.warns = made.knows_elements = name != "pbs"
     yield made
     made.scheduler.cancel(made.submitted)
@@ -118,7 +124,7 @@ class _Prepare:
     @staticmethod
     def fake(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("fake_slurm")
-        request.getfixturevalue("monkeypatch").setenv("FAKE_SLURM_MINUTE", "2")
+        request.getfixturevalue("monkeypatch").setenv("FAKE_SLURM_MINUTE", "12")
 
     @staticmethod
     def lab(request: pytest.FixtureRequest) -> None:

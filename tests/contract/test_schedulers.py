@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,9 +38,9 @@ def test_a_running_job_is_running_on_a_node(bench):
 
 
 def test_an_ended_job_says_when_it_ended(bench):
-    plan = bench.plan("true")
-    (found,) = bench.await_end(bench.submit(plan)).values()
-    assert abs(found.ended - (Path(plan.directory) / "scheduler.log").stat().st_mtime) < 60
+    before = time.time()
+    (found,) = bench.await_end(bench.submit(bench.plan("true"))).values()
+    assert before - 60 < found.ended < time.time() + 60  # by the scheduler's own clock
 
 
 def test_job_sh_gets_its_token_and_runs_in_the_run_directory(bench):
@@ -70,14 +71,15 @@ EVERYBODY_SEES = {"pbs": "qstat -x -f", "slurm": "scontrol show job --details", 
 def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench, monkeypatch):
     if "FAKE_SLURM_STATE" in os.environ:
         pytest.skip("a fake shows nobody anything")
-    monkeypatch.setenv("WANDB_API_KEY", "canary-5f2c9e")
-    job = bench.submit(bench.plan("[[ $WANDB_API_KEY == canary-5f2c9e ]] && sleep 600"))
+    canary = f"canary-{os.urandom(8).hex()}"  # everybody sees other tests, too
+    monkeypatch.setenv("WANDB_API_KEY", canary)
+    job = bench.submit(bench.plan(f"[[ $WANDB_API_KEY == {canary} ]] && sleep 600"))
     bench.await_state(job, names.RUNNING)
     # By another user, where the tests may become one.
     other = {"user": "nobody"} if os.geteuid() == 0 and bench.scheduler.name == "pbs" else {}
     words = EVERYBODY_SEES[bench.scheduler.name].split()
     seen = subprocess.run(words, capture_output=True, text=True, errors="replace", check=True, **other)
-    assert (bench.jobs(job)[None].name in seen.stdout, "canary" in seen.stdout) == (True, False)
+    assert (bench.jobs(job)[None].name in seen.stdout, canary in seen.stdout) == (True, False)
 
 
 def test_a_job_submitted_from_within_a_job_does_not_take_itself_for_that_one(bench, monkeypatch):
@@ -114,7 +116,8 @@ def test_a_running_job_that_is_cancelled_hears_TERM_and_ends(bench):  # noqa: N8
     assert (Path(plan.directory) / "heard").read_text() == "term\n"
 
 
-def test_a_job_that_ignores_TERM_is_killed(bench):  # noqa: N802 - the signal's name
+def test_a_job_that_ignores_TERM_is_killed(bench, monkeypatch):  # noqa: N802 - the signal's name
+    monkeypatch.setenv("FAKE_SLURM_KILL_WAIT", "1")
     plan = bench.plan("trap '' TERM; touch up; sleep 600")
     job = bench.submit(plan_with_kill_wait(plan, 1))
     bench.wait_until((Path(plan.directory) / "up").exists)
@@ -133,7 +136,7 @@ def test_a_job_is_warned_before_its_time_limit_and_timed_out_at_it(bench):
     script = "trap 'echo warned > heard' USR1; sleep 600 & while kill -0 $!; do wait $!; done"
     plan = bench.plan(script, time_seconds=bench.limit)
     job = bench.submit(plan)
-    assert {each.state for each in bench.await_end(job, seconds=150).values()} == {names.TIMEOUT}
+    assert {each.state for each in bench.await_end(job, seconds=600).values()} == {names.TIMEOUT}
     assert (Path(plan.directory) / "heard").exists() == bench.warns
 
 
@@ -210,10 +213,10 @@ def test_a_job_for_one_element_comes_after_that_element_alone(bench):
         with pytest.raises(UsageError, match="no job wait for one element"):
             bench.submit(plan)
         return
-    plan = bench.plan('[ -e again ] || [ "$element" = 1 ] || sleep 600', indices=range(2))
+    plan = bench.plan('[ "$element" = 1 ] || sleep 600', indices=range(2))
     job = bench.submit(plan)
-    bench.wait_until(lambda: bench.jobs(job).get(1) and bench.jobs(job)[1].state == names.COMPLETED)
-    (Path(plan.directory) / "again").touch()
+    stands = {0: names.RUNNING, 1: names.COMPLETED}
+    bench.wait_until(lambda: {element: each.state for element, each in bench.jobs(job).items()} == stands)
     later = after(bench, plan, job_of(job, 1), "1")
     assert shown(bench.await_end(later)) == {1: (names.COMPLETED, 0)}
     assert bench.jobs(job)[0].state == names.RUNNING

@@ -18,6 +18,7 @@ Put `tests/fakes/bin` first on PATH and set:
     no-accounts          sacct says that accounting is disabled
     accounts-down        sacct cannot reach its database
   FAKE_SLURM_MINUTE    how many seconds a minute of a time limit has; 60
+  FAKE_SLURM_KILL_WAIT how many seconds a job has between TERM and KILL; 30
   FAKE_SLURM_KEEP      how many seconds squeue remembers an ended job; 300
 
 Each call is noted in FAKE_SLURM_STATE/calls, a line of JSON each. The contract suite keeps it honest.
@@ -37,7 +38,7 @@ STATE = Path(os.environ["FAKE_SLURM_STATE"])
 MODE = set(os.environ.get("FAKE_SLURM_MODE", "").split(","))
 MINUTE = float(os.environ.get("FAKE_SLURM_MINUTE", "60"))
 KEEP = float(os.environ.get("FAKE_SLURM_KEEP", "300"))
-KILL_WAIT = 1.0
+KILL_WAIT = float(os.environ.get("FAKE_SLURM_KILL_WAIT", "30"))
 RUNNER = "FAKE_SLURM_RUNNER"
 LIVE = {"PENDING", "RUNNING", "COMPLETING"}
 
@@ -76,6 +77,7 @@ def sbatch(argv):
     options, command = options_of(argv)
     job = new_job(options, command)
     start_runner(job)
+    write(job)
     if "accept-then-hang" in MODE:
         time.sleep(600)
     if "accept-then-die" in MODE:
@@ -97,7 +99,7 @@ def new_job(options, command):
             break
         number += 1
     listed, _, throttle = options.get("array", "").partition("%")
-    job = {
+    return {
         "id": number,
         "name": options["job-name"],
         "command": command,
@@ -110,8 +112,6 @@ def new_job(options, command):
         "throttle": int(throttle or 0),
         "elements": {str(index): new_element(number, index) for index in indices_of(listed)},
     }
-    write(job)
-    return job
 
 
 def new_element(number, index):
@@ -154,8 +154,8 @@ def jobs():
 
 
 def start_runner(job):
-    """The part of slurmd: a process of its own that runs the job's elements."""
-    environment = {**os.environ, RUNNER: str(job["id"]), "FAKE_SLURM_MODE": ""}
+    """The part of slurmd: a process of its own that runs the job's elements, and is there before the job is."""
+    environment = {**os.environ, RUNNER: f"{job['id']} {os.getpid()}", "FAKE_SLURM_MODE": ""}
     subprocess.Popen(
         [sys.executable, __file__],
         env=environment,
@@ -166,8 +166,13 @@ def start_runner(job):
     )
 
 
-def run(number):
-    job = json.loads((STATE / f"{number}.json").read_text())
+def run(number, sbatch):
+    file = STATE / f"{number}.json"
+    while not file.exists():
+        if os.getppid() != int(sbatch) and not file.exists():
+            return  # killed before it had accepted the job
+        time.sleep(0.005)
+    job = json.loads(file.read_text())
     children = {}
     while any(element["state"] in LIVE for element in job["elements"].values()):
         before = json.dumps(job)
@@ -352,4 +357,4 @@ def scancel(argv):
 
 
 if __name__ == "__main__":
-    run(os.environ[RUNNER]) if RUNNER in os.environ else main()
+    run(*os.environ[RUNNER].split()) if RUNNER in os.environ else main()

@@ -19,7 +19,14 @@ from serried.schedulers.slurm.scheduler import Slurm
 @pytest.fixture
 def slurm(fake_slurm):
     fake_slurm()
-    return Slurm(timeout=30)
+    return Slurm(timeout=600)
+
+
+@pytest.fixture
+def unshared(monkeypatch):
+    """Every question is asked anew."""
+    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(cache, "LONGEST_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -113,8 +120,8 @@ def test_a_squeue_that_is_too_old_to_be_read_is_said_to_be_and_nothing_looks_for
         slurm.poll([job])
 
 
+@pytest.mark.usefixtures("unshared")
 def test_what_the_queue_forgot_is_in_the_accounts(slurm, submit, monkeypatch, wait_until):
-    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
     monkeypatch.setenv("FAKE_SLURM_KEEP", "0")
     job = submit(slurm, "exit 3")
     wait_until(lambda: states(slurm, job) == {None: names.FAILED})
@@ -122,18 +129,18 @@ def test_what_the_queue_forgot_is_in_the_accounts(slurm, submit, monkeypatch, wa
     assert slurm.find("k3f9q2-1") == job
 
 
+@pytest.mark.usefixtures("unshared")
 def test_an_element_that_the_queue_forgot_is_asked_for_by_name(slurm, submit, monkeypatch, wait_until):
-    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
     monkeypatch.setenv("FAKE_SLURM_KEEP", "0")
     job = submit(slurm, "[[ $SLURM_ARRAY_TASK_ID == 0 ]] || sleep 600", indices=[0, 1])
-    wait_until(lambda: set(states(slurm, job)) == {1})
+    wait_until(lambda: states(slurm, job) == {1: names.RUNNING})
     assert states(slurm, job, f"{job}_0") == {0: names.COMPLETED, 1: names.RUNNING}
     slurm.cancel([job])
     wait_until(lambda: states(slurm, f"{job}_1") == {1: names.CANCELLED})
 
 
+@pytest.mark.usefixtures("unshared")
 def test_without_accounts_a_forgotten_job_is_absent_and_no_error(slurm, submit, fake_slurm, monkeypatch, wait_until):
-    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
     monkeypatch.setenv("FAKE_SLURM_KEEP", "0")
     fake_slurm("no-accounts")
     job = submit(slurm)
@@ -147,7 +154,8 @@ def test_accounts_that_are_down_cannot_tell_whether_a_job_was_accepted(slurm, fa
         slurm.find("k3f9q2-1")
 
 
-def test_two_processes_that_ask_within_seconds_take_one_squeue(slurm, submit, tmp_path):
+def test_two_processes_that_ask_within_seconds_take_one_squeue(slurm, submit, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 900.0)
     job = submit(slurm)
     for each in (slurm, Slurm(), Slurm()):
         each.poll([job])
@@ -187,10 +195,10 @@ def test_a_path_that_lacks_sbatch_does_not_hide_it(slurm, tmp_path):
     assert slurm.submit(slurm.submission(plan, "k3f9q2-1", environment)) == "1"
 
 
+@pytest.mark.usefixtures("unshared")
 def test_the_lab_s_accounts_know_what_its_queue_has_forgotten(lab_with_accounting, monkeypatch, submit, wait_until):
     for name, value in lab_with_accounting.variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
     slurm = Slurm()
     monkeypatch.setattr(slurm, "_squeue", lambda fields: "")  # noqa: ARG005 - MinJobAge is minutes
     start = time.time()
