@@ -19,6 +19,7 @@ import pytest
 from serried.contract import packed
 from serried.errors import DataFailed, UsageError
 from serried.plan import After, Data, Staged
+from serried.processes import identify
 from serried.submission import data, making
 from serried.submission.counting import count
 
@@ -35,8 +36,9 @@ def pool(tmp_path):
 
 
 @pytest.fixture
-def stage(ask, pool):
-    """Prepare a run that stages `items`, on a machine whose disk takes `disk`."""
+def stage(ask, pool, monkeypatch):
+    """Prepare a run that stages `items`, on a machine whose disk takes `disk`; counting has all the time."""
+    monkeypatch.setattr(data, "SECONDS", 900.0)
 
     def prepared(*items, disk="/tmp", prepare=None, **site):
         settings = {"data.root": str(pool), "data.stage": list(items)}
@@ -213,7 +215,7 @@ def test_links_and_folders_are_not_what_is_counted(tmp_path):
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_bytes(b"12345")
     (folder / "loop").symlink_to("..")
-    found = count(str(folder), 60)
+    found = count(str(folder), 900)
     assert (found.bytes - 2, found.files, found.unreadable, found.is_whole) == (15, 4, [], True)
 
 
@@ -317,12 +319,12 @@ def test_an_interrupted_one_leaves_nothing_that_looks_made_and_nothing_running(p
     )
     command = [sys.executable, "-m", "serried", "run", "--set", f"data.prepare={sys.executable} slow.py", "--", "true"]
     started = subprocess.Popen(command, cwd=project, start_new_session=True, stderr=subprocess.PIPE)
-    pid = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60))
+    pid = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
     os.kill(started.pid, signal.SIGINT)
-    started.communicate(timeout=240)
+    started.communicate(timeout=900)
     assert started.returncode == 130
     assert list((project / ".serried" / "data").glob("*.json")) == []
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), 30, "the command has ended")
+    wait_until(lambda: identify(pid) is None, what="the command has ended")
 
 
 def test_a_changed_environment_makes_it_anew(tmp_path):

@@ -23,14 +23,14 @@ import serried
 
 SERRIED = [sys.executable, "-m", "serried"]
 NOISE = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]|\r")
-SECONDS = 60
+SECONDS = 600
 
 TOML = """
 [clusters.slurm]
 root = "{root}/runs"
 [experiments.train]
 command = "sleep 600"
-resources = {{ nodes = 2, ranks = 2, cpus = 1, mem = "10M", time = "5m" }}
+resources = {{ nodes = 2, ranks = 2, cpus = 1, mem = "10M", time = "1h" }}
 [experiments.train.environment]
 env = {{ GREETING = "it's \\"$HOME\\"" }}
 setup = "ulimit -n 333"
@@ -65,12 +65,12 @@ class Terminal:
     def __init__(self, *words: str) -> None:
         self.pid, self._end = pty.fork()
         if self.pid == 0:
+            _set_size(0, 30, 100)
             os.execv(words[0], words)
-        self.resize(30, 100)
         self.said = b""
 
     def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        _set_size(self._end, rows, columns)
 
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
@@ -99,6 +99,10 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
+def _set_size(terminal: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
 def shell(*words, **options):
     command = [*SERRIED, "shell", *words]
     return subprocess.run(
@@ -110,18 +114,19 @@ def left(project):
     return [path for path in (project.parent / "runs").rglob("*") if path.is_file()]
 
 
-def test_a_shell_is_a_terminal_on_the_first_node_with_the_experiments_environment(project):
+def test_a_shell_is_a_terminal_on_the_first_node_with_the_experiments_environment(project, wait_until):
     terminal = Terminal(*SERRIED, "shell", "train")
     terminal.await_text("(train) ")
     terminal.type("stty size; python who.py\n")
     terminal.await_text('30 100\n0|1|n1|it\'s "$HOME"|333\n')
     terminal.resize(40, 132)
-    terminal.type("sleep 600\n")
-    time.sleep(0.5)  # for bash to have started it; a Ctrl-C before that would end the line alone, just as well
+    terminal.type("bash -c 'touch begun; exec sleep 600'\n")
+    wait_until((project / "begun").exists)
     terminal.type("\x03")
     terminal.await_text("^C")
-    terminal.type("echo status $?; stty size; srun --label hostname | cut -d: -f1 | sort | paste -sd,\n")
-    terminal.await_text("status 130\n40 132\n0,1,2,3\n")
+    terminal.type("echo status $?; until [ \"$(stty size)\" = '40 132' ]; do sleep 0.1; done; ")
+    terminal.type("srun --label hostname | cut -d: -f1 | sort | paste -sd,\n")
+    terminal.await_text("status 130\n0,1,2,3\n")
     terminal.type('serried() { python -m serried "$@"; }; serried run train -- python who.py; serried shell\n')
     terminal.await_text('[3] 3|4|n2|it\'s "$HOME"|333')
     terminal.await_text("already")
@@ -162,12 +167,13 @@ def test_setup_that_fails_is_no_shell():
 
 
 @pytest.fixture
-def full_cluster(in_lab):  # noqa: ARG001 - its Slurm
+def full_cluster(in_lab, wait_until):
     """No node is free."""
     job = subprocess.run(
-        ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 300"],
+        ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3600"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
+    wait_until(lambda: in_lab.run("squeue", "--noheader", "--states=RUNNING").stdout)
     yield
     subprocess.run(["scancel", job], check=True)
 
@@ -188,7 +194,7 @@ def test_now_does_not_wait_and_otherwise_the_reason_is_told(project):
 def test_who_is_told_to_end_gives_the_allocation_back(project, wait_until, number, status):
     command = [*SERRIED, "shell", "train", "--", "sh", "-c", "touch began; sleep 600"]
     waits = subprocess.Popen(command, start_new_session=True)
-    wait_until((project / "began").exists, 30)
+    wait_until((project / "began").exists)
     if number == signal.SIGINT:
         os.killpg(waits.pid, number)  # as Ctrl-C does
     else:
@@ -196,16 +202,16 @@ def test_who_is_told_to_end_gives_the_allocation_back(project, wait_until, numbe
 
     assert waits.wait(SECONDS) == status
     assert left(project) == []
-    wait_until(lambda: not subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout, 30)
+    wait_until(lambda: not subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout)
 
 
 def test_a_job_that_ends_around_the_shell_is_told_and_leaves_nothing(project, wait_until):
-    terminal = Terminal(*SERRIED, "shell", "--time", "1m", "--ranks", "1", "--name", "doomed")
+    terminal = Terminal(*SERRIED, "shell", "--time", "1h", "--ranks", "1", "--name", "doomed")
     terminal.await_text("(shell) ")
     queue = subprocess.run(["squeue", "--noheader", "--format=%i %j"], capture_output=True, text=True, check=True)
     job = next(line.split()[0] for line in queue.stdout.splitlines() if "doomed" in line)
     terminal.type("tr '\\0' '\\n' < /proc/$$/cmdline | grep /bashrc > rc; trap '' TERM; touch ready; sleep 600\n")
-    wait_until((project / "ready").exists, 20)
+    wait_until((project / "ready").exists)
     subprocess.run(["scancel", job], check=True)
     terminal.await_text("the job ended around the shell")
 
@@ -217,7 +223,7 @@ def test_beside_a_run_one_is_on_the_node_of_its_ranks_and_none_of_them(wait_unti
     submitted = subprocess.run([*SERRIED, "submit", "train"], capture_output=True, text=True, check=False)
     assert submitted.returncode == 0, submitted.stderr
     run = submitted.stdout.strip()
-    wait_until(lambda: b"RUNNING" in subprocess.run([*SERRIED, "ps"], capture_output=True, check=True).stdout, 40)
+    wait_until(lambda: b"RUNNING" in subprocess.run([*SERRIED, "ps"], capture_output=True, check=True).stdout)
     beside = shell(run, "--node", "1", "--", "python", "who.py", cwd="/")
     nowhere = shell(run, "--node", "2", "--", "true")
     subprocess.run([*SERRIED, "stop", "-y", "--now", run], check=True, capture_output=True)

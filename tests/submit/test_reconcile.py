@@ -9,6 +9,7 @@ from serried.contract.names import WITHDRAWN
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.records import status
 from serried.records.index import records
+from serried.records.moments import seconds_of
 from serried.submission.deliver import deliver
 from serried.submission.reconcile import forget, reconcile
 
@@ -79,7 +80,7 @@ def test_one_look_that_finds_nothing_proves_nothing(killed):
 
 
 def test_a_second_look_soon_after_or_soon_after_the_submission_proves_nothing(killed):
-    now = time.time()
+    now = seconds_of(killed.submissions[0].at)
     for moment in (now + 1000, now + 1001):
         assert not reconcile(killed, moment)
     killed.write_submission(dataclasses.replace(killed.submissions[0], missed=None))

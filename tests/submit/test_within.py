@@ -48,15 +48,15 @@ def test_all_nodes_of_salloc_are_used_and_the_failing_rank_is_named(project):
     salloc = [
         "salloc",
         "--quiet",
-        "--nodes=2",
+        "--nodelist=n1,n2",
         "--ntasks-per-node=2",
         "--gpus-per-task=1",
-        "--time=5",
+        "--time=60",
         "bash",
         "session.sh",
     ]
 
-    done = subprocess.run(salloc, capture_output=True, text=True, env=os.environ, timeout=120, check=False)
+    done = subprocess.run(salloc, capture_output=True, text=True, env=os.environ, timeout=900, check=False)
 
     said = done.stdout.splitlines()
     end = said.index("status 5")

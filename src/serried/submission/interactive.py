@@ -29,7 +29,7 @@ from serried.submission.root import plain_errors, probe
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
 """After how many seconds the scheduler is asked again, the last one from then on."""
-END_SECONDS = 15.0
+END_SECONDS = 60.0
 """How long a job that has ended may take to say so."""
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -122,7 +122,7 @@ class _Watch:
         return next(iter(found.values()), None)
 
     def final_state(self) -> str:
-        """How the job ended; UNKNOWN where nobody says so within seconds."""
+        """How the job ended; UNKNOWN where nobody says so in time."""
         state, deadline = names.UNKNOWN, time.monotonic() + END_SECONDS
         while state not in names.ENDED and time.monotonic() < deadline:
             with contextlib.suppress(SerriedError):
