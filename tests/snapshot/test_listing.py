@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 import subprocess
@@ -209,3 +210,19 @@ def test_what_git_refuses_to_list_is_an_error_in_its_own_words(repository):
     with pytest.raises(UsageError) as caught:
         survey(repository)
     assert "index" in (caught.value.details or "")
+
+
+def test_a_folder_that_goes_while_the_project_is_listed_is_none_of_it(project, monkeypatch):
+    write(project, "train.py", "build/a.o")
+    scan = os.scandir
+
+    @contextlib.contextmanager
+    def scan_and_lose(folder):
+        with scan(folder) as entries:
+            found = list(entries)
+        monkeypatch.setattr(os, "scandir", scan)
+        shutil.rmtree(project / "build")
+        yield found
+
+    monkeypatch.setattr(os, "scandir", scan_and_lose)
+    assert survey(project).files == ("train.py",)

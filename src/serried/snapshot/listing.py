@@ -169,6 +169,8 @@ def _scan(project: Path, folder: str) -> Iterator[os.DirEntry[str]]:
         with os.scandir(project / folder) as entries:
             yield from entries
     except OSError as error:
+        if folder and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return  # gone since its own folder was listed
         raise UsageError(
             f"cannot list `{project / folder}`: {error.strerror}",
             hint=f'make it readable, or link to it instead: `link = ["{folder or "."}"]` under `[project]`',
