@@ -284,6 +284,17 @@ def test_two_at_once_and_one_that_was_interrupted_lose_nothing_else(ended, monke
     assert [path.name for path in stays.parent.iterdir()] == ["m2n3p4"]
 
 
+def test_code_that_a_submission_finds_to_be_its_own_meanwhile_stays(tmp_path):
+    archive = tmp_path / "aaaaaaaaaaaaaaaa.tar"
+    archive.touch()
+    aged(archive)
+    thing = Thing("source", "digits/aaaaaaaaaaaaaaaa.tar", archive, used=OLD)
+    os.utime(archive)
+    assert removing.remove(thing) == "it is needed by now"
+    aged(archive)
+    assert (removing.remove(thing), archive.exists()) == (None, False)
+
+
 def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path):
     run, other = ended("k3f9q2"), ended("m2n3p4")
     make_directory(run.where.results)

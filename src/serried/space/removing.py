@@ -10,7 +10,7 @@ from serried.environments import store
 from serried.errors import reason
 from serried.records.record import Record, records_directory
 from serried.records.status import status
-from serried.space import directories, things
+from serried.space import directories, measuring, things
 from serried.space.things import Thing
 from serried.submission.directory import remove_empty_above
 
@@ -60,6 +60,13 @@ def _record(thing: Thing) -> str | None:
     return None
 
 
+def _source(thing: Thing) -> str | None:
+    """Not what a submission has found to be its own code meanwhile: it is young again then."""
+    if measuring.newest_within(thing.path) > thing.used:
+        return "it is needed by now"
+    return _folder(thing)
+
+
 def _built(thing: Thing) -> str | None:
     store.remove(thing.path)
     return None
@@ -81,6 +88,7 @@ _WAYS = {
     things.STAGED: _staged,
     things.RUN: _run,
     things.RECORD: _record,
+    things.SOURCE: _source,
     things.ENVIRONMENT: _built,
     things.IMAGE: _built,
 }
