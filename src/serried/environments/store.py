@@ -102,10 +102,11 @@ class Store:
         if not self._is_current(claim):
             shutil.rmtree(claim.prefix, ignore_errors=True)
             return
+        of_it = {claim.prefix.name, whole.name if whole else ""}
         for path in self.folder.glob(f"{self._name}-*"):
             if path.is_dir() and path != whole:
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.stem != claim.prefix.name and path != whole:
+            elif path.stem not in of_it:
                 path.unlink(missing_ok=True)
         for number in sorted(self._numbers()):
             if number <= int(claim.path.name):
