@@ -50,6 +50,7 @@ class Forker:
         return Forked(int(self._socket.recv(LONGEST)), *(read for read, _ in pipes))
 
     def close(self):
+        self._socket.shutdown(socket.SHUT_RDWR)  # a data worker that was forked may have it open still
         self._socket.close()
         self._process.wait()
 

@@ -210,6 +210,6 @@ def test_nothing_imports_torchdata():
         capture_output=True,
         text=True,
         check=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.stdout == "[]\n"

@@ -251,7 +251,7 @@ class Stuck:
 
     def __getitem__(self, index):
         if index:
-            time.sleep(300)
+            time.sleep(6000)
         return index
 
 if __name__ == "__main__":
@@ -270,7 +270,7 @@ def test_a_worker_that_is_stuck_does_not_hold_the_exit(tmp_path):
         env={**os.environ, "PYTHONPATH": source},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0] 1\n", "")

@@ -14,7 +14,7 @@ import pytest
 import train_ranks
 
 import serried
-from serried.contract.files import read_json
+from serried.contract.files import Journal, read_journal, read_json
 from serried.contract.layout import RunDirectory
 from serried.records.metrics import metrics
 
@@ -93,8 +93,8 @@ def test_our_agents_ranks_know_who_they_are_and_torch_says_what_it_does_where_as
 
 
 @pytest.mark.usefixtures("project")
-def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
-    submit = command("submit", "--json", "--cluster", "local", "--ranks", "2", "--time", "40s")
+def test_a_run_that_comes_to_its_limit_saves_and_goes_on_in_a_second_attempt(wait_until):
+    submit = command("submit", "--json", "--cluster", "local", "--ranks", "2")
     done = subprocess.run(
         [*submit, "--set", "limit.restarts=1", "--", sys.executable, "counts.py"],
         capture_output=True,
@@ -104,16 +104,23 @@ def test_a_run_that_reaches_its_limit_saves_and_goes_on_in_a_second_attempt():
     )
     assert done.returncode == 0, done.stderr
     run = serried.find(json.loads(done.stdout)["runs"][0]["id"])
-    assert run.wait(600) == "COMPLETED", [run.logs(0, attempt=1), run.logs(0)]
     place = RunDirectory(run.directory)
+    attempt = place.attempt(1)
+    wait_until(lambda: all(steps_of(attempt, rank) for rank in (0, 1)), 600, "steps of both ranks")
+    Journal(attempt.control).append({"t": 0, "request": "stop", "reason": "limit", "by": "a test", "save": True})
+    assert run.wait(600) == "COMPLETED", [run.logs(0, attempt=1), run.logs(0)]
     ((_, _, first, saved, reason),) = told(run.logs(0, attempt=1))
     assert (first, reason) == (0, "limit")
     assert told(run.logs(1, attempt=1)) == [[1, 1, 0, saved, "limit"]]
     assert [told(run.logs(rank)) for rank in (0, 1)] == [[[rank, 2, saved, saved + 5, None]] for rank in (0, 1)]
-    assert (read_json(place.attempt(1).exit) or {})["state"] == "REQUEUED"
+    assert (read_json(attempt.exit) or {})["state"] == "REQUEUED"
     steps = metrics(place, rank=1)
     assert [entry["step"] for entry in steps if "of" in entry] == list(range(saved + 6))
     assert [entry["of"] for entry in steps if "of" in entry][-6:] == [2] * 6
+
+
+def steps_of(attempt, rank):
+    return [entry for entry in read_journal(attempt.metrics(0, rank)) if "of" in entry]
 
 
 MPI = """
@@ -145,8 +152,8 @@ def test_ranks_that_open_mpi_has_started_add_up_their_numbers(project):
 
 
 def told(log):
-    """What ranks have printed; a launcher may put two on one line."""
-    return [json.loads(each) for each in re.findall(r"\[[^\[\]]*\]", log)]
+    """What ranks have printed; a launcher may put two on one line, and torch says things in brackets too."""
+    return [json.loads(each) for each in re.findall(r'\[(?:\d+|"[\w-]+"), [^\[\]]*\]', log)]
 
 
 @pytest.mark.slurm
@@ -159,7 +166,7 @@ def test_ranks_of_an_uneven_slurm_step_find_one_another(in_lab):
         timeout=600,
     )
     assert done.status == 0, done.stderr
-    said = sorted(json.loads(line) for line in done.stdout.splitlines())
+    said = sorted(told(done.stdout))
     assert [line[:3] for line in said] == [["slurm", rank, 4] for rank in range(4)]
     assert {line[-1] for line in said} == {3}
     assert sorted(line[5] for line in said) == [0, 0, 1, 2]
