@@ -1,7 +1,7 @@
 """The process that stages on a node, and can be killed: DIES_GETTING DIES_GIVING CHANGED.
 
-It kills itself when it has got from another node, or given to one, so many bytes, if that is not 0. The file CHANGED,
-if there is one, is written to when all others were read.
+It kills itself when it has got from another node, or given to one, so many bytes, if that is not 0: before it says that
+it has all. The file CHANGED, if there is one, is written to when all others were read. It is patient with slow nodes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
-from serried.agent.staging import source, stage
+from serried.agent.staging import peers, pulling, source, stage
 from serried.agent.staging.target import Target
 from serried.agent.staging.wire import Wire
 
@@ -48,6 +49,9 @@ def change(path: str) -> None:
 
 
 if __name__ == "__main__":
+    pulling.CALL_SECONDS, peers.GREETING_SECONDS = 120.0, 600.0
+    if int(sys.argv[2]):
+        Target.finish = lambda _: time.sleep(600)
     limit(Target, "write", int(sys.argv[1]) or sys.maxsize)
     limit(Wire, "send_file", int(sys.argv[2]) or sys.maxsize)
     if sys.argv[3]:

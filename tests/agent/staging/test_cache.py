@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from serried.agent.local import shared
 from serried.agent.staging import cache, source
+from serried.agent.staging.holding import VoidError
 from serried.agent.staging.target import Target
 from serried.agent.staging.task import StageError
-from serried.contract import locks
+from serried.contract import locks, removal
 from serried.contract.scanning import UnreadableError, scan
 from stage_jobs import Job, kept
 
@@ -113,7 +113,8 @@ def test_what_takes_no_bytes_or_does_not_say_how_many_does_not_stay_for_ever(the
         assert kept(disk) == []
 
 
-def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path):
+def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "SILENT_SECONDS", 3600.0)
     jobs = [Job(there, disk, "a") for _ in range(4)]
     threads = [threading.Thread(target=job.bring) for job in jobs]
     for thread in threads:
@@ -124,35 +125,48 @@ def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path):
 
 
 def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_lives(
-    there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+    there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, wait_until
 ):
     """The first is stuck, and gives signs of life for a while; then it is taken for suspended."""
     first, second = (Job(there, disk, "a", run=run) for run in ("k3f9q2/7", "later"))
     fill, begun, go_on = source.fill, threading.Event(), threading.Event()
+    clock, looks, look = [0.0], [0], cache._Waiting.look
 
     def stuck(root: bytes, target: Target, *rest: object) -> None:
         if not begun.is_set():
             begun.set()
-            assert go_on.wait(60)
+            assert go_on.wait(240)
         fill(root, target, *rest)
 
+    def counted(self: cache._Waiting) -> None:
+        looks[0] += 1
+        look(self)
+
+    def await_a_look() -> None:
+        seen = looks[0]
+        wait_until(lambda: looks[0] > seen + 1)  # the first of the two may have begun before
+
     monkeypatch.setattr(source, "fill", stuck)
-    monkeypatch.setattr(cache, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(cache._Waiting, "look", counted)
     threads = [threading.Thread(target=job.bring) for job in (first, second)]
     threads[0].start()
-    assert begun.wait(60)
+    assert begun.wait(120)
     threads[1].start()
-    for _ in range(8):
-        time.sleep(0.1)
+    for _ in range(4):
+        await_a_look()
+        clock[0] += cache.SILENT_SECONDS * 0.9
         first.items.live()
+    await_a_look()
     assert (second.items.far.waits_for, second.told) == (
         "k3f9q2/7",
         [("staging-waits", {"item": "a", "run": "k3f9q2/7"})],
     )
-    threads[1].join(60)
+    clock[0] += cache.SILENT_SECONDS * 1.1
+    threads[1].join(120)
     assert (second.items.far.waits_for, second.origins) == (None, ["source"])
     go_on.set()
-    threads[0].join(60)
+    threads[0].join(120)
     assert first.origins == ["source"]
     for job in (first, second):
         assert (job.view / "a/below/one").read_text() == "one"
@@ -186,24 +200,27 @@ def test_a_source_that_cannot_be_read_is_named_before_anything_is_copied(there: 
     assert kept(disk) == []
 
 
+@pytest.fixture
+def open_to_all():
+    """A folder that everybody can look into; above those of pytest nobody else may, and each session sees to that."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="to be somebody else one has to be root")
 @pytest.mark.parametrize("what", ["below", "below/one"])
-def test_what_we_may_not_read_is_named(there: Path, tmp_path: Path, what: str):
-    for folder in (there, *filter(Path.is_dir, there.rglob("*"))):
-        folder.chmod(0o755)
-    (there / "a" / what).chmod(0)
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            folder.chmod(0o755)
+def test_what_we_may_not_read_is_named(there: Path, open_to_all: Path, what: str):
+    seen = shutil.copytree(there / "a", open_to_all / "a")
+    (seen / what).chmod(0)
     os.seteuid(65534)
     try:
         with pytest.raises(UnreadableError) as caught:  # noqa: PT012 - one or the other
-            manifest = scan(there / "a")
-            here = tempfile.mkdtemp()
-            source.fill(os.fsencode(there / "a"), Target(os.fsencode(here) + b"/a", manifest))
+            manifest = scan(seen)
+            source.fill(os.fsencode(seen), Target(os.fsencode(open_to_all / "here"), manifest))
     finally:
         os.seteuid(0)
-    assert str(caught.value) == f"`{there / 'a' / what}` cannot be read: permission denied"
+    assert str(caught.value) == f"`{seen / what}` cannot be read: permission denied"
 
 
 def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, disk: Path, monkeypatch):
@@ -226,6 +243,26 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
     job.items.release()
     shared.tidy_data(disk / "data")
     assert kept(disk) == []
+
+
+def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goes(there: Path, disk: Path, monkeypatch):
+    """Else it would find files gone, and go to the source by itself."""
+    job = Job(there, disk, "a")
+    fill, remove, holding, told = source.fill, removal.remove, job.items._holdings[0], []
+
+    def changing(root: bytes, target: Target, *rest: object) -> None:
+        monkeypatch.setattr(source, "fill", fill)
+        (there / "a" / "below" / "one").write_text("changed")
+        fill(root, target, *rest)
+
+    def removed(path: Path, until: float | None = None) -> bool:
+        told.append(isinstance(holding._problem, VoidError))
+        return remove(path, until)
+
+    monkeypatch.setattr(source, "fill", changing)
+    monkeypatch.setattr(removal, "remove", removed)
+    assert job.bring().origins == ["source"]
+    assert told[:2] == [False, True]  # what others may have left there, then our own
 
 
 def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk: Path):
@@ -264,12 +301,12 @@ def test_how_far_an_archive_is_unpacked_is_seen(there: Path, disk: Path, monkeyp
     (disk / "tar").chmod(0o755)
     monkeypatch.setenv("PATH", f"{disk}:{os.environ['PATH']}")
     thread, problems = job.begin()
-    wait_until((disk / "half").exists, 60)
+    wait_until((disk / "half").exists)
     size = (there / "a.tar").stat().st_size
     files = {"files": 1, "of_files": 1, "waits_for": None}
     assert job.items.far.facts == {"bytes": 1_000_000, "of": size, **files, "unpacks": True}
     (disk / "go").touch()
-    thread.join(60)
+    thread.join(120)
     assert job.items.far.facts == {"bytes": size, "of": size, **files, "unpacks": False}
     assert [str(problem) for problem in problems] == [f"cannot unpack `{there}/a.tar`: tar says: status 3"]
 
@@ -280,13 +317,13 @@ def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: P
     def stuck(_: bytes, target: Target, *__: object) -> None:
         target.write(next(target.missing()).number, 0, b"one")
         begun.set()
-        assert ended.wait(60)
+        assert ended.wait(240)
         raise OSError("its place is gone")
 
     monkeypatch.setattr(source, "fill", stuck)
     job = Job(there, disk, "a")
     thread, problems = job.begin()
-    assert begun.wait(60)
+    assert begun.wait(120)
     job.items.release()
     shared.tidy_data(disk / "data")
     assert kept(disk) == []

@@ -59,14 +59,20 @@ def test_a_run_says_that_it_waits_for_another_that_copies_the_same(start, tmp_pa
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
     data.mkdir(mode=0o700, parents=True)
     data.parent.chmod(0o700)
-    other = locks.hold_or_make(data / scanning.scan(tmp_path / "there").key, "k3f9q2/7")
+    slot = data / scanning.scan(tmp_path / "there").key
+    other = locks.hold_or_make(slot, "k3f9q2/7")
     run = start(
         "cat {data}/set/file",
         ranks=1,
         data=Data(stage=(Staged(str(tmp_path / "there"), "set"),)),
         site={"local_disk": f"{tmp_path}/disk"},
     )
-    told = wait_until(lambda: [event for event in run.events("staging") if event.get("waits_for")], 60)
+
+    def told_of_waiting():
+        locks.live(slot)
+        return [event for event in run.events("staging") if event.get("waits_for")]
+
+    told = wait_until(told_of_waiting)
     assert told[-1]["waits_for"] == "k3f9q2/7"
     os.close(other)
     assert run.wait() == 0, run.log

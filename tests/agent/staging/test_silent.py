@@ -15,8 +15,9 @@ from serried.contract import names
 
 
 @pytest.fixture
-def away(tmp_path: Path):
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder below a mount whose server has stopped."""
+    monkeypatch.setattr(archives, "NEVER_MOUNTED", 120.0)
     (tmp_path / "packed" / "set").mkdir(parents=True)
     (tmp_path / "packed" / "set" / "file").write_text("one")
     (tmp_path / "mounted").mkdir()
@@ -59,7 +60,7 @@ def test_gpus_do_not_wait_for_a_source_that_does_not_answer(away, tmp_path, monk
         staging.tell()
         return len(agent.told) == 2
 
-    wait_until(has_failed, 20)
+    wait_until(has_failed)
     assert agent.told == [
         {"say": "ready", "port": 0},
         {"say": "failed", "because": f"`{away}` has not answered for 1 s"},

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Callable, ContextManager, Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from serried.agent.staging import ahead, archives, source
 from serried.agent.staging.ahead import UNPACKED
@@ -26,6 +26,8 @@ TRIES = 3
 """As often a source may be another thing at the end than at the beginning."""
 MOST_SAID = 5
 """Of an item's links that lead out and the like: there may be one for each of its files."""
+AGAIN = (VoidError, BrokenError, source.ChangedError)
+"""After which an item is begun again, by those behind us too."""
 ARCHIVE = "archive"
 SOURCE, PEER, HERE = "source", "peer", "cache"
 """Where an item came from."""
@@ -157,8 +159,7 @@ class Items:
             manifest = self._manifest(number, key, holding)
             target = slot.target(manifest)
             origin = self._fill(number, target, holding)
-            self._finish(number, slot, manifest)
-            target.arrived.root = scanning.encode(str(slot.tree))
+            self._finish(number, slot, manifest, target.arrived)
         return slot.tree, origin
 
     def _manifest(self, number: int, key: str, holding: Holding) -> Manifest:
@@ -196,13 +197,15 @@ class Items:
         target.finish()
         return origin
 
-    def _finish(self, number: int, slot: Slot, manifest: Optional[Manifest]) -> None:
+    def _finish(self, number: int, slot: Slot, manifest: Optional[Manifest], arrived: Optional[Arrived] = None) -> None:
         try:
             slot.finish(manifest, self._items[number].source)
         except ValueError as error:  # it is not what was read
             if self._before.peer:
                 raise BrokenError(f"{error} came other than it was") from None
             raise source.ChangedError(str(error)) from None
+        if arrived:  # who is behind us may be reading it
+            arrived.root = scanning.encode(str(slot.path)) + b"/" + os.path.basename(arrived.root)
         if not slot.share():
             raise VoidError("it was taken from us")
 
@@ -228,13 +231,11 @@ class Items:
             archive = slot.begin().with_name(ARCHIVE)
             target = Target(scanning.encode(str(archive)), manifest)
             origin = self._fill(number, target, holding)
-            self._unpack(number, archive, slot)
-            kept = slot.tree.with_name(ARCHIVE)
-            target.arrived.root = scanning.encode(str(kept))
-            self._kept.spent(kept)
+            self._unpack(number, archive, slot, target.arrived)
+            self._kept.spent(slot.tree.with_name(ARCHIVE))
         return slot.tree, origin
 
-    def _unpack(self, number: int, archive: Path, slot: Slot) -> None:
+    def _unpack(self, number: int, archive: Path, slot: Slot, arrived: Optional[Arrived] = None) -> None:
         """Into the slot, which others may use then."""
         item = self._items[number]
         if self._place.cache:
@@ -245,12 +246,13 @@ class Items:
             raise StageError(f"cannot unpack `{item.source}`: {error}") from None
         finally:
             self.far.unpacks = None
-        self._finish(number, slot, None)
+        self._finish(number, slot, None, arrived)
 
     def _reads(self, archive: archives.Reading) -> None:
         self.far.unpacks = archive
 
-    def _slot(self, number: int, key: str) -> ContextManager[Slot]:
+    @contextlib.contextmanager
+    def _slot(self, number: int, key: str) -> Iterator[Slot]:
         if self._place.cache is None:
             raise StageError("there is no disk here")
 
@@ -259,7 +261,12 @@ class Items:
             if run is not None:
                 self._note("staging-waits", item=self._items[number].to, run=run)
 
-        return self._kept.slot(self._place.cache, key, wait)
+        with self._kept.slot(self._place.cache, key, wait) as slot:
+            try:
+                yield slot
+            except AGAIN:
+                self._holdings.renew(number)  # before what is half done goes, which may take long
+                raise
 
     def live(self) -> None:
         """Say to jobs that wait for what we put there that we are still at work."""

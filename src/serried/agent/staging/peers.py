@@ -43,7 +43,8 @@ PART_BYTES = 4 << 20
 """Of a large file, which its receiver need not have whole to pass it on."""
 AT_ONCE = 4096
 """Extents that are sent before we look whether they are still wanted."""
-GREETING_SECONDS = 10.0
+GREETING_SECONDS = 60.0
+"""Patience with a node of ours that is slow; strangers cost nobody anything meanwhile."""
 STRANGERS = 64
 """Who call and have not proven themselves, at once: the one that has waited longest makes room."""
 NOTED = 10
@@ -104,10 +105,14 @@ class Server:
             return
         if len(self._strangers) >= STRANGERS:
             self._refuse(next(iter(self._strangers)), "too many call at once")
-        with contextlib.suppress(OSError):
+        try:
             caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._strangers[caller] = (Guest(caller, self._key), str(address[0]), time.monotonic() + GREETING_SECONDS)
-            self._selector.register(caller, selectors.EVENT_READ)
+            guest = Guest(caller, self._key)
+        except OSError:  # it is gone already
+            caller.close()
+            return
+        self._strangers[caller] = (guest, str(address[0]), time.monotonic() + GREETING_SECONDS)
+        self._selector.register(caller, selectors.EVENT_READ)
 
     def _hear(self, caller: socket.socket) -> None:
         guest = self._strangers[caller][0]

@@ -31,7 +31,8 @@ from serried.agent.staging.writers import Writers
 from serried.contract import scanning
 
 LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
-CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 5.0, 0.5
+CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 20.0, 0.5
+"""A node that is gone says so at once, or its kernel does: who takes its time is busy, and spares us the source."""
 
 
 class Piece(NamedTuple):
