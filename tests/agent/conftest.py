@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,10 @@ def parents(pid):
 
 @pytest.fixture
 def make_run(tmp_path, monkeypatch):
-    """`make_run(command, nodes=…, ranks=…, **limits)` prepares a run directory; `start` runs its job.sh."""
+    """`make_run(command, nodes=…, ranks=…, **limits)` prepares a run directory; `start` runs its job.sh.
+
+    `seconds={"head.head.OBEY_SECONDS": 120.0}` gives its agents as long for something as any machine needs for it.
+    """
     monkeypatch.setitem(FRAGMENTS, "fake", dataclasses.replace(
         FRAGMENTS["local"], head_options=f"--hosts '{FAKE_HOSTS}' --node-variable FAKE_NODE"))  # fmt: skip
     monkeypatch.setitem(
@@ -113,6 +117,7 @@ def make_run(tmp_path, monkeypatch):
         directory="root",
         limit=None,
         site=None,
+        seconds=None,
         **changes,
     ):
         plan = Plan(
@@ -141,9 +146,25 @@ def make_run(tmp_path, monkeypatch):
         (place / "plan.json").write_text(json.dumps(plan.to_json()))
         (place / "job.sh").write_text(script.render(plan, python=sys.executable))
         script.write_agent(place / "agent.pyz")
+        if seconds:
+            give(place / "agent.pyz", seconds)
         return plan
 
     return make
+
+
+def give(agent, seconds):
+    with zipfile.ZipFile(agent) as packed:
+        content = {name: packed.read(name) for name in packed.namelist()}
+    for name, value in seconds.items():
+        module, _, constant = name.rpartition(".")
+        path = f"serried/agent/{module.replace('.', '/')}.py"
+        assert f"\n{constant} = ".encode() in content[path]
+        content[path] += f"{constant} = {value}\n".encode()
+        del content[f"{path}c"]
+    with zipfile.ZipFile(agent, "w") as packed:
+        for name, it in content.items():
+            packed.writestr(name, it)
 
 
 @pytest.fixture

@@ -80,7 +80,8 @@ def test_a_working_directory_that_is_not_there_is_told_apart(start, tmp_path):
 def test_a_rank_that_ignores_term_is_killed_after_the_grace(start, marked_processes):
     deaf = "trap '' TERM ABRT; touch $SERRIED_RESULTS_DIR/deaf; while :; do sleep 0.1; done"
     failing = "until test -e $SERRIED_RESULTS_DIR/deaf; do sleep 0.1; done; exit 4"
-    run = start(f"if test $RANK = 0; then {deaf}; else {failing}; fi", limit={"grace_seconds": 1})
+    seconds = {"head.head.OBEY_SECONDS": 120.0}
+    run = start(f"if test $RANK = 0; then {deaf}; else {failing}; fi", limit={"grace_seconds": 1}, seconds=seconds)
 
     assert run.wait() == 4
     exits = run.events("node-ended")[0]["exits"]
@@ -117,7 +118,11 @@ stuck()"""
 def test_a_rank_that_heeds_no_term_says_where_it_was(start):
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); open('ready', 'w')\nwhile True: time.sleep(1)"
     failing = "until test -e ready; do sleep 0.1; done; exit 4"
-    run = start(f'if test $RANK = 0; then exec {PYTHON} -c "{deaf}"; else {failing}; fi', limit={"grace_seconds": 1})
+    run = start(
+        f'if test $RANK = 0; then exec {PYTHON} -c "{deaf}"; else {failing}; fi',
+        limit={"grace_seconds": 1},
+        seconds={"node.node.ABORT_SECONDS": 120.0, "head.head.OBEY_SECONDS": 120.0},
+    )
 
     assert run.wait() == 4
     assert "Fatal Python error: Aborted" in run.output(rank=0)

@@ -34,7 +34,8 @@ def test_a_failure_on_one_node_ends_the_others_and_names_rank_and_node(start, ma
 
 
 def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_processes):
-    run = start("(setsid sleep 476 &); sleep 100", nodes=3, ranks=1)
+    seconds = {"head.head.LEAVE_SECONDS": 120.0}
+    run = start("(setsid sleep 476 &); sleep 100", nodes=3, ranks=1, seconds=seconds)
     wait_until(lambda: len(run.events("started")) == 3)
 
     os.kill(run.pid_of("node", FAKE_NODE="1"), signal.SIGKILL)
@@ -58,7 +59,7 @@ def test_an_agent_that_freezes_does_not_hold_up_the_end(start, wait_until):
 
 
 def test_an_agent_whose_launcher_dies_says_so_and_the_node_is_lost(start, wait_until, marked_processes):
-    run = start("sleep 100", nodes=2, ranks=1)
+    run = start("sleep 100", nodes=2, ranks=1, seconds={"head.head.LEAVE_SECONDS": 120.0})
     wait_until(lambda: len(run.events("started")) == 2)
 
     os.kill(run.pid_of("node", "2"), signal.SIGKILL)

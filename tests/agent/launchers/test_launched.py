@@ -48,7 +48,7 @@ ENDINGS = [
 
 @pytest.mark.parametrize(("line", "status", "ending"), ENDINGS)
 def test_a_failing_rank_is_named_as_under_agents(torchrun, marked_processes, line, status, ending):
-    run = torchrun(FAILING + line)
+    run = torchrun(FAILING + line, seconds={"launchers.head.SETTLE_SECONDS": 120.0})
 
     assert run.wait() == status, run.log
     host = run.exit["nodes"][0]
