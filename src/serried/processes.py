@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from serried import shell
+from serried.contract import starting
 
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()
-
-EXEC_SECONDS = 1.0
-"""For which a program that is being started may have no environment yet: then a machine is very busy."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def myself() -> Process:
 def stat(pid: int) -> list[str]:
     """Fields 3 and on of /proc/PID/stat; the second, the name, may hold spaces and parentheses."""
     try:
-        return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return starting.stat(pid)
     except OSError:
         return []
 
@@ -70,22 +67,12 @@ def pids() -> list[int]:
 
 def environment(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty when it is gone or another user's."""
-    deadline = time.monotonic() + EXEC_SECONDS
     try:
-        while not (raw := (PROC / str(pid) / "environ").read_bytes()) and _is_starting(pid):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.001)
+        raw = starting.environ(pid)
     except OSError:
         return {}
     pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
     return {name: value for name, _, value in pairs if name}
-
-
-def _is_starting(pid: int) -> bool:
-    """Whether it is amid an exec: it has memory, and no environment yet. Whoever looks just then must look again."""
-    fields = stat(pid)
-    return len(fields) > 48 and fields[0] not in "ZX" and fields[20] != "0" and fields[48] == "0"
 
 
 def with_environment(matches: Callable[[Mapping[str, str]], bool]) -> Iterator[Process]:

@@ -12,7 +12,7 @@ from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 from serried.agent import system
 from serried.agent.local import leftovers as places
 from serried.agent.work import Work, run_directory
-from serried.contract import names
+from serried.contract import names, starting
 
 PROC = "/proc"
 
@@ -25,7 +25,7 @@ class Leftover(NamedTuple):
     @property
     def is_of_setup(self) -> bool:
         """Whether lines of `setup` started it: that may run as long as the ranks do, and is ended after them."""
-        return f"{names.SETUP}={names.IN_SETUP}".encode() in _read(f"{PROC}/{self.pid}/environ").split(b"\0")
+        return f"{names.SETUP}={names.IN_SETUP}".encode() in _environ(self.pid)
 
 
 def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> List[Leftover]:
@@ -82,12 +82,19 @@ def _is_ours(pid: int, wanted: Set[bytes], parent: int) -> bool:
 
     A zombie has no environment any more and is no leftover. /proc lets us read only our own user's.
     """
-    if wanted <= set(_read(f"{PROC}/{pid}/environ").split(b"\0")):
+    if wanted <= _environ(pid):
         return True
     if not parent:
         return False
     state, their_parent = [*_read(f"{PROC}/{pid}/stat").rpartition(b") ")[2].split()[:2], b"", b""][:2]
     return state != b"Z" and their_parent == str(parent).encode()
+
+
+def _environ(pid: int) -> Set[bytes]:
+    try:
+        return set(starting.environ(pid).split(b"\0"))
+    except OSError:
+        return set()
 
 
 def _command(pid: int) -> str:
