@@ -18,7 +18,7 @@ from serried.contract import names
 from serried.errors import SubmissionRefused
 from serried.plan import Limit
 from serried.processes import Process, identify
-from serried.schedulers.local import argv, slots
+from serried.schedulers.local import argv, marked, slots
 from serried.schedulers.local.here import run_here
 from serried.schedulers.local.marked import members
 from serried.schedulers.local.scheduler import Local
@@ -408,3 +408,12 @@ def test_the_second_interrupt_kills(machine):
             signal.raise_signal(signal.SIGINT)
 
     assert here(machine, plan, tick=interrupt)[0] == 137
+
+
+def test_parents_hear_of_an_end_before_their_children_also_where_pids_began_anew(monkeypatch):
+    """An agent whose rank dies before it has heard would call that the rank's own failure."""
+    job = [Process(7, "1000"), Process(9, "998"), Process(8, "1001")]
+    told = []
+    monkeypatch.setattr(marked, "members", lambda *_: job)
+    monkeypatch.setattr(Process, "send", lambda process, _: told.append(process.pid))
+    assert (marked.signal_all(None, "mark", signal.SIGTERM), told) == (3, [9, 7, 8])

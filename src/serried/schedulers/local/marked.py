@@ -32,8 +32,11 @@ def members(session: int | None, mark: str) -> list[Process]:
 
 
 def signal_all(session: int | None, mark: str, number: int) -> int:
-    """Send a signal to every process of a job; how many there were."""
-    found = members(session, mark)
+    """Send a signal to every process of a job, parents first; how many there were.
+
+    Not by pid, for those begin anew: who loses a child before it has heard why may call that a failure.
+    """
+    found = sorted(members(session, mark), key=lambda process: (len(process.started), process.started))
     for process in found:
         process.send(number)
     return len(found)
