@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.bringing import looking
+from serried.agent.bringing import copying, looking
 from serried.agent.bringing.pace import Pace
 from serried.agent.bringing.placing import Places
 from serried.agent.bringing.rounds import Rounds
@@ -46,6 +46,7 @@ def share(tmp_path, monkeypatch):
     """`share(results=[…], watch=[…], node=…, attempt=…)` makes a node's share of the same run."""
     run = tmp_path / "run"
     monkeypatch.setattr(looking, "TICK_NS", -(10**9))
+    monkeypatch.setattr(copying, "SERVER", copying.Server())  # which knows nothing yet of other tests' disks
 
     def make(results=(), watch=(), *, node=0, attempt=1, keep=3, keep_local=None, local=None, bandwidth=None):
         (run / "source").mkdir(parents=True, exist_ok=True)

@@ -24,16 +24,30 @@ def zipped(text="weights"):
     return buffer.getvalue().decode("latin-1")
 
 
+class Clock:
+    """As those who look for what is quiet see it: it goes when it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+CLOCK = Clock()
+
+
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch):
-    """A tenth of the patience that is left for real programs."""
-    for name in ("QUIET_SECONDS", "QUIET_FOLDER_SECONDS", "HURRIED_SECONDS", "HURRIED_FOLDER_SECONDS"):
-        monkeypatch.setattr(looking, name, getattr(looking, name) / 10)
+def _clock(monkeypatch):
+    monkeypatch.setattr(looking, "time", CLOCK)
 
 
 def settle(node, *, folder=False):
     node.rounds.look()
-    time.sleep(1.05 * (looking.QUIET_FOLDER_SECONDS if folder else looking.QUIET_SECONDS))
+    CLOCK.sleep(1.05 * (looking.QUIET_FOLDER_SECONDS if folder else looking.QUIET_SECONDS))
     node.rounds.look()
     return node.rounds.bring_checkpoints()
 
@@ -88,7 +102,7 @@ def test_a_program_that_saves_all_the_time_has_a_checkpoint_that_is_a_little_old
     for number in range(3):
         aged(node.write(f"checkpoints/{number}.pt", zipped()), 100 - number)
     node.rounds.look()
-    time.sleep(1.05 * looking.QUIET_SECONDS)
+    CLOCK.sleep(1.05 * looking.QUIET_SECONDS)
     for number in range(3, 20):
         node.write(f"checkpoints/{number}.pt", zipped())
     node.rounds.look()
@@ -155,7 +169,7 @@ def test_a_folder_is_one_checkpoint_that_waits_longer_and_comes_at_once(share):
     aged(node.write("checkpoints/step-1/model.bin", "1"), 9)
     assert settle(node) == []
     assert settle(node, folder=True) == ["step-1"]
-    node.write("checkpoints/step-1/deep/optimizer.bin", "1")
+    aged(node.write("checkpoints/step-1/deep/optimizer.bin", "1"), 5)
     assert settle(node, folder=True) == ["step-1"]
     assert tree(node.work.place.checkpoints) == {"step-1/model.bin": "1", "step-1/deep/optimizer.bin": "1"}
     node.write("checkpoints/step-2/model.bin", "2")
@@ -170,7 +184,7 @@ def test_a_folder_that_is_written_again_is_replaced_at_once_and_never_half(share
     monkeypatch.setattr(ctypes, "CDLL", library or (lambda _: object()))
     node = share(watch=["{checkpoints}/last"])
     for name in "abc":
-        node.write(f"checkpoints/last/{name}.h5", f"old {name}")
+        aged(node.write(f"checkpoints/last/{name}.h5", f"old {name}"), 9)
     old = {f"last/{name}.h5": f"old {name}" for name in "abc"}
     assert (settle(node, folder=True), tree(node.work.place.checkpoints)) == (["last"], old)
     kept = (node.work.place.checkpoints / "last/c.h5").stat().st_ino
@@ -211,17 +225,16 @@ def test_nodes_that_write_one_checkpoint_together_bring_it_together(share):
 
 
 def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(pace.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(pace.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    clock = Clock()
+    monkeypatch.setattr(pace, "time", clock)
     ours = pace.Pace(bandwidth=2 << 20)
     took = []
     for _ in range(4):
         ours.heed(1 << 20)
-        took.append(round(clock[0], 3))
+        took.append(round(clock.now, 3))
     ours.hurry()
     ours.heed(100 << 20)
-    assert (took, round(clock[0], 3)) == ([0.5, 1.0, 1.5, 2.0], 2.0)
+    assert (took, round(clock.now, 3)) == ([0.5, 1.0, 1.5, 2.0], 2.0)
 
 
 def test_what_two_patterns_name_comes_once(share):
