@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from building import CREATED, a_failure, an_ending
-from serried.records import index
+from serried.records import evidence, index
 from serried.records.record import Record, records_directory
 from serried.records.status import statuses
 from serried.schedulers.interface import Job
@@ -191,6 +191,18 @@ def test_a_submission_whose_process_died_is_uncertain(make, slurm):
     run = make(job=None).submit("submitting", pid=2**22 + 1)
     assert the(slurm, run).state == "UNCERTAIN"
     assert slurm.polls == []
+
+
+def test_a_command_that_ends_while_one_looks_has_submitted(make, slurm, monkeypatch):
+    run = make(job=None).submit("submitting", pid=os.getpid())
+    slurm.tell(Job("123", None, "PENDING"))
+
+    def end(*_):
+        run.submit("submitted", job="123")
+        return False
+
+    monkeypatch.setattr(evidence, "is_at_work", end)
+    assert the(slurm, run).state == "PENDING"
 
 
 def test_a_submission_on_another_login_node_is_believed_for_five_minutes(make, slurm):

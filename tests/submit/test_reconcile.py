@@ -10,6 +10,7 @@ from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.records import status
 from serried.records.index import records
 from serried.records.moments import seconds_of
+from serried.submission import reconcile as reconciling
 from serried.submission.deliver import deliver
 from serried.submission.reconcile import forget, reconcile
 
@@ -64,6 +65,18 @@ def test_a_cluster_of_another_name_cannot_say_that_a_job_is_not_there(uncertain,
     assert not reconcile(uncertain)
     assert (stands(uncertain)[0], uncertain.submissions[0].message) == ("uncertain", "it went to cluster `fir`")
     assert not uncertain.where.claim(token(uncertain)).exists()
+
+
+def test_a_command_that_ends_while_one_looks_keeps_its_word(killed, scheduler, monkeypatch):
+    scheduler.find_raises = SchedulerUnreachable("not now")
+
+    def end(submission, _):
+        killed.write_submission(dataclasses.replace(submission, state="submitted", job="17"))
+        return False
+
+    monkeypatch.setattr(reconciling, "is_at_work", end)
+    assert reconcile(killed)
+    assert stands(killed) == ("submitted", "17")
 
 
 def test_a_command_still_at_work_is_left_alone(killed, scheduler):

@@ -42,6 +42,8 @@ class Evidence:
     begun: frozenset[int] = frozenset()
     """Elements that have a directory."""
     indices: tuple[int, ...] = ()
+    is_being_submitted: bool = False
+    """The command that submits it is still at work."""
     links: Mapping[int | None, tuple[Submission, ...]] = field(default_factory=dict)
     """Further jobs: the run's (None), and those of single elements."""
 
@@ -82,11 +84,12 @@ class Evidence:
         return ending is None or ending.kind is Kind.REQUEUED or ending.kind in AMBIGUOUS
 
 
-def gather(record: Record) -> Evidence:
+def gather(record: Record, now: float) -> Evidence:
     """Read what there is. Raises RecordUnreadable where the record itself makes no sense."""
     memory = seen.read(record)
     links = record.links(memory.ended.keys())
-    evidence = Evidence(record, record.summary, next(iter(record.first_submissions), None), memory, links=links)
+    submission, is_being_submitted = _submission(record, now)
+    evidence = Evidence(record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links)
     if evidence.summary.elements is not None:
         return _with_elements(evidence)
     document, attempt, claimed = _element(record.where)
@@ -97,6 +100,17 @@ def gather(record: Record) -> Evidence:
         attempt=attempt,
         claimed=claimed,
     )
+
+
+def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
+    """What was handed to the scheduler first, and whether that is just being done."""
+    submission = next(iter(record.first_submissions), None)
+    if submission is None or submission.state != "submitting":
+        return submission, False
+    if is_at_work(submission, now):
+        return submission, True
+    # Who is gone by now had written all that it would write: perhaps since we read.
+    return next(iter(record.first_submissions), None), False
 
 
 def _element(directory: ElementDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
@@ -154,7 +168,7 @@ def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
         return _not_submitted("it was never handed to the scheduler")
     if submission.state == "failed":
         return _not_submitted(submission.message or "the scheduler refused it", seconds_of(submission.at))
-    if submission.state == "submitting" and is_at_work(submission, now):
+    if evidence.is_being_submitted:
         return Verdict(SUBMITTING)
     if submission.state != "submitted" or submission.job is None:
         message = submission.message or "the command that submitted it got no answer from the scheduler"

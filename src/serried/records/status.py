@@ -36,7 +36,7 @@ def statuses(
 ) -> list[RunStatus]:
     """How each run stands, in the order given. What is certain for good is written into the record."""
     moment, ask = time.time() if now is None else now, scheduler_for or registered
-    looks = [_look(record) for record in records]
+    looks = [_look(record, moment) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
     answers = _ask([look for look in open_ if not _went_elsewhere(look)], ask)
     strangers = _of_another_cluster(open_, answers)
@@ -60,9 +60,9 @@ def registered(name: str) -> Scheduler:
     return scheduler
 
 
-def _look(record: Record) -> RunStatus | Evidence:
+def _look(record: Record, now: float) -> RunStatus | Evidence:
     try:
-        return ends.read(record) if record.end is not None else gather(record)
+        return ends.read(record) if record.end is not None else gather(record, now)
     except RecordUnreadable as error:
         return RunStatus(record, None, Verdict(names.UNKNOWN, cause="unreadable", message=error.message))
 
@@ -93,7 +93,7 @@ def _caught_up(
     """
     asked = set(evidence.questions)
     while _is_behind(evidence, answers, now):
-        look = _look(evidence.record)
+        look = _look(evidence.record, now)
         if isinstance(look, RunStatus):
             return look, answers
         evidence = look

@@ -44,8 +44,11 @@ def reconcile(record: Record, now: float | None = None) -> bool:
     """
     moment = time.time() if now is None else now
     settled = True
-    for submission in record.all_submissions():
-        if submission.state not in OPEN or (submission.state == "submitting" and is_at_work(submission, moment)):
+    open_ = [each for each in record.all_submissions() if each.state in OPEN]
+    left = {each.token for each in open_ if each.state != "submitting" or not is_at_work(each, moment)}
+    # Read once more: who is gone by now had written all that it would write.
+    for submission in record.all_submissions() if left else ():
+        if submission.state not in OPEN or submission.token not in left:
             continue
         found = _find_out(record, submission, moment)
         if found != submission:
