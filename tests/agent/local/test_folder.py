@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from serried.agent import system
 from serried.agent.local import Folder, gone, leftovers, room
 from serried.agent.work import Work
 from serried.contract import locks
@@ -58,8 +61,8 @@ def test_ranks_have_a_folder_on_the_node_that_goes_whatever_they_leave_in_it(sta
 def test_the_folder_goes_at_every_kind_of_end(start, wait_until, tmp_path, end, status):
     command = "touch $SLURM_TMPDIR/file; echo ready; " + ("exit 3" if end == "failure" else "exec sleep 475")
     run = start(command, ranks=1, time_seconds=4 if end == "limit" else None)
-    wait_until(lambda: "ready" in run.output())
     if end == "cancel":
+        wait_until(lambda: "ready" in run.output())
         run.process.terminate()
 
     assert run.wait() == status
@@ -78,12 +81,14 @@ def test_the_folder_goes_also_when_the_head_or_the_script_is_killed(start, wait_
 
 def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, wait_until, tmp_path):
     """Everything of a run is killed at once, as when a node loses its power."""
-    run = start("echo ready; touch $SLURM_TMPDIR/file; sleep 475", ranks=1)
+    run = start("touch $SLURM_TMPDIR/file; echo ready; sleep 475", ranks=1)
     wait_until(lambda: "ready" in run.output())
     live = start("echo ready; while [ ! -e $SERRIED_RUN_DIR/go ]; do sleep 0.1; done; ls $SLURM_TMPDIR/..", ranks=1)
     wait_until(lambda: "ready" in live.output())
-    for pid in (run.process.pid, run.pid_of("head"), run.pid_of("node")):
-        os.kill(pid, 9)
+    pids = (run.process.pid, run.pid_of("head"), run.pid_of("node"))
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none lives on to see that another is gone
+        for pid in pids:
+            os.kill(pid, number)
     (left,) = (tmp_path / f"serried-{os.getuid()}" / "jobs").glob(f"{run.plan.run}.*[!k]")
     foreign = left.with_name("somebody-else")
     foreign.mkdir()
@@ -92,12 +97,16 @@ def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, 
     # until the lock goes, which is last: the agent waits for nothing that tidies beside it
     after = start(f"while [ -e {left} ] || [ -e {locks.lock_of(left)} ]; do sleep 0.1; done", ranks=1)
 
-    assert after.wait(120) == 0
+    assert after.wait() == 0
     assert foreign.exists()  # nothing says whose it is, and it is new
     (Path(live.plan.directory) / "go").touch()
     assert live.wait() == 0
     assert live.output() == "ready\nowner.json\nscratch\n"
     wait_until(lambda: folders(tmp_path) == ["somebody-else"])  # also where its agent is slower than its job
+
+
+PATIENCE = 120.0
+"""More than anything here takes on any machine."""
 
 
 @pytest.fixture
@@ -114,6 +123,8 @@ def work(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(room, "EVERYWHERE", str(tmp_path))  # what others have in /tmp is no part of this
+    for module, patience in ((system, "ANSWER_SECONDS"), (leftovers, "CLEAR_SECONDS"), (gone, "UNMOUNT_SECONDS")):
+        monkeypatch.setattr(module, patience, PATIENCE)
     for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
         monkeypatch.delenv(name, raising=False)
     site = {"name": "fir", "scheduler": "slurm", "local_disk": str(disk)}
@@ -175,7 +186,7 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     ]
     assert {name for name, path in left.items() if path.exists()} == set(ALIVE)
     assert (mine.path.exists(), image.exists()) == (True, False)
-    mine.remove(5)
+    mine.remove(PATIENCE)
 
 
 def test_what_a_long_run_holds_is_never_old_to_what_removes_old_files(start, wait_until, tmp_path):
@@ -204,13 +215,13 @@ def test_of_a_killed_agent_its_data_goes_too_but_not_what_others_use(work):
     assert (killed.exists(), live.path.exists()) == (False, True)
     assert sorted(path.name for path in data.iterdir()) == ["used", "used.lock"]
     os.close(held)
-    live.remove(5)
+    live.remove(PATIENCE)
 
 
 def test_what_is_kept_to_be_fetched_stays_until_its_time(work, tmp_path):
     folder = Folder(work, 0)
     folder.keep(3600)
-    folder.remove(5)
+    folder.remove(PATIENCE)
     leftovers.sweep(work)
     assert folder.path.exists()
 
@@ -234,13 +245,13 @@ def test_nobody_else_can_put_a_folder_in_our_place(work, tmp_path):
         False,
         0o700,
     )
-    folder.remove(5)
+    folder.remove(PATIENCE)
     assert list(taken.iterdir()) == []
 
 
 def test_a_disk_of_the_job_s_own_comes_first_and_one_that_cannot_be_made_last(work, tmp_path, monkeypatch):
     def base(folder):
-        folder.remove(5)
+        folder.remove(PATIENCE)
         return folder.path.parents[2], folder.has_disk, folder.no_disk
 
     assert base(Folder(work, 0)) == (tmp_path / "disk", True, "")
@@ -267,6 +278,18 @@ def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work
     assert list((tmp_path / "disk").iterdir()) == []
 
 
+def test_what_its_agent_had_no_time_for_goes_when_the_attempt_is_cleared(work, tmp_path):
+    folder = Folder(work, 0)
+    (folder.scratch / "file").touch()
+    folder.remove(-1)
+    others = tmp_path / "disk" / f"serried-{os.getuid()}" / "gone" / "somebody-else"
+    others.mkdir()
+
+    leftovers.clear(work)
+
+    assert list(others.parent.iterdir()) == [others]
+
+
 def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
     if os.getuid():
         pytest.skip("needs root, to mount")
@@ -280,18 +303,20 @@ def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
         pytest.skip("nothing can be mounted here")
     assert gone.mounted(folder.path) == [str(point)]
 
-    folder.remove(5)
+    folder.remove(PATIENCE)
 
     assert (source / "file").read_text() == "stays"
     assert list((tmp_path / "disk").iterdir()) == []
 
 
 def test_a_socket_fits_into_the_folder(work):
-    work.plan["site"]["local_disk"] = "/tmp"
-    folder = Folder(work, 1023)
-    with socket.socket(socket.AF_UNIX) as end:
-        end.bind(str(folder.path / "ranks"))
-    folder.remove(5)
+    with tempfile.TemporaryDirectory(dir="/tmp") as disk:
+        work.plan["site"]["local_disk"] = disk
+        folder = Folder(work, 1023)
+        assert folder.has_disk
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(str(folder.path / "ranks"))
+        folder.remove(PATIENCE)
 
 
 @pytest.fixture
@@ -320,7 +345,7 @@ def test_a_full_disk_keeps_no_attempt_from_having_a_folder(work, tmp_path, tiny_
     ours = folder.path.parents[1]
     is_there = folder.scratch.is_dir()
     folder.let_go()
-    folder.remove(5)
+    folder.remove(PATIENCE)
 
     assert is_there
     assert (folder.has_disk, ours.parent) == ((True, tiny_disk) if left > 4 else (False, tmp_path))

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 from serried.agent.local import room
 from serried.contract import removal
@@ -28,11 +28,13 @@ def remove(own: Optional[Path], path: Path, until: Optional[float]) -> None:
     removal.remove(path, until)
 
 
-def finish(own: Path, until: Optional[float] = None) -> None:
-    """Remove what others had no time for. Two may do so at once."""
+def finish(own: Path, until: Optional[float] = None, of: Callable[[Path], bool] = lambda _: True) -> None:
+    """Remove what others had no time for, or what of it `of` wants. Two may do so at once."""
     with contextlib.suppress(OSError):
         for entry in sorted(os.scandir(room.sub(own, room.GONE)), key=lambda entry: entry.name):
             path = Path(entry.path)
+            if not of(path):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 unmount(path, until)
                 removal.remove(path, until)

@@ -30,6 +30,7 @@ def clear(work: Work) -> None:
         for path in locks.things(own / room.JOBS):
             if folder.is_of(path, work.mark):
                 _remove(own, path, until)
+        gone.finish(own, until, lambda path: folder.is_of(path, work.mark))
         _tidy_shared(own, work, until)
         room.tidy(own)
 
