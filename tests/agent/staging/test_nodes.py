@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from serried.agent.local import shared
+from serried.agent.staging import node
 from serried.contract import locks, scanning
 from serried.contract.files import read_journal
 from serried.plan.parts import Data, Staged
@@ -25,10 +27,10 @@ def test_data_comes_to_the_nodes_in_the_way_that_the_site_wants(start, tmp_path,
         site={"local_disk": f"{tmp_path}/disk-$FAKE_NODE", "transfer": transfer},
     )
     assert run.wait() == 0, run.log
-    journals = [read_journal(run.place.attempt(1).node_events(node)) for node in range(3)]
+    journals = [read_journal(run.place.attempt(1).node_events(number)) for number in range(3)]
     assert [e["origin"] for journal in journals for e in journal if e["event"] == "staged-item"] == origins
     assert [run.output(rank, rank) for rank in range(3)] == ["what ranks read"] * 3
-    assert [list(tmp_path.glob(f"disk-{node}/*")) for node in range(3)] == [[]] * 3
+    assert [list(tmp_path.glob(f"disk-{number}/*")) for number in range(3)] == [[]] * 3
 
 
 def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_killed(start, tmp_path, wait_until):
@@ -51,6 +53,26 @@ def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_kil
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.log
     assert run.output(0, 0) == "what ranks read"
+
+
+def test_who_only_looks_whether_the_data_is_in_use_does_not_keep_it_from_being_held(tmp_path):
+    slot, view = tmp_path / "data" / "key", tmp_path / "own" / node.VIEW
+    for folder in (slot / "tree", view):
+        folder.mkdir(parents=True)
+    (view / "set").symlink_to(slot / "tree")
+    soon, noted = [], []
+    loop = SimpleNamespace(after=lambda _, action: soon.append(action))
+    own = SimpleNamespace(room=tmp_path, path=view.parent)
+    staging = node.Staging(loop, None, own, lambda event, **_: noted.append(event), None)
+    staging._is_settled = True
+    looks = locks.hold(slot, locks.ALONE)
+
+    staging._hear(None)
+    os.close(looks)
+    assert (locks.is_used(slot), noted) == (False, [])
+    soon.pop()()
+
+    assert (locks.is_used(slot), noted, soon) == (True, ["staging-problem"], [])
 
 
 def test_a_run_says_that_it_waits_for_another_that_copies_the_same(start, tmp_path, wait_until):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, Iterator, List, Optional
 
 from serried.agent.beside import Beside, Message
 from serried.agent.local import Folder, room
@@ -15,6 +14,7 @@ from serried.agent.staging.order import interface, passes_on, wanted
 from serried.agent.work import Work
 from serried.contract import locks
 
+HOLD_TRIES, HOLD_SECONDS = 100, 0.05
 VIEW = "data"
 """An attempt's own links to what was staged."""
 
@@ -86,7 +86,7 @@ class Staging:
         if message is None:
             self._process = None
             if self._is_settled:
-                self._hold()
+                self._hold(list(self._slots()), HOLD_TRIES)
             else:
                 self._fail("the process that stages ended without a word")
             return
@@ -105,16 +105,33 @@ class Staging:
             self._note("staged", **message)
             self._tell("staged", **message)
 
-    def _hold(self) -> None:
+    def _hold(self, slots: List[Path], tries: int) -> None:
         """It was killed while ranks run, and its locks went with it: ours keep what they read from other jobs."""
+        left = [slot for slot in slots if not _is_held(slot)]
+        if left and tries:
+            self._loop.after(HOLD_SECONDS, lambda: self._hold(left, tries - 1))
+            return
+        self._note("staging-problem", item="", problem="the process that held the data has ended")
+
+    def _slots(self) -> Iterator[Path]:
+        """In the cache, what ranks read."""
         for link in filter(Path.is_symlink, self._view.rglob("*")):
             slot = Path(os.readlink(link)).parent
             if self._own.room and slot.parent == self._own.room / room.DATA:
-                with contextlib.suppress(OSError):
-                    locks.hold(slot, locks.SHARED | locks.AT_ONCE)
-        self._note("staging-problem", item="", problem="the process that held the data has ended")
+                yield slot
 
     def _fail(self, because: str) -> None:
         self._is_settled = True
         self._note("stage-failed", because=because)
         self._tell("stage-failed", because=because)
+
+
+def _is_held(slot: Path) -> bool:
+    """By us from now on; False where somebody has it, who may only look for a moment whether it is in use."""
+    try:
+        locks.hold(slot, locks.SHARED | locks.AT_ONCE)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
