@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from serried import processes
 from serried.plan import Source
 from serried.script.launcher import LAUNCHERS
 
@@ -48,14 +49,14 @@ def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_pr
 def test_an_agent_that_freezes_does_not_hold_up_the_end(start, wait_until):
     run = start("sleep 100", nodes=2, ranks=1)
     wait_until(lambda: len(run.events("started")) == 2)
-    victim = run.pid_of("node", FAKE_NODE="1")
+    victim = processes.identify(run.pid_of("node", FAKE_NODE="1"))
 
-    os.kill(victim, signal.SIGSTOP)
+    victim.send(signal.SIGSTOP)
     try:
         run.process.terminate()
         assert run.wait() == 143
     finally:
-        os.kill(victim, signal.SIGKILL)
+        victim.send(signal.SIGKILL)
 
 
 def test_an_agent_whose_launcher_dies_says_so_and_the_node_is_lost(start, wait_until, marked_processes):
