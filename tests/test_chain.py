@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -29,8 +28,12 @@ total_time = "40h"
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 def planned(folder: Path, text: str = HERE, cluster: str = "here", **overrides: object):
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     return plan(resolve(folder, text, cluster=cluster, **overrides), run_id="k3f9q2", created="")
 
 

@@ -365,7 +365,7 @@ def modules_after(program: str) -> set[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=240,
+        timeout=900,
     )
     return set(done.stdout.splitlines())
 
