@@ -141,7 +141,7 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(project
     (tmp_path / "scratch").mkdir()
     patient = make_lab(nodes=1, gpus=0, settings={"KillWait": "120"})  # time to write down how it ended
     slurm = Place("slurm", project, environment(tmp_path, patient.variables))
-    keys = ("limit.notify=USR1", "limit.restarts=1", "limit.grace=60s")
+    keys = ("limit.notify=USR1", "limit.restarts=1", "limit.grace=10s")
     options = ("--launch", "srun", *(word for key in keys for word in ("--set", key)))
     run = submit(slurm, LIGHTNING, "--hold", "5", "--folder", "{checkpoints}", options=options)
 
