@@ -36,8 +36,11 @@ def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> Lis
     return [Leftover(pid, _command(pid)) for pid in _pids() if _is_ours(pid, wanted, adopted_by)]
 
 
-def end(find: Callable[[], List[Leftover]], bound: float = 5.0) -> int:
-    """KILL what `find` finds until it finds nothing, for `bound` seconds at most; how many there were."""
+def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap, bound: float = 5.0) -> int:
+    """KILL what `find` finds until it finds nothing, for `bound` seconds at most; how many there were.
+
+    `reap` is called now and then: children that have ended may be somebody's, who waits to hear how.
+    """
     killed: Set[int] = set()
     limit = time.monotonic() + bound
     while time.monotonic() < limit:
@@ -49,7 +52,7 @@ def end(find: Callable[[], List[Leftover]], bound: float = 5.0) -> int:
                 os.kill(leftover.pid, signal.SIGKILL)
             killed.add(leftover.pid)
         time.sleep(0.02)
-        _reap_adopted()
+        reap()
     return len(killed)
 
 
@@ -107,12 +110,6 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _reap_adopted() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def main(arguments: List[str]) -> int:

@@ -250,13 +250,19 @@ class Node:
         if self._kill:
             self._kill.cancel()
         may_trust = bool(self._ranks and self._ranks.have_left) and all(it.is_of_setup for it in self._leftovers())
-        count = sweep.end(self._leftovers)
+        count = sweep.end(self._leftovers, self._hear_of_the_last)
         sweep.end_groups(self._ranks.leaders if self._ranks else [])
         self._note("swept", count=count, left=left)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
         told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "unsaved": unsaved}
         self._bring.finish(lambda missing: self._say_done({**told, **missing}), trusted=may_trust)
         self._tell("beat", quiet=0.0, running=[], **self._bring.word)
+
+    def _hear_of_the_last(self) -> None:
+        """Ranks have ended; but on another node somebody may wait for what has run here at a launcher's wish."""
+        children = system.reap()
+        if self._ranks:
+            self._ranks.reap(children)
 
     def _say_done(self, facts: Dict[str, Any]) -> None:
         self._tell("done", **facts)

@@ -1,0 +1,39 @@
+"""What is left of an attempt is ended, and nobody misses the end of what was his."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+from serried.agent import sweep, system
+from serried.agent.node.node import Node
+
+
+def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swept(monkeypatch):
+    """A launcher's remote command that has just ended is reaped by the sweep, and not by the loop."""
+    remote, left = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "1000"])
+    os.waitid(os.P_PID, remote.pid, os.WEXITED | os.WNOWAIT)
+    heard: dict[int, int] = {}
+
+    def reap():
+        tried = (os.waitpid(pid, os.WNOHANG) for pid in (remote.pid, left.pid) if pid not in heard)
+        return [each for each in tried if each[0]]
+
+    def leftovers(_):
+        return [sweep.Leftover(left.pid, "sleep")] if left.pid not in heard else []
+
+    monkeypatch.setattr(system, "reap", reap)
+    monkeypatch.setattr(Node, "_leftovers", leftovers)
+    for told in ("_note", "_tell"):
+        monkeypatch.setattr(Node, told, lambda *_, **__: None)
+    node = Node.__new__(Node)
+    node._kill, node._private = None, Path("/nowhere")
+    node._ranks = SimpleNamespace(reap=heard.update, have_left=True, leaders=[], exits=[])
+    node._bring = SimpleNamespace(finish=lambda *_, **__: None, word={})
+
+    node._finish([])
+
+    assert heard == {remote.pid: 0, left.pid: 9}
+    remote.returncode, left.returncode = 0, -9  # theirs were taken
