@@ -172,6 +172,28 @@ def test_a_rank_that_does_not_come_is_named_by_all_who_wait():
         assert said[-1].startswith("hint: ")
 
 
+JUST_IN_TIME = """
+import serried.train as st
+from serried.train import meeting
+call, missing = meeting._call_the_roll, meeting._who_is_missing
+def come_late(store, who, end, where):
+    if who.rank == 1:
+        store.wait(["time is up"])
+    call(store, who, end if who.rank else 0, where)
+def look_late(store, who, here):
+    store.set("time is up", "")
+    store.wait(["roll"])  # by now rank 1 has said that all are here
+    return missing(store, who, here)
+meeting._call_the_roll, meeting._who_is_missing = come_late, look_late
+with st.session() as run:
+    print(run.all_reduce_max(run.rank), flush=True)
+"""
+
+
+def test_where_the_last_comes_just_when_time_is_up_all_hear_the_same():
+    assert [(each.status, each.output) for each in run(JUST_IN_TIME)] == [(0, "1\n"), (0, "1\n")]
+
+
 ALONE = """
 import serried.train as st
 with st.session(start_seconds=4) as run:

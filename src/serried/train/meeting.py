@@ -138,7 +138,7 @@ def _call_the_roll(store: Store, who: Identity, end: float, where: str) -> None:
         store.set(f"host/{who.rank}", socket.gethostname())
         store.add(f"here/{who.rank}", 1)
         if store.add("count", 1) == who.world_size:
-            store.set("roll", _ALL_HERE)
+            store.compare_set("roll", "", _ALL_HERE)  # whoever is first: it is one answer for all
         answer = _await_roll(store, who, end)
     except RuntimeError as error:
         raise _unreachable(who, where, error) from None
@@ -155,8 +155,8 @@ def _await_roll(store: Store, who: Identity, end: float) -> str:
         if who.rank != 0:
             raise
         here = _who_is_here(store, who)
-        store.set("roll", _who_is_missing(store, who, here))
-        _await_heard(store, len(here))
+        if bytes(store.compare_set("roll", "", _who_is_missing(store, who, here))).decode() != _ALL_HERE:
+            _await_heard(store, len(here))
     answer = bytes(store.get("roll")).decode()
     if answer != _ALL_HERE:
         with contextlib.suppress(RuntimeError):  # it has been read, and rank 0 may be gone
