@@ -21,7 +21,8 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def torchrun(start):
     def begin(command, max_restarts=0, **options):
-        return start(command, launch=Launch("torchrun", max_restarts), environment={"PATH": BESIDE}, **options)
+        own = {"environment": {"PATH": BESIDE}, "limit": {"grace_seconds": 60}}
+        return start(command, launch=Launch("torchrun", max_restarts), **own, **options)
 
     return begin
 

@@ -14,6 +14,8 @@ from serried.plan import Launch
 
 PYTHON = sys.executable
 MPIRUN = Launch("mpirun")
+LONG = {"grace_seconds": 60}
+"""For what mpirun leaves behind to end by itself."""
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def mpirun(start):
         pytest.skip(reason)
 
     def begin(command, **options):
-        return start(command, nodes=2, launch=MPIRUN, **options)
+        return start(command, nodes=2, launch=MPIRUN, **{"limit": LONG, **options})
 
     return begin
 
@@ -116,7 +118,7 @@ def test_ranks_that_are_asked_to_save_have_time_for_it_and_leave_one_by_one(mpir
 def test_ranks_can_save_when_the_scheduler_ends_mpirun_as_well(mpirun, wait_until):
     """Preemption: TERM comes to every process at once, and mpirun alone would kill its ranks two seconds later."""
     save = "trap '' TERM; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo saved; exit 0"
-    run = mpirun(f'trap "{save}" TERM; echo ready; while :; do sleep 0.1; done', limit={"grace_seconds": 60})
+    run = mpirun(f'trap "{save}" TERM; echo ready; while :; do sleep 0.1; done', limit=LONG)
     wait_until(lambda: all("ready" in run.output(rank, rank // 2) for rank in range(4)))
     os.kill(run.pid_of("mpirun", "-n"), signal.SIGTERM)
     run.process.terminate()

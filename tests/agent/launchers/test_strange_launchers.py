@@ -27,7 +27,7 @@ def by_srun(start, tmp_path):
         (folder / "srun").write_text(f"#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n{lines}\n")
         (folder / "srun").chmod(0o755)
         own = {"PATH": f"{folder}:{os.environ['PATH']}", "FROM_THE_JOB": "a b"}
-        return start(command, launch=Launch("srun"), environment=own, **options)
+        return start(command, launch=Launch("srun"), environment=own, limit={"grace_seconds": 60}, **options)
 
     return begin
 
