@@ -241,11 +241,11 @@ def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_doe
 
 def test_who_could_not_keep_the_limit_in_time_does_not_call_it_a_cancellation(start, wait_until):
     """The head does not run while the limit passes, and the scheduler's TERM comes first."""
-    run = start("sleep 1000", time_seconds=4, limit={"lead_seconds": 1})
+    run = start("sleep 1000", time_seconds=12, limit={"lead_seconds": 1})
     wait_until(lambda: run.events("launching"))
     head = processes.identify(run.pid_of("head") or 0)
     head.send(signal.SIGSTOP)
-    time.sleep(4)
+    time.sleep(12)
     head.send(signal.SIGTERM)
     head.send(signal.SIGCONT)
 

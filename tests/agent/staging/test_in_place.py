@@ -25,13 +25,13 @@ def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tm
 def test_nodes_that_come_later_are_not_waited_for_then(start, make_run, tmp_path, monkeypatch):
     """As if it took nodes for ever to leave, which is not waited for where some have not come."""
     usual = LAUNCHERS["fake"]
-    late = (
-        '[ "$FAKE_NODE" = 0 ] || until grep -q launch-failed {}/attempts/1/events.jsonl; do sleep 0.1; done; exec "$@"'
+    late = tmp_path / "late"
+    late.write_text(
+        '#!/bin/sh\n[ "$FAKE_NODE" = 0 ] || until grep -q launch-failed "$SERRIED_RUN_DIR/attempts/1/events.jsonl"\n'
+        'do sleep 0.1; done\nexec "$@"\n'
     )
-    words = ("sh", "-c", late, "sh")
-    monkeypatch.setitem(
-        LAUNCHERS, "fake", lambda plan: (*usual(plan), *(word.replace("{}", plan.directory) for word in words))
-    )
+    late.chmod(0o755)
+    monkeypatch.setitem(LAUNCHERS, "fake", lambda plan: (*usual(plan), str(late)))
     plan = make_run("true", nodes=2, data=Data(in_place=(str(tmp_path / "missing"),)))
     edit(Path(plan.directory) / "agent.pyz", f"LEAVE_SECONDS = {head.LEAVE_SECONDS}", "LEAVE_SECONDS = 1e9")
     run = start(None, plan=plan)
