@@ -91,15 +91,15 @@ def _caught_up(
 
     It may have come between the two. Further jobs that the files tell of by then are asked about as well.
     """
-    asked = set(evidence.questions)
+    asked: set[str] = set()
     while _is_behind(evidence, answers, now):
+        asked.update(evidence.questions)
         look = _look(evidence.record, now)
         if isinstance(look, RunStatus):
             return look, answers
         evidence = look
         if asked.issuperset(evidence.questions):
             break
-        asked |= set(evidence.questions)
         answers = {**answers, **_ask([evidence], scheduler_for)}
     return evidence, answers
 

@@ -1,0 +1,120 @@
+"""What scripts do when they are asked to stop: real processes, two ranks over gloo."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import train_ranks
+from train_ranks import stop_files
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+
+STOPS = """
+import json, os, sys, time, torch
+import serried.train as st
+with st.session() as run:
+    for step in range(100000):
+        time.sleep(0.02)
+        if step == 5:
+            print("going", flush=True)
+        if run.stop_reason():
+            print(json.dumps([step, run.stop_reason(), run.stop_requested]), flush=True)
+            SAVE
+            break
+"""
+
+
+def until_going(processes):
+    for process in processes:
+        assert process.stdout.readline() == "going\n"
+
+
+def start_stopping(script, tmp_path):
+    port = train_ranks.free_port()
+    files = stop_files(tmp_path)
+    processes = train_ranks.start(
+        script, variables=[train_ranks.of_torch(rank, 2, port) | files[rank] for rank in range(2)]
+    )
+    until_going(processes)
+    return processes
+
+
+def test_two_ranks_stop_at_the_same_step_though_one_has_heard(tmp_path):
+    processes = start_stopping(STOPS.replace("SAVE", "run.saved_for_stop(step)"), tmp_path)
+    (tmp_path / "stop-1").write_text("limit")
+    first, second = train_ranks.finish(processes)
+    assert first.output == second.output
+    assert json.loads(first.output)[1:] == ["limit", True]
+    assert (first.status, second.status) == (85, 85)
+
+
+def test_to_leave_because_of_a_request_with_nothing_saved_is_neither_85_nor_success(tmp_path):
+    processes = start_stopping(STOPS.replace("SAVE", "pass"), tmp_path)
+    (tmp_path / "stop-0").write_text("limit")
+    first, second = train_ranks.finish(processes)
+    assert [first.status, second.status] == [143, 143]
+    assert "serried: asked to stop, and leaving with nothing saved for it (exit status 143)" in first.errors
+
+
+def test_term_is_a_request_to_save_where_an_agent_stands_behind_it(tmp_path):
+    processes = start_stopping(STOPS.replace("SAVE", "run.saved_for_stop(step)"), tmp_path)
+    processes[0].send_signal(signal.SIGTERM)
+    first, second = train_ranks.finish(processes)
+    assert (json.loads(first.output)[1], first.status, second.status) == ("preempt", 85, 85)
+
+
+WAITS = """
+import time
+import serried.train as st
+with st.session() as run:
+    agree = run._stopping._agree
+    def say(values):
+        print("going", flush=True)  # and does not look for a word any more
+        return agree(values)
+    run._stopping._agree = say
+    if run.rank == 1:
+        print("going", flush=True)
+        time.sleep(100000)
+    run.stop_reason()
+"""
+
+
+@pytest.mark.parametrize("word", ["failure", "user"])
+def test_term_ends_a_rank_at_once_when_nothing_is_to_be_saved(tmp_path, word):
+    """Also while it waits for a rank that will never answer."""
+    processes = start_stopping(WAITS, tmp_path)
+    (tmp_path / "stop-0").write_text(word)
+    processes[0].send_signal(signal.SIGTERM)
+    status = processes[0].wait(120)  # torch would wait for half an hour
+    processes[1].kill()
+    train_ranks.finish(processes)
+    assert status == 143
+
+
+KNOWS = """
+import os, time
+from serried.train.stopping import Ear
+ear = Ear(os.environ["SERRIED_STOP_FILE"])
+ear.listen()
+print(ear.heard(), flush=True)
+os.kill(os.getpid(), 15)
+time.sleep(100000)
+"""
+
+
+@pytest.mark.parametrize("word", ["failure", "lost", "silence"])
+def test_term_ends_a_rank_at_once_that_has_seen_before_that_nothing_is_to_be_saved(tmp_path, word):
+    (tmp_path / "stop-0").write_text(word)
+    (ended,) = train_ranks.finish(train_ranks.start(KNOWS, variables=stop_files(tmp_path, 1)), seconds=120)
+    assert (ended.status, ended.output) == (143, "None\n")
+
+
+def test_without_an_agent_term_means_what_it_always_does():
+    processes = train_ranks.start(STOPS.replace("SAVE", "pass"), variables=[{}])
+    until_going(processes)
+    processes[0].terminate()
+    assert train_ranks.finish(processes)[0].status == -signal.SIGTERM
