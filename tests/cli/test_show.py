@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from building import CREATED, a_failure
-from serried.plan import Limit
+from serried.contract.files import write_json
+from serried.plan import Array, Limit
 from serried.schedulers.interface import Job
 
 T = CREATED + 60
@@ -192,3 +194,18 @@ def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):
         "123",
         "124",
     ]
+
+
+def test_an_element_whose_command_is_gone_shows_none_rather_than_the_first_ones(serried, make):
+    run = make(indices=range(2))
+    plan = dataclasses.replace(run.plan, array=Array((0, 1), each=True))
+    write_json(run.record.directory.plan, plan.to_json())
+    write_json(run.where.commands, [["python", "train.py", "--lr", str(rate)] for rate in (1, 2)])
+
+    shown = serried("show", "k3f9q2/1")
+    assert "  command     python train.py --lr 2\n" in shown.out
+    assert json.loads(serried("show", "k3f9q2/1", "--json").out)["runs"][0]["plan"]["command"][-1] == "2"
+    run.where.commands.unlink()
+    gone = serried("show", "k3f9q2/1").out
+    assert "  command" not in gone
+    assert "  size        2 nodes, each with 2 ranks, 4 CPUs\n" in gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -79,6 +80,14 @@ def test_an_element_goes_on_by_itself_and_an_array_each_for_itself(local):
     local.environ.update(SECRET_WORD="x", PLAIN="y")
     first = local.submit("--each", "commands.txt", "--ranks", "1")
     local.wait(first)
+
+    words = [f"{sys.executable} train.py {word}" for word in "abc"]
+    assert [shlex.join(local.show(f"{first}/{index}")["plan"]["command"]) for index in range(3)] == words
+    assert f"  command     {words[1]}\n" in local.serried("show", f"{first}/1").stdout
+    assert f"  command     each element has its own: serried show {first}/0\n" in local.serried("show", first).stdout
+    planned = json.loads(local.serried("rerun", f"{first}/2", "--dry-run", "--json").stdout)
+    assert (shlex.join(planned["plan"]["command"]), len(planned["each"])) == (words[2], 1)
+    assert f"command    {words[2]}\n" in local.serried("rerun", f"{first}/2", "--dry-run").stderr
 
     last, _ = rerun(local, f"{first}/2")
     assert local.show(last)["plan"]["array"] == {"indices": [2], "parallel": None, "each": True}

@@ -56,7 +56,10 @@ def flags(function: Function) -> Function:
         click.option("--array", metavar="INDICES", help="Many elements of it: 0-999, 0-10:2 or 1,3,5."),
         click.option("--parallel", type=int, metavar="N", help="How many elements may run at once."),
         click.option(
-            "--each", type=click.Path(path_type=Path), metavar="FILE", help="An element for each line of FILE."
+            "--each",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="A job array: one task for each line of FILE, counted from 0.",
         ),
         click.option(
             "--resume",
@@ -161,6 +164,7 @@ def dry_run(*prepared: Prepared, as_json: bool) -> None:
 def _document(prepared: Prepared) -> dict[str, Any]:
     return {
         "plan": prepared.plan.to_json(),
+        "each": [list(command) for command in prepared.each] or None,
         "argv": list(prepared.handover.argv),
         "environment": sorted(prepared.environment),
         "script": prepared.script,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import dataclasses
 from typing import Any
 
 import click
@@ -21,7 +21,7 @@ from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
-from serried.ui.plan_lines import comes_after, container_text, environment_text, goes_on, settings_text
+from serried.ui.plan_lines import comes_after, command_text, container_text, environment_text, goes_on, settings_text
 from serried.ui.text import duration, local_time, memory, printable
 
 _LABEL = 11
@@ -83,7 +83,12 @@ def _screen(selection: Selection, status: RunStatus) -> list[str]:
 
 def _plan(selection: Selection) -> Plan | None:
     try:
-        return selection.record.plan
+        return selection.record.plan_of(selection.element)
+    except RecordUnreadable:
+        pass
+    try:
+        # The list of commands went with the run directory: this element's own is not known any more.
+        return dataclasses.replace(selection.record.plan, command=())
     except RecordUnreadable:
         return None
 
@@ -104,7 +109,10 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     plan, summary = _plan(selection), status.summary
     if summary is None:
         return []
-    facts = [("command", _command(plan)), ("project", f"{summary.project}, experiment {summary.experiment}")]
+    facts = [
+        ("command", _command(plan, is_element=selection.element is not None)),
+        ("project", f"{summary.project}, experiment {summary.experiment}"),
+    ]
     facts.append(
         ("cluster", f"{summary.cluster} ({summary.scheduler})" + (f", job {status.job}" if status.job else ""))
     )
@@ -133,10 +141,12 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     return facts
 
 
-def _command(plan: Plan | None) -> str:
+def _command(plan: Plan | None, *, is_element: bool) -> str:
     if plan is None:
         return ""
-    return plan.command[0] if plan.shell else shlex.join(plan.command)
+    if plan.array is not None and plan.array.each and not is_element:
+        return f"each element has its own: serried show {plan.run}/{plan.array.indices[0]}"
+    return command_text(plan)
 
 
 def _config(selection: Selection, plan: Plan | None) -> dict[str, Any] | None:

@@ -101,6 +101,30 @@ class Record:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"the plan of run `{self.id}` makes no sense ({error})") from error
 
+    def plan_of(self, element: int | None) -> Plan:
+        """The plan of one element: its command is that element's own. None is the run."""
+        array = self.plan.array
+        if element is None or array is None or not array.each:
+            return self.plan
+        return dataclasses.replace(self.plan, command=self.command_of(element))
+
+    def command_of(self, element: int) -> tuple[str, ...]:
+        """That element's own command, where each has one."""
+        try:
+            return self._commands[element]
+        except KeyError:
+            raise RecordUnreadable(f"run `{self.id}` has no element {element}") from None
+
+    @functools.cached_property
+    def _commands(self) -> dict[int, tuple[str, ...]]:
+        array = self.plan.array
+        path = self.where.commands
+        try:
+            words = json.loads(path.read_text(encoding="utf-8"))
+            return {index: tuple(words[place]) for place, index in enumerate(array.indices if array else ())}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise RecordUnreadable(f"the commands of run `{self.id}` cannot be read: {path}") from error
+
     @functools.cached_property
     def summary(self) -> Summary:
         """From the end's file if there is one, else from the plan."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from serried.plan import Array, Plan, Resume
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.moments import iso
-from serried.records.record import Record, new_id
+from serried.records.record import new_id
 from serried.submission.prepare import prepare, prepare_recorded
 from serried.submission.prepared import Prepared
 from serried.submission.resume import Found, go_on
@@ -49,7 +48,7 @@ def prepare_again(
         old = record.plan
     except RecordUnreadable as error:
         raise UsageError(error.message, hint=error.hint) from None
-    array = old.array
+    array, each = old.array, _each(selection)
     if array is not None and selection.element is not None:
         array = dataclasses.replace(array, indices=(selection.element,), parallel=None)
     found = Found(_beginning(old, array), ()) if fresh else go_on(selection, array, _beginning(old, array))
@@ -58,13 +57,13 @@ def prepare_again(
         run=new_id(),
         name=name or old.name,
         created=iso(time.time()),
+        command=each[0] if each else old.command,
         array=array,
         resume=found.resume,
         rerun_of=str(selection),
         after=tuple(dataclasses.replace(one, job=None) for one in old.after),
     )
     warnings = (*found.warnings, *(() if found.resume is None or fresh else _completed(selection)))
-    each = _each(record, old, array)
     if plan.source.snapshot and not new_code:
         return prepare_recorded(plan, record, environ, each, warnings)
     if not plan.source.snapshot:
@@ -94,15 +93,13 @@ def _completed(selection: Selection) -> tuple[str, ...]:
     return (f"run `{selection}` has completed, so that little may be left to train: `--fresh` begins anew",)
 
 
-def _each(record: Record, old: Plan, array: Array | None) -> tuple[tuple[str, ...], ...]:
-    if old.array is None or array is None or not old.array.each:
+def _each(selection: Selection) -> tuple[tuple[str, ...], ...]:
+    record, array = selection.record, selection.record.plan.array
+    if array is None or not array.each:
         return ()
     try:
-        commands = json.loads(record.where.commands.read_text(encoding="utf-8"))
-        by_index = dict(zip(old.array.indices, commands, strict=True))
-        return tuple(tuple(by_index[index]) for index in array.indices)
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(
-            f"the commands of the elements of run `{record.id}` cannot be read: {record.where.commands}",
-            hint="submit the file of commands again: `serried submit --each FILE`",
-        ) from error
+        indices = array.indices if selection.element is None else (selection.element,)
+        return tuple(record.command_of(index) for index in indices)
+    except RecordUnreadable as error:
+        hint = "submit the file of commands again: `serried submit --each FILE`"
+        raise UsageError(error.message, hint=hint) from error

@@ -10,6 +10,7 @@ from serried.contract.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, 
 from serried.contract.settings import spelled
 from serried.contract.sizes import spell
 from serried.plan import After, Allocation, Container, Environment, Plan
+from serried.schedulers.indices import compress
 from serried.snapshot import Revision, Survey
 from serried.ui.data_lines import data_lines
 from serried.ui.text import counted, duration, memory
@@ -22,7 +23,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     """Labels and texts. A `*` follows what nobody asked for."""
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
-        ("command", plan.command[0] if plan.shell else shlex.join(plan.command)),
+        ("command", command_text(plan)),
         ("array", _array(plan)),
         ("resumes", str(plan.resume or "")),
         ("after", comes_after(plan)),
@@ -41,6 +42,11 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("", "* a default" if plan.defaults else ""),
     ]
     return [(label, text) for label, text in lines if text]
+
+
+def command_text(plan: Plan) -> str:
+    """The command as the user would type it; of an array the first element's."""
+    return plan.command[0] if plan.shell and plan.command else shlex.join(plan.command)
 
 
 def environment_text(environment: Environment) -> str:
@@ -190,5 +196,6 @@ def _array(plan: Plan) -> str:
     if plan.array is None:
         return ""
     throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
-    each = ", each its own command" if plan.array.each else ""
-    return f"{counted(len(plan.array.indices), 'element')}{throttle}{each}"
+    indices = plan.array.indices
+    each = ", one for each line, counted from 0; the command is the first one's" if plan.array.each else ""
+    return f"{counted(len(indices), 'element')} ({compress(indices)}){throttle}{each}"
