@@ -180,6 +180,15 @@ def test_each_resource_has_its_flag():
     }
 
 
+def test_an_empty_flag_takes_its_setting_away_unless_it_is_an_amount():
+    assert options.overrides({"gpu_type": "", "constraint": ("",)}) == {
+        "resources.gpu_type": "",
+        "resources.constraint": "",
+    }
+    with pytest.raises(UsageError, match=r"`--nodes` must be a whole number"):
+        options.overrides({"nodes": ""})
+
+
 def test_flags_become_overrides_and_beat_set():
     words = [
         "--nodes",

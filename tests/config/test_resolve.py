@@ -205,3 +205,59 @@ def _held(experiment: definitions.Experiment, key: str) -> object:
     table, _, name = key.partition(".")
     value = definitions.values_of(getattr(experiment, table))[name]
     return list(value) if isinstance(value, tuple) else value
+
+
+EMPTIED = """
+[defaults.resources]
+account = "def-ada"
+gpu_type = "v100l"
+constraint = ["ib"]
+time = "3h"
+
+[experiments.train]
+command = "python train.py"
+resources.ranks = 1
+
+[experiments.train.on.slurm.resources]
+account = ""
+constraint = ""
+time = ""
+"""
+
+
+def test_an_empty_value_takes_away_what_a_weaker_source_set(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_slurm(folder, monkeypatch)
+    monkeypatch.setenv("SBATCH_ACCOUNT", "def-site")
+    monkeypatch.setenv("SERRIED_RESOURCES_GPU_TYPE", "")
+    here = resolve(folder, EMPTIED, cluster="cedar").experiment.resources
+    assert (here.account, here.constraint, here.time) == ("def-ada", ("ib",), 3 * 3600)
+    there = resolve(folder, cluster="slurm")
+    asked = there.experiment.resources
+    assert (asked.account, asked.gpu_type, asked.constraint, asked.time) == (None, None, (), None)
+    assert "resources.account" not in there.origins
+
+
+def test_the_command_line_takes_a_setting_away_and_sets_it_again(folder: Path):
+    text = "[experiments.a]\ncommand = 'a'\n[experiments.a.container]\nimage = 'a.sif'\nruntime = 'apptainer'\n"
+    assert not resolve(folder, text, container__image="").experiment.container.image
+    assert resolve(folder, text, container__runtime="").experiment.container.runtime is None
+
+
+def test_one_of_several_ways_to_say_a_thing_is_taken_away_alone(folder: Path):
+    text = "[defaults.resources]\nmem_per_cpu = '2G'\n[experiments.a]\ncommand = 'a'\n"
+    asked = resolve(folder, text, resources__mem_per_node="").experiment.resources
+    assert (asked.mem_per_cpu, asked.mem_per_node) == (2048, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("launch.kind", "`launch.kind` must be `agent`"),
+        ("limit.restarts", "`limit.restarts` must be a whole number from 0"),
+        ("environment.module_purge", "`environment.module_purge` must be true or false"),
+    ],
+)
+def test_a_setting_that_always_has_a_value_cannot_be_taken_away(folder: Path, key: str, message: str):
+    with pytest.raises(UsageError) as caught:
+        resolve(folder, command=BARE, **{key: ""})
+    assert caught.value.message.startswith(message)

@@ -92,9 +92,17 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
         try:
             key.kind.parse(value)
         except BadValue as error:
+            if _takes_away(key, value):
+                given[place] = ""
+                continue
             raise UsageError(f"`{flag(name)}` {error}", hint=error.hint) from None
         given[place] = value
     return given
+
+
+def _takes_away(key: Key, value: Any) -> bool:
+    """Whether the flag unsets the setting. An amount that is empty is a shell's variable that was never set."""
+    return key.is_optional and key.kind.metavar == "TEXT" and value in ("", ("",))
 
 
 def resolve(experiment: str | None, overrides: Mapping[str, Any], cluster: str | None) -> config.Resolved:

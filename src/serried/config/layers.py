@@ -57,7 +57,7 @@ def _sign(name: str, layers: list[Layer]) -> Sign:
     for layer in layers:
         for place, setting in layer.settings.items():
             if place[:4] == ("clusters", name, "match", "hostname"):
-                hostname = setting.value
+                hostname = () if setting.value is schema.UNSET else setting.value
             elif place[:4] == ("clusters", name, "match", "environ"):
                 environ[place[4]] = setting.value
             elif place == ("clusters", name, "scheduler"):
@@ -119,6 +119,8 @@ def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict
             _forget_other_ways(stacked, level)
             _forget_other_shapes(stacked, level)
             stacked |= level
+            for place in [place for place, setting in level.items() if setting.value is schema.UNSET]:
+                del stacked[place]
     return stacked
 
 
@@ -151,7 +153,8 @@ def _forget_other_shapes(stacked: dict[Keys, Setting], level: Mapping[Keys, Sett
 
 def _forget_other_ways(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
     for ways in _ONE_OF:
-        said = sorted(place for place in ways & level.keys() if level[place].value is not False)
+        values = {place: level[place].value for place in ways & level.keys()}
+        said = sorted(place for place, value in values.items() if value is not False and value is not schema.UNSET)
         if len(said) > 1:
             names = " and ".join(f"`{schema.dotted(place)}`" for place in said)
             origin = level[said[1]].origin

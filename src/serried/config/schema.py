@@ -14,6 +14,9 @@ from serried.config.document import Keys
 from serried.config.values import BadValue
 from serried.errors import did_you_mean
 
+UNSET = object()
+"""The value of a setting that takes away what weaker sources set."""
+
 EVERY = "*"
 """Stands for a name that the user chooses."""
 
@@ -123,6 +126,8 @@ def _parse(key: Key, value: Any, place: Keys) -> Any:
     try:
         return key.kind.parse(value)
     except BadValue as error:
+        if key.is_optional and value == "":
+            return UNSET
         raise WrongKey(place, f"`{dotted(place)}` {error}", error.hint) from None
 
 

@@ -18,11 +18,13 @@ class Key:
     """What holds when nobody sets it, in words for the reader."""
     alias: str | None = None
     """Another name for it."""
+    is_optional: bool = False
+    """Nothing at all is a value of it too: an empty text takes away what a weaker source set."""
 
 
 def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None, alias: str | None = None) -> Any:
     """A dataclass field that can be set in a file: `text` is its help, `value` what it is when nobody sets it."""
-    definition = Key(kind, text, default, alias)
+    definition = Key(kind, text, default, alias, is_optional=value is None or value == "" or value == ())  # noqa: PLC1901
     if isinstance(value, dict):
         return field(default_factory=dict, metadata={"key": definition})
     return field(default=value, metadata={"key": definition})
