@@ -116,6 +116,8 @@ def test_the_profile_chooses_what_starts_agents_on_pbs():
     # Of `nodes=2:ppn=8` each node stands there eight times, as it may in somebody's own job.
     assert script.launcher(on_site(node_option="nodes")).endswith("\nwait' 2")
     assert script.launcher(on_site(launcher=hydra)) == hydra.replace("{nodes}", "2")
+    sized = on_site(launcher="start {nodes} {ranks} {gpus} {other}")
+    assert script.launcher(sized) == "start 2 2 0 {other}"
     assert script.launcher(on_site(scheduler="local", inside="pbs")).endswith("\nwait' 2")
 
 

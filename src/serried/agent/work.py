@@ -54,6 +54,18 @@ class Work:
         return int(self.plan["allocation"]["ranks"])
 
     @property
+    def shape(self) -> Dict[str, str]:
+        """How large it is, by placeholder: of the whole attempt, then of each node."""
+        allocation = self.plan["allocation"]
+        return {
+            "nodes": str(self.nodes),
+            "world_size": str(self.nodes * self.ranks),
+            "ranks": str(self.ranks),
+            "local_world_size": str(self.ranks),
+            "gpus": str(allocation["gpus"]),
+        }
+
+    @property
     def grace(self) -> float:
         """Seconds between TERM and KILL when the choice is ours."""
         return float(self.plan["limit"]["grace_seconds"])

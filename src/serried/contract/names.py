@@ -127,5 +127,9 @@ PLACEHOLDERS = (
     "rank",
     "local_rank",
     "world_size",
+    "local_world_size",
+    "nodes",
+    "gpus",
+    "ranks",
 )
 """What may stand in braces in a command, beside settings of the training."""

@@ -93,7 +93,7 @@ class Launch:
     max_restarts: int = 0
     """How often the launcher may start ranks that failed again, within one attempt."""
     options: tuple[str, ...] = ()
-    """Further options of the launcher, as they are."""
+    """Further options of the launcher, placeholders unfilled."""
     tf_config: bool = False
     """Whether ranks are told of each other by `TF_CONFIG`."""
 

@@ -26,7 +26,13 @@ def launcher(plan: Plan) -> str:
 def _named(plan: Plan) -> str:
     """What the profile says: a name of ours, or the site's own words."""
     known = NAMED.get(plan.site.launcher)
-    return shlex.join(known(plan)) if known else plan.site.launcher.replace("{nodes}", str(plan.allocation.nodes))
+    if known:
+        return shlex.join(known(plan))
+    asked = plan.allocation
+    made = plan.site.launcher
+    for name, number in (("nodes", asked.nodes), ("ranks", asked.ranks), ("gpus", asked.gpus)):
+        made = made.replace(f"{{{name}}}", str(number))
+    return made
 
 
 def _slurm(plan: Plan) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def scene(tmp_path: Path):
     ) -> Scene:
         plan = {
             "command": list(command) or ["python", "train.py"],
-            "allocation": {"nodes": nodes, "ranks": ranks},
+            "allocation": {"nodes": nodes, "ranks": ranks, "gpus": 0},
             "launch": {"kind": "?", "max_restarts": 0, "options": list(options)},
             "environment": {"env": env},
             "limit": {"grace_seconds": 30},
@@ -53,6 +53,12 @@ def test_mpirun_starts_all_ranks_once(scene):
         "ob1",
         *RANK,
     ]
+
+
+def test_options_know_how_large_the_run_is(scene):
+    options = ("--ppn", "{ranks}", "--map-by=ppr:{local_world_size}:node", "{nodes}x{gpus}", "%h.{other}")
+    filled = ["--ppn", "4", "--map-by=ppr:4:node", "2x0", "%h.{other}"]
+    assert mpirun.start(scene(options=options)).argv == ["mpirun", "-n", "8", *filled, *RANK]
 
 
 def test_where_there_is_only_an_mpiexec_it_is_taken(scene, tmp_path, monkeypatch):

@@ -35,6 +35,7 @@ def work_of(element=None, attempt=2, **changes):
     ("word", "filled"),
     [
         ("{rank}/{local_rank}/{world_size}", "3/1/4"),
+        ("{nodes} x {ranks} = {world_size}, {local_world_size} on {gpus} GPUs", "2 x 2 = 4, 2 on 0 GPUs"),
         ("{run} {attempt} {seed}", "k3f9q2 2 7"),
         ("--out={results}/x", "--out=/r/digits/train/k3f9q2/results/x"),
         ("{checkpoints}", "/r/digits/train/k3f9q2/checkpoints"),

@@ -137,7 +137,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "attempt": str(work.number),
         "rank": str(place.rank),
         "local_rank": str(place.local_rank),
-        "world_size": str(work.nodes * work.ranks),
+        **work.shape,
         **{f"config.{name}": settings.spelled(value) for name, value in work.config.items()},
     }
 

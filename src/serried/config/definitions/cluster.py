@@ -118,7 +118,7 @@ class Cluster:
     launcher: str = key(
         values.TEXT,
         "What starts an agent on each node of a PBS job: `pbsdsh`, `pbs_tmrsh`, or the site's MPI as a line of bash, "
-        "`mpiexec -n {nodes} -ppn 1`.",
+        "`mpiexec -n {nodes} -ppn 1`. `{nodes}`, `{ranks}` and `{gpus}` are filled in.",
         default="`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
         value="",
     )

@@ -92,7 +92,11 @@ class Launch:
         default="0",
         value=0,
     )
-    options: tuple[str, ...] = key(values.TEXTS, "Further options of the launcher, as they are.", value=())
+    options: tuple[str, ...] = key(
+        values.TEXTS,
+        "Further options of the launcher; `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}` are filled in.",
+        value=(),
+    )
     tf_config: bool = key(
         values.BOOLEAN,
         "Tell each rank by `TF_CONFIG` where all are, as TensorFlow wants it.",

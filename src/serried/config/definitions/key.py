@@ -24,7 +24,7 @@ class Key:
 
 def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None, alias: str | None = None) -> Any:
     """A dataclass field that can be set in a file: `text` is its help, `value` what it is when nobody sets it."""
-    definition = Key(kind, text, default, alias, is_optional=value is None or value == "" or value == ())  # noqa: PLC1901
+    definition = Key(kind, text, default, alias, is_optional=value in (None, "", ()))
     if isinstance(value, dict):
         return field(default_factory=dict, metadata={"key": definition})
     return field(default=value, metadata={"key": definition})

@@ -20,6 +20,7 @@ import os
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from serried.agent.ranks.command import fill
 from serried.agent.work import Work
 from serried.contract.sources import Source
 
@@ -56,8 +57,8 @@ class Scene(NamedTuple):
 
     @property
     def options(self) -> List[str]:
-        """What the user adds to the starter's own options."""
-        return list(self.work.plan["launch"]["options"])
+        """What the user adds to the starter's own options, with the attempt's size filled in."""
+        return [fill(option, self.work.shape) for option in self.work.plan["launch"]["options"]]
 
 
 class Start(NamedTuple):
