@@ -41,6 +41,7 @@ def submit(
     name: str | None = None,
     array: str | Iterable[int] | None = None,
     parallel: int | None = None,
+    repeat: int | None = None,
     config: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: str | os.PathLike[str] | Run | None = None,
@@ -68,6 +69,7 @@ def submit(
         name: what the run is called.
         array: indices of the elements, `"0-99"` or numbers.
         parallel: how many elements may run at once.
+        repeat: run it so many times, as an array: `{seed}` and `{repeat}` tell the elements apart.
         config: what the training is told, by dotted name: `{"lr": 0.1, "model.width": 64}`.
         settings: anything else, by dotted key: `{"limit.grace": "60s"}`.
         resume: a run, or what `find` would know it by, or a path: begin from its newest whole checkpoint.
@@ -109,6 +111,7 @@ def submit(
         name=name,
         array=array if array is None or isinstance(array, str) else ",".join(map(str, array)),
         parallel=parallel,
+        repeat=repeat,
         resume=None if resume is None else resume.id if isinstance(resume, Run) else os.fspath(resume),
         smoke=smoke,
         after=None if after is None else [str(one.id if isinstance(one, Run) else one) for one in _several(after)],

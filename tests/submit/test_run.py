@@ -195,6 +195,71 @@ def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():
     )
 
 
+def test_each_line_of_a_file_is_repeated_with_the_same_seeds(project):
+    (project / "lines.txt").write_text("echo a {repeat} {seed} {element}\necho b {repeat} {seed} {element}\n")
+    (project / "serried.toml").write_text("[defaults]\nseed = 40\n")
+    done = cli("run", "--each", "lines.txt", "--repeat", "2", "--ranks", "1")
+    assert done.returncode == 0, done.stderr
+    run = serried.find("last")
+    assert [one.logs() for one in run.elements] == ["a 0 40 0\n", "a 1 41 1\n", "b 0 40 2\n", "b 1 41 3\n"]
+
+
+def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_same():
+    plan = json.loads(cli("run", "--repeat", "3", "--parallel", "1", "--dry-run", "--json", "--", "true").stdout)
+    array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3}
+    assert (plan["plan"]["array"], plan["notes"]) == (
+        array,
+        ["no command says `{seed}` or `{repeat}`: repeats differ only if the program reads SERRIED_ELEMENT"],
+    )
+    shown = cli("run", "--repeat", "3", "--dry-run", "--", "echo", "{seed}").stderr
+    assert "array      3 elements (0-2), repeats of one command\n" in shown
+    assert "no command says" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--repeat", "0"], "`--repeat` must be 1 or more"),
+        (["--repeat", "2", "--array", "0-3"], "`--array` cannot be given with it"),
+        (["--repeat", "9999999"], "`--repeat 9999999` makes over 1,000,000 elements"),
+    ],
+)
+def test_repeats_that_cannot_be_are_refused(words, message):
+    done = cli("run", *words, "--", "true")
+    assert (done.returncode, message in done.stderr) == (2, True)
+    assert records() == []
+
+
+def test_flags_stage_data_and_choose_a_container_from_the_folder_that_one_is_in(project, monkeypatch):
+    folder = project / "sub"
+    folder.mkdir()
+    (folder / "a b.bin").write_bytes(b"packed")
+    (folder / "own.sif").write_bytes(b"")
+    (project / "serried.toml").write_text(
+        "[experiments.train]\ncommand = 'true'\nresources.ranks = 1\ncontainer.image = 'file.sif'\n"
+        "container.runtime = 'apptainer'\ndata.root = '/pool'\ndata.stage = ['other']\n"
+    )
+    (project / "file.sif").write_bytes(b"")
+    monkeypatch.chdir(folder)
+
+    def plan(*words):
+        done = cli("submit", "--cluster", "local", "--dry-run", "--json", *words)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["plan"]
+
+    told = plan("--image", "own.sif", "--stage", "a b.bin", "--stage", str(project / "file.sif"))
+    assert told["container"]["image"] == str(folder / "own.sif")
+    assert [(item["source"], item["to"]) for item in told["data"]["stage"]] == [
+        (str(folder / "a b.bin"), "a b.bin"),
+        (str(project / "file.sif"), "file.sif"),
+    ]
+    assert plan("--stage", "a b.bin", "--image", "file.sif")["container"]["image"] == str(project / "file.sif")
+    for word in ("off", ""):
+        assert plan("--stage", "a b.bin", "--image", word)["container"] is None
+    missing = cli("submit", "--cluster", "local", "--stage", "imagenet.tar", "--image", "off")
+    assert "`/pool/imagenet.tar`" in missing.stderr
+
+
 def test_a_cluster_is_no_place_for_run():
     done = cli("run", "--cluster", "fir", "--", "true")
     assert done.returncode == 2

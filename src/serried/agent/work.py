@@ -135,8 +135,17 @@ class Work:
         return str(self.run.path.parents[1])
 
     @property
+    def repeat(self) -> Optional[int]:
+        """Which of the repeats of its command this is, from 0; None where there are no repeats."""
+        array = self.plan.get("array") or {}
+        repeats = array.get("repeat")
+        return self.element % repeats if repeats and self.element is not None else None
+
+    @property
     def seed(self) -> int:
-        return int(self.plan["seed"]) + (self.element or 0)
+        """Repeats of different commands have the same seeds, so that the commands can be compared."""
+        own = self.element if self.repeat is None else self.repeat
+        return int(self.plan["seed"]) + (own or 0)
 
     @property
     def config(self) -> Dict[str, Any]:

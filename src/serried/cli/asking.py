@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -62,6 +63,19 @@ def flags(function: Function) -> Function:
             help="A job array: one task for each line of FILE, counted from 0.",
         ),
         click.option(
+            "--repeat",
+            type=int,
+            metavar="N",
+            help="Run it, or each line of FILE, N times: `{seed}` is another each time.",
+        ),
+        click.option(
+            "--stage",
+            metavar="PATH",
+            multiple=True,
+            help="Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
+        ),
+        click.option("--image", metavar="FILE", help="The container to run it in; `off` for none."),
+        click.option(
             "--resume",
             metavar="RUN|PATH",
             shell_complete=selecting.complete_runs,
@@ -83,18 +97,41 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     return Request(
         experiment=values["experiment"],
         command=context.meta.get(COMMAND),
-        overrides=options.overrides(values, values["settings"]) | ({"debug": True} if values.get("debug") else {}),
+        overrides=options.overrides(values, values["settings"]) | _of_flags(values),
         cluster=cluster,
         name=values["name"],
         array=values.get("array"),
         parallel=values.get("parallel"),
         each=values.get("each"),
+        repeat=values.get("repeat"),
         resume=values.get("resume"),
         smoke=bool(values.get("smoke")),
     )
 
 
-OF_ONE = {"array": "--array", "each": "--each", "name": "--name", "parallel": "--parallel", "resume": "--resume"}
+def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that have a flag, and are no resource."""
+    made: dict[str, Any] = {"debug": True} if values.get("debug") else {}
+    if values.get("stage"):
+        made["data.stage"] = [{"from": _from_here(path)} for path in values["stage"]]
+    if values.get("image") is not None:
+        made["container.image"] = _from_here(values["image"])
+    return made
+
+
+def _from_here(path: str) -> str:
+    """As a shell would mean it where that is there; else as the project's file would."""
+    return os.path.abspath(path) if path and os.path.lexists(path) else path  # noqa: PTH100 - links stay
+
+
+OF_ONE = {
+    "array": "--array",
+    "each": "--each",
+    "name": "--name",
+    "parallel": "--parallel",
+    "repeat": "--repeat",
+    "resume": "--resume",
+}
 
 
 def check_several(values: Mapping[str, Any]) -> None:

@@ -121,6 +121,7 @@ PLACEHOLDERS = (
     "resume",
     "after",
     "seed",
+    "repeat",
     "element",
     "run",
     "attempt",

@@ -123,6 +123,8 @@ class Array:
     """How many elements may run at once; None leaves it to the scheduler."""
     each: bool = False
     """True: element I runs line I of commands.json; False: all run the plan's command."""
+    repeat: int | None = None
+    """How many elements in a row are repeats of one command, each with the next seed; None for no repeats."""
 
 
 @dataclass(frozen=True)

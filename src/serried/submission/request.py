@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class Request:
     parallel: int | None = None
     each: Path | None = None
     """A file of commands, one for each element."""
+    repeat: int | None = None
+    """How many elements run the command, or each of the file's, with one seed after the other."""
     resume: str | None = None
     """A run, `last` or a path, whose newest whole checkpoint it begins from."""
     smoke: bool = False
@@ -71,7 +74,10 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
     each = tuple(elements(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
-    notes = resources.notes(plan.allocation, resolved.cluster, count, array.parallel if array else None)
+    notes = [
+        *resources.notes(plan.allocation, resolved.cluster, count, array.parallel if array else None),
+        *_same_repeats(plan, each),
+    ]
     resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *notes))
     if request.smoke:
         plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
@@ -116,11 +122,14 @@ def _check_experiments(named: Iterable[str], resolved: config.Resolved) -> None:
 
 def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array | None, tuple[tuple[str, ...], ...]]:
     """The array that is asked for, and the commands of its elements in their order."""
-    if request.parallel is not None and request.parallel < 1:
-        raise UsageError("`--parallel` must be 1 or more")
+    for flag, number in (("--parallel", request.parallel), ("--repeat", request.repeat)):
+        if number is not None and number < 1:
+            raise UsageError(f"`{flag}` must be 1 or more")
+    if request.repeat is not None:
+        return _repeated(request, request.repeat, each)
     if request.array is None and not each:
         if request.parallel is not None:
-            raise UsageError("`--parallel` needs an array", hint="`--array 0-9`, or `--each FILE`")
+            raise UsageError("`--parallel` needs an array", hint="`--array 0-9`, `--repeat 10`, or `--each FILE`")
         return None, ()
     indices = arrays.parse_indices(request.array) if request.array is not None else tuple(range(len(each)))
     if each and indices[-1] >= len(each):
@@ -129,3 +138,28 @@ def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array |
             hint="leave out `--array` to run them all",
         )
     return Array(indices, request.parallel, bool(each)), tuple(each[index] for index in indices) if each else ()
+
+
+def _repeated(
+    request: Request, repeat: int, each: tuple[tuple[str, ...], ...]
+) -> tuple[Array, tuple[tuple[str, ...], ...]]:
+    """The same with repeats: those of one command are elements in a row."""
+    if request.array is not None:
+        raise UsageError(
+            "`--repeat` numbers the elements itself, so `--array` cannot be given with it",
+            hint="`--array 0-4` alone runs the command five times, with five seeds",
+        )
+    count = repeat * max(len(each), 1)
+    if count > arrays.MOST:
+        raise UsageError(f"`--repeat {repeat}` makes over {arrays.MOST:,} elements", hint="make several runs of it")
+    commands = tuple(command for command in each for _ in range(repeat))
+    return Array(tuple(range(count)), request.parallel, bool(each), repeat), commands
+
+
+def _same_repeats(plan: Plan, each: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    """Repeats that nothing in the command tells apart may all come out the same."""
+    if plan.array is None or (plan.array.repeat or 1) == 1:
+        return
+    text = "\0".join(itertools.chain(plan.command, *each))
+    if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "element")) and names.ELEMENT not in text:
+        yield f"no command says `{{seed}}` or `{{repeat}}`: repeats differ only if the program reads {names.ELEMENT}"

@@ -198,4 +198,8 @@ def _array(plan: Plan) -> str:
     throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
     indices = plan.array.indices
     each = ", one for each line, counted from 0; the command is the first one's" if plan.array.each else ""
+    if plan.array.repeat and each:
+        each = f", {counted(plan.array.repeat, 'repeat')} of each line in turn; the command is the first one's"
+    elif plan.array.repeat:
+        each = ", repeats of one command"
     return f"{counted(len(indices), 'element')} ({compress(indices)}){throttle}{each}"

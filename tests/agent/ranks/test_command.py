@@ -75,6 +75,17 @@ def test_a_rank_is_told_the_settings_as_json():
     assert "SERRIED_CONFIG" not in command.environment(work_of(), PLACE, {})
 
 
+@pytest.mark.parametrize(
+    ("element", "repeat", "filled"),
+    [(None, None, ["", "", "100"]), (7, None, ["", "7", "107"]), (7, 5, ["2", "7", "102"]), (5, 5, ["0", "5", "100"])],
+)
+def test_repeats_of_different_commands_have_the_same_seeds(element, repeat, filled):
+    array = None if element is None else {"indices": list(range(10)), "each": False, "repeat": repeat}
+    work = work_of(element, array=array, command=("{repeat}", "{element}", "{seed}"), seed=100)
+
+    assert command.argv(work, PLACE) == filled
+
+
 def test_an_element_has_its_own_seed_and_places():
     work = work_of(element=17, command=("{element}", "{seed}", "{results}"), seed=100)
 

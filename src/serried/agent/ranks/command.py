@@ -132,6 +132,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "resume": _resume(work),
         "after": next(iter(work.after), ""),
         "seed": str(work.seed),
+        "repeat": "" if work.repeat is None else str(work.repeat),
         "element": "" if work.element is None else str(work.element),
         "run": str(work.plan["run"]),
         "attempt": str(work.number),

@@ -127,7 +127,10 @@ class Experiment:
     )
     shell: bool = key(values.BOOLEAN, "Let bash read `command`.", default="false", value=False)
     seed: int = key(
-        values.COUNT_OR_NONE, "Fills in `{seed}`; an array's elements add their index.", default="0", value=0
+        values.COUNT_OR_NONE,
+        "Fills in `{seed}`; an array's elements add their index, or the number of their repeat.",
+        default="0",
+        value=0,
     )
     debug: bool = key(
         values.BOOLEAN, "Ranks say more: NCCL and torch.distributed log what they do.", default="false", value=False
