@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serried import processes
-from serried.contract.files import Journal
+from serried.contract.files import Journal, read_json
 from serried.plan import Source
 
 PYTHON = sys.executable
@@ -251,6 +251,45 @@ def test_who_could_not_keep_the_limit_in_time_does_not_call_it_a_cancellation(st
 
     assert run.wait() == 124
     assert run.ending[:3] == ("TIMEOUT", 124, "limit")
+
+
+def test_term_at_the_limit_is_no_cancellation_where_ranks_have_saved(start, tmp_path):
+    """Schedulers send TERM to job.sh at the limit too: here as the agents' own clock ends the ranks."""
+    script = tmp_path / "job.pid"
+    saves = "echo weights >$SERRIED_CHECKPOINT_DIR/1.ckpt"
+    ended = f"trap 'kill -TERM $(cat {script}); exit 85' TERM"
+    run = start(
+        f"{saves}; {ended}; until test -s {script}; do sleep 0.05; done; while :; do sleep 0.05; done",
+        ranks=1,
+        time_seconds=12,
+        limit={"lead_seconds": 1, "restarts": 1, "grace_seconds": 60},
+    )
+    script.write_text(str(run.process.pid))
+
+    assert run.wait() == 85
+    first = read_json(run.place.attempt(1).exit)
+    assert (first["state"], first["cause"]) == ("REQUEUED", "limit")
+
+
+AWAITS_STOP = "until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; exit 85"
+
+
+def test_slurms_warning_a_minute_too_early_takes_no_time_from_the_ranks(start, wait_until):
+    run = start(AWAITS_STOP, ranks=1, time_seconds=80, limit={"lead_seconds": 20})
+    wait_until(lambda: run.events("started"))
+    run.process.send_signal(signal.SIGUSR1)
+    request = {"t": 0, "request": "stop", "reason": "user", "by": "ada", "save": True}
+    Journal(run.place.attempt(1).control).append(request)
+    run.wait()
+    assert "USR1" not in [event["because"] for event in run.events("stopping")]
+
+
+def test_a_warning_hours_before_the_limit_has_another_reason_and_counts(start, wait_until):
+    run = start(AWAITS_STOP, ranks=1, time_seconds=36000)
+    wait_until(lambda: run.events("started"))
+    run.process.send_signal(signal.SIGUSR1)
+    run.wait()
+    assert [event["because"] for event in run.events("stopping")] == ["USR1"]
 
 
 def test_a_signal_while_the_end_is_written_does_not_keep_it_from_being_told(start, tmp_path):

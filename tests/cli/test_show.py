@@ -209,3 +209,21 @@ def test_an_element_whose_command_is_gone_shows_none_rather_than_the_first_ones(
     gone = serried("show", "k3f9q2/1").out
     assert "  command" not in gone
     assert "  size        2 nodes, each with 2 ranks, 4 CPUs\n" in gone
+
+
+def test_an_attempt_that_meant_to_go_on_and_was_not_let(serried, make, slurm):
+    """The scheduler's limit came before job.sh could have the job run again."""
+    run = make()
+    run.ending("REQUEUED", exit_code=85, cause="limit", message="the time limit came, and will continue", final=False)
+    slurm.tell(Job("123", None, "TIMEOUT", ended=CREATED + 900))
+
+    assert (
+        serried("show", "last")
+        .out.partition("files\n")[0]
+        .endswith(
+            "ended: REQUEUED, the time limit came, and will continue\n"
+            "  2026-11-18 11:21:40  no further attempt began; the run ended TIMEOUT: "
+            "the scheduler ended it at its time limit\n"
+            "\n"
+        )
+    )

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,23 @@ def machine(tmp_path, monkeypatch, wait_until):
     made.local.cancel(made.jobs)
     for job in made.jobs:
         wait_until(lambda job=job: not made.supervisor(job).is_alive)
+
+
+def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine):
+    """It was told by TERM; its status says that it may go on all the same."""
+    script = "if test $SERRIED_RESTART_COUNT = 1; then exit 0; fi\ntrap 'exit 85' TERM\nwhile :; do sleep 0.05; done\n"
+    plan = replace(machine.plan(script, time_seconds=2), limit=Limit(lead_seconds=0, restarts=1))
+    job = machine.submit(plan)
+    (found,) = machine.await_end(job).values()
+    assert (found.state, found.restarts) == (names.COMPLETED, 1)
+
+
+def test_a_job_knows_when_its_limit_comes(machine):
+    plan = machine.plan("echo $SERRIED_JOB_END >end; touch done; sleep 600", time_seconds=3600)
+    before = time.time()
+    machine.submit(plan)
+    machine.wait_until((Path(plan.directory) / "done").exists)
+    assert before + 3600 <= float((Path(plan.directory) / "end").read_text()) <= time.time() + 3600
 
 
 def test_the_command_says_what_is_asked_for():

@@ -30,8 +30,9 @@ def main(arguments: List[str]) -> int:
         begun = history.latest(work, options.token, options.job) or claims.begin(
             work, options.token, options.job, is_over=True
         )
-        result = files.read_json(begun.place.attempt(begun.number).exit) or _end(begun)
-        result = conclusion.publish(begun, conclusion.reconsider(begun, result, options.final))
+        known = files.read_json(begun.place.attempt(begun.number).exit)
+        final = _told(begun, options.final, is_first=known is None)
+        result = conclusion.publish(begun, conclusion.reconsider(begun, known or _end(begun), final))
     except claims.Refused:
         print("done")
         return 0
@@ -41,6 +42,16 @@ def main(arguments: List[str]) -> int:
         return 0
     print(afterwards.word(result, work.form))
     return 0
+
+
+def _told(work: Work, final: str, *, is_first: bool) -> str:
+    """What job.sh knows. TERM at the limit is no cancel: Slurm, PBS and the local scheduler all send it.
+
+    job.sh asks a second time where the job could not be run again.
+    """
+    if final == names.STOP_CANCEL and history.is_past_limit(work):
+        return "" if is_first else names.STOP_LIMIT
+    return final
 
 
 def _end(work: Work) -> Dict[str, Any]:

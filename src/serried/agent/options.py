@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-FLAGS = ("job", "element", "hosts", "node-variable", "environment", "end", "final", "problem")
+FLAGS = ("job", "element", "hosts", "node-variable", "environment", "end", "age", "final", "problem")
 
 
 class Options:
@@ -18,6 +18,8 @@ class Options:
         """The file by which nodes get the environment, where the launcher does not pass it on."""
         self.end = 0.0
         """When the scheduler ends the job, seconds since the epoch; 0 where it does not say."""
+        self.age = 0.0
+        """How long ago the job began, in seconds, where the scheduler does not say when it ends."""
         self.final = ""
         """What job.sh knows about the end: `cancel`, or `limit` where it could not be run again."""
         self.problem = ""
@@ -35,6 +37,6 @@ def parse(arguments: List[str]) -> Options:
             raise ValueError(f"no option `{flag}`")
         name = flag[2:].replace("-", "_")
         if value:
-            convert = {"element": int, "end": float}.get(name, str)
+            convert = {"element": int, "end": float, "age": float}.get(name, str)
             setattr(options, name, convert(value))
     return options

@@ -63,7 +63,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "tried_out": read_json(selection.place.results / names.SMOKE_FILE),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
         "missing": [each.to_json() for each in _missing(selection, status)],
-        "timeline": [event.to_json() for event in timeline(record, selection.element)],
+        "timeline": [event.to_json() for event in _events(selection, status)],
         "files": dict(_files(selection, status)),
     }
 
@@ -75,7 +75,7 @@ def _screen(selection: Selection, status: RunStatus) -> list[str]:
     lines = [f"{status.id} {name} {state}{message}", ""]
     facts = [fact for fact in _facts(selection, status) if fact[1]]
     lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
-    lines += ["", console.style("timeline", "head"), *_timeline(timeline(selection.record, selection.element))]
+    lines += ["", console.style("timeline", "head"), *_timeline(_events(selection, status))]
     lines += ["", console.style("files", "head")]
     lines += [f"  {label.ljust(_LABEL)} {printable(path)}" for label, path in _files(selection, status)]
     return lines
@@ -200,6 +200,10 @@ def _source(selection: Selection, plan: Plan | None) -> str:
     if commit and selection.record.directory.diff.exists():
         parts.append("with changes that diff.patch in the record holds")
     return ", ".join(filter(None, parts))
+
+
+def _events(selection: Selection, status: RunStatus) -> list[Event]:
+    return timeline(selection.record, selection.element, None if selection.is_array else status.verdict)
 
 
 def _timeline(events: list[Event]) -> list[str]:

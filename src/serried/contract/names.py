@@ -18,6 +18,7 @@ NODE = "SERRIED_NODE"  # the node's index: several nodes of a lab share one /pro
 
 # What else the local scheduler gives to job.sh.
 RESTARTS = "SERRIED_RESTART_COUNT"  # as SLURM_RESTART_COUNT
+JOB_END = "SERRIED_JOB_END"  # as SLURM_JOB_END_TIME: when it ends the job, seconds since the epoch
 LOCAL_JOB = "SERRIED_LOCAL_JOB"  # how the local scheduler knows a job's leftovers in /proc
 
 # What ranks read besides torch's own names.
@@ -37,7 +38,7 @@ STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks shoul
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not save, for the agent to tell
 
 JOB_VARIABLES = frozenset(
-    {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
+    {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB, JOB_END}
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
     | {DEADLINE, REHEARSAL, STOP_FILE}
 )

@@ -17,6 +17,7 @@ from serried.records.evidence import attempt_numbers
 from serried.records.moments import iso, seconds_of
 from serried.records.record import Record
 from serried.records.signals import signal_name
+from serried.records.verdict import Verdict
 
 _REASONS = {
     "failure": "a rank failed",
@@ -75,12 +76,21 @@ def attempts(directory: ElementDirectory) -> list[Attempt]:
     return found
 
 
-def timeline(record: Record, element: int | None = None) -> list[Event]:
-    """Every event that is known, the earliest first; node clocks may differ by a little."""
+def timeline(record: Record, element: int | None = None, end: Verdict | None = None) -> list[Event]:
+    """Every event that is known, the earliest first; node clocks may differ by a little.
+
+    `end` is how the run, or the element, ended: the last attempt may have meant to go on, and was not let.
+    """
     events = [*_submitted(record, element)]
-    for attempt in attempts(record.where.element(element)):
+    made = attempts(record.where.element(element))
+    for attempt in made:
         events += _of_attempt(attempt, record.summary.nodes)
-    return sorted(events, key=lambda event: event.t)
+    events.sort(key=lambda event: event.t)
+    if end is not None and end.has_ended and made and made[-1].state not in (None, end.state):
+        message = f": {end.message}" if end.message else ""
+        at = max([end.since or 0.0, *(event.t for event in events)])
+        events.append(Event(at, f"no further attempt began; the run ended {end.state}{message}"))
+    return events
 
 
 def _submitted(record: Record, element: int | None) -> Iterator[Event]:

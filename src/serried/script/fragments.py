@@ -82,7 +82,7 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some p
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
     element='"${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}"',
     head_options='--hosts "$(awk \'!seen[$0]++\' "$PBS_NODEFILE" | paste -sd, -)" '
-    '--node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private"',
+    '--node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS"',
     functions="",
     again="""\
   word=$("${agent[@]}" finish "${who[@]}" --final limit)
@@ -93,7 +93,7 @@ LOCAL = Fragment(
     cleanup="",
     job='"${SERRIED_JOB:?}"',
     element='"${SERRIED_ELEMENT:?}"',
-    head_options="",
+    head_options='--end "${SERRIED_JOB_END:-}"',
     functions="",
     again="  exit 85\n",
 )

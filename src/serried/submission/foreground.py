@@ -94,8 +94,11 @@ def run_here(
 
 
 def _status(record: Record, ended: here.Ended, end: dict[str, Any] | None) -> int:
-    if end is None:  # job.sh was killed: by a second Ctrl-C, or by something else
-        return INTERRUPTED if ended.was_interrupted or stand(record).state == CANCELLED else ended.status
+    if end is None:  # job.sh was killed: by a second Ctrl-C, at the limit, or by something else
+        verdict = stand(record).verdict
+        if ended.was_interrupted or verdict.state == CANCELLED:
+            return INTERRUPTED
+        return ended.status if verdict.exit_code is None else verdict.exit_code
     # Another terminal's `serried stop` has the cause `user`.
     if end.get("state") == CANCELLED and end.get("cause") == "cancel":
         return INTERRUPTED

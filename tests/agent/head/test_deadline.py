@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
 from serried.agent.head import deadline
@@ -19,3 +21,10 @@ from serried.agent.head.deadline import Deadline
 )
 def test_ranks_are_warned_and_ended_before_the_scheduler_would(limit, told, expected):
     assert deadline.decide(1000, limit, told, lead=60, grace=30) == expected
+
+
+def test_the_time_that_a_job_took_to_reach_its_agents_counts(monkeypatch):
+    monkeypatch.setattr(deadline.time, "time", lambda: 1030)
+    plan = {"allocation": {"time_seconds": 3600}}
+    work = types.SimpleNamespace(plan=plan, lead=60, grace=30, brings=False)
+    assert deadline.of(work, told=0, age=30) == deadline.decide(1000, 3600, 0, lead=60, grace=30)

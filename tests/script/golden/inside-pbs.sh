@@ -29,7 +29,7 @@ final=''
 trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
 
-"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" -- /bin/bash -c 'for host in $(awk '"'"'!seen[$0]++'"'"' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
+"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS" -- /bin/bash -c 'for host in $(awk '"'"'!seen[$0]++'"'"' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
 wait' 2 &
 head=$!
 [[ -n $final ]] && kill -TERM "$head"

@@ -26,7 +26,7 @@ final=''
 trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
 
-"${agent[@]}" head "${who[@]}" -- &
+"${agent[@]}" head "${who[@]}" --end "${SERRIED_JOB_END:-}" -- &
 head=$!
 [[ -n $final ]] && kill -TERM "$head"
 while kill -0 "$head" 2>/dev/null; do wait "$head"; done

@@ -42,7 +42,7 @@ final=''
 trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
 
-"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" -- pbsdsh -- &
+"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS" -- pbsdsh -- &
 head=$!
 [[ -n $final ]] && kill -TERM "$head"
 while kill -0 "$head" 2>/dev/null; do wait "$head"; done

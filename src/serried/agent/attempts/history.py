@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Dict, Optional
 
 from serried.agent.ending.saved import Position
@@ -41,3 +42,10 @@ def where_it_began(claim: Dict[str, Any]) -> Position:
     """What `attempt.json` says of the checkpoints that the attempt found."""
     found = claim.get("position") or {}
     return Position(found.get("step"), int(found.get("newest", 0)))
+
+
+def is_past_limit(work: Work) -> bool:
+    """Whether the scheduler may be ending the attempt's job for its limit by now: what the head knew of it."""
+    events = files.read_journal(work.place.attempt(work.number).events)
+    end = next((event.get("limit") for event in events if event["event"] == "claimed"), None)
+    return end is not None and time.time() >= end

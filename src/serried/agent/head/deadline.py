@@ -36,10 +36,10 @@ def decide(began: float, limit: Optional[float], told: float, lead: float, grace
     return Deadline(at, at - min(lead, limit / 4), at - margin, min(grace, margin * 2 / 3))
 
 
-def of(work: Work, told: float) -> Optional[Deadline]:
-    """The deadline of an attempt that begins now."""
+def of(work: Work, told: float, age: float = 0.0) -> Optional[Deadline]:
+    """The deadline of an attempt that begins now, in a job that began `age` seconds ago."""
     limit = work.plan["allocation"]["time_seconds"]
-    decided = decide(time.time(), limit, told, work.lead, work.grace)
+    decided = decide(time.time() - age, limit, told, work.lead, work.grace)
     if decided is None or not work.brings:
         return decided
     room = min(names.BRING_SECONDS, limit / 20)

@@ -32,6 +32,8 @@ CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
 LEAVE_SECONDS = 13.0
 """For nodes to remove what is left on their disks, more than they take; and for launchers to say what became of one."""
+EARLY_SECONDS = 65.0
+"""A warning that comes by so much too early is Slurm's own, for the limit; an earlier one has another reason."""
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
 
@@ -47,7 +49,7 @@ class Head:
         self._port = rendezvous.hold_port()
         reactions = Reactions(self._welcome, self._heed, self._lose, lambda: self.note("all-over"))
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
-        self._deadline = deadline.of(work, options.end)
+        self._deadline = deadline.of(work, options.end, options.age)
         watched = watching.Reactions(self._stop, self._ask_to_save, self._lose, self.note)
         self._watch = watching.Watch(self.loop, work, self._members, self._deadline, watched)
         self._staging = Staging(work, self._members, self.note, self._fail_launch, self._go)
@@ -57,7 +59,8 @@ class Head:
         role = system.agent_command("node", *handover.words(options.node_variable, self._handover.path))
         self._environment = agent_environment(work, self._members.addresses(), self._members.key)
         self._launcher = Launcher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
-        self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename)
+        limit = self._deadline.end if self._deadline else None
+        self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename, limit=limit)
 
     def run(self) -> int:
         self.loop.on_signal(signal.SIGTERM, lambda: self._terminated(names.STOP_CANCEL, "TERM"))
@@ -98,9 +101,10 @@ class Head:
         self._stop(names.STOP_LIMIT if is_late else reason, because, self.work.hurried_grace)
 
     def _warned(self) -> None:
-        """By the scheduler. Slurm's warning may come a minute early: no reason not to start, if we have a clock."""
-        if self._is_going or not self._deadline:
-            self._ask_to_save(names.STOP_LIMIT, "USR1")
+        """By the scheduler. Slurm's warning may come a minute early; where we have a clock, ranks keep that minute."""
+        if self._deadline and (not self._is_going or 0 < self._deadline.warning - time.time() < EARLY_SECONDS):
+            return
+        self._ask_to_save(names.STOP_LIMIT, "USR1")
 
     # What the nodes say.
 

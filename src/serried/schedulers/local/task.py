@@ -137,11 +137,14 @@ class Task:
 
     def _judge(self, status: int) -> None:
         code, number = (128 - status, -status) if status < 0 else (status, None)
-        if self._ending:
-            self._end(self._ending, exit_code=code, number=number)
-        elif status == REQUEUE_STATUS and self._request.requeue and not self._is_final:
+        # At its limit a job may still say so: it has saved, and was only slow to leave.
+        may_requeue = self._request.requeue and self._ending in (None, names.TIMEOUT)
+        if status == REQUEUE_STATUS and may_requeue and not self._is_final:
+            self._ending = None
             self.queued = time.time()
             self.standing = Standing(restarts=self.standing.restarts + 1)
+        elif self._ending:
+            self._end(self._ending, exit_code=code, number=number)
         elif status == 0:
             self._end(names.COMPLETED, exit_code=0)
         else:
@@ -171,6 +174,8 @@ class Task:
             names.JOB: str(self._folder.number),
             names.RESTARTS: str(self.standing.restarts),
         }
+        if self._request.time_seconds is not None:
+            given[names.JOB_END] = f"{time.time() + self._request.time_seconds:.3f}"
         if self._request.pool != NOTHING:
             # A job that asked for no GPU leaves them alone.
             given[VISIBLE] = ",".join(slots) if self._request.pool == GPU else ""
