@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serried.config.env_file import read_env_file
+from serried.contract import names
 from serried.errors import UsageError
 from serried.plan import Environment
 
@@ -96,12 +97,20 @@ def package_prefixes(command: Sequence[str], environment: Mapping[str, str], wor
 
 
 def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str]) -> dict[str, str]:
-    names = (*LOGIN, *ACTIVE, *(() if isinstance(inherit, str) else inherit))
+    wanted = (*LOGIN, *ACTIVE, *(() if isinstance(inherit, str) else inherit))
+    left_out = (*FOREIGN, *_set_by_the_job(shell))
     return {
         name: value
         for name, value in shell.items()
-        if name in KEPT or ((inherit == "all" or _matches(name, names)) and not _matches(name, FOREIGN))
+        if name in KEPT or ((inherit == "all" or _matches(name, wanted)) and not _matches(name, left_out))
     }
+
+
+def _set_by_the_job(shell: Mapping[str, str]) -> list[str]:
+    """Counts of CPUs which only look like the user's wish: set by PBS, or by our agent, for the job that we are in."""
+    of_pbs = ["NCPUS"] if "PBS_JOBID" in shell else []
+    counts = {shell.get(name) for name in (names.THREADS, *of_pbs)}
+    return [*of_pbs, *(["OMP_NUM_THREADS"] if shell.get("OMP_NUM_THREADS") in counts else [])]
 
 
 def _path(wanted: Environment, shell: Mapping[str, str], path: str | None) -> str:

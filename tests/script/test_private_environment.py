@@ -59,6 +59,17 @@ def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_p
     assert (tmp_path / "loaded").read_text() == "loaded x\n"
 
 
+@pytest.mark.parametrize(("wanted", "expected"), [({}, None), ({"OMP_NUM_THREADS": "3"}, "3")])
+def test_threads_are_the_users_wish_and_not_the_cpus_of_the_chunk(wanted, expected, tmp_path: Path):
+    write_environment(tmp_path / "private", wanted)
+    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENTS['pbs'].cleanup}\nenv -0 > after"
+    of_pbs = {"PATH": "/usr/bin:/bin", "NCPUS": "8", "OMP_NUM_THREADS": "8"}
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=of_pbs, check=True)
+
+    after = read_environment(tmp_path / "after")
+    assert (after["NCPUS"], after.get("OMP_NUM_THREADS")) == ("8", expected)
+
+
 def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MODEL", "big")
     monkeypatch.setenv("PBS_NODENUM", "0")

@@ -42,6 +42,21 @@ def test_none_is_what_a_login_gives_and_the_active_environment():
     assert path[:4] == ["/home/ada/venv/bin", "/usr/local/bin", "/usr/bin", "/bin"]
 
 
+@pytest.mark.parametrize(
+    ("job", "inherited"),
+    [
+        ({"PBS_JOBID": "1.head", "NCPUS": "8", "OMP_NUM_THREADS": "8"}, {}),  # by PBS: the CPUs of its chunk
+        ({"PBS_JOBID": "1.head", "NCPUS": "8", "OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}),
+        ({"SERRIED_NUM_THREADS": "4", "OMP_NUM_THREADS": "4"}, {}),  # by the agent of a rank or a shell
+        ({"SERRIED_NUM_THREADS": "4", "OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}),
+        ({"NCPUS": "8", "OMP_NUM_THREADS": "8"}, {"NCPUS": "8", "OMP_NUM_THREADS": "8"}),  # no job
+    ],
+)
+def test_threads_that_the_job_around_us_was_given_are_nobodys_wish_for_the_next(job, inherited):
+    got = job_environment(Environment(), {**SHELL, **job})
+    assert {name: got[name] for name in ("NCPUS", "OMP_NUM_THREADS") if name in got} == inherited
+
+
 def test_names_are_taken_besides_a_login_and_may_be_patterns():
     got = job_environment(Environment(inherit=("PATH", "WANDB_M*", "SLURM_JOB_ID", "NOT_SET")), SHELL)
     assert got == LOGIN | PATH | {"WANDB_MODE": "offline"}

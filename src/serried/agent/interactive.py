@@ -16,7 +16,7 @@ from serried.agent.containers import container
 from serried.agent.local import Folder
 from serried.agent.messages import rendezvous
 from serried.agent.node import setup
-from serried.agent.ranks import command
+from serried.agent.ranks import binding, command
 from serried.agent.staging import alone, in_place
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import addresses, files, names
@@ -47,6 +47,7 @@ def variables(work: Work, *, joins: bool) -> Dict[str, str]:
     """What a rank would find, were it the only one; who joins a run is none of its ranks."""
     nodes = work.nodes
     alone = {**work.plan, "allocation": {**work.plan["allocation"], "nodes": 1, "ranks": 1}}
+    shell = Work(work.run, alone, work.element, work.number)
     limit = work.plan["allocation"]["time_seconds"]
     with rendezvous.hold_port() as port:
         place = command.Place(
@@ -55,11 +56,11 @@ def variables(work: Work, *, joins: bool) -> Dict[str, str]:
             local_rank=0,
             master=_address() if nodes > 1 else addresses.LOOPBACK,
             port=port.getsockname()[1],
-            cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            threads=binding.threads(shell),
             deadline=time.time() + limit if limit and not joins else 0,
             stop_file="",
         )
-    told = command.environment(Work(work.run, alone, work.element, work.number), place, os.environ)
+    told = command.environment(shell, place, os.environ)
     told["SERRIED_CLUSTER"] = str(work.plan["site"]["name"])
     left_out = (*NOT_HERE, *(ALONE if joins else ()))
     return {name: value for name, value in told.items() if name not in left_out}

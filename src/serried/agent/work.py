@@ -66,6 +66,18 @@ class Work:
         }
 
     @property
+    def cpus(self) -> int:
+        """CPUs per node."""
+        return int(self.plan["allocation"]["cpus"])
+
+    @property
+    def may_use_all_cpus(self) -> bool:
+        """Whether a rank has the whole machine: the only one at home, where nobody said how many CPUs it gets."""
+        site = self.plan["site"]
+        is_at_home = site["scheduler"] == "local" and not site.get("inside")
+        return is_at_home and self.ranks == 1 and "resources.cpus" in self.plan.get("defaults", ())
+
+    @property
     def grace(self) -> float:
         """Seconds between TERM and KILL when the choice is ours."""
         return float(self.plan["limit"]["grace_seconds"])

@@ -30,6 +30,7 @@ BEGIN_FROM = "SERRIED_BEGIN_FROM"  # what `--resume` named: for the training lib
 KEPT_DIR = "SERRIED_KEPT_CHECKPOINTS"  # where those of CHECKPOINT_DIR are brought, if it is the node's: for the library
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
+THREADS = "SERRIED_NUM_THREADS"  # OMP_NUM_THREADS where we have set it: that is nobody's wish
 SMOKE = "SERRIED_SMOKE"  # this is a smoke test: after how many steps to save, load and leave
 AFTER = "SERRIED_AFTER"  # the directories of the runs that this one comes after, one a line
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
@@ -40,7 +41,7 @@ UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not s
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB, JOB_END}
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
-    | {DEADLINE, REHEARSAL, STOP_FILE}
+    | {DEADLINE, REHEARSAL, STOP_FILE, THREADS}
 )
 """What a job that submits another must not pass on to it."""
 

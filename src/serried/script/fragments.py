@@ -60,6 +60,7 @@ PBS_ENVIRONMENT = (
     """
 # PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
 private=$2 # job.sh TOKEN FILE
+unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
 [[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
 while IFS= read -r -d '' entry; do
   name=${entry%%=*}

@@ -31,7 +31,7 @@ def scene(tmp_path: Path):
         }
         work = Work(RunDirectory(Path("/run")), plan, None, 1)
         hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
-        return Scene(work, node, hosts, "10.0.0.1", f"10.0.0.{node + 1}", 20123, 8, RANK, tmp_path, REMOTE)
+        return Scene(work, node, hosts, "10.0.0.1", f"10.0.0.{node + 1}", 20123, RANK, tmp_path, REMOTE)
 
     return make
 

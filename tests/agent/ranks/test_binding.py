@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from building import a_plan
 from serried.agent.ranks import binding
+from serried.agent.work import Work
+from serried.contract.layout import RunDirectory
+
+DEFAULT = ("resources.cpus",)
 
 
 def test_cpus_are_shared_evenly():
@@ -29,3 +40,29 @@ def test_cpus_of_one_memory_and_one_core_stay_together():
 
 def test_a_system_that_tells_nothing_leaves_cpus_in_their_order():
     assert binding.in_order([0, 1, 2], lambda _: "") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("available", "scheduler", "plan", "threads"),
+    [
+        (16, "pbs", {"ranks": 2, "cpus": 4}, 2),  # PBS without its cgroup hook shows all CPUs of the node
+        (16, "slurm", {"ranks": 2, "cpus": 4}, 2),
+        (16, "local", {"ranks": 2, "cpus": 4}, 2),
+        (5, "slurm", {"ranks": 2, "cpus": 8}, 2),  # the same for both, whatever their shares
+        (2, "local", {"ranks": 4, "cpus": 2}, 1),
+        (16, "pbs", {"ranks": 1, "cpus": 4, "defaults": DEFAULT}, 4),
+        (16, "local", {"ranks": 1, "cpus": 2, "defaults": DEFAULT}, 16),  # the machine is its own
+        (16, "local", {"ranks": 2, "cpus": 4, "defaults": DEFAULT}, 2),
+        (16, "local", {"ranks": 1, "cpus": 2}, 2),
+    ],
+)
+def test_ranks_of_one_plan_compute_with_as_many_threads_under_every_scheduler(
+    available, scheduler, plan, threads, monkeypatch
+):
+    monkeypatch.setattr(binding, "available", lambda: available)
+    defaults = plan.get("defaults", ())
+    asked = {name: count for name, count in plan.items() if name != "defaults"}
+    made = dataclasses.replace(a_plan(scheduler=scheduler, nodes=1, **asked), defaults=defaults)
+    work = Work(RunDirectory(Path("/r")), json.loads(json.dumps(made.to_json())), None, 1)
+
+    assert binding.threads(work) == threads

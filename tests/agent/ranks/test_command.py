@@ -17,7 +17,7 @@ from serried.contract.layout import RunDirectory
 from serried.plan import Environment, Source
 
 PLACE = Place(
-    node=1, rank=3, local_rank=1, master="10.0.0.1", port=4242, cpus=3, deadline=1_795_000_000.5, stop_file="/t/stop"
+    node=1, rank=3, local_rank=1, master="10.0.0.1", port=4242, threads=3, deadline=1_795_000_000.5, stop_file="/t/stop"
 )
 
 
@@ -135,6 +135,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
         "scratch_dir": "/r/digits",
         "exp_name": "train",
         "OMP_NUM_THREADS": "3",
+        "SERRIED_NUM_THREADS": "3",
         "PYTHONPATH": "/r/digits/train/k3f9q2/library.zip",
         "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
@@ -154,7 +155,7 @@ def test_what_the_user_has_set_stays():
     plan = {"environment": Environment(env={"PYTHONUNBUFFERED": "0", "A": "b c"})}
     environment = command.environment(work_of(**plan), PLACE, {"OMP_NUM_THREADS": "9"})
 
-    assert "OMP_NUM_THREADS" not in environment
+    assert environment.keys().isdisjoint({"OMP_NUM_THREADS", "SERRIED_NUM_THREADS"})
     assert (environment["PYTHONUNBUFFERED"], environment["A"]) == ("0", "b c")
 
 

@@ -64,8 +64,8 @@ class Launched(Ranks):
 
     def begin(self, where: str, hosts: Sequence[str], address: str, folder: Path) -> None:
         """Open the door, then start the launcher if it is this node's to start."""
-        cpus = binding.count(self._shares[0], self.work.ranks)
-        here = command.Place(node=self.node, rank=0, local_rank=0, cpus=cpus, **self._place)
+        threads = binding.threads(self.work)
+        here = command.Place(node=self.node, rank=0, local_rank=0, threads=threads, **self._place)
         self._remotes.begin(here, hosts, folder)
         reactions = Reactions(self._welcome, self._watch, self._end, self._lose)
         try:
@@ -82,7 +82,6 @@ class Launched(Ranks):
             master=self._place["master"],
             address=address,
             port=self._place["port"],
-            cpus=cpus,
             rank=process.rank_words(self.work, self._kind, system.agent_command("rank", where)),
             folder=folder,
             remote=system.agent_command("remote", where),
@@ -110,8 +109,8 @@ class Launched(Ranks):
         guest.local = self._free_seat() if found.local_rank is None else found.local_rank
         self._forgive(guest)
         cpus = self._shares[guest.local] if guest.local < len(self._shares) else []
-        count = binding.count(cpus, self.work.ranks)
-        here = command.Place(node=self.node, rank=guest.number, local_rank=guest.local, cpus=count, **self._place)
+        threads = binding.threads(self.work)
+        here = command.Place(node=self.node, rank=guest.number, local_rank=guest.local, threads=threads, **self._place)
         what = program.of(self.work, here, identity.handed(self.work, environ), is_inside=self._kind.is_inside)
         told = {
             "argv": what.argv,

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Callable, List, Sequence
 
+from serried.agent.work import Work
+
 Reader = Callable[[str], str]
 SYSTEM = "/sys/devices/system"
 
@@ -22,9 +24,14 @@ def available() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def count(share: Sequence[int], ranks: int) -> int:
-    """How many CPUs a rank with this share may use, its part where it is not bound."""
-    return len(share) or max(1, available() // ranks)
+def threads(work: Work) -> int:
+    """How many threads each rank of a node computes with.
+
+    It follows from the plan, not from what this node happens to allow: numbers depend on it, and are to be the same
+    under every scheduler.
+    """
+    cpus = available() if work.may_use_all_cpus else min(available(), work.cpus)
+    return max(1, cpus // work.ranks)
 
 
 def split(cpus: Sequence[int], ranks: int) -> List[List[int]]:

@@ -74,8 +74,8 @@ class Place(NamedTuple):
     master: str
     """host of the rendezvous"""
     port: int
-    cpus: int
-    """How many this rank may use."""
+    threads: int
+    """How many this rank computes with, unless the user says otherwise."""
     deadline: float
     """Seconds since the epoch; 0 is none."""
     stop_file: str
@@ -157,7 +157,7 @@ def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[
     own.update(work.plan["environment"]["env"])
     told = {**inherited, **own}
     if "OMP_NUM_THREADS" not in told:
-        own["OMP_NUM_THREADS"] = str(max(1, place.cpus))
+        own["OMP_NUM_THREADS"] = own[names.THREADS] = str(place.threads)
     switches = {**SWITCHES, **(_debug(work, place) if work.plan.get("debug") else {})}
     own.update((name, value) for name, value in switches.items() if name not in told)
     if place.local and not told.get("SLURM_TMPDIR"):

@@ -163,10 +163,10 @@ class Forked(Ranks):
         super().__init__(work, node)
         self._memory = OutOfMemory()
         self._children: Dict[int, system.Child] = {}
+        threads = binding.threads(work)
         for local, cpus in enumerate(binding.shares(work.ranks)):
             number = node * work.ranks + local
-            count = binding.count(cpus, work.ranks)
-            here = command.Place(node=node, rank=number, local_rank=local, cpus=count, **place)
+            here = command.Place(node=node, rank=number, local_rank=local, threads=threads, **place)
             rank = self._start(here, cpus)
             self._running[rank.pid] = rank
         self.leaders += self._running

@@ -42,8 +42,6 @@ class Scene(NamedTuple):
     """This node's own, as the others reach it."""
     port: int
     """On the first node, kept free for the rendezvous."""
-    cpus: int
-    """How many CPUs each rank may use."""
     rank: Sequence[str]
     """The words that start one rank: a program, not a script of Python."""
     folder: Path
