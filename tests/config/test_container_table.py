@@ -56,6 +56,21 @@ on.local.container.image = "off"
     assert resolve(folder, text, name="y").experiment.container.image == ""
 
 
+@pytest.mark.parametrize("name", ["$SLURM_TMPDIR", "${SLURM_TMPDIR}"])
+def test_the_node_s_own_disk_is_not_looked_up_here(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.setenv("SLURM_TMPDIR", "/of/this/job")
+    monkeypatch.setenv("SLURM_TMPDIR_2", "/other")
+    text = f'[defaults.container]\nimage = "/i.sif"\nbinds = ["{name}", "{name}/a b:/c:ro", "$SLURM_TMPDIR_2/x"]'
+    found = resolve(folder, text, command=BARE).experiment.container
+    assert found.binds == ("$SLURM_TMPDIR", "$SLURM_TMPDIR/a b:/c:ro", "/other/x")
+
+
+def test_an_experiment_that_has_an_image_and_no_command_runs_the_image_s_own(folder: Path):
+    text = "[experiments.x]\nresources.ranks = 1\n"
+    assert resolve(folder, text + "container.image = '/i.sif'\n", name="x").experiment.command == ("%runscript",)
+    assert refusal(folder, text, name="x")[0].endswith("the experiment `x` has no `command`")
+
+
 def test_it_may_be_set_by_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SERRIED_CONTAINER_IMAGE", "/i.sif")
     assert resolve(folder, command=BARE).experiment.container == Container(image="/i.sif")

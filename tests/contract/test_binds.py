@@ -14,6 +14,7 @@ from serried.contract.binds import Bind, for_apptainer, parse, spell
         ("/data:ro", Bind("/data", "/data", is_read_only=True)),
         ("/a:/b", Bind("/a", "/b")),
         ("/a:/b:ro", Bind("/a", "/b", is_read_only=True)),
+        ("$SLURM_TMPDIR/a:/b", Bind("$SLURM_TMPDIR/a", "/b")),
         ("/it's $(id), é:/b", Bind("/it's $(id), é", "/b")),
         (r"/a\:b:/c\:d:ro", Bind("/a:b", "/c:d", is_read_only=True)),
     ],
@@ -26,7 +27,7 @@ def test_the_default_mode_may_be_said():
     assert parse("/a:/b:rw") == Bind("/a", "/b")
 
 
-@pytest.mark.parametrize("text", ["data", "/a:b", "/a:/b:/c", "/a:/b:rx", ":", "", "/a:"])
+@pytest.mark.parametrize("text", ["data", "$SLURM_TMPDIRX", "/a:b", "/a:/b:/c", "/a:/b:rx", ":", "", "/a:"])
 def test_what_is_no_bind_is_refused(text):
     with pytest.raises(ValueError, match=r"colons|must be"):
         parse(text)

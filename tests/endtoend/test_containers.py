@@ -84,6 +84,13 @@ while True:
     time.sleep(0.05)
 """
 
+RUNSCRIPT = """\
+#!/bin/sh
+echo scratch >/etc/written && echo "$RANK" >"/out dir/rank-$RANK"
+until [ -e "/out dir/rank-0" ] && [ -e "/out dir/rank-1" ]; do sleep 0.05; done
+printf '%s\\n' "$(cat /etc/serried-image) $(cat /etc/written) $#" "$@"
+"""
+
 FAILS = """\
 import os, signal, subprocess, sys, time
 if os.environ["RANK"] == "3":
@@ -266,3 +273,38 @@ def test_a_program_or_an_image_that_is_not_there_is_named(local, made, image):
     assert refused.returncode == 2
     assert f"the image `{image}` is not there" in refused.stderr
     shutil.move(place.project / "elsewhere", image)
+
+
+@pytest.mark.parametrize("runtime", ["apptainer"], indirect=True)
+def test_an_image_runs_its_own_script_writes_anywhere_and_shares_a_folder_of_the_node(local, runtime, tmp_path):
+    image = containing.skeleton(tmp_path / "own")
+    (image / ".singularity.d").mkdir()
+    script = image / ".singularity.d/runscript"
+    script.write_text(RUNSCRIPT)
+    script.chmod(0o755)
+    (image / "out dir").mkdir()
+    settings = {
+        "image": str(image),
+        "runtime": runtime,
+        "writable": True,
+        "binds": [*containing.needed(), "$SLURM_TMPDIR/out:/out dir"],
+        "options": ["--hostname", "inside"],
+    }
+    (local.project / "serried.toml").write_text(
+        containing.table("experiments.x", {"workdir": "."}) + containing.table("experiments.x.container", settings)
+    )
+    place = type(local)(local.cluster, local.project, {**local.environ, "PATH": containing.path_with(runtime)})
+
+    run = place.submit("x", "--ranks", "2")
+
+    assert place.wait(run)[0] == 0, place.serried("why", run).stdout
+    logs = place.directory(run) / "attempts/1/node-0"
+    assert [(logs / f"rank-{rank}.log").read_text() for rank in range(2)] == ["inside scratch 0\n"] * 2
+    assert not (image / "etc/written").exists()
+    assert list((image / "out dir").iterdir()) == []
+
+    more = place.submit("x", "--ranks", "2", "--set", 'command=["%runscript", "{rank}", "a b"]')
+
+    assert place.wait(more)[0] == 0, place.serried("why", more).stdout
+    log = place.directory(more) / "attempts/1/node-0/rank-1.log"
+    assert log.read_text() == "inside scratch 2\n1\na b\n"

@@ -60,6 +60,8 @@ def test_a_runtime_that_only_a_module_brings_is_taken_to_be_apptainer(settled):
         ({"image": "docker://python:3.11"}, "no image has been made from `docker://python:3.11` yet"),
         ({"environment": Environment(venv="/v")}, "ranks run in a container, and `environment` asks for a virtual"),
         ({"runtime": "pyxis", "scheduler": "pbs"}, "`pyxis` is a part of Slurm"),
+        ({"runtime": "ch-run", "image": "/", "writable": True}, "`ch-run` has nothing like `--writable-tmpfs`"),
+        ({"runtime": "pyxis", "binds": ("$SLURM_TMPDIR/a:/a",)}, "`pyxis` makes its mounts before"),
         ({"runtime": "pyxis", "contained": True}, "`pyxis` knows no `contained`"),
         ({"runtime": "pyxis", "binds": ("/a,b",)}, "`pyxis` cannot mount a path with a `,` in it: `/a,b`"),
     ],
@@ -67,6 +69,24 @@ def test_a_runtime_that_only_a_module_brings_is_taken_to_be_apptainer(settled):
 def test_what_cannot_be_is_refused_with_the_reason(settled, said, message):
     with pytest.raises(UsageError, match=message):
         settled(**said)
+
+
+@pytest.mark.parametrize("container", [None, Container("/", "/opt/ch-run")])
+@pytest.mark.parametrize("each", [(), (("true",), ("%runscript", "x"))])
+def test_only_an_image_of_apptainer_s_has_a_script_of_its_own(container, each):
+    plan = dataclasses.replace(a_plan(), container=container, command=("true",) if each else ("%runscript",))
+    with pytest.raises(UsageError, match=r"`%runscript` is what an image of Apptainer's runs by itself"):
+        containers.check_runscript(plan, each)
+    apptainer = dataclasses.replace(plan, container=Container("/i.sif", "/opt/apptainer"))
+    containers.check_runscript(apptainer, each)
+
+
+def test_a_trial_here_leaves_out_what_only_the_node_has():
+    said = Container("/i.sif", "apptainer", ("/a", "$SLURM_TMPDIR/b:/b"), writable=True, options=("--fakeroot",))
+    assert containers.entering(dataclasses.replace(a_plan(), container=said)) == [
+        *("apptainer", "--quiet", "exec", "--no-home", "--writable-tmpfs"),
+        *("--bind", "/a", "--fakeroot", "/i.sif"),
+    ]
 
 
 def test_an_image_is_named_by_what_it_is_made_from(tmp_path):

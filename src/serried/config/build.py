@@ -31,7 +31,7 @@ from serried.config.values import BadValue
 from serried.config.values.container import is_reference
 from serried.config.values.data import Item
 from serried.config.values.environment import is_path
-from serried.contract import binds
+from serried.contract import binds, names
 from serried.errors import ConfigError, UsageError
 
 Made = TypeVar("Made")
@@ -121,6 +121,9 @@ class Builder:
         if given is not None:
             self.origins["command"] = Origin("command line", "command line")
         command = tuple(given) if given is not None else text
+        image = self._settings.get(("container", "image"))
+        if command is None and image and image.value:
+            return (names.RUNSCRIPT,)
         if command is None:
             raise self._wrong(("command",), f"the experiment `{name}` has no `command`", 'command = "python train.py"')
         if any("\0" in word for word in command):
@@ -192,7 +195,9 @@ class Builder:
 
     def _bind(self, text: str) -> str:
         place = ("container", "binds")
-        parts = [self._path(place, part, Path()) if part[:1] in {"~", "$"} else part for part in binds.split(text)]
+        parts = [part.replace("${SLURM_TMPDIR}", binds.LOCAL, 1) for part in binds.split(text)]
+        known = [part[:1] in {"~", "$"} and not binds.is_local(part) for part in parts]
+        parts = [self._path(place, part, Path()) if it else part for part, it in zip(parts, known, strict=True)]
         try:
             return binds.spell(binds.make(parts))
         except ValueError as error:

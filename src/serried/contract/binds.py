@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import List, NamedTuple, Sequence
 
+LOCAL = "$SLURM_TMPDIR"
+"""Begins a path on the node's own disk, which only the node knows."""
 READ_ONLY = "ro"
 MODES = (READ_ONLY, "rw")
 
@@ -25,9 +27,22 @@ def make(parts: Sequence[str]) -> Bind:
     paths = parts[:-1] if mode else parts
     if len(paths) > 2:
         raise ValueError("has too many colons: write `/source:/destination:ro`, and `\\:` for a colon in a name")
-    if not all(path.startswith("/") for path in paths):
+    if not all(path.startswith("/") or is_local(path) for path in paths):
         raise ValueError("must be `/folder`, or `/source:/destination`, with `:ro` behind it or not")
     return Bind(paths[0], paths[-1], mode == READ_ONLY)
+
+
+def is_local(path: str) -> bool:
+    """Whether it is on the node's own disk, and so known on the node only."""
+    return path == LOCAL or path.startswith(f"{LOCAL}/")
+
+
+def on_node(bind: Bind, local: str) -> Bind:
+    """`bind` on a node whose SLURM_TMPDIR is `local`."""
+    source, destination = (
+        local + path[len(LOCAL) :] if is_local(path) else path for path in (bind.source, bind.destination)
+    )
+    return Bind(source, destination, bind.is_read_only)
 
 
 def parse(text: str) -> Bind:

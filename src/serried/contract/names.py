@@ -116,6 +116,10 @@ EVENTS = (EVENT_START, EVENT_FINISH, EVENT_FAIL, EVENT_STALL)
 WITHDRAWN = "withdrawn"
 """The owner that a tombstone names: no job may run under this token any more."""
 
+RUNSCRIPT = "%runscript"
+"""As a command: what an image of Apptainer's runs by itself, which is a file in it."""
+RUNSCRIPT_FILE = "/.singularity.d/runscript"
+
 PLACEHOLDERS = (
     "data",
     "results",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serried.config.values.container import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
 from serried.contract import binds
+from serried.contract.names import RUNSCRIPT
 from serried.environments import images
 from serried.errors import UsageError
 from serried.plan import Container, Plan
@@ -56,6 +57,17 @@ def to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, ...]) -
     return dataclasses.replace(found, program=runtime, options=options, environment=bare)
 
 
+def check_runscript(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    """Whether there is a script where one is to run. Raises UsageError."""
+    is_asked = any(tuple(words[:1]) == (RUNSCRIPT,) for words in (plan.command, *each))
+    if is_asked and (plan.container is None or dialect(plan.container) != APPTAINER):
+        what = f"`{plan.container.runtime}`" if plan.container else "a run without a container"
+        raise UsageError(
+            f"`{RUNSCRIPT}` is what an image of Apptainer's runs by itself, and {what} knows none",
+            hint="name the program: `command`, or words after `--`",
+        )
+
+
 def check(plan: Plan) -> None:
     """Whether the image of a plan that was settled before is still there. Raises UsageError."""
     container = plan.container
@@ -74,9 +86,11 @@ def entering(plan: Plan) -> list[str] | None:
     if container is None:
         return None
     if dialect(container) == CHARLIECLOUD:
-        return [container.runtime, container.image, "--"]
-    mounts = [word for text in container.binds for word in binds.for_apptainer(binds.parse(text))]
-    return [container.runtime, "--quiet", "exec", "--no-home", *mounts, container.image]
+        return [container.runtime, *container.options, container.image, "--"]
+    here = [bind for bind in map(binds.parse, container.binds) if not binds.is_local(bind.source)]
+    mounts = [word for bind in here for word in binds.for_apptainer(bind)]
+    writable = ["--writable-tmpfs"] if container.writable else []
+    return [container.runtime, "--quiet", "exec", "--no-home", *writable, *mounts, *container.options, container.image]
 
 
 def _runtime(plan: Plan, environ: Mapping[str, str]) -> str:
@@ -121,6 +135,11 @@ def _check(container: Container, plan: Plan) -> None:
             f"`{container.runtime}` cannot run `{container.image}`, which is Apptainer's kind of image",
             hint='give it a folder or a `.sqfs` (`ch-convert`), or `container.runtime = "apptainer"`',
         )
+    if dialect(container) == CHARLIECLOUD and container.writable:
+        raise UsageError(
+            f"`{container.runtime}` has nothing like `--writable-tmpfs`, which `container.writable` asks for",
+            hint='bind a folder where ranks write: `container.binds = ["$SLURM_TMPDIR/out:/out"]`',
+        )
     if dialect(container) == CHARLIECLOUD:
         _check_paths(container, plan, ":")
         fixed = next((bind.source for bind in map(binds.parse, container.binds) if bind.is_read_only), None)
@@ -163,6 +182,8 @@ def _for_pyxis(container: Container, plan: Plan) -> Container:
     if container.contained or container.local or container.requirements:
         raise UsageError("`pyxis` knows no `contained`, `local` or `requirements`")
     _check_paths(container, plan, ":,")
+    if any(binds.LOCAL in text for text in container.binds):
+        raise UsageError(f"`pyxis` makes its mounts before `{binds.LOCAL}` is known: leave it out of `container.binds`")
     if plan.environment.check:
         raise UsageError("`environment.check` cannot be tried here: only jobs enter a container of pyxis")
     return dataclasses.replace(container, local=False)

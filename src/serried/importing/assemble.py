@@ -150,7 +150,7 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
         "workdir": first.workdir,
         **_resources(counted, head.settings),
         **first.launch.settings,
-        "container.binds": [bind for bind in _binds(first) if not re.search(known.LOCAL_DISK, bind)],
+        "container.binds": [bind for bind in _binds(first) if not _is_unknown_here(bind)],
         "container.image": _image(str(first.launch.settings.get("container.image", "")), made),
         **_kind(first, started, counted),
         **made.settings,
@@ -158,6 +158,11 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
         **{key: value for key, value in head.settings.items() if not key.startswith("resources.")},
     }
     return {key: value for key, value in settings.items() if value not in ("", [], {}, None)}
+
+
+def _is_unknown_here(bind: str) -> bool:
+    """Whether only the node knows it, and by a name that `container.binds` does not have."""
+    return bool(re.search(known.LOCAL_DISK, re.sub(r"\$(SLURM_TMPDIR\b|\{SLURM_TMPDIR\})", "", bind)))
 
 
 def _binds(each: Found) -> list[str]:
@@ -255,7 +260,7 @@ def _doubts(each: Found, made: Environment) -> Iterator[str]:
     if any(_OUTSIDE.search(as_shell(word).strip("\"'")) for word in each.launch.words):
         yield "it reaches out of this folder, and only the folder of serried.toml is copied: put the file further up"
     for bind in _binds(each):
-        if re.search(known.LOCAL_DISK, bind):
+        if _is_unknown_here(bind):
             yield f"`{bind}` is known on the node only: `container.binds` cannot name it"
     if each.launch.options and each.launch.by != ["srun"]:
         yield f"srun was told {', '.join(f'`{option}`' for option in each.launch.options)}, and nobody is here"

@@ -20,7 +20,7 @@ def nothing(launch: Launch) -> None:
         launch.drop(1)
 
 
-_ISOLATES = {"cleanenv", "e", "no-home", "contain", "c", "containall", "C", "writable-tmpfs"}
+_ISOLATES = {"cleanenv", "e", "no-home", "contain", "c", "containall", "C"}
 _OF_CONTAINER = {"nv", "rocm", "nvccli", "workdir", "W", "no-mount", "userns", "u", "fakeroot", "f"}
 """Serried's own affair there."""
 _WITH_VALUE = {
@@ -45,6 +45,8 @@ def container(launch: Launch) -> None:
             binds += _written(shown).removeprefix("--bind=").split(",")
         elif name in _ISOLATES:
             launch.settings["container.contained"] = True
+        elif name == "writable-tmpfs":
+            launch.settings["container.writable"] = True
         elif name == "env":
             exported(launch, value, [])
         elif name in ("pwd", "cwd"):

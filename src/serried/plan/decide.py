@@ -136,6 +136,8 @@ def _container(asked: config.Container) -> Container | None:
         image=asked.image,
         runtime=asked.runtime or "",
         binds=asked.binds,
+        writable=asked.writable,
+        options=asked.options,
         contained=asked.contained,
         local=asked.local,
         requirements=asked.requirements or "",

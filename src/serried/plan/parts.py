@@ -57,7 +57,10 @@ class Container:
     runtime: str = ""
     """The program, or `pyxis`; empty until it is looked for."""
     binds: tuple[str, ...] = ()
-    """As contract.binds reads them: absolute."""
+    """As contract.binds reads them: absolute, or on the node's own disk."""
+    writable: bool = False
+    options: tuple[str, ...] = ()
+    """Further options for the runtime, as they are."""
     contained: bool = False
     local: bool | None = None
     """Whether each node copies the image to its own disk first; None until that is settled."""

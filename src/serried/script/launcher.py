@@ -69,6 +69,8 @@ def _pyxis(plan: Plan) -> tuple[str, ...]:
         f"--container-image={plan.container.image}",
         f"--container-mounts={','.join(_mount(text) for text in dict.fromkeys(mounts))}",
         f"--container-env={named}",
+        *(["--container-writable"] if plan.container.writable else []),
+        *plan.container.options,
         "/bin/sh",
         "-c",
         'shift; exec python3 "$@"',

@@ -50,6 +50,7 @@ def prepare(
     _check_settings(plan, each)
     _check_after(plan, each)
     plan = containers.settle(plan, environ)
+    containers.check_runscript(plan, each)
     plan, said = building.settle(plan, resolved, environ, observe)
     if not said:
         inside = plan.container is not None

@@ -66,6 +66,8 @@ def container_text(container: Container | None) -> str:
         return ""
     made = f", made from {container.made_from}" if container.made_from else ""
     contained = ", contained" if container.contained else ""
+    contained += ", writable" if container.writable else ""
+    contained += f" with {shlex.join(container.options)}" if container.options else ""
     copied = ", copied to each node's own disk" if container.local else ""
     return f"{container.image}{made}, by {container.runtime}{contained}{copied}"
 

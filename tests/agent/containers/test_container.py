@@ -11,6 +11,7 @@ import pytest
 
 from building import a_plan
 from serried.agent.containers import container, view
+from serried.agent.local.folder import SCRATCH
 from serried.agent.work import Work
 from serried.contract.binds import Bind
 from serried.contract.layout import RunDirectory
@@ -172,3 +173,24 @@ def test_data_that_is_read_where_it_is_can_be_seen(make, tmp_path):
     data = Data((Staged(str(tmp_path / "pool"), "pool"),), in_place=(str(tmp_path / "imagenet"),))
     seen = {bind.source for bind in make(data=data, contained=True).binds}
     assert {str(tmp_path / "pool"), str(tmp_path / "imagenet")} <= seen
+
+
+def test_a_writable_container_and_further_options_are_what_the_runtime_is_told(make):
+    words, _ = entered(make(writable=True, options=("--fakeroot", "--env-file=a b")))
+    assert words[:5] == ["apptainer", "--quiet", "exec", "--no-home", "--writable-tmpfs"]
+    assert words[-5:] == ["--fakeroot", "--env-file=a b", "--pwd", words[-2], "/i.sif"]
+    words, _ = entered(make(runtime="ch-run", image="/", options=("--unset-env=X",)))
+    assert words[-4:] == ["--unset-env=X", words[-3], "/", "--"]
+
+
+def test_a_folder_on_the_node_s_own_disk_is_bound_and_made(make, tmp_path, monkeypatch):
+    def mounts(*binds):
+        words, _ = entered(make(binds=binds))
+        return [words[at + 1] for at, word in enumerate(words) if word == "--bind"]
+
+    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
+    assert f"{tmp_path}/private/{SCRATCH}/out:/out" in mounts("$SLURM_TMPDIR/out:/out")
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "of the site"))
+    assert f"{tmp_path}/of the site/out:/out:ro" in mounts("$SLURM_TMPDIR/out:/out:ro")
+    assert (tmp_path / "of the site/out").is_dir()
+    assert f"{tmp_path}/of the site/own" in mounts("$SLURM_TMPDIR/own")

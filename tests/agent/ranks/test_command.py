@@ -52,6 +52,11 @@ def test_placeholders_are_filled_and_nothing_else_is_touched(word, filled):
     assert command.argv(work_of(command=("python", word), seed=7), PLACE) == ["python", filled]
 
 
+def test_what_an_image_runs_by_itself_is_a_file_in_it():
+    assert command.argv(work_of(command=("%runscript", "{rank}")), PLACE) == ["/.singularity.d/runscript", "3"]
+    assert command.argv(work_of(command=("echo", "%runscript")), PLACE) == ["echo", "%runscript"]
+
+
 TOLD = {"lr": 1e-05, "name": "it's {rank}", "model.width": 64, "amp": True, "sizes": [1, 2], "é-x": "☃"}
 
 

@@ -14,9 +14,10 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent.containers import view
 from serried.agent.local import room
+from serried.agent.local.folder import SCRATCH
 from serried.agent.work import Work
 from serried.contract import names
-from serried.contract.binds import Bind, for_apptainer
+from serried.contract.binds import Bind, for_apptainer, on_node
 
 Words = List[str]
 
@@ -110,7 +111,9 @@ class Container:
             "exec",
             "--no-home",
             *([_gpu_option()] if self._work.plan["allocation"]["gpus"] else []),
+            *(["--writable-tmpfs"] if self._said.get("writable") else []),
             *mounts,
+            *self._said.get("options", ()),
             "--pwd",
             str(self._work.workdir),
             self._image,
@@ -120,7 +123,8 @@ class Container:
         """It makes no mount points in an image that cannot be written, so a folder is seen through one of ours."""
         image, more = view.through(Path(self._image), self._private / "view", self.binds)
         mounts = [f"--bind={bind.source}:{bind.destination}" for bind in (*more, *self.binds)]
-        return [found(self._program), *mounts, f"--cd={self._work.workdir}", image, "--"]
+        options = self._said.get("options", ())
+        return [found(self._program), *mounts, *options, f"--cd={self._work.workdir}", image, "--"]
 
     @property
     def binds(self) -> List[Bind]:
@@ -143,7 +147,13 @@ class Container:
         return [*binds, *view.within(binds, view.covering(self._needed(), self._users()))]
 
     def _users(self) -> List[Bind]:
-        return view.parsed(self._said["binds"])
+        """What the experiment binds; a folder of this attempt's own, which nobody can have made before, is made."""
+        local = os.environ.get("SLURM_TMPDIR") or str(self._private / SCRATCH)
+        found = [on_node(bind, local) for bind in view.parsed(self._said["binds"])]
+        for bind in found:
+            if view.is_below(bind.source, local) and not os.path.exists(bind.source):  # noqa: PTH110
+                os.makedirs(bind.source, mode=0o700, exist_ok=True)  # noqa: PTH103
+        return found
 
     def _needed(self) -> List[str]:
         """What Serried's own variables and placeholders name."""

@@ -119,7 +119,8 @@ def argv(work: Work, place: Place) -> List[str]:
     """The rank's program and arguments, every placeholder filled."""
     values = placeholders(work, place)
     if not work.plan.get("shell"):
-        return [fill(word, values) for word in work.words]
+        words = [fill(word, values) for word in work.words]
+        return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     return ["/bin/bash", "-c", *(fill(word, quoted) for word in work.words)]
 

@@ -28,8 +28,18 @@ class Container:
     )
     binds: tuple[str, ...] = key(
         kinds.BINDS,
-        "What else of the host it sees; `/data` alone is `/data:/data`. May name variables.",
+        "What else of the host it sees; `/data` alone is `/data:/data`. May name variables; `$SLURM_TMPDIR` is that "
+        "of each node.",
         value=(),
+    )
+    writable: bool = key(
+        values.BOOLEAN,
+        "Let ranks write everywhere in it; what they write there is gone when they end (`--writable-tmpfs`).",
+        default="false",
+        value=False,
+    )
+    options: tuple[str, ...] = key(
+        values.TEXTS, "Further options for the runtime, as they are: `--nvccli`, `--fakeroot`.", value=()
     )
     contained: bool = key(
         values.BOOLEAN,
