@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from serried.agent import system
-from serried.agent.local import Folder, gone, leftovers, room
+from serried.agent.local import Folder, leftovers, mounts, room
 from serried.agent.work import Work
 from serried.contract import locks
 from serried.contract.files import write_json
@@ -123,7 +123,7 @@ def work(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(room, "EVERYWHERE", str(tmp_path))  # what others have in /tmp is no part of this
-    for module, patience in ((system, "ANSWER_SECONDS"), (leftovers, "CLEAR_SECONDS"), (gone, "UNMOUNT_SECONDS")):
+    for module, patience in ((system, "ANSWER_SECONDS"), (leftovers, "CLEAR_SECONDS"), (mounts, "UNMOUNT_SECONDS")):
         monkeypatch.setattr(module, patience, PATIENCE)
     for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
         monkeypatch.delenv(name, raising=False)
@@ -301,7 +301,7 @@ def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
     (source / "file").write_text("stays")
     if subprocess.run(["mount", "--bind", str(source), str(point)], check=False, capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
-    assert gone.mounted(folder.path) == [str(point)]
+    assert mounts.below(folder.path) == [str(point)]
 
     folder.remove(PATIENCE)
 

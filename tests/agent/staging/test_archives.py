@@ -18,10 +18,15 @@ from pathlib import Path
 
 import pytest
 
+from serried.agent.local import mounts
 from serried.agent.staging import archives
 from serried.agent.staging.archives import ArchiveError, unpack
 
 KINDS = ["tar", "tar.gz", "tar.zst", "zip", "squashfs"]
+MOUNTS_AND_DIES = """#!/bin/sh
+squashfuse "$@" & until mountpoint -q "$3"; do sleep 0.02; done
+kill -9 $!; wait $!; echo $$ >"{pid}.part" && mv "{pid}.part" "{pid}"
+"""
 ODD = "a name\nof two 'lines' $(id) ü"
 
 
@@ -250,6 +255,29 @@ def test_a_full_disk_is_called_so(tree: Path, tmp_path: Path, kind: str):
 def test_a_squashfs_is_mounted_and_taken_off(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archives, "NEVER_MOUNTED", 120.0)
     take_off = archives.mount(pack(tree, "squashfs"), tmp_path / "mounted")
-    assert told(tmp_path / "mounted", times=True) == told(tree, times=True)
-    take_off()
+    try:
+        assert told(tmp_path / "mounted", times=True) == told(tree, times=True)
+    finally:
+        take_off()
     assert list((tmp_path / "mounted").iterdir()) == []
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="no FUSE here")
+def test_a_program_that_dies_when_it_has_mounted_leaves_no_mount(tree, tmp_path, monkeypatch, wait_until):
+    program, pid = tmp_path / "bin" / "squashfuse_ll", tmp_path / "pid"
+    program.parent.mkdir()
+    program.write_text(MOUNTS_AND_DIES.format(pid=pid))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    real = os.path.ismount
+
+    def after_its_end(path: Path) -> bool:
+        wait_until(lambda: Path(f"/proc/{int(pid.read_text())}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        return real(path)
+
+    monkeypatch.setattr(os.path, "ismount", after_its_end)
+
+    with pytest.raises(ArchiveError, match="mounted nothing"):
+        archives.mount(pack(tree, "squashfs"), tmp_path / "mounted")
+
+    assert mounts.below(tmp_path) == []

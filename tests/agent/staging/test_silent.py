@@ -5,33 +5,33 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from serried.agent.staging import archives, pulse, stage
+from serried.agent.local import mounts
+from serried.agent.staging import pulse, stage
 from serried.contract import names
 
 
 @pytest.fixture
-def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def away(tmp_path: Path, wait_until):
     """A folder below a mount whose server has stopped."""
-    monkeypatch.setattr(archives, "NEVER_MOUNTED", 120.0)
     (tmp_path / "packed" / "set").mkdir(parents=True)
     (tmp_path / "packed" / "set" / "file").write_text("one")
     (tmp_path / "mounted").mkdir()
     image = tmp_path / "image.sqsh"
     subprocess.run(["mksquashfs", tmp_path / "packed", image, "-quiet", "-no-progress"], check=True)
     server = subprocess.Popen(["squashfuse", "-f", image, tmp_path / "mounted"])
-    while not (tmp_path / "mounted").is_mount():
+    try:
+        wait_until(lambda: server.poll() is not None or (tmp_path / "mounted").is_mount())
         assert server.poll() is None
-        time.sleep(0.02)
-    server.send_signal(signal.SIGSTOP)
-    yield tmp_path / "mounted" / "set"
-    server.kill()  # who waits for an answer gets one
-    server.wait()
-    archives.unmount(tmp_path / "mounted")
+        server.send_signal(signal.SIGSTOP)
+        yield tmp_path / "mounted" / "set"
+    finally:
+        server.kill()  # who waits for an answer gets one
+        server.wait()
+        assert mounts.unmount(tmp_path / "mounted")
 
 
 class Agent:

@@ -16,6 +16,8 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
+from serried.agent.local import mounts
+
 if TYPE_CHECKING:
     import subprocess
     import zipfile
@@ -94,30 +96,23 @@ def mount(image: Path, folder: Path) -> Callable[[], None]:
     null = subprocess.DEVNULL
     process = subprocess.Popen([program, "-f", str(image), str(folder)], stdin=null, stdout=null, stderr=null)
     until = time.monotonic() + NEVER_MOUNTED
-    while not folder.is_mount():
-        if process.poll() is not None or time.monotonic() > until:
-            process.kill()
-            process.wait()
+    while True:
+        is_mounted = os.path.ismount(folder)  # also of a dead one, as long as the kernel remembers it
+        has_ended = process.poll() is not None
+        if is_mounted and not has_ended:
+            return lambda: _take_off(folder, process)
+        if has_ended or time.monotonic() > until:
+            _take_off(folder, process)
             raise ArchiveError("squashfuse mounted nothing")
         time.sleep(MOUNT_LOOK)
-    return lambda: _take_off(folder, process)
 
 
 def _take_off(folder: Path, process: "subprocess.Popen[bytes]") -> None:
-    try:
-        unmount(folder)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def unmount(folder: Path) -> None:
-    """Take a FUSE mount off `folder`, also where its program has died. Raises ArchiveError where it stays."""
-    program = _program("fusermount3", "fusermount", "umount")
-    if program is None:
-        raise ArchiveError("no program that unmounts: neither fusermount nor umount")
-    options = [] if program.endswith("umount") and "fusermount" not in program else ["-u", "-z"]
-    _run([program, *options, str(folder)], Path(program).name, patience=NEVER_MOUNTED)
+    """Also where the program is dead, hangs, or is still used: what stays is removed with the node's folder."""
+    mounts.unmount(folder)
+    process.kill()
+    process.wait()
+    mounts.unmount(folder)  # it was mounting just then
 
 
 def _untar(archive: Path, kind: str, target: Path, reads: Reads) -> None:
@@ -239,16 +234,11 @@ def _refuse_special(target: Path) -> None:
                 raise ArchiveError(f"it holds {name!r}, which is neither a file nor a folder nor a link")
 
 
-def _run(command: List[str], name: str, patience: Optional[float] = None) -> None:
+def _run(command: List[str], name: str) -> None:
     import subprocess
 
     process = _start(command, subprocess.DEVNULL)
-    try:
-        said = process.communicate(timeout=patience)[1]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise ArchiveError(f"{name} did not end within {patience:.0f} s") from None
+    said = process.communicate()[1]
     if process.returncode:
         raise _failed(_words(said) or f"status {process.returncode}", name)
 

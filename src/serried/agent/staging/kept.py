@@ -6,7 +6,6 @@ import contextlib
 from pathlib import Path
 from typing import Callable, Iterator, List
 
-from serried.agent.staging.archives import ArchiveError
 from serried.agent.staging.cache import Cache, Slot, Waits
 
 
@@ -53,7 +52,6 @@ class Kept:
         """Ranks have ended, or will not begin: what is half done goes."""
         self.forget()
         for unmount in self._mounts:
-            with contextlib.suppress(ArchiveError):
-                unmount()
+            unmount()
         for slot in self._slots:
             slot.close()
