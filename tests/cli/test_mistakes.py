@@ -18,6 +18,8 @@ from serried.cli import VERBS, mistakes
         (["cancel", "last"], "there is no verb `cancel`|did you mean `serried stop`? Stop runs."),
         (["xyzzy"], "there is no verb `xyzzy`|serried --help lists them"),
         (["submit", "--clustr", "x"], "there is no option `--clustr`|did you mean `--cluster`?"),
+        (["submit", "--mem-per-gpu", "8G"], "there is no option `--mem-per-gpu`|did you mean `--mem`?"),
+        (["submit", "--nproc_per_node=4"], "there is no option `--nproc_per_node`|did you mean `--ranks`?"),
         (["ps", "--frobnicate"], "there is no option `--frobnicate`|serried ps --help lists them"),
         (["show"], "missing argument `RUN`|serried show --help"),
         (["ps", "-n", "x"], "invalid value for `-n` / `--last`: `x` is not a valid integer|serried ps --help"),

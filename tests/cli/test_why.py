@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from building import CREATED, a_failure
 from serried.agent.ending import diagnose
-from serried.records.advice import ADVICE, OF_OUTPUT, advice_for
+from serried.plan import Limit
+from serried.records.advice import ADVICE, advice_for
+from serried.records.diagnosis import OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import reasons
 
@@ -201,7 +204,7 @@ CAUSES = [
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
-    key, advice = advice_for("FAILED", cause)
+    key, advice = advice_for(Ended("FAILED", cause))
     assert key == cause
     assert advice.meaning
 
@@ -209,7 +212,8 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 def test_every_row_of_advice_fills_in():
     for advice in ADVICE.values():
         for step in advice.steps:
-            assert "{run}" not in step.format(run="r", rank=0, host="n1", attempt=1)
+            filled = step.format(run="r", rank=0, host="n1", attempt=1, verb="run", time="4h", restarts=3)
+            assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts)\}", filled)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +230,80 @@ def test_every_row_of_advice_fills_in():
         ("sh: 8: exec: pyhton: not found", "not-in-image"),
         ("torch.distributed.DistBackendError: NCCL error in: …", "nccl"),
         ("RuntimeError: No CUDA GPUs are available", "cuda"),
-        ("rank 3 on n2 exited with status 85", "saved-unasked"),
+        ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error. It is possible …", "shared-memory"),
+        ("RuntimeError: DataLoader worker (pid(s) 9) is killed by signal: Killed.", "out-of-memory"),
+        ("RuntimeError: unable to write to file </torch_123_456>: No space left on device (28)", "shared-memory"),
+        ("bash: ./train.sh: Permission denied", "not-executable"),
+        ("PermissionError: [Errno 13] Permission denied: '/data/x'", "permission"),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "nccl-without-gpu"),
         ("ValueError: something else", "exit"),
     ],
 )
 def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
-    assert advice_for("FAILED", "exit", ["Traceback", line])[0] == key
+    assert advice_for(Ended("FAILED", "exit", ["Traceback", line]))[0] == key
+
+
+@pytest.mark.parametrize(
+    ("ended", "key"),
+    [
+        (Ended("TIMEOUT", "limit"), "limit"),
+        (Ended("TIMEOUT", "limit", restarts=2, attempt=3), "restarts-used"),
+        (Ended("TIMEOUT", "limit", restarts=2, attempt=1), "limit-unsaved"),
+        (Ended("PREEMPTED", "preempt", restarts=1, attempt=2), "restarts-used"),
+        (Ended("PREEMPTED", "preempt"), "preempt"),
+        (Ended("FAILED", "signal", signal=9), "killed"),
+        (Ended("FAILED", "signal", signal=11), "crash"),
+        (Ended("FAILED", "signal", signal=7), "shared-memory"),
+        (Ended("FAILED", "signal", signal=15), "signal"),
+        (Ended("FAILED", "command-not-found", exit_code=126), "not-executable"),
+        (Ended("FAILED", "command-not-found", exit_code=127), "command-not-found"),
+        (Ended("FAILED", "exit", exit_code=85), "saved-unasked"),
+        (Ended("FAILED", "exit", is_here=True), "exit-here"),
+        (Ended("FAILED", None, said=["job.sh: line 9: /x/log: No such file or directory"]), "untold"),
+        (Ended("FAILED", None, said=["cp: No space left on device"]), "disk-full"),
+    ],
+)
+def test_what_is_known_of_an_end_chooses_the_advice(ended, key):
+    assert advice_for(ended)[0] == key
+
+
+def test_a_run_that_used_its_restarts_is_not_told_to_set_them(serried, make):
+    make(limit=Limit(restarts=2)).ending("TIMEOUT", exit_code=124, cause="limit", number=3)
+    said = serried("why", "last").out
+    assert "  - go on from its newest checkpoint: serried rerun k3f9q2\n" in said
+    assert "  - or allow more attempts: serried submit --chain 6 …, or a longer --time\n" in said
+    assert "limit.restarts`\n" not in said
+
+
+def test_more_time_is_more_than_it_had(serried, make):
+    make(time_seconds=5400).ending("TIMEOUT", exit_code=124, cause="limit")
+    assert "  - ask for more: serried submit --time 3h …\n" in serried("why", "last").out
+
+
+def test_where_each_rank_was_when_time_was_over(serried, make):
+    run = make().ending("TIMEOUT", exit_code=124, cause="limit")
+    for rank in range(4):
+        run.log(rank, "".join(f"epoch {epoch}\n" for epoch in range(rank, rank + 9)))
+    said = serried("why", "last").out
+    assert "  last lines of the ranks\n  | rank 0: epoch 4\n" in said
+    assert said.count("  | rank 3: epoch ") == 5
+    assert "  | rank 3: epoch 11\n" in said
+
+
+def test_a_killed_supervisor_is_not_a_fault_of_the_cluster(serried, make, slurm):
+    """As the local scheduler says it."""
+    make()
+    slurm.tell(Job("123", None, "NODE_FAIL", reason="SupervisorGone", ended=NOW))
+    said = serried("why", "last").out
+    assert said.startswith("k3f9q2 train NODE_FAIL: the process on this machine that looked after it was killed\n")
+    assert "--exclude" not in said
+
+
+def test_a_submission_that_never_reached_the_scheduler_is_not_called_refused(serried, make):
+    make(job=None).submit("failed", message="it never reached the scheduler, and can start no more")
+    said = serried("why", "last").out
+    assert "  - submit it again: serried rerun k3f9q2\n" in said
+    assert "did not take it" not in said
 
 
 @pytest.mark.parametrize(
@@ -244,11 +316,12 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
 )
 def test_memory_of_a_gpu_is_not_taken_for_that_of_the_node(line, key):
     cause = diagnose.cause({"exit_code": 1, "signal": None}, [line])
-    assert (cause, advice_for("FAILED", cause, ["Traceback", line])[0]) == ("out-of-memory", key)
+    assert (cause, advice_for(Ended("FAILED", cause, ["Traceback", line]))[0]) == ("out-of-memory", key)
 
 
 def test_each_pattern_leads_to_a_row():
-    assert {key for _, key in OF_OUTPUT} <= set(ADVICE)
+    tables = (OF_OUTPUT, OF_SCRIPT, OF_LAUNCH)
+    assert {key for table in tables for _, key in table} <= set(ADVICE)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +334,7 @@ def test_each_pattern_leads_to_a_row():
     ],
 )
 def test_what_was_not_there_is_not_called_the_nodes_fault(line, key):
-    assert advice_for("LAUNCH_FAILED", "launch", [line])[0] == key
+    assert advice_for(Ended("LAUNCH_FAILED", "launch", said=[line]))[0] == key
 
 
 def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried, make, slurm):

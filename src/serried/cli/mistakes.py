@@ -34,6 +34,19 @@ MEANT = {
 """What people type who come from a scheduler or from another tool, by the verb that does it here."""
 
 
+OPTIONS_MEANT = {
+    "--mem": "mem-per-gpu pmem",
+    "--ranks": "ntasks-per-node nproc-per-node nproc_per_node np ntasks",
+    "--gpus": "gpus-per-node gres gpus-per-task",
+    "--cpus": "cpus-per-task cpus-per-gpu ncpus",
+    "--nodes": "nnodes num-nodes num_nodes",
+    "--time": "walltime timeout",
+    "--name": "job-name",
+    "--after": "dependency",
+}
+"""The same for options of schedulers and launchers: spelling alone would lead to another one."""
+
+
 def no_verb(word: str) -> UsageError:
     """`serried squeue`: what there is instead."""
     meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
@@ -51,7 +64,9 @@ def show(error: click.ClickException) -> None:
     path = context.command_path if context else "serried"
     if isinstance(error, click.NoSuchOption):
         flags = [flag for param in (context.command.params if context else ()) for flag in param.opts]
-        close = difflib.get_close_matches(error.option_name, flags, n=1)
+        word = error.option_name.lstrip("-")
+        close = [flag for flag, others in OPTIONS_MEANT.items() if flag in flags and word in others.split()]
+        close = close or difflib.get_close_matches(error.option_name, flags, n=1)
         message = f"there is no option `{error.option_name}`"
         hint = f"did you mean `{close[0]}`?" if close else f"{path} --help lists them"
     else:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from serried.contract import names
+from serried.records.diagnosis import Ended, key_of
 
 
 @dataclass(frozen=True)
@@ -14,37 +13,17 @@ class Advice:
     meaning: str
     """One sentence: what this kind of end is."""
     steps: tuple[str, ...]
-    """What to do; `{run}`, `{rank}`, `{host}`, `{attempt}` are filled in."""
+    """What to do. Filled in are `{run}`, `{rank}`, `{host}`, `{attempt}`, `{verb}` (`submit`, or `run`), and, for the
+    next try, `{time}` and `{restarts}`."""
 
-
-GPU_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
-"""Agents call it out of memory like any other."""
-
-OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"(?m)^rank \d+ on \S+ exited with status 85$"), "saved-unasked"),
-    (re.compile(r"(?m)^FATAL: .*mount source .* doesn't exist|^ch-run\[\d+\]: error: can't (?:bind|mkdir)"), "mount"),
-    (re.compile(r"(?m)^FATAL: |^ch-run\[\d+\]: error: "), "container"),
-    (re.compile(r"(?m)^sh: \d*:? ?exec: .*: not found|^sh: .*exec: .* not found"), "not-in-image"),
-    (GPU_MEMORY, "gpu-memory"),
-    (re.compile(r"ModuleNotFoundError|ImportError"), "import-error"),
-    (re.compile(r"MemoryError\b|Cannot allocate memory"), "out-of-memory"),
-    (re.compile(r"No space left on device|Disk quota exceeded"), "disk-full"),
-    (re.compile(r"No such file or directory|FileNotFoundError"), "file-missing"),
-    (re.compile(r"NCCL (?:error|WARN)|ncclSystemError|ncclRemoteError|ncclUnhandledCudaError"), "nccl"),
-    (re.compile(r"no kernel image is available|CUDA driver version is insufficient|No CUDA GPUs"), "cuda"),
-)
-"""Tried from the top on the last lines of a rank that failed by itself (cause `exit`)."""
-
-MISSING = re.compile(r"No module named|^`[^`]*` on \S+ cannot be started: no such file", re.MULTILINE)
-"""The same of a launcher that was not found, or of the sentence that says so."""
-
-NO_DATA = re.compile(r"^\S+: data: ", re.MULTILINE)
-"""What an agent says of data that its node cannot have."""
 
 ADVICE: Mapping[str, Advice] = {
     "exit": Advice(
         "the program itself ended with an error",
         ("read all that the rank wrote: serried logs {run} --rank {rank}", "try it here: serried run -- COMMAND"),
+    ),
+    "exit-here": Advice(
+        "the program itself ended with an error", ("read all that the rank wrote: serried logs {run} --rank {rank}",)
     ),
     "saved-unasked": Advice(
         "85 says `I have saved, go on`, but nobody had asked the program to stop",
@@ -54,10 +33,30 @@ ADVICE: Mapping[str, Advice] = {
         ),
     ),
     "signal": Advice(
-        "a signal killed the rank; SIGSEGV and SIGBUS are faults in compiled code, SIGKILL is often memory",
+        "a signal ended the rank, and Serried did not send it",
+        ("read what it wrote before: serried logs {run} --rank {rank}",),
+    ),
+    "killed": Advice(
+        "signal 9 (SIGKILL) ended the rank: almost always because the node ran out of memory",
         (
+            "ask for more memory: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
+            "use fewer data loading workers: each holds its own copy of what it loads",
             "read what it wrote before: serried logs {run} --rank {rank}",
-            'set `environment.env = {{PYTHONFAULTHANDLER = "1"}}` to see where Python was',
+        ),
+    ),
+    "crash": Advice(
+        "compiled code crashed: torch, a CUDA library, or an extension of the program's",
+        (
+            "find the Python line in what the rank wrote: serried logs {run} --rank {rank}",
+            "compare the versions of what it loads: extensions must be built for this torch and this CUDA",
+        ),
+    ),
+    "shared-memory": Advice(
+        "shared memory (/dev/shm) was full; data loading workers pass batches through it",
+        (
+            "use fewer data loading workers, or smaller batches",
+            'or pass batches through files: torch.multiprocessing.set_sharing_strategy("file_system")',
+            "see how large it is where it ran: serried shell {run}, then df -h /dev/shm",
         ),
     ),
     "out-of-memory": Advice(
@@ -77,8 +76,23 @@ ADVICE: Mapping[str, Advice] = {
     "limit": Advice(
         "it reached its time limit",
         (
-            "ask for more: serried submit --time 4h …",
+            "ask for more: serried {verb} --time {time} …",
             "or let it go on by itself: save at `limit.lead` before the end, exit 85, and set `limit.restarts`",
+        ),
+    ),
+    "limit-unsaved": Advice(
+        "it reached its time limit and did not go on, though `limit.restarts` allows it",
+        (
+            "save within `limit.lead` before the end, and exit 85: see docs/ending.md",
+            "go on from its newest checkpoint, if it has one: serried rerun {run}",
+            "or ask for more: serried {verb} --time {time} …",
+        ),
+    ),
+    "restarts-used": Advice(
+        "it has used all of its attempts (`limit.restarts`)",
+        (
+            "go on from its newest checkpoint: serried rerun {run}",
+            "or allow more attempts: serried submit --chain {restarts} …, or a longer --time",
         ),
     ),
     "no-progress": Advice(
@@ -95,6 +109,10 @@ ADVICE: Mapping[str, Advice] = {
             "submit it again",
             "leave the node out if it fails again; on Slurm: --set 'resources.extra=[\"--exclude={host}\"]'",
         ),
+    ),
+    "supervisor-gone": Advice(
+        "this machine was restarted, or somebody killed the process that looked after the job",
+        ("go on from its newest checkpoint, or begin again: serried rerun {run}",),
     ),
     "agent-killed": Advice(
         "Serried's own process on a node was killed, by the node's memory limit or by somebody",
@@ -115,10 +133,18 @@ ADVICE: Mapping[str, Advice] = {
         ),
     ),
     "command-not-found": Advice(
-        "the program to run does not exist on the node, or may not be executed",
+        "the program to run does not exist on the node",
+        ("name it by its whole path, or load its module before you submit", "see the command: serried show {run}"),
+    ),
+    "not-executable": Advice(
+        "the file to run may not be executed",
+        ("allow it: chmod +x FILE, then submit again", "or name what reads it: `python FILE`, `bash FILE`"),
+    ),
+    "permission": Advice(
+        "the program may not read or write a file",
         (
-            "name it by its whole path, or load its module before you submit",
-            "see the command: serried show {run}",
+            "find the path in what the rank wrote: serried logs {run} --rank {rank}",
+            "look at it on the node: serried shell {run}, then ls -ld PATH",
         ),
     ),
     "workdir-missing": Advice(
@@ -161,6 +187,14 @@ ADVICE: Mapping[str, Advice] = {
         (
             "look at your quotas; many sites count files as well as bytes: serried du, then serried clean",
             "see where the run writes: serried show {run}",
+        ),
+    ),
+    "nccl-without-gpu": Advice(
+        "the program wants NCCL, which needs GPUs, and the rank has none",
+        (
+            "ask for GPUs: --gpus 1",
+            "or use the backend `gloo` on CPUs",
+            "a program that trains alone unless it finds RANK: --launch single",
         ),
     ),
     "nccl": Advice(
@@ -239,8 +273,8 @@ ADVICE: Mapping[str, Advice] = {
         ),
     ),
     "submission": Advice(
-        "the scheduler did not take it, so no job exists",
-        ("correct what it says, and submit again; serried submit --dry-run shows what would be asked",),
+        "no job exists: `serried submit` ended, or was given up, before the scheduler had it",
+        ("submit it again: serried rerun {run}",),
     ),
     "lost": Advice(
         "the job is over and nothing says how: a file system or a node may have failed, or the folder was purged",
@@ -259,28 +293,8 @@ ADVICE: Mapping[str, Advice] = {
     "unreadable": Advice("its record cannot be read", ("upgrade Serried, or look at the file that is named",)),
 }
 
-_BY_STATE = {
-    names.OUT_OF_MEMORY: "out-of-memory",
-    names.TIMEOUT: "limit",
-    names.NODE_FAIL: "node-lost",
-    names.PREEMPTED: "preempt",
-    names.LAUNCH_FAILED: "launch",
-    names.LOST: "lost",
-    names.CANCELLED: "cancel",
-    names.FAILED: "untold",
-}
 
-
-def advice_for(state: str, cause: str | None, tail: Sequence[str] = ()) -> tuple[str, Advice] | None:
+def advice_for(ended: Ended) -> tuple[str, Advice] | None:
     """The key and the advice that fit best; None where there is nothing to say."""
-    key = cause if cause in ADVICE else _BY_STATE.get(state)
-    if key in {"exit", "untold"}:
-        text = "\n".join(tail)
-        key = next((better for pattern, better in OF_OUTPUT if pattern.search(text)), key)
-    if key == "out-of-memory" and GPU_MEMORY.search("\n".join(tail)):
-        key = "gpu-memory"
-    if key == "launch" and NO_DATA.search("\n".join(tail)):
-        key = "no-data"
-    elif key == "launch" and MISSING.search("\n".join(tail)):
-        key = "no-launcher"
+    key = key_of(ended, ADVICE)
     return (key, ADVICE[key]) if key else None

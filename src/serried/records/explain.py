@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from serried.clusters import LOCAL
 from serried.contract import names
 from serried.contract.files import read_journal, read_json
 from serried.errors import SerriedError
 from serried.plan import After
 from serried.records import arrays, missing
 from serried.records.advice import advice_for
+from serried.records.diagnosis import Ended
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
-from serried.records.logs import last_lines
+from serried.records.logs import last_lines, rank_logs
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, element_of, registered, statuses
@@ -134,12 +136,17 @@ def _ended(status: RunStatus) -> Explanation:
     failure = document.get("first_failure")
     failure = failure if isinstance(failure, dict) else None
     tail, tail_of = _tail(status, failure)
-    advice = advice_for(status.state, status.verdict.cause, [*tail, status.verdict.message])
+    facts = _facts(status, failure, tail)
+    advice = advice_for(facts)
+    limit = status.summary.time_seconds if status.summary else None
     filled = {
         "run": status.id,
         "rank": failure.get("rank") if failure else 0,
         "host": failure.get("host") if failure else _lost(status),
         "attempt": status.attempt or 1,
+        "verb": "run" if facts.is_here else "submit",
+        "time": _spelled(2 * limit) if limit else "4h",
+        "restarts": 2 * (facts.restarts + 1),
     }
     return Explanation(
         status,
@@ -150,6 +157,33 @@ def _ended(status: RunStatus) -> Explanation:
         tail_of=tail_of,
         asked_by=_asked_by(status),
     )
+
+
+def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[str]) -> Ended:
+    try:
+        plan = status.record.plan
+    except RecordUnreadable:
+        plan = None
+    code, signal = (failure.get("exit_code"), failure.get("signal")) if failure else (status.verdict.exit_code, None)
+    return Ended(
+        state=status.state,
+        cause=status.verdict.cause,
+        output=tail if failure else (),
+        said=[*(() if failure else tail), status.verdict.message],
+        exit_code=code if isinstance(code, int) else None,
+        signal=signal if isinstance(signal, int) else None,
+        restarts=plan.limit.restarts if plan else 0,
+        attempt=status.attempt or 1,
+        is_here=bool(plan and plan.site.scheduler == LOCAL and not plan.source.snapshot),
+    )
+
+
+def _spelled(seconds: int) -> str:
+    """As `--time` takes it, in the largest unit that says it exactly."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds % length == 0:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
 
 
 def _lost(status: RunStatus) -> str:
@@ -180,22 +214,39 @@ def _nodes_have_more(status: RunStatus) -> bool:
 
 def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:
     if failure is not None:
-        told = failure.get("tail")
-        if isinstance(told, list) and told:
-            return [str(line) for line in told[-_TAIL:]], f"rank {failure.get('rank')}"
-        rank = failure.get("rank")
-        if isinstance(rank, int) and status.summary and status.attempt:
-            log = status.record.where.element(status.element).attempt(status.attempt).log_of(rank, status.summary.ranks)
-            return last_lines(log, _TAIL), f"rank {rank}"
-        return [], ""
+        return _words_of(status, failure)
     if status.verdict.cause in ("launcher", "launch") and status.attempt and status.summary:
         attempt = status.record.where.element(status.element).attempt(status.attempt)
         for node in range(status.summary.nodes):
             if said := last_lines(attempt.launcher_log(node), _TAIL):
                 return said, "the launcher"
-    if status.summary is None or status.state in (names.CANCELLED, names.TIMEOUT, names.PREEMPTED):
+    if status.state == names.TIMEOUT or status.verdict.cause == "silence":
+        return _last_words(status)
+    if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
         return [], ""
     return last_lines(status.record.where.scheduler_log(status.element), _TAIL), "the job's script"
+
+
+def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The last lines of the rank that failed."""
+    told, rank = failure.get("tail"), failure.get("rank")
+    if isinstance(told, list) and told:
+        return [str(line) for line in told[-_TAIL:]], f"rank {rank}"
+    if isinstance(rank, int) and status.summary and status.attempt:
+        log = status.record.where.element(status.element).attempt(status.attempt).log_of(rank, status.summary.ranks)
+        return last_lines(log, _TAIL), f"rank {rank}"
+    return [], ""
+
+
+def _last_words(status: RunStatus) -> tuple[list[str], str]:
+    """What each rank wrote last, where none of them failed: where it was when its time was over."""
+    if not status.attempt or status.summary is None:
+        return [], ""
+    logs = rank_logs(status.record.where.element(status.element).attempt(status.attempt), status.summary)
+    if len(logs) == 1:
+        return last_lines(logs[0].path, _TAIL), "rank 0"
+    each = max(1, _TAIL // len(logs))
+    return [f"rank {log.rank}: {line}" for log in logs[:_TAIL] for line in last_lines(log.path, each)], "the ranks"
 
 
 def _asked_by(status: RunStatus) -> str | None:

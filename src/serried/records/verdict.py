@@ -97,6 +97,12 @@ _MESSAGES = {
 }
 
 
+_OF_REASON = {
+    "SupervisorGone": ("supervisor-gone", "the process on this machine that looked after it was killed"),
+}
+"""By the scheduler's reason, where that says more than its state: cause and message."""
+
+
 @dataclass(frozen=True)
 class Ending:
     """An exit.json, read with suspicion: a later version or a tired disk may have written anything."""
@@ -209,13 +215,14 @@ def _by_scheduler(job: Job, ending: Ending | None, known: Known, now: float) -> 
     if job.state not in names.ENDED:
         return Verdict(names.PENDING if job.state == names.REQUEUED else job.state)
     has_final = ending is not None and ending.kind is not Kind.REQUEUED
+    cause, message = _OF_REASON.get(job.reason, (_CAUSES.get(job.state), _MESSAGES.get(job.state, "")))
     noticed = known.missing_since if known.missing_since is not None else now
     since = min(noticed, job.ended if job.ended is not None else noticed)
     return Verdict(
         state=job.state,
         exit_code=_exit_code(job),
-        cause=_CAUSES.get(job.state),
-        message=_MESSAGES.get(job.state, ""),
+        cause=cause,
+        message=message,
         since=job.ended or (ending.ended if ending else None) or since,
         settled=has_final or now - since > MISSING_SECONDS,
         missing=not has_final,
