@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import pytest
@@ -41,6 +42,22 @@ names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
 print(*(os.environ[name] for name in names), int(ranks), sys.argv[1], flush=True)
 os._exit(0)  # before gloo's threads find that the interpreter is going
 """
+MPI_SUM = """\
+import ctypes
+mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+world, integer, plus = (
+    ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, f"ompi_{name}")))
+    for name in ("mpi_comm_world", "mpi_int", "mpi_op_sum")
+)
+mpi.MPI_Init(None, None)
+rank = ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+ranks, total = (ctypes.c_int * 300_000)(*([rank.value] * 300_000)), (ctypes.c_int * 300_000)()
+mpi.MPI_Allreduce(ranks, total, 300_000, integer, plus, world)
+mpi.MPI_Finalize()
+print(rank.value, set(total))
+"""
+"""Large enough for shared memory, where ranks take themselves to be on one node."""
 FAILS = """\
 import os, time
 print("at work", flush=True)
@@ -83,3 +100,15 @@ def test_a_failing_rank_is_named_with_its_node_and_ends_the_others(slurm, launch
     assert (status, end["exit_code"], end["message"]) == (1, 9, f"rank 3 on {failure['host']} exited with status 9")
     assert (failure["rank"], failure["exit_code"], failure["tail"]) == (3, 9, ["at work"])
     wait_until(lambda: marked_processes(f"{run}/") == [])
+
+
+@pytest.mark.slurm
+def test_ranks_of_open_mpi_itself_meet_across_nodes_of_a_lab_without_a_setting(slurm, launched):
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs Open MPI: apt-get install openmpi-bin")
+    (slurm.project / "train.py").write_text(MPI_SUM)
+    run = launched("mpirun", PYTHON, "train.py")
+
+    assert slurm.wait(run)[0] == 0, slurm.serried("why", run).stdout
+    said = slurm.serried("logs", run).stdout.splitlines()
+    assert sorted(said) == [f"[{rank}] {rank} {{6}}" for rank in range(4)]

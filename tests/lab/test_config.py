@@ -41,6 +41,7 @@ def test_a_plain_labs_slurm_conf():
         "InactiveLimit=0\n"
         "ProctrackType=proctrack/linuxproc\n"
         "TaskPlugin=task/none\n"
+        "TaskProlog=/tmp/labs/lab/task-prolog.sh\n"
         "SchedulerType=sched/backfill\n"
         "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0\n"
         "SelectType=select/cons_tres\n"
@@ -93,7 +94,7 @@ def test_typed_gpus_are_typed_in_both_files():
 def test_a_lab_without_gpus_has_no_gres_at_all():
     spec = replace(SPEC, gpus=0, gpu_devices=())
     assert "gres" not in slurm_conf(spec).lower()
-    assert set(files(spec)) == {"slurm.conf", "cgroup.conf"}
+    assert set(files(spec)) == {"slurm.conf", "cgroup.conf", "task-prolog.sh"}
 
 
 def test_a_setting_replaces_the_labs_own_or_adds_a_line():

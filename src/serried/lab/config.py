@@ -9,6 +9,7 @@ from typing import Any
 
 CLUSTER = "lab"
 MAX_NODES = 60
+TASK_PROLOG = "task-prolog.sh"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Spec:
 
 def files(spec: Spec) -> dict[str, str]:
     """Every configuration file of the lab: name -> text."""
-    texts = {"slurm.conf": slurm_conf(spec), "cgroup.conf": cgroup_conf(spec)}
+    texts = {"slurm.conf": slurm_conf(spec), "cgroup.conf": cgroup_conf(spec), TASK_PROLOG: task_prolog()}
     if spec.gpus:
         texts["gres.conf"] = gres_conf(spec)
     if spec.accounting:
@@ -115,6 +116,15 @@ def cgroup_conf(spec: Spec) -> str:
     it is asked. `disabled` came with Slurm 23.02.
     """
     return f"CgroupPlugin={'disabled' if spec.slurm_version >= (23, 2) else 'cgroup/v1'}\n"
+
+
+def task_prolog() -> str:
+    """What Slurm runs before each task; the lines that it prints become the task's environment.
+
+    Open MPI's ranks share memory by the names of their host and job, and all nodes here have the same name: ranks on
+    two of them would write into each other's.
+    """
+    return '#!/bin/sh\n[ -n "$OMPI_MCA_btl" ] || echo export OMPI_MCA_btl=tcp,self\n'
 
 
 def slurmdbd_conf(spec: Spec) -> str:
@@ -169,6 +179,7 @@ def _daemons(spec: Spec) -> dict[str, object]:
         # No cgroups: they would need root, and a hierarchy that nobody else minds.
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
+        "TaskProlog": spec.directory / TASK_PROLOG,
     }
 
 

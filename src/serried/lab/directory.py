@@ -12,8 +12,11 @@ from pathlib import Path
 
 from serried import processes
 from serried.errors import SerriedError, UsageError
-from serried.lab.config import Spec, files
+from serried.lab.config import TASK_PROLOG, Spec, files
 from serried.lab.lab import Lab
+
+MODES = {"slurmdbd.conf": 0o600, TASK_PROLOG: 0o755}
+"""Of files that are not just read, by everybody."""
 
 
 def root() -> Path:
@@ -90,7 +93,7 @@ def furnish(spec: Spec, *, temporary: bool) -> Lab:
         for name, text in files(spec).items():
             path = aside / name
             path.write_text(text, encoding="utf-8")
-            path.chmod(0o600 if name == "slurmdbd.conf" else 0o644)
+            path.chmod(MODES.get(name, 0o644))
         key = aside / "munge.key"
         key.touch(0o600)
         key.write_bytes(secrets.token_bytes(128))
