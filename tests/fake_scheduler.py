@@ -60,3 +60,6 @@ class FakeScheduler:
 
     def explain(self, reason: str) -> str:
         return f"it waits because of {reason}"
+
+    def never_starts(self, reason: str) -> bool:
+        return reason in ("DependencyNeverSatisfied", "PartitionNodeLimit")

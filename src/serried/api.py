@@ -203,7 +203,7 @@ class Run:
         find_out(self._selection.record)
         status = waiting.wait([self._selection], timeout=timeout)[0]
         if waiting.never_starts(status):
-            raise RunFailed(f"run {self.id} never starts: what it waits for was deleted")
+            raise RunFailed(f"run {self.id} never starts: {waiting.why_never(status)}")
         if not waiting.is_over(status):
             raise TimeoutError(f"run {self.id} did not end within {timeout:g} s")
         if check and status.state != COMPLETED:

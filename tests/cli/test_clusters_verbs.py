@@ -36,7 +36,7 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
     printed = run("learn")
     table = tomllib.loads(printed.stdout)
     assert (table["partitions"]["lab"], table["default_partition"], table["gpus_per_node"]) == (
-        {"gpus": 4, "cpus": 16, "mem": "65536M"},
+        {"gpus": 4, "cpus": 16, "mem": "65536M", "nodes": 4},
         "lab",
         4,
     )

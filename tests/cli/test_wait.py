@@ -134,6 +134,15 @@ def test_what_can_never_start_is_not_waited_for_once_it_is_certain(serried, make
     done = serried("wait", run.record.id)
     assert done.code == 1
     assert done.err.endswith(
-        "error: k3f9q2 never starts: what it waits for was deleted\n\nhint: serried stop k3f9q2 ends it\n"
+        "error: k3f9q2 never starts: what it waits for was deleted\n\n"
+        "hint: serried why k3f9q2; serried stop k3f9q2 takes it back\n"
     )
     assert 10 < clock.passed < 60
+
+
+def test_a_job_that_asks_for_more_than_there_is_is_not_waited_for(serried, make, slurm):
+    make()
+    slurm.tell(Job("123", None, "PENDING", reason="PartitionNodeLimit"))
+    done = serried("wait", "last")
+    assert done.code == 1
+    assert "error: k3f9q2 never starts: it waits because of PartitionNodeLimit\n" in done.err

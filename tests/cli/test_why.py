@@ -236,6 +236,8 @@ def test_every_row_of_advice_fills_in():
         ("bash: ./train.sh: Permission denied", "not-executable"),
         ("PermissionError: [Errno 13] Permission denied: '/data/x'", "permission"),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "nccl-without-gpu"),
+        ("RuntimeError: Distributed package doesn't have NCCL built in", "nccl-without-gpu"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "cuda"),
         ("ValueError: something else", "exit"),
     ],
 )
@@ -339,7 +341,7 @@ def test_what_was_not_there_is_not_called_the_nodes_fault(line, key):
 
 def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried, make, slurm):
     make()
-    slurm.tell(Job("123", None, "PENDING", reason=dict(reasons.REASONS)["PartitionNodeLimit"]))
+    slurm.tell(Job("123", None, "PENDING", reason="PartitionNodeLimit"))
     assert "  - take it back, and ask for what there is: serried stop k3f9q2; serried clusters show\n" in (
         serried("why", "last").out
     )

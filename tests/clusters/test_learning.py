@@ -39,6 +39,21 @@ empty|10:00|(null)|0|0|0
     }
 
 
+@pytest.mark.parametrize(
+    ("shown", "nodes"),
+    [
+        ("PartitionName=gpu MaxNodes=8 TotalCPUs=160 TotalNodes=4 SelectTypeParameters=NONE", (4, None)),
+        ("PartitionName=gpu TotalNodes=40\nPartitionName=cpu TotalNodes=3\nPartitionName=other TotalNodes=1", (8, 3)),
+        ("PartitionName=gpu TotalNodes=0", (8, None)),
+        ("slurm_load_partitions error: Unable to contact slurm controller", (8, None)),
+    ],
+)
+def test_a_job_cannot_have_more_nodes_than_its_partition_has(shown: str, nodes: tuple[int, int | None]):
+    table = {"partitions": {"gpu": {"nodes": 8}, "cpu": {}}}
+    found = slurm.with_sizes(table, shown)["partitions"]
+    assert (found["gpu"]["nodes"], found["cpu"].get("nodes")) == nodes
+
+
 SHOWN = """\
 PartitionName=gpu AllowQos=ALL Default=YES QoS=part_gpu MaxTime=1-00:00:00 State=UP
 PartitionName=cpu AllowQos=ALL Default=NO QoS=N/A MaxTime=UNLIMITED State=UP
@@ -62,7 +77,7 @@ def test_the_qos_of_a_partition_narrows_it(qos: str, gpu: Mapping[str, object]):
 def test_queues_and_nodes_of_a_real_openpbs_are_read():
     assert pbs.described(said("qstat-Q-f.txt"), said("qstat-B-f.txt"), said("pbsnodes-a.txt")) == {
         "partitions": {
-            "workq": {"gpus": 2, "cpus": 4, "mem": "24152M"},
+            "workq": {"gpus": 2, "cpus": 4, "mem": "24152M", "nodes": 2},
             "short": {
                 "gpus": 2,
                 "cpus": 4,
@@ -122,13 +137,14 @@ hostname = ["login*.oak.example"]
 gpus = 2
 cpus = 4
 mem = "24152M"
+nodes = 2
 
 [partitions.short]
 gpus = 2
 cpus = 4
 mem = "24152M"
-time = "12:00:00"
 nodes = 2
+time = "12:00:00"
 total_gpus = 4
 jobs = 1
 

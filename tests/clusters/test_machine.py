@@ -123,7 +123,7 @@ def test_what_is_no_list_of_partitions_says_nothing(listed: str):
 @pytest.mark.usefixtures("in_lab")
 def test_a_real_slurm_answers():
     assert machine.slurm(os.environ) == {
-        "partitions": {"lab": {"gpus": 4, "cpus": 16, "mem": "65536M"}},
+        "partitions": {"lab": {"gpus": 4, "cpus": 16, "mem": "65536M", "nodes": 4}},
         "gpus_per_node": 4,
         "cpus_per_node": 16,
         "gpu_types": [],

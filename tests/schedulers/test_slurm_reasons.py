@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.schedulers.slurm.reasons import REASONS, explain
+from serried.schedulers.slurm.reasons import REASONS, explain, never_starts
 
 MANUAL_22_05 = [
     "AssociationJobLimit",
@@ -99,3 +99,9 @@ def test_no_row_is_hidden_by_an_earlier_one():
         and "*" not in pattern
     ]
     assert hidden == []
+
+
+def test_what_never_starts_as_it_is_says_so():
+    said = {token for token, sentence in REASONS if "never starts like this" in sentence}
+    assert {token for token in said if not never_starts(token)} == set()
+    assert not any(never_starts(word) for word in ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "None"))

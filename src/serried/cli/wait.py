@@ -16,7 +16,7 @@ from serried.records.explain import explain
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.records.verdict import UNCERTAIN
-from serried.records.waiting import never_starts, statuses_of, wait
+from serried.records.waiting import never_starts, statuses_of, wait, why_never
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import printable
@@ -133,7 +133,8 @@ def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
     stuck = [status for status in found if never_starts(status)]
     if stuck:
         raise RunFailed(
-            f"{stuck[0].id} never starts: what it waits for was deleted", hint=f"serried stop {stuck[0].id} ends it"
+            f"{stuck[0].id} never starts: {why_never(stuck[0])}",
+            hint=f"serried why {stuck[0].id}; serried stop {stuck[0].id} takes it back",
         )
     going_on = [status for status in found if not status.has_ended]
     if going_on:

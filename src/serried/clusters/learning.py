@@ -38,6 +38,7 @@ def _ask_slurm(said: Callable[..., str], user: str) -> Learnt | None:
     # Not every site lets its users read the accounts.
     qos = said(*slurm.QOS)
     accounts = slurm.accounts(said(*slurm.ACCOUNTS, f"user={user}"))
+    table = slurm.with_sizes(table, shown)
     narrowed = slurm.with_qos(table, shown, qos)
     has_qos = narrowed != table
     table = {**narrowed, **slurm.configured(config)}

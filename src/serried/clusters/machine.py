@@ -152,7 +152,8 @@ def cpus(environ: Mapping[str, str]) -> int:
 
 def slurm(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     """What Slurm says of its partitions, as a profile's table; empty when it does not answer."""
-    return slurm_says.partitions(_kept(slurm_says.SINFO, environ, command))
+    found = slurm_says.partitions(_kept(slurm_says.SINFO, environ, command))
+    return slurm_says.with_sizes(found, _kept(slurm_says.PARTITIONS, environ, command)) if found else {}
 
 
 def site(scheduler: str, environ: Mapping[str, str], command: Command = run, *, seconds: float = ASKING_SECONDS) -> str:

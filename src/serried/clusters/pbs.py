@@ -52,12 +52,13 @@ def _queue(name: str, queue: Attributes, hosts: dict[str, Attributes]) -> dict[s
         found["gpus"] = max(_amount(host, "ngpus") for host in own)
         found["cpus"] = max(_amount(host, "ncpus") for host in own)
         found["mem"] = f"{max(_memory(host) for host in own)}M"
+        found["nodes"] = len({_first(host, "resources_available.host") or id(host) for host in own})
     if time := _first(queue, "resources_max.walltime"):
         found["time"] = time
     for key, resource in (("nodes", "nodect"), ("total_gpus", "ngpus")):
         most = _first(queue, f"resources_max.{resource}")
         if most.isdecimal():
-            found[key] = int(most)
+            found[key] = min(int(most), found.get(key, int(most)))
     jobs = _jobs(queue)
     return {**found, **({"jobs": jobs} if jobs else {})}
 

@@ -85,6 +85,19 @@ def _setting(config: str, name: str) -> str:
     return found[1].strip() if found else ""
 
 
+def with_sizes(table: Mapping[str, Any], shown: str) -> dict[str, Any]:
+    """The table, with how many nodes each partition has at all: what `PARTITIONS` printed.
+
+    Not by counting what `sinfo` lists: it leaves out nodes of a cloud that are switched off.
+    """
+    sized = {name: dict(partition) for name, partition in table.get("partitions", {}).items()}
+    for partition in _shown(shown):
+        own, total = sized.get(partition.get("PartitionName", "")), partition.get("TotalNodes", "")
+        if own is not None and total.isdecimal() and int(total):
+            own["nodes"] = min(int(total), own.get("nodes", int(total)))
+    return {**table, "partitions": sized} if sized else dict(table)
+
+
 def with_qos(table: Mapping[str, Any], shown: str, qos: str) -> dict[str, Any]:
     """The table, its partitions narrowed by the QoS that each has: what `PARTITIONS` and `QOS` printed."""
     known = {name: (wall, jobs) for name, wall, jobs in _rows(qos, 3)}

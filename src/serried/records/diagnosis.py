@@ -56,9 +56,14 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"(?m)^\S*(?:ba|da|z)?sh: .*: Permission denied$"), "not-executable"),
     (re.compile(r"PermissionError|Permission denied"), "permission"),
     (re.compile(r"No such file or directory|FileNotFoundError"), "file-missing"),
-    (re.compile(r"ProcessGroupNCCL is only supported with GPUs|ProcessGroupNCCL.*no GPUs found"), "nccl-without-gpu"),
+    (re.compile(r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in"), "nccl-without-gpu"),
     (re.compile(r"NCCL (?:error|WARN)|ncclSystemError|ncclRemoteError|ncclUnhandledCudaError"), "nccl"),
-    (re.compile(r"no kernel image is available|CUDA driver version is insufficient|No CUDA GPUs"), "cuda"),
+    (
+        re.compile(
+            r"no kernel image is available|CUDA driver version is insufficient|No CUDA GPUs|not compiled with CUDA"
+        ),
+        "cuda",
+    ),
 )
 """Tried from the top on the last lines of a rank that failed by itself."""
 

@@ -22,12 +22,11 @@ from serried.records.logs import last_lines, rank_logs
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, element_of, registered, statuses
+from serried.records.waiting import never_starts
 from serried.resources import whom_to_ask
 
 _TAIL = 20
 
-_FOR_EVER = re.compile(r"never starts like this|no node can ever give")
-"""In the sentences of schedulers on why a job waits."""
 _IS_THE_SITES = re.compile(r"never starts|allows|\baccount\b|\bQoS\b|administrator|\bsite\b|as may$")
 """Sentences about what a site allows, about which it can be asked."""
 
@@ -90,9 +89,8 @@ def _waiting(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanati
     site = status.record.plan.site if _IS_THE_SITES.search(meaning) else None
     whom = whom_to_ask(site.contact, site.docs) if site else None
     again = f"take it back, and ask for what there is: serried stop {status.id}; serried clusters show"
-    return Explanation(
-        status, meaning=meaning, steps=tuple(filter(None, (again if _FOR_EVER.search(meaning) else None, whom)))
-    )
+    never = never_starts(status, scheduler_for)
+    return Explanation(status, meaning=meaning, steps=tuple(filter(None, (again if never else None, whom))))
 
 
 def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:

@@ -8,10 +8,11 @@ from typing import Any
 
 from serried.contract import names
 from serried.contract.files import read_json
+from serried.errors import SerriedError
 from serried.records.arrays import FOR_EVER
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
-from serried.records.status import SchedulerFor, element_of, statuses
+from serried.records.status import SchedulerFor, element_of, registered, statuses
 from serried.records.verdict import UNCERTAIN, Ending, Kind
 
 _FILES_SECONDS = 1.0
@@ -49,8 +50,8 @@ def wait(
         if observe:
             observe(found)
         # What never starts is believed when it is seen twice: between two questions a job may have ended.
-        over = [is_over(status) or (never_starts(status) and status.id in stuck) for status in found]
-        stuck = {status.id for status in found if never_starts(status)}
+        seen, stuck = stuck, {status.id for status in found if never_starts(status, scheduler_for)}
+        over = [is_over(status) or status.id in stuck & seen for status in found]
         open_ = [one for one, is_done in zip(selections, over, strict=True) if not is_done]
         if not open_ or (deadline is not None and time.monotonic() >= deadline):
             return found
@@ -65,9 +66,25 @@ def is_over(status: RunStatus) -> bool:
     return (status.has_ended and status.verdict.stale is None) or status.state == UNCERTAIN
 
 
-def never_starts(status: RunStatus) -> bool:
-    """Whether its scheduler lets it wait for ever, as PBS does behind a job that was deleted before it began."""
-    return status.state == names.PENDING and status.reason == FOR_EVER
+def never_starts(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> bool:
+    """Whether its scheduler lets it wait for ever: it asks for too much, or waits for what cannot be any more."""
+    if status.state != names.PENDING or not status.reason or status.summary is None:
+        return False
+    return _never_starts(status.summary.scheduler, status.reason, scheduler_for)
+
+
+def why_never(status: RunStatus) -> str:
+    """Why a run never starts, as the end of a sentence."""
+    if status.reason == FOR_EVER or status.summary is None:
+        return "what it waits for was deleted"
+    return registered(status.summary.scheduler).explain(status.reason)
+
+
+def _never_starts(scheduler: str, reason: str, scheduler_for: SchedulerFor | None) -> bool:
+    try:
+        return (scheduler_for or registered)(scheduler).never_starts(reason)
+    except SerriedError:  # a scheduler of which this Serried knows nothing
+        return reason == FOR_EVER
 
 
 def _ended_elements(status: RunStatus) -> list[int]:

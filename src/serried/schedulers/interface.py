@@ -122,3 +122,6 @@ class Scheduler(Protocol):
 
     def explain(self, reason: str) -> str:
         """The scheduler's reason for waiting as a sentence that a user understands."""
+
+    def never_starts(self, reason: str) -> bool:
+        """Whether a job that waits for this reason can never start as it is: only another request could."""

@@ -121,6 +121,9 @@ class Local:
     def explain(self, reason: str) -> str:
         return REASONS.get(reason, f"this machine's queue says `{reason}`")
 
+    def never_starts(self, reason: str) -> bool:  # noqa: ARG002 - what this machine lacks is refused
+        return False
+
 
 def _folder(number: str) -> JobFolder:
     return JobFolder(machine.root() / "jobs" / number)

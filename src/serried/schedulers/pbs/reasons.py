@@ -47,3 +47,8 @@ def explain(reason: str) -> str:
         if fnmatchcase(text, pattern.replace("[", "[[]")):
             return sentence.format(rest=rest)
     return f"PBS says `{text}`"
+
+
+def never_starts(reason: str) -> bool:
+    """Whether the job can never start as it is."""
+    return reason.strip().startswith(("DependencyNeverSatisfied", "Can Never Run"))

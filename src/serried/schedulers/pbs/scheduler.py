@@ -126,6 +126,9 @@ class Pbs:
     def explain(self, reason: str) -> str:
         return reasons.explain(reason)
 
+    def never_starts(self, reason: str) -> bool:
+        return reasons.never_starts(reason)
+
     def _qstat(self, ids: Sequence[str]) -> str:
         """All about these jobs and their elements, ended ones included. One that is unknown fails the call only."""
         result = self._query(("qstat", "-x", "-t", "-f", "-w", *(ids if len(ids) <= FEW else ())))

@@ -77,12 +77,37 @@ REASONS = (
     ("InactiveLimit", "it was idle for longer than the site allows"),
 )  # fmt: skip
 
+NEVER_STARTS = (
+    "DependencyNeverSatisfied",
+    "QOSMaxWallDurationPerJob*",
+    "QOSMin*",
+    "QOSMax*PerJob*",
+    "QOSMax*PerNode*",
+    "QOSTimeLimit",
+    "AssocMaxWallDurationPerJobLimit",
+    "AssocMax*PerJob*",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+)
+"""Reasons that pass only when the job, or the site's limits, are changed."""
+
 
 def explain(reason: str) -> str:
     """The reason in plain words; Slurm's own, quoted, where we have none."""
-    word = reason.strip().strip("()")
-    token = word.replace(" ", "_").rstrip("_") if word else "None"
+    word, token = _parsed(reason)
     for pattern, sentence in REASONS:
         if fnmatchcase(token, pattern):
             return sentence
     return f"Slurm says `{word}`"
+
+
+def never_starts(reason: str) -> bool:
+    """Whether the job can never start as it is."""
+    _, token = _parsed(reason)
+    return any(fnmatchcase(token, pattern) for pattern in NEVER_STARTS)
+
+
+def _parsed(reason: str) -> tuple[str, str]:
+    """Slurm's word, and the token that patterns are for."""
+    word = reason.strip().strip("()")
+    return word, word.replace(" ", "_").rstrip("_") if word else "None"

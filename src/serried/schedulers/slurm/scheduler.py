@@ -106,6 +106,9 @@ class Slurm:
     def explain(self, reason: str) -> str:
         return reasons.explain(reason)
 
+    def never_starts(self, reason: str) -> bool:
+        return reasons.never_starts(reason)
+
     def _ask(self, ids: Sequence[str], since: float | None) -> dict[tuple[str, int | None], Job]:
         start = time.monotonic()
         texts = {"squeue": self._squeue(parse.JOB_FORMAT)}
