@@ -114,6 +114,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "rerun_of": None,
                 "after": [],
                 "smoke": False,
+                "warnings": [],
                 "directory": str(run.where.path),
                 "elements": None,
             }

@@ -201,6 +201,11 @@ class Work:
         return str(self.plan.get("launch", {}).get("kind", "agent"))
 
     @property
+    def expects_contact(self) -> bool:
+        """Whether ranks should connect to one another, and by nothing that a launcher brings along."""
+        return self.launcher == "agent" and self.nodes * self.ranks > 1 and bool(self.plan.get("ranks_meet", True))
+
+    @property
     def form(self) -> str:
         """How the next attempt comes about."""
         return str(self.plan["limit"].get("form", names.REQUEUE))

@@ -43,7 +43,8 @@ def how(status: RunStatus) -> str:
     said = (
         f": {printable(status.verdict.message)}" if status.state != names.COMPLETED and status.verdict.message else ""
     )
-    return f"{status.id}{name} {state}{after}{detail}{said}"
+    doubts = "".join(f"; warning: {printable(one['message'])}" for one in status.warnings)
+    return f"{status.id}{name} {state}{after}{detail}{said}{doubts}"
 
 
 def size(status: RunStatus) -> str:

@@ -13,6 +13,7 @@ from serried.cli import answers, asking
 from serried.clusters import LOCAL
 from serried.contract import names
 from serried.errors import UsageError
+from serried.records.ends import warnings
 from serried.records.smoke import tried_out
 from serried.records.status import status
 from serried.schedulers import job_around
@@ -87,6 +88,8 @@ def _say_the_end(outcome: Outcome, element: int | None) -> None:
         console.say(
             f"{console.style('completed', 'good', sys.stderr)}{took}; its files are in {outcome.record.where.path}"
         )
+        for warning in warnings(end):
+            console.warning(printable(warning["message"]))
         console.next_steps(
             [
                 (logs, "what it printed"),

@@ -20,6 +20,7 @@ from serried.records.run_status import RunStatus
 from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
+from serried.records.warned import warnings_of
 from serried.ui import console
 from serried.ui.plan_lines import comes_after, command_text, container_text, environment_text, goes_on, settings_text
 from serried.ui.text import duration, local_time, memory, printable
@@ -56,6 +57,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
     plan = _plan(selection)
     return {
         **status.to_json(),
+        "warnings": [dict(warning) for warning in warnings_of(status)],
         "plan": plan.to_json() if plan else None,
         "source": read_json(record.directory.source),
         "submissions": [submission.to_json() for submission in record.submissions_of(selection.element)],
@@ -132,6 +134,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         by_state = arrays.ranges_by_state(status.elements)
         facts.append(("elements", ", ".join(f"{state} {which}" for state, which in by_state.items())))
     facts.append(("waits for", status.reason))
+    facts += [("warning", printable(warning["message"])) for warning in warnings_of(status)]
     facts.append(("missing", "; ".join(each.told for each in _missing(selection, status))))
     facts.append(("nodes", ", ".join(status.node_names)))
     last = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""

@@ -66,6 +66,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     status, now = explanation.status, time.time()
     failure = explanation.first_failure or {}
     facts = [("reason", status.reason), ("means", explanation.meaning)]
+    facts += [("warning", printable(warning["message"])) for warning in explanation.warnings]
     if status.state == names.PENDING:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))
         if status.starts is not None:

@@ -106,6 +106,9 @@ AFTER_CONDITIONS = (AFTER_OK, AFTER_ANY, AFTER_NOTOK)
 NEVER_BEGAN = "after"
 """The cause of a run that never began, because another one did not end as it should have."""
 
+RANKS_APART = "ranks-apart"
+"""The code of a warning: several ranks ran, and none connected to another."""
+
 # What people are told of.
 EVENT_START = "start"
 EVENT_FINISH = "finish"

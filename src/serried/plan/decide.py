@@ -45,6 +45,7 @@ def plan(
         shell=experiment.shell,
         seed=experiment.seed,
         debug=experiment.debug,
+        ranks_meet=experiment.ranks_meet,
         config=_config(experiment.config),
         site=_site(cluster),
         allocation=allocation,

@@ -47,6 +47,8 @@ class Plan:
     seed: int = 0
     debug: bool = False
     """Ranks get the switches that let NCCL and torch.distributed say what they do."""
+    ranks_meet: bool = True
+    """False: ranks are independent programs, and no warning is due when none connects to another."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """What the training is told, by dotted name; `serried.train.config` and `{config.NAME}` have it."""
     environment: Environment = field(default_factory=Environment)

@@ -72,6 +72,7 @@ def read(record: Record) -> RunStatus:
         seconds=end.get("seconds"),
         node_names=node_names(end),
         elements=_elements(record, end),
+        warnings=warnings(end),
     )
 
 
@@ -89,3 +90,9 @@ def _elements(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | No
 def node_names(document: Mapping[str, Any]) -> tuple[str, ...]:
     nodes = document.get("nodes")
     return tuple(str(node) for node in nodes) if isinstance(nodes, list) else ()
+
+
+def warnings(document: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
+    """Those of an exit.json."""
+    found = document.get("warnings")
+    return tuple(one for one in found if isinstance(one, dict) and "message" in one) if isinstance(found, list) else ()

@@ -12,7 +12,7 @@ from serried.contract import names
 from serried.contract.files import read_journal, read_json
 from serried.errors import SerriedError
 from serried.plan import After
-from serried.records import arrays, missing
+from serried.records import arrays, missing, warned
 from serried.records.advice import advice_for
 from serried.records.diagnosis import Ended
 from serried.records.documents import RecordUnreadable
@@ -45,6 +45,8 @@ class Explanation:
     """Who ran `serried stop`."""
     others: Mapping[str, str] | None = None
     """An array's elements by state."""
+    warnings: tuple[Mapping[str, str], ...] = ()
+    """What is doubtful, also while it runs."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,6 +56,7 @@ class Explanation:
             "first_failure": dict(self.first_failure) if self.first_failure else None,
             "tail": list(self.tail),
             "asked_by": self.asked_by,
+            "warnings": [dict(warning) for warning in self.warnings],
         }
 
 
@@ -63,7 +66,9 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
     if status.has_ended and _nodes_have_more(status):
         step = f"bring back what stayed on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
-    return explained
+    warnings = warned.warnings_of(status)
+    doubts = [step for warning in warnings for step in warned.STEPS.get(warning.get("code", ""), ())]
+    return replace(explained, warnings=warnings, steps=(*explained.steps, *doubts)) if warnings else explained
 
 
 def _explain(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:

@@ -37,6 +37,8 @@ class RunStatus:
     """An array's elements; None for anything else."""
     jobs: Mapping[int, Job] = field(default_factory=dict)
     """What the scheduler said of elements."""
+    warnings: tuple[Mapping[str, str], ...] = ()
+    """What is doubtful about it though nothing has failed: each a `code` and a `message`."""
     is_elsewhere: bool = False
     """The scheduler that answers has given the job's id to a job of another name: it is another cluster's."""
 
@@ -88,5 +90,6 @@ class RunStatus:
             "after": list(summary.after) if summary else [],
             "smoke": summary and summary.smoke,
             "directory": summary and str(self.record.where.path),
+            "warnings": [dict(warning) for warning in self.warnings],
             "elements": None if self.elements is None else arrays.ranges_by_state(self.elements),
         }

@@ -200,6 +200,7 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
         reason=live.reason if verdict.state == names.PENDING else "",
         starts=live.starts if verdict.state == names.PENDING else None,
         node_names=live.nodes or ends.node_names(evidence.document),
+        warnings=ends.warnings(evidence.document) if verdict.has_ended else (),
     )
 
 
@@ -259,4 +260,5 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
         reason=job.reason if job and verdict.state == names.PENDING else "",
         starts=job.starts if job else None,
         node_names=(job.nodes if job else ()) or ends.node_names(document),
+        warnings=ends.warnings(document),
     )

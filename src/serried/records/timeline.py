@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
+from serried.contract import names
 from serried.contract.files import read_journal, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
 from serried.contract.missing import left_out
@@ -29,6 +30,9 @@ _REASONS = {
     "lost": "a node was lost",
     "launcher": "what starts the ranks failed",
 }
+
+_MESSAGES = {"launch-failed": "the launch failed", names.RANKS_APART: "warning"}
+"""Events of the head's that bring their own words."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +164,8 @@ def _head_text(entry: Mapping[str, Any]) -> str | None:
     if event == "go":
         resume = entry.get("resume")
         return f"ranks are told to go on from {PurePath(resume).name}" if isinstance(resume, str) and resume else None
-    if event == "launch-failed":
-        return f"the launch failed: {entry.get('message')}"
+    if event in _MESSAGES:
+        return f"{_MESSAGES[event]}: {entry.get('message')}"
     if event == "node-lost":
         return f"node {entry.get('node')} ({entry.get('host')}) was lost"
     return staging.head_text(entry)

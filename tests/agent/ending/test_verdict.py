@@ -398,3 +398,34 @@ def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, o
     all_well = codes == [(0, False), (0, False)]
     assert judged.state != "COMPLETED" or all_well
     assert (judged.exit_code == 0) == (judged.state == "COMPLETED")
+
+
+def apart(*nodes, early=False):
+    """The warnings of two ranks that ended well, by what each node saw of connections and how much was computed."""
+    ends = [{**end, "contact": seen, "cpu_seconds": seconds} for end, (seen, seconds) in zip(FINE, nodes, strict=False)]
+    head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), *ends, *FINE[len(nodes) :]]
+    document = verdict.document(evidence(head), None, [], Verdict("COMPLETED", 0, None, "fine"))
+    return [warning["code"] for warning in document.get("warnings", ())]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "early", "expected"),
+    [
+        (((False, 0.6), (False, 0.6)), False, ["ranks-apart"]),
+        (((False, 0.1), (False, 0.1)), False, []),
+        (((False, 0.1), (False, 0.1)), True, ["ranks-apart"]),
+        (((False, 9.0), (True, 9.0)), False, []),
+        (((False, 9.0), (None, 9.0)), True, []),
+        (((False, 9.0),), True, []),
+    ],
+    ids=["apart", "nothing computed", "reported early", "in contact", "one cannot tell", "one has not looked"],
+)
+def test_ranks_are_apart_only_where_every_node_saw_no_contact(nodes, early, expected):
+    assert apart(*nodes, early=early) == expected
+
+
+def test_a_rank_that_failed_before_it_could_join_is_not_apart():
+    failure = exit_of(0, 1, node=0, host="n1")
+    ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]
+    document = verdict.document(evidence([*STARTED, *ends]), failure, [], Verdict("FAILED", 1, "exit", "failed"))
+    assert "warnings" not in document

@@ -24,6 +24,7 @@ def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_
         place=SimpleNamespace(attempt=lambda _: attempt),
         number=1,
         grace=2.0,
+        expects_contact=True,
         plan={"limit": {"silence_seconds": 4}},
     )
     members = SimpleNamespace(silent_ranks=lambda _: [0])

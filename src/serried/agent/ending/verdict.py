@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.ending import diagnose
+from serried.agent.ending import apart, diagnose
 from serried.agent.ending.evidence import Evidence, Exit
 from serried.agent.ending.missing import missing, sentence
 from serried.contract import SCHEMA, names
@@ -55,6 +55,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
 def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdict: Verdict) -> Dict[str, Any]:
     """exit.json."""
     first, absent = None, missing(evidence)
+    warned = [] if failure else apart.warnings(evidence)
     if failure and verdict.state != names.COMPLETED:
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
         first = {**{key: failure[key] for key in keys}, "tail": tail}
@@ -77,6 +78,7 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         "world_size": evidence.world_size,
         "progress": evidence.progressed,
         **({"missing": absent} if absent else {}),
+        **({"warnings": warned} if warned else {}),
     }
 
 

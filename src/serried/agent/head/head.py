@@ -127,6 +127,7 @@ class Head:
         left = self._deadline.over - time.time() if self._deadline else None
         self._members.tell("go", hosts=[member.host for member in self._members], place=told, left=left)
         self._launching.begin()
+        self._watch.ranks_began()
         hooks.tell(self.work, names.EVENT_START)
 
     def _open_store(self) -> int:
@@ -157,7 +158,7 @@ class Head:
             member.is_done = True
             self.note("node-ended", node=member.index, host=member.host, **facts)
             self._check_over()
-        elif not self._staging.heed(member, message):
+        elif not (self._watch.on_message(message) or self._staging.heed(member, message)):
             if event == "starter-ended":
                 self.note(event, node=member.index, host=member.host, **facts)
             self._launching.heed(member, message)

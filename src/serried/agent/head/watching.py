@@ -6,6 +6,7 @@ That is the nodes and their ranks, job.sh, and the attempt itself, which a later
 from __future__ import annotations
 
 import os
+import sys
 import time
 from functools import partial
 from typing import Callable, NamedTuple, Optional
@@ -13,8 +14,10 @@ from typing import Callable, NamedTuple, Optional
 from serried.agent import hooks
 from serried.agent.attempts import conclusion, history
 from serried.agent.attempts.requests import Requests
+from serried.agent.ending import apart
 from serried.agent.head.deadline import Deadline
 from serried.agent.loop import Loop
+from serried.agent.messages.channel import Message
 from serried.agent.messages.members import Member, Members
 from serried.agent.work import Work
 from serried.contract import names
@@ -22,6 +25,8 @@ from serried.contract import names
 CONTROL_SECONDS = 2.0
 BEAT_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
+APART_SECONDS = 120.0
+"""Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
 
 
 class Reactions(NamedTuple):
@@ -51,6 +56,7 @@ class Watch:
         """job.sh was killed."""
         self.is_superseded = False
         """A later attempt has begun."""
+        self._may_be_apart = work.expects_contact
 
     def begin(self) -> None:
         self._loop.every(CONTROL_SECONDS, self._read_control)
@@ -60,6 +66,22 @@ class Watch:
             reason, because = names.STOP_LIMIT, "time limit"
             self._loop.after(max(0.0, self._deadline.warning - now), lambda: self._on.ask_to_save(reason, because))
             self._loop.after(max(0.0, self._deadline.end - now), lambda: self._on.stop(reason, because, grace))
+
+    def ranks_began(self) -> None:
+        self._loop.after(APART_SECONDS, self._check_contact)
+
+    def on_message(self, message: Message) -> bool:
+        """Whether it was about contact, which a node has seen between its ranks and others; None: it cannot tell."""
+        if message["event"] == "contact" and self._may_be_apart:
+            self._may_be_apart = False
+            self._on.note("ranks-in-contact", seen=message["seen"])
+        return bool(message["event"] == "contact")
+
+    def _check_contact(self) -> None:
+        if self._may_be_apart and not self._members.are_done():
+            message = apart.message(self._work.nodes * self._work.ranks)
+            self._on.note(names.RANKS_APART, message=message)
+            print(f"serried: warning: {message} (after {APART_SECONDS:.0f} s)", file=sys.stderr, flush=True)
 
     def _read_control(self) -> None:
         for stop in self._requests.stops():

@@ -19,6 +19,7 @@ from serried.agent.local import Folder, tidying
 from serried.agent.loop import Loop, Timer
 from serried.agent.messages.channel import Channel, Message
 from serried.agent.node.exits import Exits
+from serried.agent.ranks import contact
 from serried.agent.ranks.ranks import Forked, Ranks, has_failed
 from serried.agent.staging.node import Staging
 from serried.agent.work import Work
@@ -50,6 +51,7 @@ class Node:
         self._bring = Bringing(self.loop, work, index, self._folder, self._note)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
+        self._contact: Optional[contact.Contact] = None
         self._exits = Exits(self.loop, self._note, self._tell, self._check_end)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
@@ -117,6 +119,7 @@ class Node:
             for rank in self._ranks.running:
                 self._note("started", rank=rank.number, local_rank=rank.local, pid=rank.pid)
             self._tell("started")
+            self._contact = contact.watch(self.work, self.loop, place["port"], self._ranks, self._tell)
         else:
             from serried.agent.launchers import meeting
             from serried.agent.launchers.node import Launched, Post
@@ -171,6 +174,8 @@ class Node:
         children = system.reap()
         if self._ranks is None:
             return
+        if self._contact and children:
+            self._contact.glance()
         for exit_ in self._ranks.reap(children):
             self._exits.take(self._ranks, exit_, is_stopping=self._is_stopping)
         self._check_end()
@@ -255,6 +260,8 @@ class Node:
         self._note("swept", count=count, left=left)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
         told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "unsaved": unsaved}
+        if self._contact:
+            told.update(contact=self._contact.is_seen, cpu_seconds=round(self._contact.cpu_seconds, 2))
         self._bring.finish(lambda missing: self._say_done({**told, **missing}), trusted=may_trust)
         self._tell("beat", quiet=0.0, running=[], **self._bring.word)
 

@@ -138,6 +138,12 @@ class Experiment:
     workdir: str = key(
         values.TEXT, "Where ranks start, from the project's folder.", default="the project's folder", value="."
     )
+    ranks_meet: bool = key(
+        values.BOOLEAN,
+        "Warn when several ranks run and none connects to another; false for independent ranks.",
+        default="true",
+        value=True,
+    )
     after: tuple[str, ...] = key(
         values.TEXTS,
         "Experiments whose runs it comes after: `prepare`, or `prepare:any`. See [chains](chains.md#after-other-runs).",

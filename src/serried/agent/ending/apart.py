@@ -1,0 +1,27 @@
+"""Ranks that never joined one another: as many separate programs, of which each believes to be the only one. Pure."""
+
+from __future__ import annotations
+
+from typing import Dict, List
+
+from serried.agent.ending.evidence import Evidence
+from serried.contract import names
+
+BUSY_SECONDS = 0.5
+"""A rank that has computed for less than that is no training: `hostname` on four nodes needs no warning."""
+
+
+def warnings(evidence: Evidence) -> List[Dict[str, str]]:
+    """What exit.json says about it; nothing where a single node does not know, or a rank has failed before it could."""
+    ends = evidence.all("node-ended")
+    is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
+    if not is_known or evidence.has("ranks-in-contact"):
+        return []
+    was_busy = sum(end["cpu_seconds"] for end in ends) >= BUSY_SECONDS * evidence.world_size
+    if not was_busy and not evidence.has(names.RANKS_APART):
+        return []
+    return [{"code": names.RANKS_APART, "message": message(evidence.world_size)}]
+
+
+def message(count: int) -> str:
+    return f"no rank has connected to another: the program ran {count} times, each by itself"

@@ -1,0 +1,110 @@
+"""Whether ranks are in contact with one another, by the connections of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from serried.agent.ranks.contact import Contact
+
+LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
+ACCEPT = LISTEN + "c, _ = s.accept(); print('accepted', flush=True); c.recv(1)"
+CONNECT = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); print('in', flush=True); s.recv(1)"
+ALONE = (
+    LISTEN + "a = socket.create_connection(s.getsockname()); b, _ = s.accept(); print('in', flush=True); input()"
+)  # as a program does with a helper of its own
+IN_A_SHELL = ["/bin/sh", "-c", '"$@"; exit', "sh"]
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(code, *, words=()):
+        """A program, and the first line that it prints."""
+        pipe = subprocess.PIPE
+        argv = [*words, sys.executable, "-c", code]
+        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, process_group=0)
+        started.append(process)
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def port():
+    """Nobody else's, held as the head holds it: bound, without listening."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield held.getsockname()[1]
+
+
+def seen(port, *processes):
+    contact = Contact(port, lambda: [process.pid for process in processes])
+    contact.look()
+    return contact.is_seen
+
+
+@pytest.mark.parametrize("words", [(), IN_A_SHELL], ids=["itself", "by a process that it started"])
+def test_ranks_that_are_connected_by_a_port_of_their_own_are_in_contact(start, port, words):
+    server, chosen = start(ACCEPT, words=words)
+    other, _ = start(LISTEN + "input()")
+    assert seen(port, server, other) is False
+    client, _ = start(CONNECT.format(port=chosen), words=words)
+    assert server.stdout.readline().strip() == "accepted"
+    assert seen(port, server, client) is True
+
+
+def test_a_rank_of_another_node_on_the_same_machine_is_another_rank(start, port):
+    server, chosen = start(ACCEPT)
+    start(CONNECT.format(port=chosen))
+    assert server.stdout.readline().strip() == "accepted"
+    assert seen(port, server) is True
+
+
+def test_a_rank_that_is_connected_to_itself_has_met_nobody(start, port):
+    process, _ = start(ALONE)
+    assert process.stdout.readline().strip() == "in"
+    assert seen(port, process) is False
+
+
+def test_whoever_serves_the_rendezvous_port_may_meet_others_there(port):
+    contact = Contact(port, list)
+    contact.glance()
+    assert contact.is_seen is False
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        contact.glance()
+    assert contact.is_seen is True
+
+
+def test_ranks_that_have_met_and_ended_between_two_looks_have_left_a_trace(port):
+    contact = Contact(port, list)
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = server.accept()
+        client.close()
+        accepted.close()
+    contact.glance()
+    assert contact.is_seen is True
+
+
+def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_path):
+    monkeypatch.setattr("serried.agent.ranks.contact.PROC", str(tmp_path))
+    contact = Contact(1, list)
+    contact.look()
+    assert contact.is_seen is None
