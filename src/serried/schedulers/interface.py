@@ -92,6 +92,9 @@ class Scheduler(Protocol):
         queued as `plan` is.
         """
 
+    def array_limit(self) -> int | None:
+        """What the indices of an array must stay below; None where there is no such limit, or nobody answers."""
+
     def submit(self, submission: Submission) -> str:
         """Hand it over; return the job id.
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serried import config, inherit, snapshot
+from serried import config, inherit, schedulers, snapshot
 from serried.contract import names, settings
 from serried.environments import containers, trial
 from serried.environments.building import Observe, silent
@@ -24,6 +24,8 @@ from serried.submission import building, data
 from serried.submission.prepared import Prepared, assemble
 
 MOST_PREQUEUED = 100
+SMALL_ARRAY = 1000
+"""Slurm's own default allows it, and nobody asks a site whether it allows less."""
 
 
 def prepare(
@@ -46,6 +48,7 @@ def prepare(
     """
     project = Path(plan.source.directory)
     _check_jobs(plan)
+    _check_array(plan)
     _check_workdir(plan, project)
     _check_settings(plan, each)
     _check_after(plan, each)
@@ -133,6 +136,20 @@ def _check_jobs(plan: Plan) -> None:
         raise UsageError(
             f"{plan.limit.restarts + 1:,} jobs would be queued now, and {MOST_PREQUEUED} is the most for one run",
             hint="a longer `--time` makes fewer links; or ask for fewer, and `serried rerun` goes on from the last",
+        )
+
+
+def _check_array(plan: Plan) -> None:
+    """A scheduler says no without a number, and so the number is asked for where it may be too small."""
+    highest = max(plan.array.indices) if plan.array else 0
+    if highest < SMALL_ARRAY:
+        return
+    limit = schedulers.get(plan.site.scheduler).array_limit()
+    if limit is not None and highest >= limit:
+        raise UsageError(
+            f"the array goes up to index {highest:,}, and `{plan.site.name}` takes indices up to {limit - 1:,}",
+            hint=f"submit it in parts of at most {limit:,} elements: `--array 0-{limit - 1}`, then the same with "
+            f"`--set seed={plan.seed + limit}`; of `--each`, a file for each part",
         )
 
 

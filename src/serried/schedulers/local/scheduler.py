@@ -81,6 +81,9 @@ class Local:
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - here is all there is
         return tuple(words)
 
+    def array_limit(self) -> int | None:
+        return None
+
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
         environment |= machine.settings()

@@ -71,6 +71,9 @@ class Pbs:
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         return options.errand(plan, host, words)
 
+    def array_limit(self) -> int | None:
+        return None  # `qsub` refuses by the number of elements
+
     def submit(self, submission: Submission) -> str:
         if submission.handover is None:
             raise ValueError("PBS shows a job's variables to everybody: they need a file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -59,6 +60,11 @@ class Slurm:
 
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         return interactive.errand(plan, host, words)
+
+    def array_limit(self) -> int | None:
+        with contextlib.suppress(MissingProgramError, SchedulerUnreachable):
+            return parse.array_limit(self._query(("scontrol", "show", "config")).stdout)
+        return None
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
