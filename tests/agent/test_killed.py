@@ -7,13 +7,20 @@ import signal
 
 import pytest
 
+from serried.agent.attempts import conclusion
+from serried.agent.work import Work
+from serried.contract.files import read_journal
+
+DEAF = "trap '' TERM; echo ready; while :; do sleep 1; done"
+"""Ranks that stay for the whole grace after the first of them was killed."""
+
 
 @pytest.fixture
 def running(start, wait_until):
     """A run whose ranks have started a child each."""
 
-    def begin(**options):
-        run = start("sleep 475 & echo ready; wait", **options)
+    def begin(command="sleep 475 & echo ready; wait", **options):
+        run = start(command, **options)
         last = run.plan.world_size - 1
         wait_until(lambda: run.events("started"))
         wait_until(lambda: "ready" in run.output(last, last // run.plan.allocation.ranks))
@@ -56,6 +63,61 @@ def test_a_killed_job_script_ends_the_run_and_leaves_nothing(running, marked_pro
     wait_until(lambda: run.events("ended") and run.pid_of("head") is None)
     assert run.ending == ("FAILED", 137, "job-script-killed", f"job.sh on {run.exit['nodes'][0]} was killed")
     assert marked_processes(run.mark) == []
+
+
+def killed_by_its_scheduler(run, wait_until, *, with_head=False):
+    """job.sh is killed, and then its scheduler kills what is left, ranks before agents, as PBS does."""
+    head, node = run.pid_of("head"), run.pid_of("node")
+    rank = next(event["pid"] for event in journal(run) if event["event"] == "started")
+    os.kill(head, signal.SIGSTOP)  # so that it hears of all of it at once
+    kill(run.process.pid)
+    run.process.wait()
+    kill(rank)
+    wait_until(lambda: [event for event in journal(run) if event["event"] == "rank-exit"])
+    if with_head:
+        kill(head)
+        kill(node)
+    else:
+        os.kill(head, signal.SIGCONT)
+
+
+def journal(run):
+    return read_journal(run.place.attempt(1).node_events(0))
+
+
+def test_a_rank_that_dies_with_its_job_script_is_not_the_cause(running, wait_until):
+    run = running()
+
+    killed_by_its_scheduler(run, wait_until)
+
+    wait_until(lambda: run.events("ended") and run.pid_of("head") is None)
+    host = run.exit["nodes"][0]
+    assert run.ending == ("FAILED", 137, "job-script-killed", f"job.sh on {host} was killed")
+    assert run.exit["first_failure"] is None
+
+
+def test_a_rank_that_dies_with_all_agents_is_not_the_cause(running, wait_until):
+    run = running()
+
+    killed_by_its_scheduler(run, wait_until, with_head=True)
+
+    work = Work.load(run.plan.directory, None, 1)
+    assert conclusion.assess(work, is_untold=True)["cause"] == "agent-killed"
+    assert conclusion.assess(work)["cause"] == "signal"  # job.sh lives: it was this rank alone
+
+
+def test_a_rank_that_was_killed_before_its_job_script_is_the_cause(running, wait_until):
+    run = running(limit={"grace_seconds": 60}, command=DEAF)
+    rank = next(event["pid"] for event in journal(run) if event["event"] == "started")
+    kill(rank)
+    wait_until(lambda: run.events("rank-failed"))
+
+    kill(run.process.pid)
+
+    wait_until(lambda: run.events("orphaned") and run.exit)
+    assert run.ending[:3] == ("FAILED", 137, "signal")
+    kill(run.pid_of("node"))  # and with it the other rank
+    wait_until(lambda: run.pid_of("head") is None)
 
 
 def test_an_attempt_that_has_ended_is_not_run_again(start):

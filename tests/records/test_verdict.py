@@ -29,6 +29,7 @@ DOCUMENTS = {
     Kind.CANCELLED: an_ending(state="CANCELLED", exit_code=143, cause="cancel"),
     Kind.NODE: an_ending(state="FAILED", exit_code=1, cause="node-lost"),
     Kind.KILLED: an_ending(state="FAILED", exit_code=137, cause="signal", first_failure=a_failure(signal=9)),
+    Kind.LAUNCH: an_ending(state="LAUNCH_FAILED", exit_code=70, cause="launch"),
 }
 WORDS = (
     *(names.PENDING, names.RUNNING, names.REQUEUED, names.COMPLETED, names.FAILED, names.TIMEOUT, names.CANCELLED),
@@ -37,7 +38,13 @@ WORDS = (
 )
 OPEN = (Kind.NONE, Kind.REQUEUED, Kind.CANCELLED, Kind.NODE)
 """What the same job may follow."""
-BY_EXIT = {Kind.FINAL: "FAILED", Kind.CANCELLED: "CANCELLED", Kind.NODE: "FAILED", Kind.KILLED: "FAILED"}
+BY_EXIT = {
+    Kind.FINAL: "FAILED",
+    Kind.CANCELLED: "CANCELLED",
+    Kind.NODE: "FAILED",
+    Kind.KILLED: "FAILED",
+    Kind.LAUNCH: "LAUNCH_FAILED",
+}
 
 
 def ending(kind):
@@ -71,6 +78,7 @@ EXPECTED = {
     **{(state, Kind.CANCELLED): state for state in ("TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "NODE_FAIL")},
     **{("OUT_OF_MEMORY", kind): "OUT_OF_MEMORY" for kind in (Kind.NODE, Kind.KILLED)},
     ("NODE_FAIL", Kind.NODE): "NODE_FAIL",
+    **{(state, Kind.LAUNCH): state for state in ("CANCELLED", "PREEMPTED", "NODE_FAIL")},
 }
 
 

@@ -39,6 +39,7 @@ class Kind(enum.Enum):
     CANCELLED = "ended from outside, by what the files cannot tell"
     NODE = "a node or an agent vanished"
     KILLED = "a rank was killed by signal 9"
+    LAUNCH = "no rank ever started"
 
 
 class Say(enum.Enum):
@@ -51,31 +52,31 @@ class Say(enum.Enum):
 
 
 _E, _S, _M, _L = Say.EXIT, Say.SCHEDULER, Say.MISSING, Say.LAST_KNOWN
-_COLUMNS = (Kind.NONE, Kind.REQUEUED, Kind.FINAL, Kind.CANCELLED, Kind.NODE, Kind.KILLED)
+_COLUMNS = (Kind.NONE, Kind.REQUEUED, Kind.FINAL, Kind.CANCELLED, Kind.NODE, Kind.KILLED, Kind.LAUNCH)
 # fmt: off
 _ROWS: Mapping[str, tuple[Say, ...]] = {
-    #                   NONE REQUEUED FINAL CANCELLED NODE KILLED
-    names.PENDING:       (_S, _S, _E, _S, _S, _E),
-    names.RUNNING:       (_S, _S, _E, _S, _S, _E),
-    names.REQUEUED:      (_S, _S, _E, _S, _S, _E),
-    names.COMPLETED:     (_M, _M, _E, _E, _E, _E),
-    names.FAILED:        (_S, _S, _E, _E, _E, _E),
-    names.TIMEOUT:       (_S, _S, _E, _S, _E, _E),
-    names.CANCELLED:     (_S, _S, _E, _S, _E, _E),
-    names.PREEMPTED:     (_S, _S, _E, _S, _E, _E),
-    names.OUT_OF_MEMORY: (_S, _S, _E, _S, _S, _S),
-    names.NODE_FAIL:     (_S, _S, _E, _S, _S, _E),
-    names.LAUNCH_FAILED: (_S, _S, _E, _E, _E, _E),
-    names.LOST:          (_M, _M, _E, _E, _E, _E),
-    names.UNKNOWN:       (_L, _L, _E, _E, _E, _E),
-    ABSENT:              (_M, _M, _E, _E, _E, _E),
-    UNREACHABLE:         (_L, _L, _E, _E, _E, _E),
+    #                   NONE REQUEUED FINAL CANCELLED NODE KILLED LAUNCH
+    names.PENDING:       (_S, _S, _E, _S, _S, _E, _E),
+    names.RUNNING:       (_S, _S, _E, _S, _S, _E, _E),
+    names.REQUEUED:      (_S, _S, _E, _S, _S, _E, _E),
+    names.COMPLETED:     (_M, _M, _E, _E, _E, _E, _E),
+    names.FAILED:        (_S, _S, _E, _E, _E, _E, _E),
+    names.TIMEOUT:       (_S, _S, _E, _S, _E, _E, _E),
+    names.CANCELLED:     (_S, _S, _E, _S, _E, _E, _S),
+    names.PREEMPTED:     (_S, _S, _E, _S, _E, _E, _S),
+    names.OUT_OF_MEMORY: (_S, _S, _E, _S, _S, _S, _E),
+    names.NODE_FAIL:     (_S, _S, _E, _S, _S, _E, _S),
+    names.LAUNCH_FAILED: (_S, _S, _E, _E, _E, _E, _E),
+    names.LOST:          (_M, _M, _E, _E, _E, _E, _E),
+    names.UNKNOWN:       (_L, _L, _E, _E, _E, _E, _E),
+    ABSENT:              (_M, _M, _E, _E, _E, _E, _E),
+    UNREACHABLE:         (_L, _L, _E, _E, _E, _E, _E),
 }
 # fmt: on
 TABLE: Mapping[tuple[str, Kind], Say] = {
     (word, kind): say for word, row in _ROWS.items() for kind, say in zip(_COLUMNS, row, strict=True)
 }
-AMBIGUOUS = frozenset({Kind.CANCELLED, Kind.NODE, Kind.KILLED})
+AMBIGUOUS = frozenset({Kind.CANCELLED, Kind.NODE, Kind.KILLED, Kind.LAUNCH})
 """Ends about which the scheduler is asked once more."""
 
 _CAUSES = {
@@ -140,6 +141,8 @@ def _kind(state: str, cause: object, failure: object) -> Kind:
         return Kind.CANCELLED
     if cause in ("node-lost", "agent-killed", "job-script-killed"):
         return Kind.NODE
+    if cause == "launch":  # or a cancel ended one of its processes before another had heard of it
+        return Kind.LAUNCH
     killed = isinstance(failure, Mapping) and failure.get("signal") == 9
     return Kind.KILLED if state == names.FAILED and killed else Kind.FINAL
 

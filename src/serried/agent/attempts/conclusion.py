@@ -22,15 +22,15 @@ def conclude(work: Work, *, lingers: bool = False) -> None:
     publish(work, reconsider(work, assess(work), ""), lingers=lingers)
 
 
-def assess(work: Work) -> Dict[str, Any]:
-    """exit.json from all that is known."""
-    evidence = gather(work)
+def assess(work: Work, *, is_untold: bool = False) -> Dict[str, Any]:
+    """exit.json from all that is known; `is_untold` where nobody of the attempt lived to write it."""
+    evidence = gather(work, is_untold=is_untold)
     failure = first_failure(evidence)
     tail = _tail(work, evidence, failure) if failure else []
     return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
 
-def gather(work: Work) -> Evidence:
+def gather(work: Work, *, is_untold: bool = False) -> Evidence:
     attempt = work.place.attempt(work.number)
     claim = files.read_json(attempt.claim) or {}
     head = files.read_journal(attempt.events)
@@ -54,6 +54,7 @@ def gather(work: Work) -> Evidence:
         saved=saved.since(work.place.checkpoints, attempt.claim),
         progressed=progressed,
         obstacle=continuing.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
+        is_untold=is_untold,
     )
 
 

@@ -48,6 +48,8 @@ class Evidence(NamedTuple):
     """Its newest checkpoint is further than the one that the attempt found."""
     obstacle: Optional[Obstacle]
     """What keeps the run from going on, though something was saved; None where nothing does."""
+    is_untold: bool = False
+    """Neither job.sh nor the head lived to say how it ended."""
 
     def all(self, event: str) -> List[Event]:
         return [entry for entry in self.head if entry["event"] == event]
@@ -138,7 +140,8 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
     """The rank that failed first by itself, on its node's clock since the ranks began.
 
     One that says that it stumbled over another is it only where all say so. One that left as it was asked to has not
-    failed, and one that failed after the notice had ended another is not the cause of anything.
+    failed, and one that failed after the notice had ended another is not the cause of anything. Nor is one that died
+    because the job did.
     """
     exits = evidence.exits
     end = _end_by_notice(evidence, exits)
@@ -148,9 +151,22 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
         if not exit_["ended_by_us"]
         and (exit_["exit_code"] or exit_["signal"])
         and exit_["seconds"] < end
+        and not _died_with_the_job(evidence, exit_)
         and not (evidence.requests and _left_as_asked(evidence, exit_))
     ]
     return min(failures, key=lambda exit_: (exit_.get("stumbled", False), exit_["seconds"]), default=None)
+
+
+def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:
+    """Whether job.sh was killed first: its scheduler then kills all of the job, and may kill ranks before agents."""
+    if exit_["signal"] != signal.SIGKILL or exit_.get("oom"):
+        return False
+    for event in evidence.head:
+        if event["event"] == "orphaned":
+            return True
+        if event["event"] == "rank-failed" and event["exit"]["rank"] == exit_["rank"]:
+            return False
+    return evidence.is_untold
 
 
 def _left_as_asked(evidence: Evidence, exit_: Exit) -> bool:

@@ -93,6 +93,9 @@ def _of_launch(evidence: Evidence, reason: Optional[str]) -> Verdict:
     if reason == names.STOP_LIMIT:
         return _ended(names.TIMEOUT, reason, "the time limit came before the ranks started")
     said = [event["message"] for event in evidence.all("launch-failed")]
+    if evidence.has("orphaned") and not said:
+        message = f"job.sh on {evidence.host} was killed before the ranks started"
+        return _ended(names.LAUNCH_FAILED, "job-script-killed", message)
     message = said[0] if said else f"the head agent on {evidence.host} ended before the ranks started"
     return _ended(names.LAUNCH_FAILED, "launch", message)
 

@@ -141,6 +141,8 @@ class Head:
     def _heed(self, member: Member, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}
         event = message["event"]
+        if event != "beat":
+            self._watch.check_parent()
         if event == "beat":
             member.quiet, member.running = message["quiet"], message["running"]
             if self._stop_reason is None:
@@ -170,6 +172,7 @@ class Head:
         self._stop("failure", f"rank {exit_['rank']} on {member.host}", self.work.grace)
 
     def _lose(self, member: Member, because: str) -> None:
+        self._watch.check_parent()
         self._members.disconnect(member)
         if member.is_done or self._is_over:
             return
@@ -210,6 +213,7 @@ class Head:
             self._launcher.end_if_deaf()
 
     def _launcher_exited(self, status: int) -> None:
+        self._watch.check_parent()
         self.note("launcher-exit", status=status, said=self._launcher.last_lines)
         if self._is_over:
             self._check_over()

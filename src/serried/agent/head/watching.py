@@ -100,7 +100,10 @@ class Watch:
                 self._on.lose(member, f"silent for {SILENT_NODE_SECONDS:.0f} s")
 
     def check_parent(self) -> None:
-        """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy."""
+        """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy.
+
+        Its scheduler kills ranks, node agents and launchers too, in any order: so this is asked before their ends count.
+        """
         if os.getppid() != self._parent and not self.is_orphaned:
             self.is_orphaned = True
             self._on.note("orphaned")
