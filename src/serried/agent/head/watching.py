@@ -102,7 +102,7 @@ class Watch:
     def check_parent(self) -> None:
         """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy.
 
-        Its scheduler kills ranks, node agents and launchers too, in any order: so this is asked before their ends count.
+        Its scheduler kills ranks, agents and launchers too, in any order: so this is asked before their ends count.
         """
         if os.getppid() != self._parent and not self.is_orphaned:
             self.is_orphaned = True
