@@ -114,9 +114,7 @@ def _check_turn(work: Work, token: str) -> None:
         raise Refused("the job that it comes after never began")
     end = files.read_json(work.place.attempt(before.number).exit)
     word = chain.how_it_stands(work, links.job_of(str(claim["job"]), work.element), chain.AWAY_SECONDS)
-    told = afterwards.by_the_scheduler(
-        end or conclusion.assess(before, is_untold=True), word, is_untold=end is None
-    )
+    told = afterwards.by_the_scheduler(end or conclusion.assess(before, is_untold=True), word, is_untold=end is None)
     result = conclusion.publish(before, conclusion.reconsider(before, told, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:
         raise Refused(f"it has ended already: {result['message']}")

@@ -139,15 +139,18 @@ class Head:
         return horovod.open_store(self.work)
 
     def _heed(self, member: Member, message: Message) -> None:
+        if message["event"] != "beat":
+            self._watch.check_parent()
+            self._heed_news(member, message)
+            return
+        member.quiet, member.running = message["quiet"], message["running"]
+        if self._stop_reason is None:
+            self._watch.check_silence()
+
+    def _heed_news(self, member: Member, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}
         event = message["event"]
-        if event != "beat":
-            self._watch.check_parent()
-        if event == "beat":
-            member.quiet, member.running = message["quiet"], message["running"]
-            if self._stop_reason is None:
-                self._watch.check_silence()
-        elif event == "started":
+        if event == "started":
             self.note("started", node=member.index, host=member.host)
         elif event == "failed":
             self.note("rank-failed", node=member.index, host=member.host, **facts)
