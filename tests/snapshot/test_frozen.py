@@ -130,3 +130,19 @@ def test_without_a_snapshot_it_runs_in_place(project, tmp_path, wait_until):
     assert run.wait(240) == "COMPLETED"
     assert run.logs() == "ready\n2 2 data 2\n"
     assert not Path(run.directory / "source").exists()
+
+
+def test_code_beside_the_folder_it_was_submitted_from_is_there(tmp_path, monkeypatch):
+    """`sys.path.append("..")` in a folder of a repository."""
+    repository = tmp_path / "repository"
+    for path, text in {
+        "lib.py": "VALUE = 3\n",
+        "experiments/train.py": "import sys; sys.path.append('..'); import lib; print(lib.VALUE, lib.__file__)\n",
+    }.items():
+        (repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (repository / path).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    monkeypatch.chdir(repository / "experiments")
+    run = serried.submit(["python3", "train.py"], cluster="local")
+    assert run.wait(240) == "COMPLETED"
+    assert run.logs() == f"3 {run.directory}/source/experiments/../lib.py\n"

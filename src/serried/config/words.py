@@ -96,16 +96,35 @@ def experiment_name(words: tuple[str, ...]) -> str:
     """What a command given without a name is called: its script, module or program."""
     if not words:
         return ""
-    names = [word.rsplit("/", 1)[-1] for word in words]
-    if len(words) > 1 and _INTERPRETER.fullmatch(names[0]):
-        for position, word in enumerate(words[1:], start=1):
-            if word == "-m" and position + 1 < len(words):
-                return words[position + 1]
-            if word == "-c":
-                break
-            if not word.startswith("-"):
-                return names[position].rsplit(".", 1)[0] or names[position]
-    return names[0].rsplit(".", 1)[0] or names[0] or "command"
+    if len(words) > 2 and words[1] == "-m" and _INTERPRETER.fullmatch(_base(words[0])):
+        return words[2]
+    name = _base(script_of(words) or words[0])
+    return name.rsplit(".", 1)[0] or name or "command"
+
+
+_WITH_VALUE = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs"})
+"""Options of interpreters whose value is a word of its own."""
+_WITHOUT_SCRIPT = re.compile(r"-[a-zA-Z]*[cems]|-")
+"""`python -c`, `python -m`, `bash -lc`, `Rscript -e`, and what is read from stdin."""
+
+
+def script_of(words: Sequence[str]) -> str | None:
+    """The script that an interpreter is given, `train.py` of `python -u train.py`; None where there is none."""
+    if not words or not _INTERPRETER.fullmatch(_base(words[0])):
+        return None
+    rest = iter(words[1:])
+    for word in rest:
+        if _WITHOUT_SCRIPT.fullmatch(word):
+            return None
+        if word in _WITH_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _base(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
 
 def given(command: str | Sequence[str]) -> Sequence[str]:

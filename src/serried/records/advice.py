@@ -54,9 +54,8 @@ ADVICE: Mapping[str, Advice] = {
     "shared-memory": Advice(
         "shared memory (/dev/shm) was full; data loading workers pass batches through it",
         (
-            "use fewer data loading workers, or smaller batches",
+            "use fewer data loading workers, or smaller batches; see how large it is there: df -h /dev/shm",
             'or pass batches through files: torch.multiprocessing.set_sharing_strategy("file_system")',
-            "see how large it is where it ran: serried shell {run}, then df -h /dev/shm",
         ),
     ),
     "out-of-memory": Advice(
@@ -179,7 +178,8 @@ ADVICE: Mapping[str, Advice] = {
         "a file that the program wanted is not there",
         (
             "see where it ran: serried show {run}; `serried config show` says where its command comes from",
-            "after `submit` that is a snapshot: tracked and not ignored files, and links to ignored top-level folders",
+            "a job runs in a copy of the code, where `../data` leads nowhere: use absolute paths, or `--stage` them",
+            "what git ignores is linked to only at the project's top, and in `workdir`: see `project.link`",
         ),
     ),
     "disk-full": Advice(

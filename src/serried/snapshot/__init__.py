@@ -1,5 +1,6 @@
 """The code as it was at submit: listed, packed once per content, and nothing of it changed by later edits.
 
+    root_of(project)     the git repository that it is a part of                        listing.py
     survey(project)      which files belong to it, which ignored entries it links to    listing.py
     redirect(survey, …)  editable installs that point into the project                  editable.py
     read_revision(…)     commit, branch and diff, for the record                        revision.py
@@ -10,7 +11,7 @@ Only `store` writes anything, so that everything that can be refused is refused 
 
 from serried.snapshot.archive import Archive, store
 from serried.snapshot.editable import redirect
-from serried.snapshot.listing import Survey, survey
+from serried.snapshot.listing import Survey, root_of, survey
 from serried.snapshot.revision import Revision, read_revision
 
-__all__ = ["Archive", "Revision", "Survey", "read_revision", "redirect", "store", "survey"]
+__all__ = ["Archive", "Revision", "Survey", "read_revision", "redirect", "root_of", "store", "survey"]

@@ -6,6 +6,7 @@ Without: everything but caches, virtual environments and `node_modules`.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -45,9 +46,29 @@ class Survey:
     bytes: int
     warnings: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def known(self) -> frozenset[str]:
+        """`files`, to look one up."""
+        return frozenset(self.files)
 
-def survey(project: Path, link: Sequence[str] = (), leave_out: Sequence[Path] = ()) -> Survey:
-    """List what a snapshot of `project` takes.
+
+def root_of(project: Path) -> Path:
+    """The root of the git repository that keeps `project`; `project` itself where none does, or it is a home."""
+    try:
+        root = Path(git.ask(project, "rev-parse", "--show-toplevel").rstrip("\n"))
+        is_kept = bool(git.ask(project, "ls-files", "--cached", "--others", "--exclude-standard", "--", "."))
+    except git.GitError:
+        return project
+    home = Path.home().resolve()
+    if not is_kept or root in (home, *home.parents) or not project.resolve().is_relative_to(root):
+        return project
+    return root
+
+
+def survey(
+    project: Path, link: Sequence[str] = (), leave_out: Sequence[Path] = (), *, start: str = os.curdir
+) -> Survey:
+    """List what a snapshot of `project` takes. `start` is the folder in it where ranks start.
 
     `link` is `project.link`: `data` links to that entry instead of taking it, `!data` does not link to an ignored
     entry; both may be patterns. `leave_out` never belongs to it: where runs are kept, and the image that ranks run in.
@@ -56,7 +77,7 @@ def survey(project: Path, link: Sequence[str] = (), leave_out: Sequence[Path] = 
     """
     _refuse_home(project)
     excluded = [os.path.relpath(path, project) for path in leave_out if path.is_relative_to(project)]
-    listed = _from_git(project)
+    listed = _from_git(project, start)
     if listed is None:
         listed = _from_walk(project, [pattern for pattern in link if not pattern.startswith("!")], excluded)
     links = _links(project, listed.ignored, link, excluded)
@@ -74,7 +95,7 @@ class _Listed:
     files: list[str]
     untracked: frozenset[str]
     ignored: list[str]
-    """Names at the project's top."""
+    """Entries at the project's top, and in the folder where ranks start."""
     warnings: tuple[str, ...] = ()
 
 
@@ -88,7 +109,7 @@ def _refuse_home(project: Path) -> None:
         )
 
 
-def _from_git(project: Path) -> _Listed | None:
+def _from_git(project: Path, start: str = os.curdir) -> _Listed | None:
     """None where git does not keep this folder: no repository, no git, or an outer one that ignores it."""
     try:
         # With a letter before each: `H MODE ID STAGE<tab>PATH`, `? PATH`.
@@ -116,11 +137,13 @@ def _from_git(project: Path) -> _Listed | None:
             found = _inner(project, path) if mode.startswith("160000") else [path]
         files += found
     tops = []
-    if PRIVATE in untracked:
-        files.remove(PRIVATE)
-        untracked.remove(PRIVATE)
-        tops.append(PRIVATE)
-    tops += [name for name in (path.rstrip("/") for path in git.paths(ignored)) if "/" not in name]
+    folders = (Path(), Path(start))
+    for private in dict.fromkeys(str(folder / PRIVATE) for folder in folders):
+        if private in untracked:
+            files.remove(private)
+            untracked.remove(private)
+            tops.append(private)
+    tops += [name for name in (path.rstrip("/") for path in git.paths(ignored)) if Path(name).parent in folders]
     return _Listed(files, frozenset(untracked), tops)
 
 
@@ -181,7 +204,7 @@ def _links(project: Path, ignored: Sequence[str], link: Sequence[str], excluded:
     """The entries to link to: the ignored ones but for caches, less what `!name` removes, and what `name` adds."""
     added = [pattern.rstrip("/") for pattern in link if not pattern.startswith("!")]
     removed = [pattern[1:].rstrip("/") for pattern in link if pattern.startswith("!")]
-    links = {name for name in ignored if not _matches(name, CACHES) and not _matches(name, removed)}
+    links = {name for name in ignored if not _matches(Path(name).name, CACHES) and not _matches(name, removed)}
     for pattern in added:
         found = sorted(str(path.relative_to(project)) for path in project.glob(pattern)) if _is_inside(pattern) else []
         if not found:

@@ -20,7 +20,7 @@ from serried.plan import Plan, mistyped, typed
 from serried.records.record import Record
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
-from serried.submission import building, data
+from serried.submission import building, data, reach
 from serried.submission.prepared import Prepared, assemble
 
 MOST_PREQUEUED = 100
@@ -68,15 +68,17 @@ def prepare(
             *idle(plan, project, inherit.active_prefix(environ)),
         )
     plan, noted = data.settle(plan, resolved, environment, observe)
-    surveyed = _survey(plan, resolved, project)
+    plan, surveyed, cautions = _surveyed(plan, resolved, project)
     if surveyed is not None:
+        reach.check(plan, each, surveyed)
         plan = _with_snapshot(plan, surveyed, environment)
+        cautions = (*cautions, *surveyed.warnings, *reach.warnings(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
         *typed.warnings(resolved.experiment.command),
         *mistyped.warnings(resolved.experiment.command),
         *said,
-        *(surveyed.warnings if surveyed else ()),
+        *cautions,
     )
     made = assemble(plan, environment, each, warnings, jobs)
     notes = (*resolved.notes, *noted)
@@ -174,16 +176,43 @@ def _environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def _survey(plan: Plan, resolved: config.Resolved, project: Path) -> Survey | None:
+def _surveyed(plan: Plan, resolved: config.Resolved, project: Path) -> tuple[Plan, Survey | None, tuple[str, ...]]:
+    """The plan, what its snapshot takes, and a caution.
+
+    A project that no file describes is a part of its git repository: the snapshot is of all that, as its code may
+    import from beside the folder where the command was typed.
+    """
     if not plan.source.snapshot:
-        return None
+        return plan, None, ()
+    root = project if resolved.project.file else snapshot.root_of(project)
+    if root == project:
+        return plan, _survey(plan, resolved, project), ()
+    within = os.path.relpath(os.path.realpath(project), root)
+    source = dataclasses.replace(
+        plan.source, directory=str(root), workdir=os.path.normpath(f"{within}/{plan.source.workdir}")
+    )
+    at_root = dataclasses.replace(plan, source=source)
+    try:
+        return at_root, _survey(at_root, resolved, root, within), ()
+    except UsageError as error:
+        caution = f"the snapshot is of `{project}` alone, as its git repository cannot be taken: {error.message}"
+        return plan, _survey(plan, resolved, project), (caution,)
+
+
+def _survey(plan: Plan, resolved: config.Resolved, project: Path, within: str = os.curdir) -> Survey:
+    """`within` is the folder that paths of settings are relative to."""
     # Values of secrets are not copied, wherever their file is and whether git knows it or not.
     env_file = plan.environment.env_file_path
     secret = [os.path.relpath(env_file, project)] if env_file and Path(env_file).is_relative_to(project) else []
-    link = [*resolved.project.link, *map(glob.escape, secret)]
+    link = [*(_linked(path, within) for path in resolved.project.link), *map(glob.escape, secret)]
     image = [Path(plan.container.image)] if plan.container else []  # ranks find it where it is
     apart = [folder for folder in (Path(plan.site.root), *image) if folder != project]
-    return snapshot.survey(project, link, leave_out=apart)
+    return snapshot.survey(project, link, leave_out=apart, start=plan.source.workdir)
+
+
+def _linked(pattern: str, within: str) -> str:
+    mark = "!" if pattern.startswith("!") else ""
+    return mark + os.path.normpath(f"{within}/{pattern.removeprefix('!')}")
 
 
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
@@ -203,4 +232,4 @@ def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str])
 def _is_in(surveyed: Survey, folder: str) -> bool:
     if any(folder == link or folder.startswith(f"{link}/") for link in surveyed.links):
         return True
-    return any(path.startswith(f"{folder}/") for path in surveyed.files)
+    return any(path.startswith(f"{folder}/") for path in (*surveyed.files, *surveyed.links))
