@@ -46,7 +46,7 @@ class RunOnDisk:
         if job is not None:
             self.submit("submitted", job=job)
 
-    def submit(self, state, *, job=None, pid=1, number=1, host="", message=None, at="2026-11-18T11:06:41Z"):
+    def submit(self, state, *, job=None, pid=1, started="", number=1, host="", message=None, at="2026-11-18T11:06:41Z"):
         self.record.write_submission(
             Submission(
                 token=f"{self.plan.run}-{number}",
@@ -56,6 +56,7 @@ class RunOnDisk:
                 scheduler=self.plan.site.scheduler,
                 at=at,
                 by_pid=pid,
+                by_started=started,
                 by_host=host,
                 message=message,
             )

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ PYTHON = sys.executable
 SLEEPS = ("--set", "limit.grace=2s", "--", PYTHON, "-c", "import time; print('up', flush=True); time.sleep(1000)")
 
 
+IGNORES = ("--set", "limit.grace=2s", "--", "bash", "-c", "trap '' TERM; echo up; sleep 1000")
 GOES_ON = (
     "--",
     "bash",
@@ -28,11 +30,19 @@ GOES_ON = (
 
 
 @pytest.fixture
+def own_tmp(monkeypatch):
+    """Where no other run's job tidies up."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield folder
+
+
+@pytest.fixture
 def running(place, wait_until):
     """A run of two ranks that have started, and will not end by themselves."""
 
-    def start(*flags: str) -> str:
-        run = place.submit("--ranks", "2", *flags, *SLEEPS)
+    def start(*command: str) -> str:
+        run = place.submit("--ranks", "2", *(command or SLEEPS))
         directory = place.directory(run)
         wait_until(lambda: len(list(directory.glob("attempts/*/node-*/rank-*.log"))) >= 2)
         wait_until(lambda: all(log.read_text() for log in directory.glob("attempts/*/node-*/rank-*.log")))
@@ -49,8 +59,12 @@ def test_a_killed_node_agent_is_a_failure_and_its_ranks_are_gone(place, running,
 
     assert (status, end["state"], end["cause"]) == (1, "FAILED", "agent-killed")
     wait_until(lambda: marked_processes(run) == [])
+    wait_until(lambda: folders_on_the_node(place, run) == [])
+
+
+def folders_on_the_node(place, run):
     base = Path(place.environ.get("TMPDIR") or "/tmp")
-    wait_until(lambda: [path.name for path in base.glob(f"serried-*/jobs/{run}.*")] == [])
+    return [path.name for path in base.glob(f"serried-*/jobs/{run}.*")]
 
 
 def test_a_killed_head_agent_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
@@ -63,14 +77,16 @@ def test_a_killed_head_agent_is_a_failure_and_its_ranks_are_gone(place, running,
     wait_until(lambda: marked_processes(run) == [])
 
 
+@pytest.mark.usefixtures("own_tmp")
 def test_a_killed_job_script_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
-    run = running()
+    run = running(*IGNORES)
 
     os.kill(job_script(run), signal.SIGKILL)
     status, end = place.wait(run)
 
     assert (status, end["state"]) == (1, "FAILED")
     wait_until(lambda: marked_processes(run) == [])
+    wait_until(lambda: folders_on_the_node(place, run) == [])
 
 
 def test_stop_ends_a_run_and_says_who(place, running, wait_until, marked_processes):

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 
 import pytest
 
 from building import CREATED, a_failure, an_ending
+from serried import processes
 from serried.records import evidence, index
 from serried.records.record import Record, records_directory
 from serried.records.status import statuses
@@ -183,8 +185,24 @@ def test_a_cancelled_end_becomes_a_timeout_when_the_scheduler_says_so(make, slur
 
 
 def test_a_submission_in_progress_is_submitting_while_its_process_lives(make, slurm):
-    run = make(job=None).submit("submitting", pid=os.getpid(), host=socket.gethostname())
+    me = processes.myself()
+    run = make(job=None).submit("submitting", pid=me.pid, started=me.started, host=socket.gethostname())
     assert the(slurm, run).state == "SUBMITTING"
+
+
+def test_a_submission_whose_pid_another_process_has_now_is_uncertain(make, slurm):
+    run = make(job=None).submit("submitting", pid=os.getpid(), started="1", host=socket.gethostname())
+    assert the(slurm, run).state == "UNCERTAIN"
+
+
+def test_a_submission_whose_process_is_a_zombie_is_uncertain(make, slurm, wait_until):
+    with subprocess.Popen(["sleep", "infinity"]) as process:
+        started = processes.identify(process.pid).started
+        run = make(job=None).submit("submitting", pid=process.pid, started=started, host=socket.gethostname())
+        assert the(slurm, run).state == "SUBMITTING"
+        process.kill()
+        wait_until(lambda: processes.stat(process.pid)[0] == "Z")
+        assert the(slurm, run).state == "UNCERTAIN"
 
 
 def test_a_submission_whose_process_died_is_uncertain(make, slurm):

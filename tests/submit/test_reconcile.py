@@ -1,9 +1,11 @@
 import dataclasses
 import os
+import stat
 import time
 
 import pytest
 
+from serried import processes
 from serried.contract import files
 from serried.contract.names import WITHDRAWN
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
@@ -80,10 +82,17 @@ def test_a_command_that_ends_while_one_looks_keeps_its_word(killed, scheduler, m
 
 
 def test_a_command_still_at_work_is_left_alone(killed, scheduler):
-    killed.write_submission(dataclasses.replace(killed.submissions[0], by_pid=os.getpid()))
+    me = processes.myself()
+    killed.write_submission(dataclasses.replace(killed.submissions[0], by_pid=me.pid, by_started=me.started))
     scheduler.find_raises = AssertionError("asked")
     reconcile(killed)
     assert stands(killed) == ("submitting", None)
+
+
+def test_a_command_whose_pid_another_process_has_now_can_be_forgotten(killed):
+    killed.write_submission(dataclasses.replace(killed.submissions[0], by_pid=os.getpid(), by_started="1"))
+    assert forget(killed) is None
+    assert stands(killed) == ("failed", None)
 
 
 def test_one_look_that_finds_nothing_proves_nothing(killed):
@@ -108,6 +117,7 @@ def test_after_two_looks_the_claim_is_taken_and_then_it_has_failed(killed):
     assert reconcile(killed, now + 200)
     assert stands(killed) == ("failed", None)
     assert killed.where.claim(token(killed)).read_text() == WITHDRAWN
+    assert stat.S_IMODE(killed.where.claim(token(killed)).stat().st_mode) == 0o600
 
 
 def test_a_job_that_starts_between_the_looks_is_adopted(killed):

@@ -149,11 +149,14 @@ def _entries(text: bytes) -> Iterator[Dict[str, Any]]:
 def claim(path: Path, owner: str) -> str:
     """Make `owner` the owner of `path` unless somebody is; return who owns it now.
 
-    A hard link is exclusive and appears with its content, also on NFS.
+    A hard link is exclusive and appears with its content, also on NFS. The group may read it where it may its folder.
     """
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    aside.write_text(owner, encoding="utf-8")
+    mode = PRIVATE_FILE | path.parent.stat().st_mode & stat.S_IRGRP
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(owner)
         os.link(aside, path)
     except FileExistsError:
         return path.read_text(encoding="utf-8")

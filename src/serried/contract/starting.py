@@ -27,6 +27,14 @@ def stat(pid: int) -> List[str]:
         return file.read().rpartition(b")")[2].decode("ascii", "replace").split()
 
 
+def began(pid: int) -> str:
+    """When it started, in clock ticks after boot: no later process of its pid has the same. "" where nothing tells."""
+    try:
+        return stat(pid)[19]
+    except (OSError, IndexError):
+        return ""
+
+
 def _has_none(pid: int) -> bool:
     """Whether it has no environment for good: no memory, as a zombie or a thread of the kernel, or an empty one.
 

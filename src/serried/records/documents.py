@@ -111,6 +111,8 @@ class Submission:
     message: str | None = None
     by_host: str = ""
     """Where `by_pid` means something."""
+    by_started: str = ""
+    """When that process started, as the machine counts: a later one may have its pid."""
     site: str = ""
     """What the scheduler calls itself, where job ids alone do not say whose they are: Slurm's ClusterName."""
     moved: bool = False

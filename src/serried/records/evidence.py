@@ -14,6 +14,7 @@ from serried.contract import names
 from serried.contract.files import numbers, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
 from serried.contract.links import job_of
+from serried.processes import identify
 from serried.records import seen
 from serried.records.documents import Submission, Summary
 from serried.records.moments import seconds_of
@@ -186,10 +187,5 @@ def is_at_work(submission: Submission, now: float) -> bool:
     if submission.by_host and submission.by_host != os.uname().nodename:
         at = seconds_of(submission.at)
         return at is not None and now - at < _ELSEWHERE_SECONDS
-    try:
-        os.kill(submission.by_pid, 0)
-    except PermissionError:
-        return False  # somebody else's process: the pid was used again
-    except (OSError, OverflowError):
-        return False
-    return True
+    process = identify(submission.by_pid)
+    return process is not None and process.started == submission.by_started

@@ -22,6 +22,7 @@ from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
+from serried.processes import myself
 from serried.records import stopping, waiting
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.index import Selection
@@ -121,14 +122,16 @@ def sources_directory(plan: Plan) -> Path:
 
 def intent(token: str, plan: Plan) -> Submission:
     """What the record says before the scheduler is called."""
+    me = myself()
     return Submission(
         token=token,
         state="submitting",
         cluster=plan.site.name,
         scheduler=plan.site.scheduler,
         at=iso(time.time()),
-        by_pid=os.getpid(),
+        by_pid=me.pid,
         by_host=os.uname().nodename,
+        by_started=me.started,
         site=machine.site(plan.site.scheduler, os.environ),
     )
 

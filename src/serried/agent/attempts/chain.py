@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from serried.agent import system
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import SCHEMA, asking, files, links, names
+from serried.contract import SCHEMA, asking, files, links, names, starting
 from serried.contract.environment import scrub
 
 SUBMIT_SECONDS = 120
@@ -66,6 +66,7 @@ def submit(work: Work, token: str, after: str, why_not: Callable[[], Optional[st
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "by_pid": os.getpid(),
         "by_host": os.uname().nodename,
+        "by_started": starting.began(os.getpid()),
         "job": None,
         "message": None,
         **more,

@@ -13,6 +13,8 @@ from serried import processes, shell
 from serried.contract import names
 from serried.processes import Process
 
+NO_MARK = "-"
+"""Which no process carries."""
 SWEEP_SECONDS = 5.0
 """How long a process that was killed may take to go; one in an uninterruptible wait never does."""
 
@@ -29,6 +31,11 @@ def members(session: int | None, mark: str) -> list[Process]:
     """
     found = _by_proc(session, mark) if processes.HAS_PROC else _by_ps(session)
     return [process for pid in found if (process := processes.identify(pid)) is not None]
+
+
+def of_session(session: int) -> list[Process]:
+    """Those that are still in the session that job.sh led."""
+    return members(session, NO_MARK)
 
 
 def signal_all(session: int | None, mark: str, number: int) -> int:

@@ -1,7 +1,8 @@
 """One local job, or one element of it, from waiting to its end. The endings are Slurm's.
 
 USR1 to job.sh `lead` before the limit; at the limit, or when cancelled, TERM to every process of the
-job, KILL after the kill wait; and when job.sh has ended, whatever it left behind is killed.
+job, KILL after the kill wait; and when job.sh has ended, whatever it left behind is killed. Where job.sh was killed,
+its agents have the kill wait, and a little more, before that.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from serried.schedulers.local.state import JobFolder, Standing, element_of
 
 REQUEUE_STATUS = names.EXIT_SAVED
 """job.sh's exit status that asks for another attempt."""
+ORPHAN_PAUSE_SECONDS = 0.1
+TIDY_SECONDS = 15.0
+"""How much longer than the kill wait agents have whose job.sh was killed: ranks may take all of that to end."""
 
 
 class Task:
@@ -42,6 +46,8 @@ class Task:
         self._ending: str | None = None
         """The state it will end in, once it was told to stop."""
         self._told = 0.0
+        self._orphaned = 0.0
+        """When job.sh was found killed; 0 where it was not."""
 
     @property
     def has_ended(self) -> bool:
@@ -66,7 +72,7 @@ class Task:
         except OSError as error:
             self._end(names.LAUNCH_FAILED, reason=error.strerror or "JobLaunchFailure")
             return
-        self._began, self._warned, self._killed = time.monotonic(), False, False
+        self._began, self._warned, self._killed, self._orphaned = time.monotonic(), False, False, 0.0
         # None where it has ended already.
         child = processes.identify(self._child.pid)
         self.standing = replace(
@@ -94,11 +100,13 @@ class Task:
         if self._child is None:
             return
         status = self._child.poll()
-        if status is not None:
+        if status is not None and not self._leaves_agents(status):
             marked.sweep(self._child.pid, self.mark)
             self._child = None
             release(self)
             self._judge(status)
+            return
+        if status is not None:
             return
         now, limit = time.monotonic(), self._request.time_seconds
         age = now - self._began
@@ -112,10 +120,20 @@ class Task:
             self._warned = True
             self._child.send_signal(signal.SIGUSR1)
 
+    def _leaves_agents(self, status: int) -> bool:
+        """Whether job.sh was killed and its agents live: they end the ranks, tidy the node and write how it ended."""
+        if self._child is None or status >= 0 or self._killed:
+            return False
+        self._orphaned = self._orphaned or time.monotonic()
+        is_late = time.monotonic() - self._orphaned >= self._request.kill_wait_seconds + TIDY_SECONDS
+        return not is_late and bool(marked.of_session(self._child.pid))
+
     def next_moment(self) -> float:
         """Seconds until something is due by the clock; infinite where nothing is."""
         if self._child is None:
             return float("inf")
+        if self._orphaned:
+            return ORPHAN_PAUSE_SECONDS
         if self._ending:
             return float("inf") if self._killed else self._told + self._request.kill_wait_seconds - time.monotonic()
         limit = self._request.time_seconds
