@@ -94,6 +94,8 @@ def test_each_new_command_does_what_its_page_says(
     (project / "train.sif").touch()
     (project / "commands.txt").write_text("python train.py --lr 0.1\npython train.py --lr 0.01\n", encoding="utf-8")
     words = shlex.split(command)[1:]
+    for script in {"train.py", *(word for word in words if word.endswith((".py", ".sh")) and "/" not in word)}:
+        (project / script).touch()
     parse(words)
     if words[0] not in ("submit", "run") or words == ["submit"]:
         return
