@@ -320,7 +320,7 @@ def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path)
         ["k3f9q2", "results", "9.1", "kB", "4"],
     ]
     table = serried("du").out.splitlines()
-    assert table[0].split() == ["WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "CHANGED"]
+    assert table[0].split() == ["WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED"]
     assert table[-1].split()[0] == "all"
     assert json.dumps(measuring.measure(other.where.path / "nothing").to_json()).startswith('{"bytes": 0, "files": 0')
 

@@ -19,7 +19,7 @@ from serried.plan import Data
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.record import Record
-from serried.submission import copies
+from serried.submission import copies, onefile
 
 ODD = "a b\n$(x) {data} 'ü"
 
@@ -84,6 +84,7 @@ def test_patterns_name_some_of_them_and_checkpoints_too(serried, run, tmp_path, 
         "bytes": 13,
         "same": 0,
         "newer": [],
+        "kept": [],
         "problems": {},
     }
     found = tree(tmp_path / "here")
@@ -172,7 +173,7 @@ def test_nothing_is_written_through_a_link_that_stands_for_a_folder(serried, run
 def test_a_copy_that_was_cut_short_goes_on(tmp_path):
     """Killed after the first half: the second copy reads only the rest, and looks at the whole."""
     source, target = tmp_path / "source", tmp_path / "to"
-    content = os.urandom(3 * copies.CHUNK)
+    content = os.urandom(3 * onefile.CHUNK)
     source.mkdir()
     (source / "big").write_bytes(content)
     entries = copies.find(source, ["*"], pytest.fail)
@@ -184,12 +185,12 @@ def test_a_copy_that_was_cut_short_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         copies.copy(entries, target, force=False, observe=interrupt)
     (part,) = target.iterdir()
-    assert (part.name[0], part.stat().st_size) == (".", copies.CHUNK)
+    assert (part.name[0], part.stat().st_size) == (".", onefile.CHUNK)
 
     done = []
     report = copies.copy(entries, target, force=False, observe=done.append)
 
-    assert (report.copied, report.problems, done) == (["big"], {}, [copies.CHUNK] * 3)
+    assert (report.copied, report.problems, done) == (["big"], {}, [onefile.CHUNK] * 3)
     assert [path.name for path in target.iterdir()] == ["big"]
     assert (target / "big").read_bytes() == content
 
@@ -355,20 +356,20 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     fill(other, file_0="older")
     os.utime(other / "file_0", (CREATED - 1, CREATED - 1))
     entries = [*copies.find(source, ["*"], pytest.fail), *copies.find(other, ["*"], pytest.fail)]
-    at_once, most, are_several, copy_file = [], [], threading.Event(), copies._copy_file
+    at_once, most, are_several, copy_file = [], [], threading.Event(), copies.copy_file
 
-    def slow(entry, place, observe):
-        at_once.append(entry)
+    def slow(path, place, observe):
+        at_once.append(path)
         most.append(len(at_once))
         if len(at_once) > 1:
             are_several.set()
         time.sleep(2 * crew.LOOK_SECONDS)
         observe(0)
         are_several.wait(120)  # else one thread might do all of it while the others are only starting
-        copy_file(entry, place, observe)
-        at_once.remove(entry)
+        copy_file(path, place, observe)
+        at_once.remove(path)
 
-    monkeypatch.setattr(copies, "_copy_file", slow)
+    monkeypatch.setattr(copies, "copy_file", slow)
     monkeypatch.setattr(time, "process_time", lambda: 0.0)  # however slow this machine is, it waits for files
     report = copies.copy(entries, target, force=False, observe=lambda _: None)
     assert (len(report.copied), report.newer, report.problems) == (40, ["file_0"], {})

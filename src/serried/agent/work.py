@@ -123,8 +123,11 @@ class Work:
 
     @property
     def tree(self) -> Path:
-        """The source that ranks run: the unpacked snapshot, or the project itself."""
-        return self.run.source if self.plan["source"]["snapshot"] else Path(str(self.plan["source"]["directory"]))
+        """The working tree of the ranks: the unpacked snapshot, or the project itself."""
+        source = self.plan["source"]
+        if not source["snapshot"]:
+            return Path(str(source["directory"]))
+        return (self.place if source.get("tree_per_element") else self.run).source
 
     @property
     def workdir(self) -> Path:

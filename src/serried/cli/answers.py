@@ -10,6 +10,7 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.errors import SchedulerUnreachable, UsageError
+from serried.records.outputs import Outputs
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
@@ -45,6 +46,12 @@ def how(status: RunStatus) -> str:
     )
     doubts = "".join(f"; warning: {printable(one['message'])}" for one in status.warnings)
     return f"{status.id}{name} {state}{after}{detail}{said}{doubts}"
+
+
+def say_outputs(found: Outputs) -> None:
+    """What it has written by relative paths, where that is anything."""
+    if found.text:
+        console.say_behind("  outputs: ", found.text, "quiet")
 
 
 def size(status: RunStatus) -> str:

@@ -34,6 +34,7 @@ Measured = list[tuple[Thing, Size]]
 @click.option(
     "--node", "hosts", metavar="NAME", multiple=True, help="What dead jobs left on a node's disk, by a job there."
 )
+@click.option("--outputs", is_flag=True, help="Also runs with outputs that were not fetched.")
 @click.option("--records", is_flag=True, help="Their records too: `ps --all` forgets them.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -43,6 +44,7 @@ def command(
     runs: tuple[str, ...],
     age: str | None,
     hosts: tuple[str, ...],
+    outputs: bool,
     records: bool,
     dry_run: bool,
     yes: bool,
@@ -60,22 +62,23 @@ def command(
     of code that no run has. A run that has not ended for certain, or that another needs, always stays.
     The record of a run stays, so that `ps --all` and `show` know it. What jobs leave on the disks of
     compute nodes is removed by themselves, or by your next job there.
+    A run stays where files that it wrote by relative paths were not fetched, unless --outputs is given.
     """
     if hosts:
-        if runs or age or records:
+        if runs or age or records or outputs:
             raise UsageError("`--node` goes with nothing else", hint="serried clean --node NAME [--node NAME]")
         _sweep(hosts, dry_run=dry_run, as_json=as_json)
         return
     now = time.time()
     older = answers.moment("--older-than", age, now) if age else None
-    choice = _choose(runs, now, older, records=records)
+    choice = _choose(runs, now, older, records=records, with_outputs=outputs)
     found = _measured(choice.go)
     if as_json and not (dry_run or yes):
         raise UsageError("`--json` cannot ask", hint="--dry-run shows what would go, --yes removes it")
     if not as_json:
         _show(found, choice, now)
     if found and not dry_run and (yes or answers.agreed(answers.REMOVE, _total(found))):
-        again = _choose(runs, now, older, records=records)  # what was shown may be needed by now
+        again = _choose(runs, now, older, records=records, with_outputs=outputs)  # what was shown may be needed by now
         left = _remove(found, {thing.path for thing in again.go})
     else:
         left = {thing.path: "" for thing, _ in found}
@@ -85,7 +88,7 @@ def command(
         sys.exit(1)
 
 
-def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bool) -> Choice:
+def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bool, with_outputs: bool) -> Choice:
     if runs and older is not None:
         raise UsageError("`--older-than` and named runs cannot both be")
     selections = selecting.select_all(runs)
@@ -93,9 +96,15 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
         if selection.element is not None:
             raise UsageError(f"`{selection}` is an element: a run is removed whole", hint=f"serried clean {runs[0]}")
     known = choosing.look()
-    if runs:
-        return choosing.of_runs(known, [selection.record.id for selection in selections], records=records)
-    return choosing.of_all(known, now, older, records=records)
+    with console.status_line("looking for outputs") as line:
+
+        def tell(name: str, looked: int) -> None:
+            line.update(f"looking for outputs of {name}: {looked:,} files")
+
+        if runs:
+            ids = [selection.record.id for selection in selections]
+            return choosing.of_runs(known, ids, records=records, with_outputs=with_outputs, tell=tell)
+        return choosing.of_all(known, now, older, records=records, with_outputs=with_outputs, tell=tell)
 
 
 def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
@@ -152,6 +161,9 @@ def _show(found: Measured, choice: Choice, now: float) -> None:
             console.out(line)
     for thing in choice.stay:
         console.note(f"{thing.name} stays: {thing.needed}")
+    unfetched = [thing.run for thing in choice.stay if thing.unfetched]
+    if unfetched:
+        console.note(choosing.TO_FETCH.format(run=unfetched[0] if len(unfetched) == 1 else "RUN"))
 
 
 def _row(thing: Thing, size: Size, now: float) -> list[str]:
@@ -170,7 +182,9 @@ def _total(found: Measured) -> str:
     size = sum((size for _, size in found), Size())
     count = sum(thing.checkpoints for thing, _ in found)
     ones = f"{counted(len(found), 'thing')}, {spell(size.bytes)} in {counted(size.files, 'file')}"
-    return ones + (f", {counted(count, 'checkpoint')} among them" if count else "")
+    ones += f", {counted(count, 'checkpoint')} among them" if count else ""
+    unfetched = sum(thing.unfetched for thing, _ in found)
+    return ones + (f", {counted(unfetched, 'output')} never fetched" if unfetched else "")
 
 
 def _remove(found: Measured, still: set[Path]) -> dict[object, str]:

@@ -23,10 +23,10 @@ from serried.ui import console
 from serried.ui.text import ago, printable
 
 _SHOWN = 20
-_HEADS = ("WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "CHANGED")
+_HEADS = ("WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED")
 _OF_ONE = ("RUN", "PART", "SIZE", "FILES", "NEWEST", "OLDEST")
 _NAME = 1
-_PARTS = ("checkpoints", "results")
+_PARTS = ("checkpoints", "results", "outputs")
 _REST = "rest"
 
 
@@ -46,8 +46,9 @@ def command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
     \b
     serried du             everything
-    serried du last        one run: its checkpoints, its results, the rest
+    serried du last        one run: checkpoints, results, outputs, the rest
 
+    Outputs are files that a run wrote by relative paths.
     FILES counts folders and links too, as a quota of inodes does. SIZE is that of the files' content.
     """
     now = time.time()
@@ -69,7 +70,7 @@ def _look(runs: Sequence[str]) -> list[Row]:
 
         known = choosing.look()
         chosen = _named(known, runs) if runs else _everything(known)
-        rows = [_row(thing, lambda files, name=thing.name: tell(name, files)) for thing in chosen]
+        rows = [_row(thing, known, lambda files, name=thing.name: tell(name, files)) for thing in chosen]
     return (
         rows
         if runs
@@ -100,14 +101,17 @@ def _everything(known: Known) -> Iterable[Thing]:
     yield from things.kept(known)
 
 
-def _row(thing: Thing, tell: Any) -> Row:
+def _row(thing: Thing, known: Known, tell: Any) -> Row:
     if thing.kind != things.RUN:
         return Row(thing, measuring.measure(thing.path, tell))
     where = RunDirectory(thing.path)
     elements = [where, *(where.element(int(name)) for name in _numbers(where.elements))]
     folders = {"checkpoints": [one.checkpoints for one in elements], "results": [one.results for one in elements]}
     parts = {part: sum((measuring.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
-    parts[_REST] = measuring.measure(thing.path, tell, [path for paths in folders.values() for path in paths])
+    trees = things.trees(known, thing)
+    apart = [*(path for paths in folders.values() for path in paths), *(tree.path for tree in trees)]
+    parts["outputs"], source = measuring.measure_trees(trees, tell)
+    parts[_REST] = measuring.measure(thing.path, tell, apart) + source
     return Row(thing, sum(parts.values(), Size()), parts)
 
 
@@ -129,9 +133,9 @@ def _draw(rows: Sequence[Row], now: float, shown: int | None) -> None:
     lines = [_line(row, now) for row in rows[:shown]]
     if rest := rows[len(lines) :]:
         size = _sum(rest)
-        lines.append(["", f"{len(rest)} more: serried du --all", spell(size.bytes), f"{size.files:,}", "", "", ""])
+        lines.append(["", f"{len(rest)} more: serried du --all", spell(size.bytes), f"{size.files:,}", "", "", "", ""])
     total = _sum(rows)
-    lines.append(["all", "", spell(total.bytes), f"{total.files:,}", "", "", ""])
+    lines.append(["all", "", spell(total.bytes), f"{total.files:,}", "", "", "", ""])
     for line in console.table(_HEADS, lines, shrink=_NAME):
         console.out(line)
     if total.unread:

@@ -1,8 +1,7 @@
-"""`serried fetch`: what a run has made, here; and what its nodes still have of it, back."""
+"""`serried fetch`: results and outputs of a run, here; and what its nodes still have of it, back."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ import click
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
 from serried.contract.sizes import spell
-from serried.errors import SerriedError, UsageError
-from serried.records import missing
+from serried.errors import SerriedError, UsageError, reason
+from serried.records import missing, outputs
 from serried.records.index import Selection
 from serried.records.missing import Missing
 from serried.records.waiting import statuses_of
 from serried.submission import copies, fetching
-from serried.submission.copies import Entry, Report
-from serried.submission.fetching import Back
+from serried.submission.copies import Report
+from serried.submission.fetching import Back, Found
 from serried.submission.root import check_there
 from serried.ui import console
 from serried.ui.text import counted, printable
@@ -30,23 +29,26 @@ _NAMED = 5
 @click.command()
 @selecting.one_run()
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
-@click.option("--to", "target", metavar="DIR", type=Path, help="Copy results there.  [with a PATTERN: here]")
-@click.option("--force", is_flag=True, help="Also over files that are newer there.")
+@click.option(
+    "--to", "target", metavar="DIR", type=Path, help="Copy results and outputs there.  [with a PATTERN: here]"
+)
+@click.option("--force", is_flag=True, help="Also over other files that are there.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     *, run: str, patterns: tuple[str, ...], target: Path | None, force: bool, dry_run: bool, as_json: bool
 ) -> None:
-    r"""Bring back what RUN could not bring from its nodes, and copy its results to a folder.
+    r"""Bring back what RUN could not bring from its nodes, and copy its results and outputs to a folder.
 
     \b
     serried fetch last                          what its nodes still have
-    serried fetch last --to ~/results           and all results to that folder
-    serried fetch last '*.csv' 'samples/**'     some of them to this folder
+    serried fetch last --to .                   and results and outputs to here
+    serried fetch last '*.csv' 'runs/**'        some of them to this folder
     serried fetch last checkpoints --to kept    its checkpoints
 
-    PATTERN names results, or begins with `checkpoints/`. What is there already is not copied again,
-    and a copy that was cut short goes on. The exit code is 1 where anything is missing in the end.
+    Outputs are files that RUN wrote by relative paths: they keep these paths. PATTERN names results
+    and outputs, or begins with `checkpoints/`. What is there already is not copied again, and a copy
+    that was cut short goes on. The exit code is 1 where anything is missing in the end.
     """
     selection = selecting.select(run)
     status = statuses_of([selection])[0]
@@ -56,21 +58,25 @@ def command(
     check_there(selection.record, "results")
     lacking = missing.of(selection, has_ended=status.has_ended)
     back = _bring_back(selection, lacking, dry_run=dry_run)
-    report = Report()
+    report, found = Report(), None
     if target is not None:
-        report = _copy(fetching.entries(selection, patterns), target, force=force, dry_run=dry_run)
+        found = fetching.find(selection, patterns)
+        report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
         nodes = [_node_json(*each) for each in zip(lacking, back, strict=True)]
         told = {"schema": SCHEMA, "run": status.id, "dry_run": dry_run, "nodes": nodes}
-        console.out_json({**told, "to": None if target is None else str(target), **dataclasses.asdict(report)})
+        console.out_json({**told, "to": None if target is None else str(target), **report.to_json()})
     elif target is not None:
         _tell(report, target, dry_run=dry_run)
     elif not back:
         console.say(f"nothing is missing: all that run `{status.id}` was to bring back is there")
-        console.next_steps([(f"serried fetch {status.id} --to DIR", "copy its results to a folder")])
+        answers.say_outputs(outputs.of(selection))
+        console.next_steps([(f"serried fetch {status.id} --to DIR", "copy its results and outputs to a folder")])
+    if found is not None and target is not None and not dry_run:
+        _remember(selection, found, report, target)
     answers.insist([status])
     is_missing = any(came.problem for came in back) and not dry_run
-    if is_missing or report.newer or report.problems:
+    if is_missing or report.newer or report.kept or report.problems:
         raise SystemExit(1)
 
 
@@ -111,8 +117,8 @@ def _tell_of_node(found: Missing, came: Back) -> None:
         console.warning(f"these may be torn, and stayed on {found.host}: {_named(list(came.torn))}", hint=hint)
 
 
-def _copy(entries: Sequence[Entry], target: Path, *, force: bool, dry_run: bool) -> Report:
-    folder = target.expanduser()
+def _copy(found: Found, target: Path, *, force: bool, dry_run: bool) -> Report:
+    folder, entries = target.expanduser(), found.entries
     if dry_run:
         return copies.compare(entries, folder, force=force)
     done, size = 0, spell(sum(entry.bytes for entry in entries))
@@ -130,12 +136,26 @@ def _copy(entries: Sequence[Entry], target: Path, *, force: bool, dry_run: bool)
             raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
 
 
+def _remember(selection: Selection, found: Found, report: Report, target: Path) -> None:
+    try:
+        fetching.note_fetched(selection, found, report, target.expanduser())
+    except OSError as error:
+        console.warning(
+            f"the run directory does not remember what was fetched: {reason(error)}",
+            hint="`serried clean` keeps the outputs there until the same fetch is made again",
+        )
+
+
 def _tell(report: Report, target: Path, *, dry_run: bool) -> None:
     done = f"{'would copy' if dry_run else 'copied'} {counted(len(report.copied), 'file')}, {spell(report.bytes)}"
     rest = f"; {report.same} were there" if report.same else ""
     console.say(f"{done}, to {printable(str(target))}{rest}")
     if report.newer:
         console.warning(f"newer there, and kept: {_named(report.newer)}", hint="`--force` writes over them")
+    if report.kept:
+        console.warning(
+            f"other files are there, and were kept: {_named(report.kept)}", hint="`--force` writes over them"
+        )
     for path, problem in list(report.problems.items())[:_NAMED]:
         console.warning(f"not copied: `{path}`: {problem}")
     if len(report.problems) > _NAMED:

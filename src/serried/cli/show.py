@@ -13,9 +13,10 @@ from serried.contract.files import read_json
 from serried.contract.settings import fingerprint
 from serried.errors import SerriedError
 from serried.plan import Plan
-from serried.records import arrays, missing
+from serried.records import arrays, missing, outputs
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
+from serried.records.outputs import Outputs
 from serried.records.run_status import RunStatus
 from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
@@ -42,12 +43,13 @@ def command(*, run: str, as_json: bool) -> None:
     status = statuses_of([selection])[0]
     if status.summary is None:
         raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
+    made = outputs.of(selection)
     if as_json:
-        console.out_json(answers.runs_json([_json(selection, status)]))
+        console.out_json(answers.runs_json([{**_json(selection, status), "outputs": made.to_json()}]))
     else:
-        for line in _screen(selection, status):
+        for line in _screen(selection, status, made):
             console.out(line)
-        _suggest(selection, status)
+        _suggest(selection, status, made)
     answers.warn_if_stale([status])
     answers.insist([status])
 
@@ -70,12 +72,12 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
     }
 
 
-def _screen(selection: Selection, status: RunStatus) -> list[str]:
+def _screen(selection: Selection, status: RunStatus, made: Outputs) -> list[str]:
     state = console.style(status.state, answers.state_style(status.state))
     name = printable(status.summary.name) if status.summary else "?"
     message = f": {printable(status.verdict.message)}" if status.verdict.message else ""
     lines = [f"{status.id} {name} {state}{message}", ""]
-    facts = [fact for fact in _facts(selection, status) if fact[1]]
+    facts = [fact for fact in (*_facts(selection, status), ("outputs", made.text)) if fact[1]]
     lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
     lines += ["", console.style("timeline", "head"), *_timeline(_events(selection, status))]
     lines += ["", console.style("files", "head")]
@@ -226,7 +228,7 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         files.append(("logs", f"{begun[-1].directory.path}/node-N/rank-R.log"))
     plan = _plan(selection)
     if plan is not None:
-        files.append(("source", str(where.source) if plan.source.snapshot else plan.source.directory))
+        files.append(("source", _tree(selection, plan)))
     if status.elements is None:
         files += [("checkpoints", str(directory.checkpoints)), ("results", str(directory.results))]
     script = where.scheduler_log(selection.element) if status.elements is None else where.path / "scheduler-I.log"
@@ -234,7 +236,17 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     return files
 
 
-def _suggest(selection: Selection, status: RunStatus) -> None:
+def _tree(selection: Selection, plan: Plan) -> str:
+    """Where ranks start, and write to by relative paths."""
+    where = selection.record.where
+    if not plan.source.snapshot:
+        return plan.source.directory
+    if not plan.source.tree_per_element:
+        return str(where.source)
+    return str(where.elements / "I/source" if selection.element is None else selection.place.source)
+
+
+def _suggest(selection: Selection, status: RunStatus, made: Outputs) -> None:
     run = status.id
     steps = []
     if status.state == names.PENDING:
@@ -243,8 +255,8 @@ def _suggest(selection: Selection, status: RunStatus) -> None:
         steps.append((f"serried why {run}", "what happened, and what to do"))
     elif status.elements is None:
         steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "what the ranks wrote"))
-    if status.has_ended and status.elements is None and _has_results(selection):
-        steps.append((f"serried fetch {run} --to DIR", "copy its results to a folder"))
+    if status.has_ended and (made.files or (status.elements is None and _has_results(selection))):
+        steps.append((f"serried fetch {run} --to DIR", "copy its results and outputs to a folder"))
     console.say()
     console.next_steps(steps)
 

@@ -12,6 +12,7 @@ from serried.cli import answers, selecting
 from serried.config.values import BadValue, duration
 from serried.contract import names
 from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
+from serried.records import outputs
 from serried.records.explain import explain
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
@@ -65,8 +66,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
     if as_json:
         console.out_json(answers.runs_json([status.to_json() for status in found]))
     else:
-        for status in found:
-            console.say(answers.how(status))
+        _say_how(selections, found)
     _exit(found, timeout)
 
 
@@ -92,6 +92,19 @@ class _Waiting:
         if meaning and self._said.get(status.id) != meaning:
             self._said[status.id] = meaning
             console.say(f"{answers.how(status)}: {printable(meaning)}")
+
+
+def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> None:
+    """How they stand, and what those that have ended wrote by relative paths."""
+    unfetched = None
+    for selection, status in zip(selections, found, strict=True):
+        console.say(answers.how(status))
+        if status.has_ended:
+            made = outputs.of(selection, outputs.LOOKED // len(found))
+            answers.say_outputs(made)
+            unfetched = unfetched or (status.id if made.unfetched else None)
+    if unfetched:
+        console.next_steps([(f"serried fetch {unfetched} --to DIR", "copy its results and outputs to a folder")])
 
 
 def _make_certain(selections: Sequence[Selection]) -> None:

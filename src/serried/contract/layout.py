@@ -11,7 +11,9 @@
   links/TOKEN.json                               each further job: what submissions/1.json is to the first
   followed                                       another run was submitted to come after this one
   notices/EVENT, notices.log                     which notices were sent (runs with `notify`), and what came of it
-  source/                                        the unpacked snapshot, made by the first attempt
+  source/                                        the working tree: the unpacked snapshot, made by the first attempt, and
+                                                 what ranks write by relative paths (outputs)
+  fetched.jsonl                                  which outputs `serried fetch` has copied
   exit.json                                      how the run ended; absent while it goes on
   attempts/K/                                    K = 1, 2, …
     attempt.json                                 who claimed it: job id, token, host, when
@@ -26,7 +28,8 @@
     node-N/fetch.jsonl                           how it went when `serried fetch` came for the rest of it
     exit.json                                    how this attempt ended; written last, by rename
   checkpoints/  results/
-  elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above
+  elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above; so
+                                                 source/ and fetched.jsonl, if each element has a tree of its own
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small, lasts, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
@@ -105,6 +108,8 @@ class ElementDirectory:
         self.attempts = path / "attempts"
         self.checkpoints = path / CHECKPOINTS
         self.results = path / RESULTS
+        self.source = path / "source"
+        self.fetched = path / "fetched.jsonl"
 
     def attempt(self, number: int) -> AttemptDirectory:
         return AttemptDirectory(self.attempts / str(number))
@@ -119,7 +124,6 @@ class RunDirectory(ElementDirectory):
         self.agent = path / "agent.pyz"
         self.library = path / "library.zip"
         self.commands = path / "commands.json"
-        self.source = path / "source"
         self.claims = path / "claims"
         self.shell = path / "shell.json"
         self.link_commands = path / "link-commands.json"

@@ -113,6 +113,8 @@ class Source:
     """False: run in `directory` itself."""
     archive: str | None = None
     """Path of the tar to unpack."""
+    tree_per_element: bool = False
+    """Each element of an array unpacks a working tree of its own; else all share one."""
     links: tuple[str, ...] = ()
     """Top-level entries of the project that the unpacked tree links to."""
     python_path: tuple[str, ...] = ()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from serried.errors import UsageError
-from serried.records import index
+from serried.records import index, outputs
 from serried.records.status import statuses
 from serried.space import removing, things
 from serried.space.things import Known, Thing
 
+Tell = Callable[[str, int], None]
+"""Hears of the name of what is looked at, and how many entries of it were."""
+
+TO_FETCH = "`serried fetch {run} --to DIR` copies them; with `--outputs` they are removed too"
 SETTLED_SECONDS = 86400.0
 """What is younger may belong to something that is just beginning: a submission, a build."""
 
@@ -33,7 +38,9 @@ def look() -> Known:
     return Known(statuses(index.records()))
 
 
-def of_runs(known: Known, ids: Sequence[str], *, records: bool) -> Choice:
+def of_runs(
+    known: Known, ids: Sequence[str], *, records: bool, with_outputs: bool = False, tell: Tell = lambda *_: None
+) -> Choice:
     """Those runs and nothing else. Raises UsageError for one that must stay."""
     found = {thing.run: thing for thing in things.runs(known) if thing.has_record}
     gone = {thing.run: thing for thing in things.records(known)}
@@ -44,18 +51,34 @@ def of_runs(known: Known, ids: Sequence[str], *, records: bool) -> Choice:
             raise UsageError(f"run `{run}` stays: {thing.needed}", hint=f"serried show {run}")
         if thing is None and run not in gone:
             raise UsageError(f"run `{run}` stays: its record does not say that it has ended", hint=f"serried why {run}")
-        choice.go += [thing] if thing else []
+        if thing is not None:
+            thing = _with_outputs(known, thing, tell)
+            if thing.unfetched and not with_outputs:
+                raise UsageError(f"run `{run}` stays: {thing.note}", hint=TO_FETCH.format(run=run))
+            choice.go.append(thing)
         if records:
             choice.go.append(gone.get(run) or _record_of(known, run))
     return choice
 
 
-def of_all(known: Known, now: float, older: float | None, *, records: bool) -> Choice:
+def of_all(
+    known: Known,
+    now: float,
+    older: float | None,
+    *,
+    records: bool,
+    with_outputs: bool = False,
+    tell: Tell = lambda *_: None,
+) -> Choice:
     """What nobody can need any more; with a moment also what was last used before it."""
     choice = Choice()
     settled = now - SETTLED_SECONDS
     if older is not None:
         choice.add(things.runs(known), older)
+        choice.go = [_with_outputs(known, thing, tell) for thing in choice.go]
+        kept = [thing for thing in choice.go if thing.unfetched and not with_outputs]
+        choice.go = [thing for thing in choice.go if thing not in kept]
+        choice.stay += [dataclasses.replace(thing, needed=thing.note) for thing in kept]
     if older is not None and records:
         known_ids = {thing.run for thing in choice.go if thing.has_record}
         choice.go += [_record_of(known, run) for run in known_ids]
@@ -69,6 +92,16 @@ def of_all(known: Known, now: float, older: float | None, *, records: bool) -> C
         whole = [thing for thing in built if thing.kind != things.ATTEMPT]
         choice.add([*whole, *things.staged(known)], min(older, settled))
     return choice
+
+
+def _with_outputs(known: Known, thing: Thing, tell: Tell) -> Thing:
+    """The same, its note saying which of its outputs nobody has fetched."""
+    found = outputs.describe(things.trees(known, thing), tell=lambda looked: tell(thing.name, looked))
+    unfetched = found.unfetched + found.unread
+    if not unfetched:
+        return thing
+    note = ", ".join(filter(None, (thing.note, f"outputs: {found.text}")))
+    return dataclasses.replace(thing, unfetched=unfetched, note=note)
 
 
 def _record_of(known: Known, run: str) -> Thing:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.records.moments import iso
+from serried.records.outputs import Tree
 
 _TELL_EVERY = 1000
 
@@ -55,7 +56,22 @@ def measure(path: Path, tell: Callable[[int], None] = lambda _: None, but: Itera
     waiting = [str(path)] if stat.S_ISDIR(state.st_mode) else []
     while waiting:
         waiting += counter.look_into(waiting.pop())
-    return Size(counter.bytes, counter.files, counter.oldest, counter.newest, counter.unread)
+    return counter.size
+
+
+def measure_trees(found: Iterable[Tree], tell: Callable[[int], None] = lambda _: None) -> tuple[Size, Size]:
+    """Of working trees: what the run has written there, and the rest."""
+    made, rest = _Counter(tell, frozenset()), _Counter(tell, frozenset())
+
+    def unread(_: OSError) -> None:
+        made.unread += 1
+
+    for tree in found:
+        with contextlib.suppress(FileNotFoundError):
+            rest.add(tree.path.lstat())
+        for _, state, is_output in tree.walk(unread):
+            (made if is_output else rest).add(state)
+    return made.size, rest.size
 
 
 class _Counter:
@@ -66,6 +82,10 @@ class _Counter:
         self._tell = tell
         self._but = but
         self._seen: set[tuple[int, int]] = set()
+
+    @property
+    def size(self) -> Size:
+        return Size(self.bytes, self.files, self.oldest, self.newest, self.unread)
 
     def look_into(self, folder: str) -> Iterator[str]:
         """Count what is in it; the folders among that."""

@@ -14,7 +14,7 @@ from serried.contract.files import is_ours_alone, read_json
 from serried.contract.layout import RunDirectory
 from serried.environments import images, store
 from serried.plan import Plan
-from serried.records import missing
+from serried.records import missing, outputs
 from serried.records.documents import RecordUnreadable
 from serried.records.moments import iso, seconds_of
 from serried.records.record import Record, records_directory
@@ -53,6 +53,8 @@ class Thing:
     """The id of the run that it is of."""
     has_record: bool = True
     checkpoints: int = 0
+    unfetched: int = 0
+    """Files among its outputs that no `serried fetch` has copied, where that was counted."""
     note: str = ""
     """What would be lost with it."""
 
@@ -181,6 +183,14 @@ def count_checkpoints(path: Path) -> int:
     """How many there are in a run directory, its elements' included."""
     places = [RunDirectory(path), *(RunDirectory(one) for one in _entries(path / "elements"))]
     return sum(1 for place in places for one in _entries(place.checkpoints) if not checkpoints.is_unfinished(one.name))
+
+
+def trees(known: Known, thing: Thing) -> list[outputs.Tree]:
+    """The working trees of a run; none where no plan of it can be read."""
+    plan = known.plans.get(thing.run)
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        plan = plan or Plan.from_json(read_json(thing.path / "plan.json") or {})
+    return outputs.trees(RunDirectory(thing.path), plan) if plan else []
 
 
 def records(known: Known) -> Iterator[Thing]:

@@ -1,4 +1,4 @@
-"""Copies files of a run to a folder here: verified, never over what is newer, and where it was left off.
+"""Copies files of a run to a folder here: verified, never over what must stay, and on from where it was left off.
 
 Many at once where the file system is slow to answer: each is written beside its place first, so that nothing there is
 ever half a file, whatever interrupts us.
@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import io
 import os
 import stat
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from serried.contract import patterns
 from serried.contract.crew import Crew
+from serried.submission.onefile import Observe, aside_name, copy_file
 
 THREADS = 16
 """At most, on a file system where each call takes milliseconds."""
-CHUNK = 1 << 20
-TRIES = 3
-"""How often a file is copied that changes meanwhile: the run may still be writing."""
 
-COPIED, SAME, NEWER = "copied", "same", "newer"
+COPIED, SAME, NEWER, KEPT = "copied", "same", "newer", "kept"
 Became = Mapping[int, str | OSError]
 """Of entries, by their place among them: one of these, or why it could not be copied."""
-
-Observe = Callable[[int], None]
-"""Hears of every so many bytes that are done."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +37,12 @@ class Entry:
     """`file`, `link`, `folder`."""
     bytes: int
     changed: int
+    replaces: frozenset[tuple[int, int]] | None = None
+    """Sizes and times of earlier copies of this file, and nothing else gives way to it; None: whatever is older."""
+
+    @property
+    def state(self) -> tuple[int, int]:
+        return self.bytes, self.changed
 
 
 @dataclass
@@ -55,7 +54,21 @@ class Report:
     same: int = 0
     newer: list[str] = field(default_factory=list)
     """What is here and newer, and stayed."""
+    kept: list[str] = field(default_factory=list)
+    """What is here and was not copied from the same output, and stayed."""
     problems: dict[str, str] = field(default_factory=dict)
+    there: list[Entry] = field(default_factory=list)
+    """What is here now, copied or found to be the same."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "copied": self.copied,
+            "bytes": self.bytes,
+            "same": self.same,
+            "newer": self.newer,
+            "kept": self.kept,
+            "problems": self.problems,
+        }
 
 
 def find(root: Path, wanted: Sequence[str], problem: patterns.Problem) -> list[Entry]:
@@ -91,9 +104,10 @@ def _report(entries: Sequence[Entry], became: Became) -> Report:
         what = became[number]
         if isinstance(what, OSError):
             report.problems[entry.path] = what.strerror or str(what)
-        elif what == NEWER:
-            report.newer.append(entry.path)
+        elif what in (NEWER, KEPT):
+            (report.newer if what == NEWER else report.kept).append(entry.path)
         elif entry.kind != "folder":
+            report.there.append(entry)
             if what == COPIED:
                 report.copied.append(entry.path)
                 report.bytes += entry.bytes
@@ -172,12 +186,12 @@ class _Copying:
         elif entry.kind == "folder":
             self._make_folder(entry.path)
         elif entry.kind == "link":
-            aside = target.with_name(_aside_name(entry, 0, 0))
+            aside = target.with_name(aside_name(entry.source, 0, 0))
             aside.unlink(missing_ok=True)
             aside.symlink_to(entry.source.readlink())
             aside.replace(target)
         else:
-            _copy_file(entry, target, self._observe)
+            copy_file(entry.source, target, self._observe)
         return became
 
     def _observe(self, count: int) -> None:
@@ -202,7 +216,7 @@ class _Copying:
 
 
 def _decide(entry: Entry, target: Path, *, force: bool) -> str:
-    """COPIED, SAME or NEWER. Raises OSError where what is there cannot give way."""
+    """COPIED, SAME, NEWER or KEPT. Raises OSError where what is there cannot give way."""
     try:
         here = target.lstat()
     except OSError:
@@ -213,6 +227,8 @@ def _decide(entry: Entry, target: Path, *, force: bool) -> str:
         raise NotADirectoryError(errno.ENOTDIR, "there it is no folder")
     if stat.S_ISDIR(here.st_mode):
         raise IsADirectoryError(errno.EISDIR, "there it is a folder")
+    if entry.replaces is not None and not force:
+        return COPIED if (here.st_size, here.st_mtime_ns) in entry.replaces else KEPT
     return NEWER if here.st_mtime_ns > entry.changed and not force else COPIED
 
 
@@ -222,55 +238,3 @@ def _is_same(entry: Entry, target: Path, here: os.stat_result) -> bool:
     if entry.kind == "link":
         return stat.S_ISLNK(here.st_mode) and target.readlink() == entry.source.readlink()
     return stat.S_ISREG(here.st_mode) and (here.st_size, here.st_mtime_ns) == (entry.bytes, entry.changed)
-
-
-def _copy_file(entry: Entry, target: Path, observe: Observe) -> None:
-    """Beside its place first, under a name by which the same copy finds it again if this one is cut short."""
-    for _ in range(TRIES):
-        with entry.source.open("rb", buffering=0) as source:
-            before = os.fstat(source.fileno())
-            aside = target.with_name(_aside_name(entry, before.st_size, before.st_mtime_ns))
-            with aside.open("a+b", buffering=0) as made:
-                sent = _pour(source, made, before.st_size, observe)
-                has_arrived = sent == (_checksum(made), made.tell())
-            after = os.fstat(source.fileno())
-        is_steady = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-        if is_steady and has_arrived and sent[1] == after.st_size:
-            if before.st_mode & stat.S_IXUSR:
-                mode = aside.stat().st_mode
-                aside.chmod(mode | (mode & 0o444) >> 2)
-            os.utime(aside, ns=(before.st_mtime_ns, before.st_mtime_ns))
-            aside.replace(target)
-            return
-        aside.unlink()
-    raise OSError(errno.EAGAIN, "it changes all the time" if has_arrived else "what arrives is not what was sent")
-
-
-def _pour(source: io.FileIO, made: io.FileIO, size: int, observe: Observe) -> tuple[int, int]:
-    """Add to `made` what `source` has more of its first `size` bytes; checksum and length of the whole."""
-    crc32, length = _checksum(made), made.tell()
-    observe(length)
-    source.seek(length)
-    while chunk := source.read(min(CHUNK, size - length)):
-        crc32 = zlib.crc32(chunk, crc32)
-        length += len(chunk)
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[made.write(rest) or 0 :]
-        observe(len(chunk))
-    os.fsync(made.fileno())
-    return crc32, length
-
-
-def _checksum(file: io.FileIO) -> int:
-    """Of the whole; the place in the file is its end then."""
-    crc32 = 0
-    file.seek(0)
-    while chunk := file.read(CHUNK):
-        crc32 = zlib.crc32(chunk, crc32)
-    return crc32
-
-
-def _aside_name(entry: Entry, size: int, changed: int) -> str:
-    told = f"{entry.source}\0{size}\0{changed}".encode("utf-8", "surrogateescape")
-    return f".serried-{hashlib.sha256(told).hexdigest()[:16]}.part"

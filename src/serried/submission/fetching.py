@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried.contract.files import MODES
 from serried.contract.layout import CHECKPOINTS, RESULTS, ElementDirectory
 from serried.errors import SerriedError, UsageError
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.missing import Missing
-from serried.submission import copies, errands
-from serried.submission.copies import Entry
+from serried.records.outputs import Tree, trees
+from serried.submission import copies, errands, onefile
+from serried.submission.copies import Entry, Report
 from serried.submission.errands import Errand, Observe
 
 ALL = "*"
@@ -70,16 +72,68 @@ def _settled(selection: Selection, found: Missing, told: Mapping[str, Any]) -> B
     return Back(files, size, problem, is_gone=bool(told.get("is_gone")), torn=tuple(told.get("torn") or ()))
 
 
-def entries(selection: Selection, wanted: Sequence[str]) -> list[Entry]:
-    """What the patterns name of a run; all results without them. Raises UsageError where that is nothing."""
-    found = [entry for place, below in _places(selection) for entry in _of(place, below, wanted or [RESULTS])]
-    if not found:
-        what = " or ".join(f"`{pattern}`" for pattern in wanted) or "results"
+@dataclass(frozen=True)
+class Found:
+    """What the patterns name of a run."""
+
+    entries: list[Entry]
+    """Results and checkpoints, then outputs."""
+    outputs: dict[Path, tuple[Tree, str]]
+    """Of those entries that are outputs, by their sources: the working tree, and the path in it."""
+
+
+def find(selection: Selection, wanted: Sequence[str]) -> Found:
+    """What the patterns name of a run; results and outputs without them. Raises UsageError where that is nothing."""
+    entries = [entry for place, below in _places(selection) for entry in _of(place, below, wanted or [RESULTS])]
+    outputs: dict[Path, tuple[Tree, str]] = {}
+    for tree in trees(selection.record.where, selection.record.plan, selection.element):
+        for path, entry in _outputs(tree, wanted or [ALL]):
+            outputs[entry.source] = tree, path
+            entries.append(entry)
+    if not entries:
+        what = " or ".join(f"`{pattern}`" for pattern in wanted)
         raise UsageError(
-            f"run `{selection}` has no {what}" if not wanted else f"nothing of run `{selection}` is called {what}",
-            hint=f"`serried show {selection}` says where its files are",
+            f"nothing of run `{selection}` is called {what}"
+            if wanted
+            else f"run `{selection}` has neither results nor outputs",
+            hint=_where_to_look(selection),
         )
-    return found
+    return Found(entries, outputs)
+
+
+def _outputs(tree: Tree, patterns: Sequence[str]) -> Iterator[tuple[str, Entry]]:
+    """Each with its path in the tree."""
+    known: dict[str, set[tuple[int, int]]] = {}
+    for path, size, changed in tree.fetched:
+        known.setdefault(path, set()).add((size, changed))
+    for entry in _found(tree.path, "", patterns):
+        if tree.is_output(entry.path, entry.kind, *entry.state):
+            replaces = frozenset(known.get(entry.path, ()))
+            yield entry.path, dataclasses.replace(entry, path=tree.below + entry.path, replaces=replaces)
+
+
+def note_fetched(selection: Selection, found: Found, report: Report, target: Path) -> None:
+    """Remember which outputs are in `target` now: `clean` may remove them, the next fetch replace them there.
+
+    Raises OSError where the run directory cannot be written.
+    """
+    by_tree: dict[Tree, list[tuple[str, int, int]]] = {}
+    for entry in report.there:
+        if entry.source in found.outputs:
+            tree, path = found.outputs[entry.source]
+            # A file that has changed since it was listed was copied as it is now.
+            states = {entry.state, onefile.state(target / entry.path) or entry.state}
+            by_tree.setdefault(tree, []).extend((path, *state) for state in sorted(states))
+    mode = MODES[selection.record.plan.share].file
+    for tree, states_of_files in by_tree.items():
+        tree.note_fetched(states_of_files, mode)
+
+
+def _where_to_look(selection: Selection) -> str:
+    source = selection.record.plan.source
+    if source.snapshot:
+        return f"`serried show {selection}` says where its files are"
+    return f"it ran in place: what it wrote by relative paths is in `{source.directory}`"
 
 
 def _places(selection: Selection) -> list[tuple[ElementDirectory, str]]:

@@ -7,7 +7,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serried import config, inherit, schedulers, snapshot
@@ -72,7 +72,7 @@ def prepare(
     if surveyed is not None:
         reach.check(plan, each, surveyed)
         plan = _with_snapshot(plan, surveyed, environment)
-        cautions = (*cautions, *surveyed.warnings, *reach.warnings(plan, each, surveyed))
+        cautions = (*cautions, *_about_snapshot(plan, surveyed), *reach.warnings(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
         *typed.warnings(resolved.experiment.command),
@@ -220,13 +220,25 @@ def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str])
     prefixes = [] if plan.container else inherit.package_prefixes(plan.command, environment, workdir)
     sites = [site for prefix in prefixes for site in site_folders(prefix)]
     redirected = snapshot.redirect(surveyed, sites)
-    source = dataclasses.replace(plan.source, links=surveyed.links, python_path=redirected)
+    own = plan.array is not None and snapshot.fits_each(surveyed, len(plan.array.indices))
+    source = dataclasses.replace(plan.source, links=surveyed.links, python_path=redirected, tree_per_element=own)
     if plan.source.workdir != os.curdir and not _is_in(surveyed, plan.source.workdir):
         raise UsageError(
             f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",
             hint="put a file into it that git does not ignore, or run in place: `--set project.snapshot=false`",
         )
     return dataclasses.replace(plan, source=source)
+
+
+def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
+    yield from surveyed.warnings
+    yield from snapshot.growth(surveyed, Path(plan.directory).parents[1] / "sources")
+    if plan.array is not None and not plan.source.tree_per_element:
+        elements, files = len(plan.array.indices), len(surveyed.files)
+        yield (
+            f"the {elements:,} elements share one working tree, as {elements:,} of {files:,} files are too many: "
+            "what they write by relative paths needs names of its own, or `{results}`"
+        )
 
 
 def _is_in(surveyed: Survey, folder: str) -> bool:

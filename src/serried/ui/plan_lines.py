@@ -187,6 +187,7 @@ def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
         what = f"in place, {plan.source.directory}"
     else:
         what = f"a snapshot of {counted(len(survey.files), 'file')}, {spell(survey.bytes)}"
+        what += ", a copy for each element" if plan.source.tree_per_element else ""
     if revision.commit is None:
         return what
     branch = f" on {revision.branch}" if revision.branch else ""

@@ -24,7 +24,7 @@ def test_a_snapshot_is_unpacked_with_modes_of_the_umask_and_links_made_files(tmp
         tar.addfile(entry("there", type=tarfile.SYMTYPE, linkname="src/run.sh"))
     before = os.umask(0o077)
     try:
-        snapshot.extract(tmp_path / "s.tar", tmp_path / "out")
+        snapshot.extract(tmp_path / "s.tar", tmp_path / "out", 1_795_000_000)
     finally:
         os.umask(before)
 
@@ -34,3 +34,5 @@ def test_a_snapshot_is_unpacked_with_modes_of_the_umask_and_links_made_files(tmp
     assert (out / "src/same.sh").read_text() == "hi"
     assert (out / "src/same.sh").stat().st_ino != (out / "src/run.sh").stat().st_ino
     assert (out / "there").readlink() == Path("src/run.sh")
+    files = ("src/run.sh", "src/same.sh", "there")
+    assert {(out / name).lstat().st_mtime_ns for name in files} == {1_795_000_000 * 10**9}

@@ -1,11 +1,14 @@
-"""The source that ranks run: unpacked once for a run, by its first attempt."""
+"""The working tree of the ranks: the snapshot, unpacked by the first attempt of a run, or of an element."""
 
 from __future__ import annotations
 
+import calendar
+import contextlib
 import os
 import shutil
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict
 
 from serried.agent.work import Work
 from serried.contract import files
@@ -21,20 +24,25 @@ def prepare(work: Work) -> None:
 def unpack(work: Work) -> None:
     """Make `source/` of the snapshot unless it is there; whole or not at all, whoever else does the same.
 
-    Raises OSError.
+    A tree that is there holds what earlier attempts have written, and stays as it is. Raises OSError.
     """
     source = work.plan["source"]
     if not source["snapshot"] or not source["archive"] or work.tree.exists():
         return
-    aside = work.run.path / f".source.{os.urandom(4).hex()}"
+    aside = work.tree.with_name(f".source.{os.urandom(4).hex()}")
     aside.mkdir(mode=work.directory_mode)
     try:
-        extract(work.run.path / source["archive"], aside)
+        extract(work.run.path / source["archive"], aside, _moment(work.plan))
         for entry in source["links"]:
             link(Path(source["directory"]) / entry, aside / entry)
         _publish(aside, work.tree)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _moment(plan: Dict[str, Any]) -> int:
+    """When the run was submitted: the time of every file of the snapshot that no program has changed."""
+    return calendar.timegm(time.strptime(plan["created"], "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def _publish(aside: Path, tree: Path) -> None:
@@ -45,10 +53,11 @@ def _publish(aside: Path, tree: Path) -> None:
             raise
 
 
-def extract(archive: Path, target: Path) -> None:
+def extract(archive: Path, target: Path, moment: int) -> None:
     """Unpack with modes left to mkdir and the umask: tarfile's own chmod would drop a folder's setgid.
 
-    A file that the archive holds twice becomes two files: a program may write over its own source.
+    A file that the archive holds twice becomes two files: a program may write over its own source. Every file gets
+    `moment` as its time, by which readers tell the snapshot's own files from those that the run has changed.
     """
     import tarfile
 
@@ -56,6 +65,7 @@ def extract(archive: Path, target: Path) -> None:
         with tarfile.open(archive) as tar:
             for member in tar:
                 _extract_one(tar, member, target / member.name)
+                _date(target / member.name, moment)
     except tarfile.TarError as error:
         raise OSError(f"cannot unpack {archive}: {error}") from error
 
@@ -71,6 +81,12 @@ def _extract_one(tar: Any, member: Any, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if member.mode & 0o100 else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(tar.extractfile(member), file)
+
+
+def _date(path: Path, moment: int) -> None:
+    # Without the time readers compare contents. Sites purge by the last access too: that is now.
+    with contextlib.suppress(OSError, NotImplementedError):
+        os.utime(path, (time.time(), moment), follow_symlinks=False)
 
 
 def link(original: Path, path: Path) -> None:

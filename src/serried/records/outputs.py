@@ -1,0 +1,284 @@
+"""Outputs: what a run has written in its working tree by relative paths, and what of it was fetched.
+
+Everything in the tree that the snapshot did not put there, and files of the snapshot that the run has changed. Links
+to entries of the project are not the run's, and byte code is nobody's output.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from serried.contract.files import read_journal
+from serried.contract.layout import ElementDirectory, RunDirectory
+from serried.contract.sizes import spell
+from serried.plan import Plan
+from serried.records.documents import RecordUnreadable
+from serried.records.index import Selection
+from serried.records.moments import iso, seconds_of
+
+NOISE = ("__pycache__", "*.pyc", "*.pyo", ".nfs*")
+"""Made again from the source at any time, or the file server's own."""
+LOOKED = 20_000
+"""Entries that are looked at to describe outputs: each may be a round trip to a file server."""
+NEWEST = 3
+_AT_ONCE = 1000
+_CHUNK = 1 << 20
+_KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+
+Unread = Callable[[OSError], None]
+"""Hears of a folder that cannot be listed."""
+
+
+@dataclass(frozen=True)
+class Output:
+    path: str
+    """From the project's folder; of an array, below the element's number."""
+    bytes: int
+    changed: int
+    """In nanoseconds."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "bytes": self.bytes, "changed": iso(self.changed / 1e9)}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What there is, described without naming all of it."""
+
+    files: int = 0
+    bytes: int = 0
+    unfetched: int = 0
+    """How many of the files no `serried fetch` has copied, as they are now."""
+    unfetched_bytes: int = 0
+    newest: tuple[Output, ...] = ()
+    """Of the unfetched; of all, where all were fetched."""
+    unread: int = 0
+    """Folders that could not be looked into."""
+    is_all: bool = True
+    """False: there are more entries than were looked at."""
+
+    @property
+    def text(self) -> str:
+        """`3 files, 1.2 GB, not fetched: results/model.pt, log.txt and 1 more`; empty where there are none."""
+        if not (self.files or self.unread):
+            return ""
+        at_least = "" if self.is_all else "at least "
+        size = f"{at_least}{_counted(self.files)}, {spell(self.bytes)}"
+        if not self.unfetched:
+            size += ", all fetched" if self.is_all else ", fetched so far as looked at"
+        elif self.unfetched < self.files:
+            size += f", of which {self.unfetched} not fetched"
+        else:
+            size += ", not fetched"
+        more = (self.unfetched or self.files) - len(self.newest)
+        names = ", ".join(each.path for each in self.newest) + (f" and {more} more" if more else "")
+        unread = f"; {self.unread} folders cannot be read" if self.unread else ""
+        return size + (f": {names}" if names else "") + unread
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": self.files,
+            "bytes": self.bytes,
+            "not_fetched": {"files": self.unfetched, "bytes": self.unfetched_bytes},
+            "newest": [each.to_json() for each in self.newest],
+            "unread": self.unread,
+            "complete": self.is_all,
+        }
+
+
+class Tree:
+    """A working tree, of a run or of one element."""
+
+    def __init__(self, place: ElementDirectory, below: str, snapshot: Snapshot) -> None:
+        self.path = place.source
+        self.below = below
+        """What its outputs' paths begin with where several trees are told of."""
+        self._ledger = place.fetched
+        self._snapshot = snapshot
+
+    def is_output(self, path: str, kind: str, size: int, changed: int) -> bool:
+        if kind not in _KINDS.values() or any(_is_noise(name) for name in path.split("/")):
+            return False
+        return not self._snapshot.has(self.path, path, kind, size, changed)
+
+    def walk(self, unread: Unread) -> Iterator[tuple[str, os.stat_result, bool]]:
+        """Each entry below the top as (path, state, whether it is an output), in no order. No link is followed."""
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            try:
+                entries = os.scandir(self.path / folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                unread(error)
+                continue
+            with entries:
+                for entry in entries:
+                    path = f"{folder}/{entry.name}" if folder else entry.name
+                    try:
+                        state = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:  # gone meanwhile
+                        continue
+                    if stat.S_ISDIR(state.st_mode):
+                        pending.append(path)
+                    kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
+                    yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
+
+    @cached_property
+    def fetched(self) -> frozenset[tuple[str, int, int]]:
+        """What was copied, as (path, bytes, when it had been changed): a file that is changed later counts anew."""
+        entries = read_journal(self._ledger)
+        return frozenset(
+            (str(one.get("path")), int(one.get("bytes", -1)), int(one.get("changed", -1))) for one in entries
+        )
+
+    def note_fetched(self, files: Iterable[tuple[str, int, int]], mode: int) -> None:
+        """Remember that these were copied. Raises OSError."""
+        fresh = [entry for entry in files if entry not in self.fetched]
+        if not fresh:
+            return
+        descriptor = os.open(self._ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "ab", buffering=0) as ledger:
+            for start in range(0, len(fresh), _AT_ONCE):
+                # It begins a line of its own, whatever a writer before us has left half done.
+                lines = (json.dumps(dict(zip(_FIELDS, one, strict=True))) for one in fresh[start : start + _AT_ONCE])
+                ledger.write(("\n" + "\n".join(lines) + "\n").encode())
+
+
+_FIELDS = ("path", "bytes", "changed")
+
+
+class Snapshot:
+    """What the archive put into the trees of a run."""
+
+    def __init__(self, where: RunDirectory, plan: Plan) -> None:
+        source = plan.source
+        self._archive = where.path / source.archive if source.archive else None
+        self._links = {entry: str(Path(source.directory) / entry) for entry in source.links}
+        self._moment = int(seconds_of(plan.created) or 0) * 10**9
+
+    def has(self, tree: Path, path: str, kind: str, size: int, changed: int) -> bool:
+        """Whether the file or link at `path` is as the snapshot had it."""
+        if kind == "link" and path in self._links:
+            return _target(tree / path) == self._links[path]
+        if self._members is None:  # the time alone has to do
+            return changed == self._moment
+        member = self._members.get(path)
+        if member is None:
+            return False
+        if kind == "link":
+            return member.issym() and _target(tree / path) == member.linkname
+        if not member.isreg() or member.size != size:
+            return False
+        return changed == self._moment or self._has_content(member, tree / path)
+
+    @cached_property
+    def _members(self) -> dict[str, tarfile.TarInfo] | None:
+        """None where the archive cannot be read."""
+        if self._archive is None:
+            return None
+        try:
+            with tarfile.open(self._archive) as archive:
+                return {member.name: member for member in archive}
+        except (OSError, tarfile.TarError):
+            return None
+
+    def _has_content(self, member: tarfile.TarInfo, path: Path) -> bool:
+        left = member.size
+        try:
+            with self._archive.open("rb") as archive, path.open("rb") as file:  # type: ignore[union-attr]
+                archive.seek(member.offset_data)
+                while left:
+                    chunk = archive.read(min(left, _CHUNK))
+                    if not chunk or file.read(len(chunk)) != chunk:
+                        return False
+                    left -= len(chunk)
+        except OSError:
+            return False
+        return True
+
+
+def trees(where: RunDirectory, plan: Plan, element: int | None = None) -> list[Tree]:
+    """Those of a run, or of one element; none where it runs in the project itself."""
+    if not plan.source.snapshot:
+        return []
+    snapshot = Snapshot(where, plan)
+    if plan.array is None or not plan.source.tree_per_element:
+        return [Tree(where, "", snapshot)]
+    indices = plan.array.indices if element is None else [element]
+    below = "{}/" if element is None else ""
+    return [Tree(where.element(index), below.format(index), snapshot) for index in indices]
+
+
+def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
+    """The outputs of a run, an array's elements' together; none where its plan cannot be read."""
+    try:
+        plan = selection.record.plan
+    except RecordUnreadable:
+        return Outputs()
+    return describe(trees(selection.record.where, plan, selection.element), most)
+
+
+def describe(found: Sequence[Tree], most: int | None = None, tell: Callable[[int], None] = lambda _: None) -> Outputs:
+    """`most` is how many entries are looked at; None is all of them. `tell` hears now and then how many it was."""
+    problems: list[OSError] = []
+    everything = ((tree, entry) for tree in found for entry in tree.walk(problems.append))
+    every, unfetched = _Tally(), _Tally()
+    for number, (tree, (path, state, is_output)) in enumerate(itertools.islice(everything, most), 1):
+        if number % _AT_ONCE == 0:
+            tell(number)
+        if is_output:
+            size = state.st_size if stat.S_ISREG(state.st_mode) else 0
+            output = Output(tree.below + path, size, state.st_mtime_ns)
+            every.add(output)
+            if (path, size, state.st_mtime_ns) not in tree.fetched:
+                unfetched.add(output)
+    is_all = most is None or next(everything, None) is None
+    newest = (unfetched if unfetched.files else every).newest
+    return Outputs(
+        every.files, every.bytes, unfetched.files, unfetched.bytes, tuple(newest), len(problems), is_all=is_all
+    )
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.files = self.bytes = 0
+        self._heap: list[tuple[int, str, int]] = []
+
+    def add(self, output: Output) -> None:
+        self.files += 1
+        self.bytes += output.bytes
+        heapq.heappush(self._heap, (output.changed, output.path, output.bytes))
+        if len(self._heap) > NEWEST:
+            heapq.heappop(self._heap)
+
+    @property
+    def newest(self) -> list[Output]:
+        return [Output(path, size, changed) for changed, path, size in sorted(self._heap, reverse=True)]
+
+
+def _is_noise(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in NOISE)
+
+
+def _target(path: Path) -> str | None:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None
+
+
+def _counted(files: int) -> str:
+    return f"{files:,} file" if files == 1 else f"{files:,} files"

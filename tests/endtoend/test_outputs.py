@@ -1,0 +1,68 @@
+"""What a script from a laptop writes by relative paths is not lost in an imported array that was requeued."""
+
+from __future__ import annotations
+
+import sys
+
+from place import Place
+from serried.contract.files import Journal
+from trees import tree
+
+SCRIPT = f"""\
+#!/bin/bash
+#SBATCH --job-name=sweep
+#SBATCH --ntasks=1 --cpus-per-task=1 --mem=200M
+#SBATCH --time=10
+srun {sys.executable} train.py
+"""
+
+TRAIN = """\
+import os, time
+from pathlib import Path
+
+element, attempt = os.environ["SERRIED_ELEMENT"], os.environ["SERRIED_ATTEMPT"]
+os.makedirs("results", exist_ok=True)
+with open("results/log.txt", "a") as log:
+    log.write(f"attempt {attempt} of {element}\\n")
+if attempt == "1":
+    saved = Path(os.environ["SERRIED_CHECKPOINT_DIR"], "step-1")
+    saved.mkdir()
+    (saved / "COMPLETE").write_text('{"schema": 1, "files": {}}')
+    while not Path(os.environ["SERRIED_STOP_FILE"]).exists():
+        time.sleep(0.05)
+    raise SystemExit(85)
+Path("model.pt").write_text(f"weights of {element}")
+"""
+
+
+def test_outputs_of_an_imported_array_that_was_requeued_are_fetched_and_never_cleaned_before(
+    place: Place, wait_until, tmp_path
+):
+    (place.project / "job.sh").write_text(SCRIPT)
+    (place.project / "train.py").write_text(TRAIN)
+    assert place.serried("import", "job.sh").returncode == 0
+    run = place.submit("sweep", "--array", "0,1", "--set", "limit.restarts=1")
+    elements = place.directory(run) / "elements"
+    for index in (0, 1):
+        wait_until(lambda index=index: (elements / f"{index}/source/results/log.txt").exists())
+        request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}
+        Journal(elements / f"{index}/attempts/1/control.jsonl").append(request)
+
+    status, end = place.wait(run)
+
+    assert (status, end["state"]) == (0, "COMPLETED"), place.serried("why", run).stdout
+    assert (place.show(run)["outputs"]["files"], place.show(f"{run}/1")["outputs"]["files"]) == (4, 2)
+    refused = place.serried("clean", "-y", run)
+    assert (refused.returncode, "4 files" in refused.stderr) == (2, True)
+    fetched = place.serried("fetch", run, "--to", str(tmp_path / "here"))
+    assert fetched.returncode == 0, fetched.stderr
+    assert tree(tmp_path / "here") == {
+        f"{index}/{name}": text
+        for index in (0, 1)
+        for name, text in {
+            "model.pt": f"weights of {index}",
+            "results/log.txt": f"attempt 1 of {index}\nattempt 2 of {index}\n",
+        }.items()
+    }
+    assert place.serried("clean", "-y", run).returncode == 0
+    assert not elements.exists()

@@ -1,0 +1,96 @@
+"""Outputs of earlier runs on this machine do not slip into a snapshot unremarked; elements do not share a tree."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from serried import snapshot
+from serried.snapshot import size
+from serried.submission.deliver import deliver
+
+
+def about_size(prepared):
+    return [text for text in prepared.warnings if text.startswith("the snapshot ")]
+
+
+def grow(path, size):
+    """A file of that size, without its content."""
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    os.truncate(path, size)
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    monkeypatch.setattr(size, "GREW_BYTES", 50_000)
+    monkeypatch.setattr(size, "FIRST_BYTES", 200_000)
+    monkeypatch.setattr(size, "LARGE_BYTES", 1_000_000)
+
+
+OUT = "what is no code stays out by a line in `.gitignore`, or `link` under `[project]`"
+
+
+@pytest.mark.usefixtures("limits")
+def test_what_a_snapshot_has_grown_by_since_the_last_one_is_named(ask, project):
+    deliver(ask())
+    for number in range(4):
+        grow(project / f"results/{number}.pt", 20_000 + number)
+    grow(project / "log", 100)
+
+    grown = ask()
+
+    files = "`results/3.pt` (20.0 kB), `results/2.pt` (20.0 kB), `results/1.pt` (20.0 kB) and 2 more"
+    (said,) = about_size(grown)
+    by, _, named = said.removeprefix("the snapshot is ").partition(" larger than the last one of this project: ")
+    assert (by.endswith(" kB"), named) == (True, f"{files}; {OUT}")
+    deliver(grown)
+    assert about_size(ask()) == []
+    grow(project / "results/3.pt", 90_000)
+    assert f": `results/3.pt` (90.0 kB); {OUT}" in about_size(ask())[0]
+    (project / ".gitignore").write_text("results\n")
+    assert len(about_size(ask(overrides={"project.link": ["results"]}))) == 0
+
+
+@pytest.mark.usefixtures("limits")
+def test_a_first_snapshot_and_a_large_one_are_named_too(ask, project):
+    grow(project / "data.bin", 150_000)
+    assert about_size(ask()) == []
+    grow(project / "model.pt", 250_000)
+    (said,) = about_size(ask())
+    assert (
+        said == f"the snapshot holds 400.0 kB: `model.pt` (250.0 kB), `data.bin` (150.0 kB), `train.py` (15 B); {OUT}"
+    )
+    deliver(ask())
+    assert about_size(ask()) == []
+    grow(project / "model.pt", 1_000_000)
+    deliver(ask())
+    assert about_size(ask())[0].startswith("the snapshot holds 1.2 MB: `model.pt` (1.0 MB), ")  # each time
+
+
+def test_an_archive_that_cannot_be_read_is_no_reason_not_to_submit(project, tmp_path, monkeypatch):
+    monkeypatch.setattr(size, "GREW_BYTES", 10)
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources/0123.tar").write_text("x")
+    (project / "more.py").write_text("x" * 100)
+    (said,) = snapshot.growth(snapshot.survey(project), tmp_path / "sources")
+    assert "`more.py`" in said
+
+
+def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask, project, monkeypatch):
+    (project / "model.py").touch()
+    monkeypatch.setattr(size, "TREES_FILES", 20)
+    each, many, one = ask(array="1-10"), ask(array="1-11"), ask()
+
+    said = (
+        "the 11 elements share one working tree, as 11 of 2 files are too many: "
+        "what they write by relative paths needs names of its own, or `{results}`"
+    )
+    assert [said in prepared.warnings for prepared in (each, many, one)] == [False, True, False]
+    record = deliver(each)
+    assert json.loads(record.where.plan.read_text())["source"]["tree_per_element"] is True
+    assert [prepared.plan.source.tree_per_element for prepared in (many, one)] == [False, False]
+    monkeypatch.setattr(size, "TREES_BYTES", 10)
+    assert not ask(array="1-2").plan.source.tree_per_element
