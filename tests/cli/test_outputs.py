@@ -239,6 +239,18 @@ def test_results_and_outputs_of_one_name_are_both_told_of(serried, run, tmp_path
     assert tree(tmp_path / "to") == {"log": "the results' own", "more": "x"}
 
 
+def test_where_ranks_start_within_the_project_patterns_begin_there_too(serried, started, project, monkeypatch):
+    """And what is fetched into that folder goes to its place."""
+    made = started()
+    source = dataclasses.replace(made.plan.source, workdir="results")
+    write_json(made.record.directory.plan, dataclasses.replace(made.plan, source=source).to_json())
+    put(made.where.source, {"results/a.pt": "a", "results/deep/b.pt": "b", "c.pt": "c", "other/a.pt": "d"})
+    monkeypatch.chdir(project / "results")
+    assert as_json(serried("fetch", "last", "a.pt", "deep/*", "--json").out)["copied"] == ["a.pt", "deep/b.pt"]
+    assert as_json(serried("fetch", "last", "**/*.pt", "--json").out)["copied"] == ["c.pt", "other/a.pt"]
+    assert (project / "results/deep/b.pt").read_text() == "b"
+
+
 def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried, started, tmp_path, monkeypatch):
     made = started()
     content = os.urandom(3 * onefile.CHUNK)
@@ -263,25 +275,33 @@ def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried
     assert described(made)[1].unfetched == 0
 
 
-def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_path):
+def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_path, monkeypatch):
     source, target = tmp_path / "source", tmp_path / "to"
     source.mkdir()
     content = os.urandom(4 * onefile.CHUNK)
     (source / "model").write_bytes(content)
     entries = copies.find(source, ["*"], pytest.fail)
-    second_is_there, problems = threading.Event(), []
+    problems, asked, second_waits, lock = [], [], threading.Event(), onefile.fcntl.flock
+
+    def flock(file, how):
+        asked.append(file)
+        if len(asked) > 1:
+            second_waits.set()
+        lock(file, how)
 
     def copy(observe):
         problems.append(copies.copy(entries, target, force=False, observe=observe).problems)
 
     def wait_for_the_second(count):
-        if count:
-            second.start() if not second_is_there.is_set() else None
-            second_is_there.set()
+        if count and not second.ident:
+            second.start()
+            second_waits.wait(120)
 
+    monkeypatch.setattr(onefile.fcntl, "flock", flock)
     second = threading.Thread(target=copy, args=(lambda _: None,))
     copy(wait_for_the_second)
     second.join()
+    assert len(asked) == 2
     assert problems == [{}, {}]
     assert [path.name for path in target.iterdir()] == ["model"]
     assert (target / "model").read_bytes() == content
@@ -384,6 +404,29 @@ def test_a_file_that_comes_while_clean_asks_keeps_its_run(serried, run, tmp_path
     done = serried("clean", "--older-than", "2100-01-01")
     assert (done.code, (run.where.source / "late").exists()) == (1, True)
     assert "warning: k3f9q2 train stays: it is needed by now\n" in done.err
+
+
+def test_a_run_whose_outputs_cannot_be_looked_at_stays(serried, run, monkeypatch):
+    """A folder that is closed; a plan that a later version has written."""
+    assert serried("fetch", "last", "--to", "/dev/null/x").code == 2
+    scan = os.scandir
+
+    def refuse(folder):
+        if Path(os.fsdecode(folder)).name == "results":
+            raise PermissionError(13, "Permission denied", folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    done = serried("clean", "-y", "k3f9q2")
+    monkeypatch.setattr(os, "scandir", scan)
+    assert (done.code, "; 1 folder cannot be read" in done.err, run.where.path.exists()) == (2, True, True)
+    assert serried("ps", "--all").code == 0
+    for path in (run.where.plan, run.record.directory.plan):
+        write_json(path, {**run.plan.to_json(), "schema": 99})
+    assert serried("clean", "-y", "k3f9q2").code == 2
+    kept = serried("clean", "-y", "--older-than", "2100-01-01").err
+    assert "note: k3f9q2 train stays: outputs: its plan cannot be read, which says where they are\n" in kept
+    assert run.where.path.exists()
 
 
 def test_a_torn_line_in_the_memory_of_fetches_spoils_no_other(serried, run, tmp_path):

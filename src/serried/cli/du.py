@@ -108,7 +108,7 @@ def _row(thing: Thing, known: Known, tell: Any) -> Row:
     elements = [where, *(where.element(int(name)) for name in _numbers(where.elements))]
     folders = {"checkpoints": [one.checkpoints for one in elements], "results": [one.results for one in elements]}
     parts = {part: sum((measuring.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
-    trees = things.trees(known, thing)
+    trees = things.trees(known, thing) or []
     apart = [*(path for paths in folders.values() for path in paths), *(tree.path for tree in trees)]
     parts["outputs"], source = measuring.measure_trees(trees, tell)
     parts[_REST] = measuring.measure(thing.path, tell, apart) + source

@@ -60,7 +60,7 @@ def command(
     back = _bring_back(selection, lacking, dry_run=dry_run)
     report, found = Report(), None
     if target is not None:
-        found = fetching.find(selection, patterns)
+        found = fetching.find(selection, patterns, target.expanduser())
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
         nodes = [_node_json(*each) for each in zip(lacking, back, strict=True)]

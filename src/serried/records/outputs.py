@@ -83,7 +83,7 @@ class Outputs:
             size += ", not fetched"
         more = (self.unfetched or self.files) - len(self.newest)
         names = ", ".join(each.path for each in self.newest) + (f" and {more} more" if more else "")
-        unread = f"; {self.unread} folders cannot be read" if self.unread else ""
+        unread = f"; {_counted(self.unread, 'folder')} cannot be read" if self.unread else ""
         return size + (f": {names}" if names else "") + unread
 
     def to_json(self) -> dict[str, Any]:
@@ -280,5 +280,5 @@ def _target(path: Path) -> str | None:
         return None
 
 
-def _counted(files: int) -> str:
-    return f"{files:,} file" if files == 1 else f"{files:,} files"
+def _counted(count: int, what: str = "file") -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

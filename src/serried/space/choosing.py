@@ -76,9 +76,9 @@ def of_all(
     if older is not None:
         choice.add(things.runs(known), older)
         choice.go = [_with_outputs(known, thing, tell) for thing in choice.go]
-        kept = [thing for thing in choice.go if thing.unfetched and not with_outputs]
-        choice.go = [thing for thing in choice.go if thing not in kept]
-        choice.stay += [dataclasses.replace(thing, needed=thing.note) for thing in kept]
+        if not with_outputs:
+            choice.stay += [dataclasses.replace(thing, needed=thing.note) for thing in choice.go if thing.unfetched]
+            choice.go = [thing for thing in choice.go if not thing.unfetched]
     if older is not None and records:
         known_ids = {thing.run for thing in choice.go if thing.has_record}
         choice.go += [_record_of(known, run) for run in known_ids]
@@ -96,11 +96,13 @@ def of_all(
 
 def _with_outputs(known: Known, thing: Thing, tell: Tell) -> Thing:
     """The same, its note saying which of its outputs nobody has fetched."""
-    found = outputs.describe(things.trees(known, thing), tell=lambda looked: tell(thing.name, looked))
-    unfetched = found.unfetched + found.unread
+    trees = things.trees(known, thing)
+    found = outputs.describe(trees or [], tell=lambda looked: tell(thing.name, looked))
+    unfetched = found.unfetched + found.unread if trees is not None else 1
     if not unfetched:
         return thing
-    note = ", ".join(filter(None, (thing.note, f"outputs: {found.text}")))
+    text = found.text if trees is not None else "its plan cannot be read, which says where they are"
+    note = ", ".join(filter(None, (thing.note, f"outputs: {text}")))
     return dataclasses.replace(thing, unfetched=unfetched, note=note)
 
 

@@ -185,12 +185,12 @@ def count_checkpoints(path: Path) -> int:
     return sum(1 for place in places for one in _entries(place.checkpoints) if not checkpoints.is_unfinished(one.name))
 
 
-def trees(known: Known, thing: Thing) -> list[outputs.Tree]:
-    """The working trees of a run; none where no plan of it can be read."""
+def trees(known: Known, thing: Thing) -> list[outputs.Tree] | None:
+    """The working trees of a run; None where no plan of it can be read."""
     plan = known.plans.get(thing.run)
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
         plan = plan or Plan.from_json(read_json(thing.path / "plan.json") or {})
-    return outputs.trees(RunDirectory(thing.path), plan) if plan else []
+    return outputs.trees(RunDirectory(thing.path), plan) if plan else None
 
 
 def records(known: Known) -> Iterator[Thing]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +84,22 @@ class Found:
     """Of those entries that are outputs, by their sources: the working tree, and the path in it."""
 
 
-def find(selection: Selection, wanted: Sequence[str]) -> Found:
-    """What the patterns name of a run; results and outputs without them. Raises UsageError where that is nothing."""
+def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
+    """What the patterns name of a run; results and outputs without them. Raises UsageError where that is nothing.
+
+    Patterns for outputs begin at the project's folder, or where ranks start. Where `target` is a folder of the
+    project, what was written below that folder keeps its path from there.
+    """
     entries = [entry for place, below in _places(selection) for entry in _of(place, below, wanted or [RESULTS])]
     outputs: dict[Path, tuple[Tree, str]] = {}
-    for tree in trees(selection.record.where, selection.record.plan, selection.element):
-        for path, entry in _outputs(tree, wanted or [ALL]):
-            outputs[entry.source] = tree, path
-            entries.append(entry)
+    plan = selection.record.plan
+    starts = "" if plan.source.workdir == os.curdir else f"{glob.escape(plan.source.workdir)}/"
+    patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
+    within = _within(target, Path(plan.source.directory))
+    for tree in trees(selection.record.where, plan, selection.element):
+        for entry in _outputs(tree, patterns or [ALL]):
+            outputs[entry.source] = tree, entry.path
+            entries.append(dataclasses.replace(entry, path=tree.below + entry.path.removeprefix(within)))
     if not entries:
         what = " or ".join(f"`{pattern}`" for pattern in wanted)
         raise UsageError(
@@ -101,15 +111,20 @@ def find(selection: Selection, wanted: Sequence[str]) -> Found:
     return Found(entries, outputs)
 
 
-def _outputs(tree: Tree, patterns: Sequence[str]) -> Iterator[tuple[str, Entry]]:
-    """Each with its path in the tree."""
+def _within(target: Path, project: Path) -> str:
+    """How paths of the project begin that are below `target`; empty where that is not in the project."""
+    here, top = target.resolve(), project.resolve()
+    return f"{here.relative_to(top)}/" if here.is_relative_to(top) and here != top else ""
+
+
+def _outputs(tree: Tree, patterns: Sequence[str]) -> Iterator[Entry]:
     known: dict[str, set[tuple[int, int]]] = {}
     for path, size, changed in tree.fetched:
         known.setdefault(path, set()).add((size, changed))
     for entry in _found(tree.path, "", patterns):
         if tree.is_output(entry.path, entry.kind, *entry.state):
             replaces = frozenset(known.get(entry.path, ()))
-            yield entry.path, dataclasses.replace(entry, path=tree.below + entry.path, replaces=replaces)
+            yield dataclasses.replace(entry, replaces=replaces)
 
 
 def note_fetched(selection: Selection, found: Found, report: Report, target: Path) -> None:
