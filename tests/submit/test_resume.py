@@ -173,3 +173,33 @@ def test_what_another_program_did_not_finish_is_passed_over_with_a_warning(run, 
         (f"{folder}/1.pt",),
         tuple(f"checkpoint `{folder}/{name}` is passed over: its writing was cut short" for name in ("2.pt", "3.pt")),
     )
+
+
+def hugging_face(folder: Path, *names: str) -> Path:
+    for name in ("config.json", "optimizer.pt", "pytorch_model.bin", "training_args.bin", *names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(CONTENT)
+    return folder
+
+
+def test_a_path_with_checkpoints_of_a_known_framework_means_the_newest_whole_one(tmp_path):
+    output = tmp_path / "output"
+    for step in (900, 1000):
+        hugging_face(output / f"checkpoint-{step}", "trainer_state.json")
+    torn = hugging_face(output / "checkpoint-1100")
+    for name in ("all_results.json", "training_args.bin", "README.md"):
+        (output / name).write_text("later")
+    warning = f"checkpoint `{torn}` is passed over: its writing was cut short"
+    found = resume_from(str(output), None, tmp_path)
+    assert (found.resume, found.warnings) == (Resume((f"{output}/checkpoint-1000",)), (warning,))
+    assert resume_from(f"{output}/checkpoint-900", None, tmp_path).resume == Resume((f"{output}/checkpoint-900",))
+    assert refusal(str(torn), tmp_path) == (
+        f"the checkpoint `{torn}` is not whole",
+        f"`--resume {output}` takes the newest that is",
+    )
+
+
+def test_a_path_with_weights_alone_is_taken_as_it_is(tmp_path):
+    pretrained = hugging_face(tmp_path / "pretrained")
+    (pretrained / "optimizer.pt").unlink()
+    assert resume_from(str(pretrained), None, tmp_path).resume == Resume((str(pretrained),))

@@ -1,7 +1,8 @@
 """Which checkpoint in a directory is the newest whole one. Both sides look: at submit, and where a rank begins.
 
-What `serried.train` writes is `step-N/` with a COMPLETE that names every file and its size. Of what another program
-writes little is known: there the entry that changed last counts, of those that do not look cut short (`whole`).
+What `serried.train` writes is `step-N/` with a COMPLETE that names every file and its size. What other programs write
+is known by the layouts of their frameworks (`layouts`), and by the numbers in the names; of several series the one that
+changed last counts. Nothing that looks cut short does (`whole`).
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from serried.contract import patterns, whole
+from serried.contract import formats, layouts, patterns, whole
 from serried.contract.files import read_json
 
 SCHEMA = 1
@@ -65,14 +66,14 @@ def newest(root: Path, watch: Sequence[str] = ()) -> Optional[Path]:
     if is_of_train(root):
         wholes = (directory_of(root, step) for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
-    return next((path for path in _by_age(root, watch) if whole.is_whole(path)), None)
+    return next((path for path in ordered(root, watch) if whole.is_whole(path)), None)
 
 
 def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     """What is newer than the newest whole one, and was begun and not finished; the oldest first."""
     found = newest(root, watch)
     if not is_of_train(root):
-        entries = _by_age(root, watch)
+        entries = ordered(root, watch)
         later = entries[: entries.index(found)] if found in entries else entries
         return [path for path in reversed(later) if not (path.is_dir() and whole.has_logs_alone(path))]
     least = step_of(found.name) if found is not None else None
@@ -81,11 +82,65 @@ def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     return [path for step, path in steps_begun if least is None or step > least]
 
 
-def _by_age(root: Path, watch: Sequence[str]) -> List[Path]:
-    """What other programs have left in `root`, the newest first; not what is no checkpoint by its name."""
-    found = set(_watched(root, watch)) or {root / name for name in _names(root)}
-    entries = [path for path in found if not (is_unfinished(path.name) or whole.is_log(path.name))]
-    return sorted(entries, key=lambda path: (_changed_within(path), path.name), reverse=True)
+def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
+    """What other programs have left in `root`, the newest first; not what is no checkpoint by its name.
+
+    Within a series the numbers in names decide, as copies have the times of copying; between series the times.
+    """
+    found = sorted(set(_watched(root, watch)) or set(_entries(root)))
+    entries = [path for path in found if not (is_unfinished(path.name) or whole.is_no_checkpoint(path.name))]
+    series: Dict[str, List[Path]] = {}
+    for path in entries:
+        if not layouts.LAST.match(path.name):
+            series.setdefault(layouts.series(_relative(root, path)), []).append(path)
+    ages = {path: changed_within(path) for path in entries}
+    ranks: Dict[Path, Tuple[Any, ...]] = {}
+    for name, members in series.items():
+        last = [path for path in entries if path not in ranks and _is_last_of(path, members)]
+        main = (not layouts.is_secondary(members[0].name), max(ages[path] for path in (*members, *last)), name)
+        ranks.update({path: (*main, _order(root, path), ages[path]) for path in members})
+        ranks.update({path: (*main, _order_of_last(root, path, members[0]), ages[path]) for path in last})
+    alone = (path for path in entries if path not in ranks)
+    ranks.update({path: (True, ages[path], path.name, (), 0) for path in alone})
+    return sorted(entries, key=ranks.__getitem__, reverse=True)
+
+
+def _entries(root: Path) -> Iterator[Path]:
+    """What is at the top, and what known frameworks have put into folders of theirs."""
+    for name in _names(root):
+        path = root / name
+        if name.startswith(".") or name in layouts.NEVER_FOLDERS:
+            continue
+        is_folder = path.is_dir() and not is_unfinished(name)
+        below = list(layouts.recognised(path)) if is_folder and not layouts.of_folder(path) else []
+        yield from below or [path]
+
+
+def _relative(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _is_last_of(path: Path, series: Sequence[Path]) -> bool:
+    """Whether `last.ckpt` goes with `epoch=3-step=400.ckpt`: beside it, with its ending, and numbered at all."""
+    matched, one = layouts.LAST.match(path.name), series[0]
+    if matched is None or layouts.is_secondary(one.name) or not any(map(str.isdigit, one.name)):
+        return False
+    return one.name.endswith(path.name[matched.end() :]) and any(path.parent == each.parent for each in series)
+
+
+def _order(root: Path, path: Path) -> Tuple[float, ...]:
+    return layouts.order_of(_relative(root, path))
+
+
+def _order_of_last(root: Path, path: Path, other: Path) -> Tuple[float, ...]:
+    """By what it says itself, in the terms of the names beside it; beyond them where it does not say."""
+    above = layouts.order_of(_relative(root, path.parent / "last"))
+    said = formats.counters(path)
+    step = said.get("global_step", said.get("iter_num", said.get("step")))
+    terms = {"epoch": said.get("epoch"), "step": step}
+    told = [terms[term] for term in layouts.terms(other.name)]
+    known = tuple(each for each in told if each is not None)
+    return (*above, *known) if known and len(known) == len(told) else (*above, float("inf"))
 
 
 def _watched(root: Path, watch: Sequence[str]) -> Iterator[Path]:
@@ -101,7 +156,7 @@ def brought_as(watch: str) -> str:
     return below[len(patterns.beginning(below)) :].lstrip("/")
 
 
-def _changed_within(path: Path) -> int:
+def changed_within(path: Path) -> int:
     """When `path` or a file in it was changed: a folder that is written anew may keep the names of its files."""
     files = (changed(Path(folder, name)) for folder, name in whole.inside(path))
     return max(changed(path), max(files, default=0))

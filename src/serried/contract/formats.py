@@ -6,13 +6,16 @@ import json
 import os
 import struct
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 _ENTRY, _DIRECTORY, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _END_64 = b"PK\x06\x06"
 _LONGEST_END = 22 + 65535
 _LONGEST_HEADER = 100 << 20
 """Of a safetensors file: what its own reader takes."""
+_MOST_PICKLED = 1 << 20
+_COUNTERS = ("epoch", "global_step", "iter_num", "step")
+"""Keys of the dictionaries that Lightning, timm, nanoGPT and most loops save."""
 
 
 def is_whole(path: Path) -> Optional[bool]:
@@ -63,3 +66,27 @@ def _is_whole_safetensors(file: Any, begin: bytes, size: int) -> bool:
         return bool(size == 8 + length + max(ends, default=0))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return False
+
+
+def counters(path: Path) -> Dict[str, int]:
+    """What a file of `torch.save` says of `epoch`, `global_step` …; nothing is unpickled, only its words are read."""
+    import pickletools  # milliseconds, and few ask
+    import zipfile
+
+    found: Dict[str, int] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(each for each in archive.namelist() if each.endswith("/data.pkl"))
+            with archive.open(name) as file:
+                words = file.read(_MOST_PICKLED)
+        key = ""
+        for opcode, value, _ in pickletools.genops(words):
+            if isinstance(value, str):
+                key = value if opcode.name.endswith("UNICODE") else ""
+            elif isinstance(value, int) and opcode.name.startswith(("BININT", "LONG")) and key in _COUNTERS:
+                found.setdefault(key, value)
+            if not opcode.name.endswith(("PUT", "MEMOIZE", "UNICODE")):
+                key = ""
+    except (OSError, ValueError, StopIteration, zipfile.BadZipFile):
+        pass
+    return found

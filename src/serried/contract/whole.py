@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Iterator, Tuple
 
-from serried.contract import formats
+from serried.contract import formats, layouts
 
 MOST_FILES = 10_000
 """Of a folder so many are looked at: a shared file system takes a while for each."""
@@ -30,23 +30,32 @@ def is_whole(path: Path) -> bool:
     try:
         if path.is_dir():
             return _is_whole_folder(path)
-        return path.is_file() and not is_log(path.name) and formats.is_whole(path) is not False
+        return path.is_file() and not is_no_checkpoint(path.name) and formats.is_whole(path) is not False
     except OSError:
         return False
 
 
+def is_no_checkpoint(name: str) -> bool:
+    """Whether a file called so is none, whatever it contains."""
+    return is_log(name) or layouts.is_never(name)
+
+
 def has_logs_alone(folder: Path) -> bool:
-    return all(is_log(name) for _, name in inside(folder))
+    return all(is_no_checkpoint(name) for _, name in inside(folder))
 
 
 def _is_whole_folder(path: Path) -> bool:
-    """One of `torch.distributed.checkpoint` has its `.metadata` from when all ranks had written theirs."""
+    """As its framework leaves it, or with something in it and nothing torn where no framework is known."""
+    layout = layouts.of_folder(path)
+    if layout and not layouts.has_all(path, layout):
+        return False
     found = [(folder, name) for folder, name in inside(path) if not is_log(name)]
     shards = {folder for folder, name in found if name.endswith(".distcp")}
     if any(not Path(folder, ".metadata").exists() for folder in shards):
         return False
     files = [path for path in (Path(folder, name) for folder, name in found) if _has_content(path)]
-    return bool(files) and all(formats.is_whole(file) is not False for file in files)
+    is_none = all(is_no_checkpoint(file.name) for file in files)
+    return not is_none and all(formats.is_whole(file) is not False for file in files)
 
 
 def _has_content(path: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried.contract import checkpoints
+from serried.contract import checkpoints, layouts, whole
 from serried.contract.files import read_json
 from serried.contract.layout import RunDirectory
 from serried.errors import RunNotFoundError, UsageError
@@ -85,7 +85,7 @@ def go_on(selection: Selection, array: Array | None, beginning: Resume | None) -
 
 
 def _path(path: Path) -> Found:
-    """A path as it stands; of a run directory, or of one with checkpoints of `serried.train`, the newest whole one."""
+    """A path as it stands; of a run directory, or of a folder of known checkpoints, the newest whole one."""
     if not path.exists():
         raise UsageError(f"there is no `{path}` to begin from", hint="RUN, `last`, or the path of a checkpoint")
     run = RunDirectory(path)
@@ -95,15 +95,22 @@ def _path(path: Path) -> Found:
         if newest is None:
             raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
         return Found(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
-    if checkpoints.is_of_train(path):
+    layout = layouts.of_folder(path)
+    if checkpoints.is_of_train(path) or (layout is None and any(layouts.recognised(path))):
         newest = checkpoints.newest(path)
         if newest is None:
             raise _nothing_in(path, f"`{path}`", ())
         return Found(Resume((str(newest),)), tuple(_torn([path], ())))
-    if (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None:
-        hint = f"`--resume {path.parent}` takes the newest that is"
-        raise UsageError(f"the checkpoint `{path}` is not whole", hint=hint)
+    is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
+    if is_torn_of_train or (layout is not None and not whole.is_whole(path)):
+        raise _not_whole(path)
     return Found(Resume((str(path),)), ())
+
+
+def _not_whole(path: Path) -> UsageError:
+    return UsageError(
+        f"the checkpoint `{path}` is not whole", hint=f"`--resume {path.parent}` takes the newest that is"
+    )
 
 
 def _check_place(record: Record) -> None:

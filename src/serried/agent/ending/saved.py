@@ -50,14 +50,14 @@ def position(directory: Path) -> Position:
 
 
 def _newest(directory: Path) -> int:
-    """When the newest file was changed that one may go on from; 0 where there is none."""
-    dated = sorted(((checkpoints.changed(path), path) for path in _files(directory)), reverse=True)
+    """When the newest was changed that one may go on from; 0 where there is none."""
+    found = list(_files(directory)) if checkpoints.is_of_train(directory) else checkpoints.ordered(directory)
+    dated = sorted(((checkpoints.changed_within(path), path) for path in found), reverse=True)
     return next((moment for moment, path in dated if whole.is_whole(path)), 0)
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """All files but those that were never finished, and logs: nothing can go on from them."""
+    """All files of the library's but those that were never finished."""
     for folder, below, found in os.walk(directory):
         below[:] = [name for name in below if not checkpoints.is_unfinished(name)]
-        usable = (name for name in found if not (checkpoints.is_unfinished(name) or whole.is_log(name)))
-        yield from (Path(folder, name) for name in usable)
+        yield from (Path(folder, name) for name in found if not checkpoints.is_unfinished(name))

@@ -1,0 +1,154 @@
+"""How frameworks lay out their checkpoints, as data: what is one, what it consists of, and which step it is of."""
+
+from __future__ import annotations
+
+import os
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
+
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*model*.bin", "global_step*")
+OPTIMIZER = ("optimizer*", "pytorch_model", "global_step*")
+"""`global_step*` and `pytorch_model` are what DeepSpeed leaves within the folder of another framework."""
+
+
+class Layout(NamedTuple):
+    """A checkpoint that is a folder."""
+
+    name: str
+    """Of the folder, a regular expression."""
+    signs: Sequence[str]
+    """It is one where one of these is in it; none: by its name alone."""
+    needs: Sequence[Sequence[str]]
+    """Of each of these, one is in it when it is whole."""
+    pointer: str = ""
+    """A file beside it, written when it is whole, that names the newest."""
+
+
+FOLDERS = {
+    "transformers": Layout(
+        r"checkpoint-\d+",
+        ("trainer_state.json", "training_args.bin", "config.json", "adapter_config.json"),
+        (("trainer_state.json",), WEIGHTS, OPTIMIZER),
+    ),
+    "accelerate": Layout(
+        r".*",
+        ("random_states_*.pkl", "optimizer.bin", "optimizer_*.bin"),
+        (("random_states_0.pkl",), WEIGHTS, OPTIMIZER),
+    ),
+    "torch.distributed.checkpoint": Layout(r".*", ("*.distcp", ".metadata"), ((".metadata",),)),
+    "deepspeed": Layout(r"global_step\d+", (), (("*model_states.pt",),), pointer="latest"),
+    "megatron": Layout(r"iter_\d+", (), (), pointer="latest_checkpointed_iteration.txt"),
+}
+"""In the order in which they are tried."""
+
+FILES = {
+    "lightning": r"(last(-v\d+)?|(.*[-_])?(epoch|step)=\d+.*)\.ckpt",
+    "timm": r"(last|checkpoint-\d+|model_best)\.pth\.tar",
+}
+"""Names that say enough to be looked for in folders of folders, `lightning_logs/version_3/checkpoints` say."""
+DEPTH = 4
+
+NEVER_FILES = (
+    *("*.log", "*.out", "*.err", "*.txt", "*.md", "*.rst", "*.csv", "*.tsv", "*.html", "*.jsonl", "*.yaml", "*.yml"),
+    *("*.toml", "*.ini", "*.png", "*.jpg", "*.svg", "*.pdf", "*.py", "*.sh", "*tfevents*", "*.lock", "license*"),
+    *("*config*.json", "*args*.json", "*params*.json", "*results*.json", "*metrics*.json", "*summary*.json"),
+    *("*history*.json", "*index.json", "trainer_state.json", "training_args.bin", "scaler.pt", "scheduler.pt"),
+    *("rng_state*.pth", "tokenizer*", "vocab.*", "merges.*", "special_tokens_map.json", "added_tokens.json"),
+    *("spiece.model", "chat_template*", "latest"),
+)
+"""Files that describe a training, or are a part of a checkpoint. In lower case."""
+NEVER_FOLDERS = ("wandb", "mlruns", "__pycache__")
+SECONDARY = (
+    *("*best*", "*final*", "*.json", "model*.safetensors", "pytorch_model*.bin", "adapter_model*", "optimizer.pt"),
+)
+"""Taken only where there is nothing else: a copy of an older one, or weights without the rest."""
+LAST = re.compile(r"(last|latest)(-v\d+)?(?=\.)", re.IGNORECASE)
+"""A file that is written anew with each save, whatever is beside it."""
+_NUMBER = re.compile(r"\d+")
+_NAMED = re.compile(r"(epoch|global_?step|step|iteration|iter)s?[-_=. ]?(\d+)", re.IGNORECASE)
+
+
+def is_never(name: str) -> bool:
+    return _is_any((name.lower(),), NEVER_FILES)
+
+
+def is_secondary(name: str) -> bool:
+    return _is_any((name.lower(),), SECONDARY)
+
+
+def of_folder(path: Path) -> Optional[Layout]:
+    """By its name, and by what is in it."""
+    found = _names(path)
+    if not found:
+        return None
+    for layout in FOLDERS.values():
+        if re.fullmatch(layout.name, path.name) and (not layout.signs or _is_any(found, layout.signs)):
+            return layout
+    return None
+
+
+def has_all(path: Path, layout: Layout) -> bool:
+    """Whether all that belongs to it is there, though it may be torn."""
+    found = _names(path)
+    return all(_is_any(found, group) for group in layout.needs) and not _is_ahead(path, layout.pointer)
+
+
+def _is_ahead(path: Path, pointer: str) -> bool:
+    """Whether it is newer than the one that was last said to be whole."""
+    try:
+        said = (path.parent / pointer).read_text(encoding="utf-8", errors="replace") if pointer else ""
+    except OSError:
+        return False
+    named, own = _NUMBER.findall(said), _NUMBER.findall(path.name)
+    return bool(named and own) and int(own[-1]) > int(named[-1])
+
+
+def recognised(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
+    """The checkpoints of known frameworks in `folder` and the folders below it."""
+    for name in sorted(_names(folder)):
+        path = folder / name
+        if name.startswith(".") or name in NEVER_FOLDERS:
+            continue
+        if path.is_dir():
+            if of_folder(path):
+                yield path
+            elif depth:
+                yield from recognised(path, depth - 1)
+        elif any(re.fullmatch(pattern, name) for pattern in FILES.values()):
+            yield path
+
+
+def order_of(relative: str) -> Tuple[int, ...]:
+    """How far it is by the numbers in its path; what has the same `series` compares."""
+    above, _, name = relative.rpartition("/")
+    numbers = [int(each) for each in _NUMBER.findall(above)]
+    named = _counters(name)
+    return (*numbers, *(named[term] for term in terms(name))) if named else (*numbers, *map(int, _NUMBER.findall(name)))
+
+
+def terms(name: str) -> Sequence[str]:
+    """What the numbers in a name count: `epoch`, `step`, both, or unknown."""
+    return [term for term in ("epoch", "step") if term in _counters(name)]
+
+
+def _counters(name: str) -> Dict[str, int]:
+    found = reversed(_NAMED.findall(name))
+    return {"epoch" if word.lower() == "epoch" else "step": int(number) for word, number in found}
+
+
+def series(relative: str) -> str:
+    """`epoch=3-step=400.ckpt` is one of `epoch=#-step=#.ckpt`."""
+    return _NUMBER.sub("#", relative)
+
+
+def _is_any(names: Iterable[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _names(folder: Path) -> Sequence[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - no stat
+    except OSError:
+        return ()
