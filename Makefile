@@ -40,6 +40,13 @@ docs: .venv/test ## make again the pages that are made from the code
 clean: ## remove what was installed and cached here
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
+# Random faults on real runs, not a part of the tests: FAULTS='--count 40 --seed 7' injects others, `--help` says what else.
+FAULTS ?= --count 250
+
+.PHONY: faults
+faults: .venv/test slurm ## inject 250 random faults into real runs, and judge how each ended
+	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
+
 .venv/python:
 	@for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \

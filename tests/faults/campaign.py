@@ -1,0 +1,158 @@
+"""Run the cases of a seed, and report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from faults.case import Case
+from faults.injections import KINDS, Kind
+from faults.judging import broken, is_hidden
+from serried import lab as labs
+from serried import processes
+from serried.lab import Lab
+
+DISK = "48m"
+SETTINGS = {"MessageTimeout": "60", "SlurmdTimeout": "20", "KillWait": "10", "MinJobAge": "3600"}
+"""Short enough for a node that is gone to be noticed within a case, and patient on a busy machine."""
+
+Result = dict[str, Any]
+
+
+def plan(number: int, seed: int, folder: Path, lab: Lab, kinds: Sequence[str]) -> Case:
+    """A case follows from the seed and its number alone."""
+    random = Random(f"{seed}-{number}")
+    name = random.choice(list(kinds))
+    kind = KINDS[name]
+    is_local = kind.where == "local" or (not kind.where and random.random() < 0.3)
+    nodes = 1 if is_local else kind.nodes or random.choice((1, 2, 2))
+    restarts = int(random.random() < 0.4)
+    time_limit = "1m" if name.startswith("stop ") and random.random() < 0.15 and not kind.is_early else "5m"
+    return Case(number, name, random, folder / str(number), None if is_local else lab, nodes, restarts, time_limit)
+
+
+def run(case: Case) -> Result:
+    began = time.monotonic()
+    kind = KINDS[case.kind]
+    violations: list[str] = []
+    end: dict[str, Any] | None = None
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.callback(case.clean)
+            case.folder.mkdir(parents=True)
+            if kind.needs_disk:
+                _mount(case, stack)
+            case.prepare()
+            end = _go_through(case, kind)
+            violations = list(broken(case, end))
+        except Exception as error:  # noqa: BLE001 - one case that breaks down must not cost the others
+            violations.append(f"the campaign itself failed: {error!r}")
+    if not violations and (end is None or end["state"] != "CANCELLED"):
+        shutil.rmtree(case.scratch, ignore_errors=True)
+    return {
+        "number": case.number,
+        "fault": case.kind,
+        "cluster": case.place.cluster,
+        "nodes": case.nodes,
+        "restarts": case.restarts,
+        "run": case.run,
+        "hit": case.is_hit,
+        "detail": case.detail,
+        "state": end["state"] if end else "no run" if case.run is None else "none",
+        "exit_code": end.get("exit_code") if end else None,
+        "message": end.get("message") if end else None,
+        "executions": case.executions() if case.proofs.is_dir() else [],
+        "finished": case.executions("ended") if case.proofs.is_dir() else [],
+        "hidden": is_hidden(case, end) if case.proofs.is_dir() else False,
+        "violations": violations,
+        "folder": str(case.folder),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def _go_through(case: Case, kind: Kind) -> dict[str, Any] | None:
+    case.began = time.monotonic()
+    cli = case.submit()
+    if (found := processes.identify(cli.pid)) is not None:
+        case.seen["submit"] = found
+    if not kind.is_early:
+        case.submitted(cli)
+    try:
+        kind.inject(case)()
+    finally:
+        if case.cancelled_in is None:
+            case.release()
+    if kind.is_early:
+        case.submitted(cli)
+    return case.final() if case.run else None
+
+
+def _mount(case: Case, stack: contextlib.ExitStack) -> None:
+    case.scratch.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "faults", str(case.scratch)], check=True)
+    stack.callback(subprocess.run, ["umount", "-l", str(case.scratch)], check=False)
+
+
+def campaign(
+    numbers: Sequence[int],
+    seed: int,
+    kinds: Sequence[str],
+    *,
+    jobs: int,
+    minutes: float,
+    tell: Callable[[Result], None],
+) -> tuple[list[Result], list[str]]:
+    """The results of these cases of the seed, and what is wrong with all together."""
+    with _lab() as (lab, folder):
+        cases = [plan(number, seed, folder, lab, kinds) for number in numbers]
+        deadline = time.monotonic() + minutes * 60
+        results: list[Result] = []
+
+        def one(case: Case) -> None:
+            if time.monotonic() < deadline:
+                results.append(run(case))
+                tell(results[-1])
+
+        alone = [case for case in cases if KINDS[case.kind].is_shared]
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(one, [case for case in cases if case not in alone]))
+        for case in alone:
+            one(case)
+        wrong = list(_afterwards(cases, results, lab))
+        if not wrong and not any(result["violations"] for result in results):
+            shutil.rmtree(folder, ignore_errors=True)
+    return sorted(results, key=lambda result: result["number"]), wrong
+
+
+def _afterwards(cases: Sequence[Case], results: Sequence[Result], lab: Lab) -> Iterator[str]:
+    """Nothing begins once a run has ended, however late one looks."""
+    by_number = {case.number: case for case in cases}
+    for result in results:
+        case = by_number[result["number"]]
+        if case.proofs.is_dir() and case.executions() != result["executions"]:
+            yield f"case {case.number} ({case.kind}) went on after it had ended as {result['state']}"
+    left = lab.run("squeue", "--noheader", "--states=PENDING,RUNNING").stdout.strip()
+    if left:
+        yield f"jobs are left in the queue: {left}"
+
+
+@contextlib.contextmanager
+def _lab() -> Iterator[tuple[Lab, Path]]:
+    folder = Path(tempfile.mkdtemp(prefix="serried-faults-"))
+    os.environ["SERRIED_LAB_ROOT"] = f"/tmp/serried-faults-{os.getpid()}"
+    print(f"the cases are in {folder}", file=sys.stderr)
+    lab = labs.up("faults", nodes=2, gpus=0, temporary=True, settings=SETTINGS)
+    try:
+        yield lab, folder
+    finally:
+        lab.down()

@@ -1,0 +1,228 @@
+"""The kinds of faults. Each is a function of a case; what it returns is done when the fault is over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from faults.case import Case
+from serried import processes
+from serried.processes import Process
+
+Heal = Callable[[], None]
+FAST, SLOW = 1.5, 12.0
+"""Bounds of how long a fault that passes lasts, in seconds."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    inject: Callable[[Case], Heal]
+    is_early: bool = False
+    """It meets the command that submits, not the run."""
+    where: str = ""
+    """`slurm` or `local`, where it is possible there alone."""
+    is_shared: bool = False
+    """It meets everything in the lab, so that no other case may run meanwhile."""
+    nodes: int | None = None
+    needs_disk: bool = False
+    """The case needs a disk of its own, which only root can make."""
+
+
+def nothing() -> None:
+    pass
+
+
+def hit_process(case: Case, name: str, *, kill: bool) -> Heal:
+    """Kill -9 a process of the run, or stop it for a while, or for good."""
+    beginning = {"node": "node-", "rank": "rank "}.get(name, name)
+    if name == "finish":
+        case.moment()
+        case.release()
+        case.await_(lambda: "finish" in case.seen, 15)
+    elif name != "submit":
+        case.moment(beginning)
+    found = _find(case, beginning)
+    if found is None or not found.is_alive:
+        case.say(f"no {name} to hit")
+        return nothing
+    case.is_hit = True
+    if not kill:
+        return _stop(case, name, found)
+    if name == "rank":
+        _kill_rank(case, found)
+    else:
+        found.send(signal.SIGKILL)
+    case.say(f"killed {name} {found.pid}")
+    return nothing
+
+
+def _find(case: Case, beginning: str) -> Process | None:
+    names = [known for known, process in case.seen.items() if known.startswith(beginning) and process.is_alive]
+    return case.seen[case.random.choice(sorted(names))] if names else None
+
+
+def _kill_rank(case: Case, rank: Process) -> None:
+    """Stopped first: one that is certainly alive then has certainly not exited with 0."""
+    rank.send(signal.SIGSTOP)
+    deadline = time.monotonic() + 5
+    while rank.is_alive and (processes.stat(rank.pid) or ["?"])[0] != "T" and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if (processes.stat(rank.pid) or ["?"])[0] == "T":
+        case.killed += [it for it in case.executions() if it[2] == rank.pid]
+    rank.send(signal.SIGKILL)
+
+
+def _stop(case: Case, name: str, found: Process) -> Heal:
+    found.send(signal.SIGSTOP)
+    if name != "submit" and case.time_limit == "1m":
+        case.say(f"stopped {name} {found.pid} for good")
+        return nothing
+    seconds = case.random.uniform(FAST, SLOW)
+    case.say(f"stopped {name} {found.pid} for {seconds:.1f} s")
+    case.pause(seconds)
+    return lambda: found.send(signal.SIGCONT)
+
+
+def hit_submit(case: Case, *, kill: bool) -> Heal:
+    case.pause(3 * case.random.random() ** 2)  # mostly early: how long it takes hangs on the machine
+    return hit_process(case, "submit", kill=kill)
+
+
+def hit_daemon(case: Case, name: str, *, kill: bool) -> Heal:
+    """A daemon of the scheduler dies or is stopped, and comes back after a while."""
+    assert case.lab is not None
+    lab = case.lab
+    if case.random.random() < 0.3:
+        case.pause(case.random.uniform(0, 1.5))
+    else:
+        case.moment()
+    daemon = case.random.choice(("n1", "n2")) if name == "slurmd" else name
+    (lab.kill if kill else lab.stop)(daemon)
+    case.is_hit = True
+    seconds = case.random.uniform(FAST, SLOW)
+    case.say(f"{'killed' if kill else 'stopped'} {daemon} for {seconds:.1f} s")
+    case.pause(seconds)
+    return lambda: lab.restart(daemon)
+
+
+def fill_disk(case: Case) -> Heal:
+    """No byte more fits where the run directory is; for a while, or for good."""
+    case.moment()
+    filler = case.scratch / "filler"
+    with filler.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            os.write(file.fileno(), bytes(4096))
+    case.is_hit = True
+    if case.random.random() < 0.3:
+        case.say("the disk is full for good")
+        return nothing
+    seconds = case.random.uniform(FAST, SLOW)
+    case.say(f"the disk is full for {seconds:.1f} s")
+    case.pause(seconds)
+    return lambda: filler.unlink(missing_ok=True)
+
+
+def lose_directory(case: Case, *, for_good: bool) -> Heal:
+    case.moment()
+    directory = case.directory
+    if directory is None:
+        case.say("no run directory to lose")
+        return nothing
+    case.is_hit = True
+    aside = directory.with_name(f"{directory.name}-away")
+    directory.rename(aside)
+    if for_good:
+        shutil.rmtree(aside, ignore_errors=True)
+        case.say("removed the run directory")
+        return nothing
+    seconds = case.random.uniform(FAST, SLOW)
+    case.say(f"renamed the run directory for {seconds:.1f} s")
+    case.pause(seconds)
+    return partial(_put_back, aside, directory)
+
+
+def _put_back(aside: Path, directory: Path) -> None:
+    """Over whatever was made in its place meanwhile."""
+    shutil.rmtree(directory, ignore_errors=True)
+    aside.rename(directory)
+
+
+def cut_network(case: Case) -> Heal:
+    """The kernel breaks the connections between the head and a node's agent."""
+    case.moment()
+    heads = {name: it.pid for name, it in case.seen.items() if name.startswith(("head", "node-")) and it.is_alive}
+    shown = subprocess.run(["ss", "-tnpH", "state", "established"], capture_output=True, text=True, check=False).stdout
+    head = heads.get("head")
+    ours = [line.split() for line in shown.splitlines() if head and f"pid={head}," in line]
+    if not ours:
+        case.say("no connection to cut")
+        return nothing
+    chosen = case.random.choice(ours)
+    source, destination = chosen[2], chosen[3]
+    cut = subprocess.run(
+        ["ss", "-K", "-tn", "src", source, "dst", destination], capture_output=True, text=True, check=False
+    )
+    case.is_hit = cut.returncode == 0
+    case.say(f"cut {source} from {destination}")
+    return nothing
+
+
+def cancel(case: Case, *, by_scheduler: bool, then: str = "") -> Heal:
+    """Ask for the end while the ranks cannot end by themselves; perhaps what should bring it about is killed then."""
+    case.moment(holds=True)
+    attempt = max((it[0] for it in case.executions()), default=0)
+    if case.lab and by_scheduler:
+        shown = json.loads(case.place.serried("show", "--json", str(case.run)).stdout)
+        case.is_hit = case.lab.run("scancel", str(shown["runs"][0]["job"])).status == 0
+    else:
+        case.is_hit = case.place.serried("stop", "-y", str(case.run)).returncode == 0
+    if case.is_hit:
+        case.cancelled_in = attempt
+    case.say("cancelled" if case.is_hit else "could not be cancelled")
+    found = _find(case, then) if then else None
+    if found is not None and found.is_alive:
+        found.send(signal.SIGKILL)
+        case.say(f"killed {then} {found.pid}")
+    return nothing
+
+
+KINDS: Mapping[str, Kind] = {
+    "kill submit": Kind(partial(hit_submit, kill=True), is_early=True),
+    "stop submit": Kind(partial(hit_submit, kill=False), is_early=True),
+    **{f"kill {name}": Kind(partial(hit_process, name=name, kill=True)) for name in ("job.sh", "head", "finish")},
+    **{f"stop {name}": Kind(partial(hit_process, name=name, kill=False)) for name in ("job.sh", "head")},
+    "kill node agent": Kind(partial(hit_process, name="node", kill=True)),
+    "stop node agent": Kind(partial(hit_process, name="node", kill=False)),
+    "kill rank": Kind(partial(hit_process, name="rank", kill=True)),
+    "stop rank": Kind(partial(hit_process, name="rank", kill=False)),
+    "kill local supervisor": Kind(partial(hit_process, name="supervisor", kill=True), where="local"),
+    "kill slurmctld": Kind(
+        partial(hit_daemon, name="slurmctld", kill=True), where="slurm", is_shared=True, is_early=True
+    ),
+    "stop slurmctld": Kind(
+        partial(hit_daemon, name="slurmctld", kill=False), where="slurm", is_shared=True, is_early=True
+    ),
+    "kill slurmd": Kind(
+        partial(hit_daemon, name="slurmd", kill=True), where="slurm", nodes=2, is_shared=True, is_early=True
+    ),
+    "stop slurmd": Kind(
+        partial(hit_daemon, name="slurmd", kill=False), where="slurm", nodes=2, is_shared=True, is_early=True
+    ),
+    "full disk": Kind(fill_disk, needs_disk=True),
+    "directory renamed": Kind(partial(lose_directory, for_good=False)),
+    "directory removed": Kind(partial(lose_directory, for_good=True)),
+    "network cut": Kind(cut_network, where="slurm", nodes=2),
+    "cancel": Kind(partial(cancel, by_scheduler=False)),
+    "scancel": Kind(partial(cancel, by_scheduler=True), where="slurm"),
+    "cancel, kill head": Kind(partial(cancel, by_scheduler=False, then="head")),
+    "cancel, kill job.sh": Kind(partial(cancel, by_scheduler=False, then="job.sh")),
+}
