@@ -7,7 +7,7 @@ import json
 from pathlib import PurePath
 from typing import Any, Mapping
 
-PLACEHOLDER = r"config\.[^{}\s]+"
+PLACEHOLDER = r"config\.[^{}\s:?]+"
 """Within braces in a command, `{config.lr}`."""
 
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from serried.agent.ranks import tensorflow
+from serried.agent.ranks import filling, tensorflow
 from serried.agent.work import Work
 from serried.contract import addresses, names, settings
-
-_PLACEHOLDER = re.compile(
-    r"\{\{(NAMES)\}\}|\{(NAMES)\}".replace("NAMES", "|".join((*names.PLACEHOLDERS, settings.PLACEHOLDER)))
-)
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -106,23 +100,13 @@ def visible(work: Work, environment: Mapping[str, str]) -> Dict[str, str]:
     return {name: value for name, value in environment.items() if name not in without}
 
 
-def fill(word: str, values: Mapping[str, str]) -> str:
-    """Replace `{name}` by its value and `{{name}}` by `{name}`; every other brace stays."""
-
-    def replacement(match: "re.Match[str]") -> str:
-        return f"{{{match.group(1)}}}" if match.group(1) else values.get(match.group(2), match.group())
-
-    return _PLACEHOLDER.sub(replacement, word)
-
-
 def argv(work: Work, place: Place) -> List[str]:
     """The rank's program and arguments, every placeholder filled."""
     values = placeholders(work, place)
     if not work.plan.get("shell"):
-        words = [fill(word, values) for word in work.words]
+        words = filling.fill_words(work.words, values)
         return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
-    quoted = {name: shlex.quote(value) for name, value in values.items()}
-    return ["/bin/bash", "-c", *(fill(word, quoted) for word in work.words)]
+    return ["/bin/bash", "-c", *(filling.fill_shell(word, values) for word in work.words)]
 
 
 def placeholders(work: Work, place: Place) -> Dict[str, str]:

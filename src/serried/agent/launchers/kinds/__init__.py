@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.ranks.command import fill
+from serried.agent.ranks.filling import fill
 from serried.agent.work import Work
 from serried.contract.sources import Source
 
