@@ -251,6 +251,44 @@ def test_where_ranks_start_within_the_project_patterns_begin_there_too(serried, 
     assert (project / "results/deep/b.pt").read_text() == "b"
 
 
+def test_links_into_the_tree_lead_to_the_copies(serried, started, tmp_path):
+    made = started()
+    tree_of_run, to = made.where.source, tmp_path / "to"
+    put(tree_of_run, {"runs/epoch-9.pt": "weights"})
+    for name, leads in {
+        "last.pt": tree_of_run / "runs/epoch-9.pt",
+        "runs/last.pt": tree_of_run / "runs/epoch-9.pt",
+        "runs/other": "epoch-9.pt",
+        "away": tmp_path,
+    }.items():
+        (tree_of_run / name).symlink_to(leads)
+    assert serried("fetch", "last", "--to", str(to)).code == 0
+    links = {str(path.relative_to(to)): str(path.readlink()) for path in to.rglob("*") if path.is_symlink()}
+    assert links == {
+        "last.pt": "runs/epoch-9.pt",
+        "runs/last.pt": "epoch-9.pt",
+        "runs/other": "epoch-9.pt",
+        "away": str(tmp_path),
+    }
+    assert serried("fetch", "last", "--to", str(to)).err == f"copied 0 files, 0 B, to {to}; 5 were there\n"
+    assert serried("clean", "-y", "k3f9q2").code == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_a_fetch_to_nowhere_copies_nothing_and_says_what_there_is(serried, project):
+    before = tree(project)
+    done = serried("fetch", "last")
+    assert (done.code, done.err.splitlines(), tree(project)) == (
+        0,
+        [
+            "nothing is missing: all that run `k3f9q2` was to bring back is there",
+            "  outputs: 3 files, 19 B, not fetched: results/model.pt, log, config.yaml",
+            "  serried fetch k3f9q2 --to DIR   copy its results and outputs to a folder",
+        ],
+        before,
+    )
+
+
 def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried, started, tmp_path, monkeypatch):
     made = started()
     content = os.urandom(3 * onefile.CHUNK)

@@ -10,6 +10,7 @@ import pytest
 from serried import snapshot
 from serried.snapshot import size
 from serried.submission.deliver import deliver
+from serried.ui.plan_lines import plan_lines
 
 
 def about_size(prepared):
@@ -89,6 +90,10 @@ def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(
         "what they write by relative paths needs names of its own, or `{results}`"
     )
     assert [said in prepared.warnings for prepared in (each, many, one)] == [False, True, False]
+    code = [
+        dict(plan_lines(prepared.plan, prepared.survey, prepared.revision))["code"] for prepared in (each, many, one)
+    ]
+    assert [text.endswith(", a copy for each element") for text in code] == [True, False, False]
     record = deliver(each)
     assert json.loads(record.where.plan.read_text())["source"]["tree_per_element"] is True
     assert [prepared.plan.source.tree_per_element for prepared in (many, one)] == [False, False]

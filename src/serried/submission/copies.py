@@ -37,12 +37,23 @@ class Entry:
     """`file`, `link`, `folder`."""
     bytes: int
     changed: int
+    top: Path
+    """The folder of the run that it was found in."""
     replaces: frozenset[tuple[int, int]] | None = None
     """Sizes and times of earlier copies of this file, and nothing else gives way to it; None: whatever is older."""
 
     @property
     def state(self) -> tuple[int, int]:
         return self.bytes, self.changed
+
+    @property
+    def leads_to(self) -> str:
+        """Of a link. An absolute one that stays in the run's folder leads to the copy of the same file here."""
+        written = str(self.source.readlink())
+        for top in (str(self.top), os.path.realpath(self.top)):
+            if written.startswith(f"{top}/"):
+                return os.path.relpath(f"{self.top}{written[len(top) :]}", self.source.parent)
+        return written
 
 
 @dataclass
@@ -134,7 +145,8 @@ def _take(found: dict[str, Entry], root: Path, path: str, entry: os.DirEntry[str
     kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
     kind = kinds.get(stat.S_IFMT(it.st_mode))
     if kind:  # sockets and pipes are nothing that one could have here
-        found.setdefault(path, Entry(path, root / path, kind, it.st_size if kind == "file" else 0, it.st_mtime_ns))
+        size = it.st_size if kind == "file" else 0
+        found.setdefault(path, Entry(path, root / path, kind, size, it.st_mtime_ns, root))
 
 
 class _Copying:
@@ -188,7 +200,7 @@ class _Copying:
         elif entry.kind == "link":
             aside = target.with_name(aside_name(entry.source, 0, 0))
             aside.unlink(missing_ok=True)
-            aside.symlink_to(entry.source.readlink())
+            aside.symlink_to(entry.leads_to)
             aside.replace(target)
         else:
             copy_file(entry.source, target, self._observe)
@@ -236,5 +248,5 @@ def _is_same(entry: Entry, target: Path, here: os.stat_result) -> bool:
     if entry.kind == "folder":
         return stat.S_ISDIR(here.st_mode)
     if entry.kind == "link":
-        return stat.S_ISLNK(here.st_mode) and target.readlink() == entry.source.readlink()
+        return stat.S_ISLNK(here.st_mode) and str(target.readlink()) == entry.leads_to
     return stat.S_ISREG(here.st_mode) and (here.st_size, here.st_mtime_ns) == (entry.bytes, entry.changed)
