@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from serried import errors
-from serried.cli import VERBS, serried
+from serried.cli import MODULE_OF, VERBS, serried
 from serried.contract import names
 
 ROOT = Path(__file__).parents[1]
@@ -275,9 +276,15 @@ def test_a_module_fits_in_one_sitting(path: Path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
 
 
+@holds_for(MODULES)
+def test_a_module_has_a_name_that_can_be_imported(path: Path):
+    assert path.stem.isidentifier()
+    assert not keyword.iskeyword(path.stem)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_module_and_a_line_in_the_docs(verb: str):
-    assert (HOUSE / "cli" / f"{verb}.py").is_file()
+    assert (HOUSE / "cli" / f"{MODULE_OF.get(verb, verb)}.py").is_file()
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     assert any(f"serried {verb}" in page.read_text(encoding="utf-8") for page in pages)
 

@@ -155,3 +155,65 @@ def test_a_script_may_come_from_a_pipe(serried, monkeypatch: pytest.MonkeyPatch)
 def test_what_cannot_be_read_is_said(serried, name: str, message: str):
     done = serried("import", name)
     assert (done.code, done.err) == (2, f"error: {message}\n")
+
+
+SUBMITTER = """\
+#!/bin/bash
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    -g|--gpus) gpus="$2"; shift 2 ;;
+  esac
+done
+if [ ! -d virtual_env ]; then
+  python3 -m venv virtual_env
+fi
+options=(--nodes=1 --time=1:00:00)
+if [ -n "$SCRATCH" ]; then
+  %s
+fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "submits"),
+    [
+        ('sbatch "${options[@]}" jobs/standard_job.sh "$gpus"', "jobs/standard_job.sh"),
+        ("id=$(sbatch --parsable first.sbatch)", "first.sbatch"),
+        ('qsub "$job"', "SCRIPT"),
+        ("sbatch a.sh && sbatch b.sh", "SCRIPT"),
+    ],
+)
+def test_a_script_that_only_submits_others_is_refused(serried, tmp_path: Path, monkeypatch, call: str, submits: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job_submitter.sh").write_text(SUBMITTER % call, encoding="utf-8")
+    done = serried("import", "job_submitter.sh")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "error: `job_submitter.sh` submits jobs and is none itself: line 12 calls the scheduler\n\n"
+        f"hint: import the script that it submits: `serried import {submits}`\n"
+    )
+    assert not (tmp_path / "serried.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "command", "workdir", "venv"),
+    [
+        ("source ../.venv/bin/activate\npython ../main.py --out=out", "python ../main.py --out=out", "slurm", ".venv"),
+        ("cd ..\nsource .venv/bin/activate\npython main.py", "python main.py", None, ".venv"),
+        ("source .venv/bin/activate\npython main.py --out ./x", "python main.py --out ./x", None, ".venv"),
+        ("cd deep\npython ../../main.py", "python ../../main.py", "slurm/deep", None),
+    ],
+)
+def test_a_script_in_a_folder_of_the_project_starts_where_it_would_have(  # noqa: PLR0917
+    serried, tmp_path: Path, monkeypatch, body: str, command: str, workdir: str | None, venv: str | None
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slurm").mkdir()
+    script = f"#!/bin/bash\n#SBATCH --time=1:00:00 --mem=8G --cpus-per-task=2\n{body}\n"
+    (tmp_path / "slurm/job.sbatch").write_text(script, encoding="utf-8")
+    done = serried("import", "slurm/job.sbatch")
+    assert done.code == 0
+    made = tomllib.loads((tmp_path / "serried.toml").read_text("utf-8"))["experiments"]["job"]
+    assert (made["command"], made.get("workdir")) == (command, workdir)
+    assert made.get("environment", {}).get("venv") == venv
+    assert "copied: put the file further up" not in done.err

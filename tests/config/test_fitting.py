@@ -78,7 +78,8 @@ def test_a_partition_that_a_shipped_profile_does_not_describe_may_be_there(
     found = resolve(folder, "", command=BARE, cluster="satori", resources__partition="new")
     assert allocate(found.experiment.resources, found.cluster).partition == "new"
     fake_slurm(folder, monkeypatch, "sched_system_all*|infinite|gpu:4")
-    asked = resolve(folder, "", command=BARE, cluster="satori", resources__partition="new")
+    here = '[clusters.satori.match]\nhostname = ["*"]\n'
+    asked = resolve(folder, here, command=BARE, cluster="satori", resources__partition="new")
     with pytest.raises(UsageError, match="partition `new` does not exist on cluster `satori`"):
         allocate(asked.experiment.resources, asked.cluster)
 

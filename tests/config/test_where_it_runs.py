@@ -95,3 +95,21 @@ def test_the_cluster_can_be_named_in_the_file_the_environment_and_on_the_command
         resolve(folder, command=BARE, cluster="local").cluster.name,
     ]
     assert seen == ["cedar", "ibex", "local"]
+
+
+@pytest.mark.usefixtures("in_lab")
+@pytest.mark.parametrize(("cluster", "is_here"), [("cedar", False), ("slurm", True), ("mine", True)])
+def test_another_clusters_profile_is_not_filled_with_what_the_scheduler_here_says(
+    tmp_path: Path, cluster: str, is_here: bool
+):
+    """Cedar has signs by which it is known, and this is not it. One without signs may be anywhere."""
+    (tmp_path / "serried.toml").write_text('[clusters.mine]\ncontact = "me"\n', encoding="utf-8")
+    found = resolve(tmp_path, command=BARE, resources__ranks=1, cluster=cluster).cluster
+    assert ("lab" in found.partitions, found.gpus_per_node == 4) == (is_here, is_here)
+
+
+@pytest.mark.usefixtures("in_lab")
+def test_a_cluster_that_is_called_as_its_slurm_is_here(tmp_path: Path):
+    (tmp_path / "serried.toml").write_text('[clusters.lab.match]\nhostname = ["login*"]\n', encoding="utf-8")
+    found = resolve(tmp_path, command=BARE, resources__ranks=1, cluster="lab").cluster
+    assert "lab" in found.partitions

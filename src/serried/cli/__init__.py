@@ -51,6 +51,9 @@ GROUPS = {
 }
 """What `serried --help` lists, in the order in which one meets it."""
 
+MODULE_OF = {"import": "import_"}
+"""Of verbs that no module can be called after."""
+
 VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
 
 
@@ -63,7 +66,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
-        module: Any = importlib.import_module(f"serried.cli.{cmd_name}")
+        module: Any = importlib.import_module(f"serried.cli.{MODULE_OF.get(cmd_name, cmd_name)}")
         command: click.Command = module.command
         _keep_lines(command)
         return command

@@ -92,8 +92,16 @@ def with_cluster(layers: list[Layer], name: str, environ: Mapping[str, str], *, 
     variables = sources.from_scheduler_environ(environ)
     known = any(place[:3] == ("clusters", name, "partitions") for layer in layers for place in layer.settings)
     ask, where = (machine.pbs, "`qstat -Q` and `pbsnodes`") if scheduler == "pbs" else (machine.slurm, "`sinfo`")
-    found = ask(environ) if look and not known else {}
+    found = ask(environ) if look and not known and _may_be_here(name, [*profile, *layers], scheduler, environ) else {}
     return [_found(name, found, where), variables, *profile, *layers]
+
+
+def _may_be_here(name: str, layers: list[Layer], scheduler: str, environ: Mapping[str, str]) -> bool:
+    """Whether the scheduler that answers here may be that of cluster `name`: none of its signs says otherwise."""
+    sign = _sign(name, layers)
+    if not (sign.hostname or sign.environ) or clusters.holds(sign, os.uname().nodename, environ):
+        return True
+    return name in (environ.get("SLURM_CLUSTER_NAME"), machine.site(scheduler, environ, seconds=machine.GLANCE_SECONDS))
 
 
 def _found(name: str, table: Mapping[str, Any], where: str) -> Layer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from serried.importing.assemble import MOST_BYTES, read
+from serried.importing.assemble import read
+from serried.importing.script import MOST_BYTES
 from serried.importing.told import LEFT, NEEDLESS, TAKEN, Experiment, Imported, Line
 from serried.importing.writing import submits, text
 

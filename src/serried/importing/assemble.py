@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,31 +10,44 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.errors import UsageError
-from serried.importing import blocks, body, commands, counts, fates, known, writing
+from serried.importing import blocks, body, commands, counts, fates, known, script, writing
 from serried.importing.assign import without_parts_of_commands
 from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
 from serried.importing.directives import header
-from serried.importing.environment import Environment
+from serried.importing.environment import Environment, leads_out, within
 from serried.importing.expand import Variables, as_shell, literal, outside, static
 from serried.importing.told import LEFT, TAKEN, Experiment, Header, Imported, Line, is_secret, line
 
-MOST_BYTES = 256 * 1024
 _STRONG = re.compile(r"(?:python|pypy)[\d.]*|Rscript|julia|wandb")
-_OUTSIDE = re.compile(r"(^|[/=])\.\.(/|$)")
+_OUTSIDE = re.compile(r"(?:^|=)((?:[^=]*/)?\.\.(?:/[^=]*)?)$")
+_GOES_UP = re.compile(r"^\s*cd\s+[\"']?\.\.(?![^/\s\"';&|])", re.MULTILINE)
 
 
-def read(content: bytes, file: str, name: str | None = None) -> Imported:
+def read(content: bytes, file: str, name: str | None = None, folder: str = "") -> Imported:
     """What the script `file` with this content says. Experiments are called by `name`, else by the job's or the file's.
+
+    `folder` is where the script lies, from where the import is run. A script that reaches out of the folder where it is
+    submitted, `python ../main.py`, was submitted from there.
 
     Raises UsageError for what is no job script, or starts nothing.
     """
-    text = _text(content, file)
+    text = script.text(content, file)
+    imported, reaches_out = _read(text, file, name, "")
+    if not folder or not reaches_out:
+        return imported
+    imported, _ = _read(text, file, name, folder)
+    why = f"paths in it begin with `..`, so ranks start in `{folder}`, where the script is: see `workdir`"
+    return dataclasses.replace(imported, lines=(line(0, "", LEFT, why), *imported.lines))
+
+
+def _read(text: str, file: str, name: str | None, workdir: str) -> tuple[Imported, bool]:
+    """What it says where it was submitted from `workdir`, and whether it reaches out of that."""
     head = header(text)
     secrets = [variable for variable in head.env if is_secret(variable)]
     env = {variable: value for variable, value in head.env.items() if variable not in secrets}
     called = (name or head.name or "").strip() or PurePath(file).name.rpartition(".")[0] or "job"
-    found = body.read(text, Environment(_variables(head, called), env=env, secrets=secrets))
+    found = body.read(text, Environment(_variables(head, called), env=env, secrets=secrets, workdir=workdir))
     without_parts_of_commands(found.made)
     chosen = _chosen(found)
     if not chosen:
@@ -58,26 +72,16 @@ def read(content: bytes, file: str, name: str | None = None) -> Imported:
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
     lines += fates.assignments(found.made, experiments)
     lines = [*fates.with_steps(lines, found.made), *_unsaid(head, experiments)]
-    return Imported(tuple(experiments), tuple(sorted(lines, key=lambda each: each.number)), head.array, head.parallel)
+    reaches_out = bool(_GOES_UP.search(text)) or any(_reaches_out(each) for group in chosen for each in group)
+    lines.sort(key=lambda each: each.number)
+    return Imported(tuple(experiments), tuple(lines), head.array, head.parallel), reaches_out
 
 
-def _text(content: bytes, file: str) -> str:
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"`{file}` is no job script: it has more than {MOST_BYTES // 1024} KiB")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError(f"`{file}` is no job script: it is not UTF-8 text") from None
-    if "\0" in text:
-        raise UsageError(f"`{file}` is no job script: it holds NUL characters")
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    first = text.split("\n", 1)[0]
-    if first.startswith("#!") and not re.search(r"\b(ba|z|k|da)?sh\b", first):
-        raise UsageError(
-            f"`{file}` is read by `{first[2:].strip()}`, and only scripts of bash and its kin can be imported",
-            hint=f"give it as the command: serried submit -- ./{PurePath(file).name}",
-        )
-    return text
+def _reaches_out(each: Found) -> bool:
+    """Whether a word of the command is a path that leads out of the folder of serried.toml."""
+    shown = (as_shell(word).strip("\"'") for word in each.launch.words)
+    paths = (found[1] for word in shown if (found := _OUTSIDE.search(word)))
+    return any(leads_out(within(each.workdir, path)) for path in paths if not path.startswith(("/", "~", "$", "{")))
 
 
 def _variables(head: Header, name: str) -> Variables:
@@ -257,7 +261,7 @@ def _doubts(each: Found, made: Environment) -> Iterator[str]:
         yield f"`${name}` is set in line {made.hidden[name]}, in a block that is not taken over"
     if re.search(r"\$(\{?\d|[@*#])", shell):
         yield "it uses words given behind the script's name: write them into the command"
-    if any(_OUTSIDE.search(as_shell(word).strip("\"'")) for word in each.launch.words):
+    if _reaches_out(each):
         yield "it reaches out of this folder, and only the folder of serried.toml is copied: put the file further up"
     for bind in _binds(each):
         if _is_unknown_here(bind):

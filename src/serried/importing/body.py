@@ -19,6 +19,8 @@ _FUNCTION = re.compile(r"(?:function\s+)?([\w:.-]+)\s*\(\s*\)|function\s+([\w:.-
 _CONDA_INIT = re.compile(r"conda_setup|etc/profile\.d/(?:conda|mamba)\.sh")
 """What `conda init` writes."""
 _ALL = r"\s([-+])(?:\w*a\w*|o\s+allexport)(?!\S)"
+_SUBMIT = ("sbatch", "qsub")
+_SUBMITS = re.compile(r"(?:\$\(|`)\s*(?:sbatch|qsub)\s")
 _KEYWORDS = frozenset(["for", "select", "case", "read", "mapfile", "readarray"])
 
 
@@ -54,6 +56,12 @@ def read(text: str, made: Environment) -> Body:
             for command in statement.commands:
                 _command(body, command, statement)
     return body
+
+
+def submitted(text: str) -> list[Command]:
+    """The commands of a script that hand a job to a scheduler."""
+    every = (command for statement in statements(text) for command in statement.commands)
+    return [each for each in every if _name(each) in _SUBMIT or _SUBMITS.search(each.text)]
 
 
 def _sets_if(statement: Statement) -> bool:
@@ -154,7 +162,7 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
 
 
 def _starts_again(command: Command) -> bool:
-    return _name(command) in ("sbatch", "qsub") or "requeue" in command.words
+    return _name(command) in _SUBMIT or "requeue" in command.words
 
 
 def _set(made: Environment, command: Command, name: str) -> None:

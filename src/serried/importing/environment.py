@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -62,7 +63,7 @@ class Environment:
     def path(self, said: str) -> str:
         """As serried.toml has it: from its folder on, and not from the one that the script has gone to."""
         is_absolute = said.startswith(("/", "~", "$"))
-        return at_home(said) if is_absolute or not self.workdir else f"{self.workdir}/{said}"
+        return at_home(said) if is_absolute or not self.workdir else within(self.workdir, said)
 
     def known_to_programs(self) -> Variables:
         """What is exported."""
@@ -223,6 +224,16 @@ def _unset(made: Environment, command: Command) -> bool:
     return own
 
 
+def within(folder: str, path: str) -> str:
+    """`path` as it is called from further up, where `folder` is."""
+    joined = f"{folder}/{path}".lstrip("/")
+    return posixpath.normpath(joined) if ".." in path.split("/") else joined
+
+
+def leads_out(path: str) -> bool:
+    return path.split("/", 1)[0] == ".."
+
+
 EVALUATES = re.compile(r"eval\s+\"?\$\{?\w+\}?\"?")
 
 
@@ -233,8 +244,8 @@ def _cd(made: Environment, command: Command) -> bool:
     folder = None if folder is None else re.sub(r"/+$|^(\./)+", "", folder) or "."
     if shown in known.HERE or folder == ".":
         made.say(command, NEEDLESS, "ranks start in the folder of serried.toml")
-    elif folder is not None and not folder.startswith(("/", "-")) and ".." not in folder.split("/"):
-        made.workdir = f"{made.workdir}/{folder}".lstrip("/")
+    elif folder is not None and not folder.startswith(("/", "-")) and not leads_out(within(made.workdir, folder)):
+        made.workdir = "" if within(made.workdir, folder) == "." else within(made.workdir, folder)
         made.say(command, TAKEN, "`workdir`")
     elif re.search(known.LOCAL_DISK, shown):
         made.say(command, LEFT, known.STAGING)

@@ -1,4 +1,3 @@
-# ruff: noqa: N999 - the verb's name
 """`serried import`: a job script for sbatch or qsub becomes a serried.toml."""
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> N
     cannot take over it says, line by line, here and in the file. Never overwrites.
     """
     here = Path.cwd()
-    imported = importing.read(_content(script), "job.sh" if script == "-" else script, name)
+    file = "job.sh" if script == "-" else script
+    imported = importing.read(_content(script), file, name, _folder(script, here))
     text = importing.text(imported, script)
     is_there = os.path.lexists(here / sources.FILE)
     if is_there:
@@ -62,6 +62,12 @@ def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> N
     _report(imported)
     if writes:
         _next(imported)
+
+
+def _folder(script: str, here: Path) -> str:
+    """Where the script lies, from here; empty for here itself, and for what is not below."""
+    relative = os.path.relpath((here / script).parent, here)
+    return "" if relative == os.curdir or relative.startswith(os.pardir) or script == "-" else relative
 
 
 def _content(script: str) -> bytes:
