@@ -139,7 +139,7 @@ def test_a_failure_that_nothing_explains_is_not_laid_on_the_program(serried, mak
     make()
     slurm.tell(Job("123", None, "FAILED", exit_code=70, ended=NOW))
     assert serried("why", "last").out == (
-        "k3f9q2 train FAILED: the job failed, and nothing of Serried's lived to say why\n"
+        "k3f9q2 train FAILED: the job failed before an agent could record why\n"
         "\n"
         "  means       the job's script could not write why: it was killed, a disk is full, or its folder is gone\n"
         "  exit code   70\n"

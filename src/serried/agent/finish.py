@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.agent import sweep
+from serried.agent import sweep, system
 from serried.agent.attempts import claims, conclusion, history
 from serried.agent.ending import afterwards
-from serried.agent.options import parse
+from serried.agent.options import Options, parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import files, names
 
+RETRY_SECONDS = 300.0
+"""How long a full disk, or a run directory that is away, may keep the end from being written.
+
+A scheduler that is about to kill us does so before.
+"""
+RETRY_PAUSE_SECONDS = 2.0
 STRAGGLER_SECONDS = 10.0
 """How much longer than their grace we wait for node agents whose head was killed."""
 
@@ -23,25 +29,56 @@ def main(arguments: List[str]) -> int:
     """`finish TOKEN --job ID [--element I] [--final REASON]`."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    options = parse(arguments)
-    try:
-        work = Work.load(run_directory(), options.element, 0)
-        make_umask(work)
-        begun = history.latest(work, options.token, options.job) or claims.begin(
-            work, options.token, options.job, is_over=True
-        )
-        known = files.read_json(begun.place.attempt(begun.number).exit)
-        final = _told(begun, options.final, is_first=known is None)
-        result = conclusion.publish(begun, conclusion.reconsider(begun, known or _end(begun), final))
-    except claims.Refused:
-        print("done")
-        return 0
-    except (OSError, ValueError) as error:
-        print(f"serried: cannot conclude: {error}", file=sys.stderr)
-        print(f"fail {names.EXIT_CODES[names.LAUNCH_FAILED]}")
-        return 0
-    print(afterwards.word(result, work.form))
+    finish = Finish(parse(arguments))
+    until = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            finish.conclude()
+            break
+        except claims.Refused:
+            finish.word = "done"
+            break
+        except (OSError, ValueError) as error:
+            if finish.is_unbegun or time.monotonic() > until:
+                system.say(f"cannot conclude: {error}")
+                break
+            system.say(f"cannot conclude yet: {error}")
+            time.sleep(RETRY_PAUSE_SECONDS)
+    print(finish.word)
     return 0
+
+
+class Finish:
+    """Concludes an attempt; may be tried again after any failure."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.is_unbegun = False
+        """The job has no attempt, and none can be made: there is nothing to conclude."""
+        self.word = f"fail {names.EXIT_CODES[names.LAUNCH_FAILED]}"
+        """What job.sh does, also where no file can say why."""
+
+    def conclude(self) -> None:
+        """Raises OSError, ValueError, or claims.Refused."""
+        work = Work.load(run_directory(), self._options.element, 0)
+        make_umask(work)
+        begun = self._begun(work)
+        known = files.read_json(begun.place.attempt(begun.number).exit)
+        final = _told(begun, self._options.final, is_first=known is None)
+        result = conclusion.reconsider(begun, known or _end(begun), final)
+        self.word = afterwards.word(result, work.form)
+        conclusion.publish(begun, result)
+
+    def _begun(self, work: Work) -> Work:
+        """The job's attempt. One that never began is made, to tell of it."""
+        token, job = self._options.token, self._options.job
+        begun = history.latest(work, token, job)
+        if begun is None:
+            history.check_readable(work)
+            self.is_unbegun = True
+            begun = claims.begin(work, token, job, is_over=True)
+            self.is_unbegun = False
+        return begun
 
 
 def _told(work: Work, final: str, *, is_first: bool) -> str:
@@ -62,7 +99,8 @@ def _end(work: Work) -> Dict[str, Any]:
     sweep.clear(work)
     sweep.end_groups(_unended(work))
     result = conclusion.assess(work)
-    files.write_json(attempt.exit, result, work.file_mode)
+    with contextlib.suppress(OSError):  # it is written again when all is known
+        files.write_json(attempt.exit, result, work.file_mode)
     return result
 
 

@@ -30,6 +30,12 @@ OWN: Set[int] = set()
 """Processes that an agent has started beside its ranks, and ends itself: what looks for leftovers spares them."""
 
 
+def say(text: str) -> None:
+    """To the scheduler's log, which may be on a full disk: that must not end who speaks."""
+    with contextlib.suppress(OSError):
+        print(f"serried: {text}", file=sys.stderr, flush=True)
+
+
 def _prctl(option: int, value: int) -> None:
     """The C library's; nothing where there is none (macOS), or no ctypes (some Pythons)."""
     if sys.platform == "linux":

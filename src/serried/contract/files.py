@@ -115,23 +115,42 @@ def numbers(folder: Path) -> List[int]:
 
 
 class Journal:
-    """Appends JSON objects to a file, one a line, each by a single write."""
+    """Appends JSON objects to a file, one a line, each by a single write.
+
+    What a full disk does not take is kept, and written before what comes next.
+    """
 
     def __init__(self, path: Path, mode: int = PRIVATE_FILE) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        self._unwritten = b""
 
     def append(self, entry: Dict[str, Any]) -> None:
-        os.write(self._descriptor, (json.dumps(entry) + "\n").encode())
+        """Raises OSError where it could not be written so far."""
+        self._unwritten += (json.dumps(entry) + "\n").encode()
+        self.write()
+
+    def write(self) -> None:
+        """Write what is still to be written. Raises OSError."""
+        while self._unwritten:
+            self._unwritten = self._unwritten[os.write(self._descriptor, self._unwritten) :]
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
 def read_journal(path: Path) -> List[Dict[str, Any]]:
-    """Every whole entry of a journal; a torn last line and a missing file are no error."""
+    """Every whole entry of a journal; a torn last line and a file that cannot be read are no error."""
+    try:
+        return entries(path)
+    except OSError:
+        return []
+
+
+def entries(path: Path) -> List[Dict[str, Any]]:
+    """The same, for who must not take a file system that is away for an empty journal. Raises OSError."""
     try:
         text = path.read_bytes()
-    except OSError:
+    except FileNotFoundError:
         return []
     return list(_entries(text))
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from serried.contract import names
-from serried.records import seen
+from serried.records import proof, seen
 from serried.records.documents import Summary
 from serried.records.evidence import Evidence
 from serried.records.seen import Seen
@@ -49,7 +49,11 @@ def judge_elements(evidence: Evidence, answer: Answer, now: float) -> tuple[dict
         if said is not None:
             remembered[index] = said
         known = Known(remembered.get(index), memory.at, None, memory.missing.get(index))
-        verdict = judge(word, evidence.endings.get(index), known, now)
+        ending = evidence.endings.get(index)
+        proven = proof.of(evidence, index, word) if ending is None and index in evidence.begun else None
+        verdict = judge(word, ending or proven, known, now)
+        if proven:
+            verdict = proof.with_patience(verdict, memory.missing.get(index, now), now)
         verdicts[index] = verdict
         if verdict.missing:
             missing[index] = memory.missing.get(index, now)

@@ -14,7 +14,7 @@ from serried.clusters import machine
 from serried.contract import names
 from serried.contract.files import read_json
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
-from serried.records import arrays, ends, seen, staging
+from serried.records import arrays, ends, proof, seen, staging
 from serried.records.arrays import Answer
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.evidence import Evidence, before_the_scheduler, gather
@@ -179,7 +179,10 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     said = None if answer is None else seen.current(evidence.jobs(None), None, answer, remembered, now)
     word: Job | str = UNREACHABLE if answer is None else said or ABSENT
     known = Known(remembered, memory.at, evidence.claimed, memory.missing.get(None))
-    verdict = judge(word, evidence.ending, known, now)
+    proven = None if evidence.ending else proof.of(evidence, None, word)
+    verdict = judge(word, evidence.ending or proven, known, now)
+    if proven:
+        verdict = proof.with_patience(verdict, memory.missing.get(None, now), now)
     missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if verdict.missing else {}
     jobs = (word,) if isinstance(word, Job) else memory.jobs
     _remember(evidence, seen.Seen(memory.at if answer is None else now, jobs, missing))

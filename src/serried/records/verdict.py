@@ -88,7 +88,7 @@ _CAUSES = {
     names.LAUNCH_FAILED: "launch",
 }
 _MESSAGES = {
-    names.FAILED: "the job failed, and nothing of Serried's lived to say why",
+    names.FAILED: "the job failed before an agent could record why",
     names.TIMEOUT: "the scheduler ended it at its time limit",
     names.CANCELLED: "it was cancelled through the scheduler",
     names.PREEMPTED: "the scheduler took its nodes for a job of higher priority",
@@ -218,11 +218,13 @@ def _by_scheduler(job: Job, ending: Ending | None, known: Known, now: float) -> 
     if job.state not in names.ENDED:
         return Verdict(names.PENDING if job.state == names.REQUEUED else job.state)
     has_final = ending is not None and ending.kind is not Kind.REQUEUED
-    cause, message = _OF_REASON.get(job.reason, (_CAUSES.get(job.state), _MESSAGES.get(job.state, "")))
+    # A job that has begun an attempt was started, whatever became of it.
+    state = names.FAILED if job.state == names.LAUNCH_FAILED and known.claimed is not None else job.state
+    cause, message = _OF_REASON.get(job.reason, (_CAUSES.get(state), _MESSAGES.get(state, "")))
     noticed = known.missing_since if known.missing_since is not None else now
     since = min(noticed, job.ended if job.ended is not None else noticed)
     return Verdict(
-        state=job.state,
+        state=state,
         exit_code=_exit_code(job),
         cause=cause,
         message=message,

@@ -50,7 +50,7 @@ run_again() {
 """,
     again="""\
   run_again
-  word=$("${agent[@]}" finish "${who[@]}" --final "$final")
+  conclude
 """,
 )
 
@@ -86,7 +86,8 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some p
     '--node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS"',
     functions="",
     again="""\
-  word=$("${agent[@]}" finish "${who[@]}" --final limit)
+  final=limit
+  conclude
 """,
 )
 

@@ -57,10 +57,19 @@ head=''
 
 # A signal from here on comes too late to change how it ended, and must not keep that from being told.
 trap '' TERM USR1
-word=$("${agent[@]}" finish "${who[@]}" --final "$final")
+# A run directory that is away takes the agent with it: it is tried for minutes.
+conclude() {
+  local try
+  for ((try = 0; try < 60; try++)); do
+    word=$("${agent[@]}" finish "${who[@]}" --final "$final")
+    [[ -n $word ]] && return
+    sleep 5
+  done
+}
+conclude
 if [[ $word == requeue ]]; then
   run_again
-  word=$("${agent[@]}" finish "${who[@]}" --final "$final")
+  conclude
 fi
 case $word in
   done) exit 0 ;;

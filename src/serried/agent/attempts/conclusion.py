@@ -23,7 +23,10 @@ def conclude(work: Work, *, lingers: bool = False) -> None:
 
 
 def assess(work: Work, *, is_untold: bool = False) -> Dict[str, Any]:
-    """exit.json from all that is known; `is_untold` where nobody of the attempt lived to write it."""
+    """exit.json from all that is known; `is_untold` where nobody of the attempt lived to write it.
+
+    Raises OSError where what is known cannot be read.
+    """
     evidence = gather(work, is_untold=is_untold)
     failure = first_failure(evidence)
     tail = _tail(work, evidence, failure) if failure else []
@@ -33,12 +36,12 @@ def assess(work: Work, *, is_untold: bool = False) -> Dict[str, Any]:
 def gather(work: Work, *, is_untold: bool = False) -> Evidence:
     attempt = work.place.attempt(work.number)
     claim = files.read_json(attempt.claim) or {}
-    head = files.read_journal(attempt.events)
+    head = files.entries(attempt.events)
     told = {event["node"] for event in head if event["event"] == "node-ended"}
     reason = next((event["reason"] for event in head if event["event"] == "stopping"), None)
     progressed = saved.position(work.place.checkpoints).is_beyond(history.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
-        node: files.read_journal(attempt.node_events(node)) for node in range(work.nodes) if node not in told
+        node: files.entries(attempt.node_events(node)) for node in range(work.nodes) if node not in told
     }
     return Evidence(
         run=str(work.plan["run"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from typing import Any, Dict, Optional
 
@@ -17,6 +19,15 @@ def latest(work: Work, token: str, job: str) -> Optional[Work]:
         if (owner.get("job"), owner.get("token")) == (job, token):
             return Work(work.run, work.plan, work.element, number)
     return None
+
+
+def check_readable(work: Work) -> None:
+    """Raises OSError where attempts may be there that cannot be read now: the file system may be away."""
+    work.run.plan.read_bytes()
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(work.place.attempts):  # noqa: PTH208 - names are enough
+            with contextlib.suppress(FileNotFoundError):
+                work.place.attempt(int(name)).claim.read_bytes()
 
 
 def last(work: Work) -> Optional[Work]:

@@ -5,9 +5,9 @@ It alone hears job.sh and reads control.jsonl, and its journal alone is enough t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import sys
 import time
 from typing import Any, Dict, List, Optional
 
@@ -34,6 +34,9 @@ LEAVE_SECONDS = 13.0
 """For nodes to remove what is left on their disks, more than they take; and for launchers to say what became of one."""
 EARLY_SECONDS = 65.0
 """A warning that comes by so much too early is Slurm's own, for the limit; an earlier one has another reason."""
+JOURNAL_SECONDS = 300.0
+"""How long the end of the journal waits for a disk that is full; the scheduler may end us before."""
+JOURNAL_PAUSE_SECONDS = 1.0
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
 
@@ -82,6 +85,7 @@ class Head:
         if self._argv and any(member.is_lost for member in self._members):
             sweep_nodes(self.loop, self._argv, self.work)
         self.note("ended")
+        self._write_journal()
         if self._watch.is_orphaned or self._watch.is_superseded:
             conclusion.conclude(self.work)
         return names.EXIT_REFUSED if self._watch.is_superseded else 0
@@ -278,4 +282,13 @@ class Head:
         try:
             self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
         except OSError as error:
-            print(f"serried: cannot write the journal: {error}", file=sys.stderr)
+            system.say(f"cannot write the journal: {error}")
+
+    def _write_journal(self) -> None:
+        """The rest of it, which a full disk has not taken so far: it says how the ranks ended."""
+        until = time.monotonic() + JOURNAL_SECONDS
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                self._journal.write()
+                break
+            time.sleep(JOURNAL_PAUSE_SECONDS)
