@@ -35,6 +35,7 @@ def test_a_checkpoint_is_files_for_torch_and_a_complete_that_names_them(root, tr
         "attempt": 1,
         "world_size": 1,
         "sharded": [],
+        "shared": [],
         "metric": None,
         "files": {
             name: {"size": (place / name).stat().st_size, "crc32": store.checksum(place / name)}

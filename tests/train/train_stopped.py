@@ -18,7 +18,7 @@ import torch
 import serried.train as st
 from serried.train import stopping
 
-ITEMS, BATCH, EPOCHS = 44, 4, 7
+ITEMS, BATCH, EPOCHS = 44, 2, 7
 STEPS = EPOCHS * 6
 RANK, WORLD, PORT = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
 
@@ -74,7 +74,7 @@ def train(run, kind, attempt, stop, batch_size):
     torch.manual_seed(100 + run.rank)
     data = {"dataset": Items()} if kind == "map" else {"dataset": Stream(), "shuffle": 16}
     start = attempt.get("start")
-    if start and (start != "spawn" or run.is_main):  # each of those imports torch anew
+    if start and run.rank < {"spawn": 1, "forkserver": 2}.get(start, run.world_size):  # those import torch anew
         data.update(num_workers=2 if start == "fork" else 1, multiprocessing_context=start, persistent_workers=True)
     loader = run.loader(batch_size=batch_size, **data)
     ckpt = run.checkpoints(model=model, optimizer=optimizer, scheduler=scheduler, every=None)

@@ -13,6 +13,7 @@ from torch import nn
 
 from serried.contract import names
 from serried.train import joining, metrics, smoke, telling, wrapping
+from serried.train.buckets import Buckets
 from serried.train.context import Stateful
 from serried.train.errors import TrainError
 from serried.train.group import Group
@@ -64,7 +65,8 @@ class Run:
         self.loaders: List[Stateful] = []
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._progress = Progress(self._metrics.resume)
-        self.parts: Dict[str, Stateful] = {"progress": self._progress}
+        self._buckets = Buckets(group)
+        self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
         self._group = group
         self._ear = ear
         self._stopping = Stopping(ear, group.reduce_max if group.is_open else None)
@@ -200,6 +202,7 @@ class Run:
 
     def catch_up(self, objects: List[Stateful]) -> None:
         """Before rank 0 saves `objects`: where it has run out of uneven data, another rank has their state."""
+        self._buckets.settle()
         self._unevenness.catch_up(objects)
 
     def _leave_if_saved(self) -> None:
@@ -263,6 +266,7 @@ class Run:
     def close(self, seconds: float = math.inf) -> None:
         """Let everything that this run has made finish what it is doing, if it does within `seconds`."""
         self._metrics.close()
+        self._buckets.close()
         self._rehearsal.close()
         self.smoke.report()
         for made in self._checkpoints:

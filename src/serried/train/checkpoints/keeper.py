@@ -270,6 +270,7 @@ def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:
 
     Raises:
         TypeError: something has no state.
+        ValueError: something cannot go on from its state.
     """
     for name, obj in objects.items():
         if name == states.OWN:
@@ -277,4 +278,4 @@ def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:
         missing = [method for method in ("state_dict", "load_state_dict") if not hasattr(obj, method)]
         if obj is not None and missing:
             raise TypeError(f"`{name}` has no `{missing[0]}`: a `{type(obj).__name__}` has no state to keep")
-    return {name: states.unwrapped(obj) for name, obj in objects.items() if obj is not None}
+    return {name: states.shared(states.unwrapped(obj)) for name, obj in objects.items() if obj is not None}

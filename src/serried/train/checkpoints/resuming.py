@@ -98,7 +98,7 @@ def restore(
     own_file = checkpoint.path / store.rank_file(context.rank)
     is_same_world = checkpoint.world_size == context.world_size
     rank = keepable.read(own_file) if is_same_world else {}
-    by_rank = rank.get("objects", {})
+    by_rank = {**rank.get("objects", {}), **_joined(checkpoint, objects, is_same_world)}
     in_shards = [name for name in checkpoint.sharded if name in objects]
     for name, obj in objects.items():
         if name in in_shards:
@@ -111,7 +111,9 @@ def restore(
             sharded.load_full(name, replicated[name], objects)
         else:
             _give(checkpoint, name, obj, replicated[name])
-    _tell_of_the_rest(checkpoint, context, {*replicated, *by_rank, *checkpoint.sharded} - {states.OWN, *objects})
+    _tell_of_the_rest(
+        checkpoint, context, {*replicated, *by_rank, *checkpoint.sharded, *checkpoint.shared} - {states.OWN, *objects}
+    )
     if in_shards:
         sharded.load(checkpoint.path / store.SHARDED, in_shards, objects, group)
     own = replicated[states.OWN]
@@ -123,6 +125,16 @@ def restore(
     else:
         _seed_anew(checkpoint, context)
     return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
+
+
+def _joined(checkpoint: store.Checkpoint, objects: Mapping[str, Any], is_same_world: bool) -> Dict[str, Any]:
+    """The whole states of optimizers of which each rank has saved its share, where a rank's own share will not do."""
+    wanted = [name for name in checkpoint.shared if name in objects]
+    if is_same_world:
+        wanted = [name for name in wanted if not isinstance(objects[name], states.Share)]
+    ranks = range(checkpoint.world_size) if wanted else ()
+    files = [keepable.read(checkpoint.path / store.rank_file(rank))["objects"] for rank in ranks]
+    return {name: states.joined([file[name] for file in files]) for name in wanted}
 
 
 def _seed_anew(checkpoint: store.Checkpoint, context: Context) -> None:

@@ -144,6 +144,7 @@ class Saver:
             "world_size": self._context.world_size,
             "written": int(time.time()),
             "sharded": self.spread,
+            "shared": [name for name, obj in self._objects.items() if isinstance(obj, states.Share)],
             "metric": metric,
         }
         return {

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from serried.train.context import Context, Stateful
 
 OWN = "serried"
 """The key, beside the objects' names, of what the session and the checkpoints keep for themselves."""
+
+_ZERO_HOME = "torch.distributed.optim.zero_redundancy_optimizer"
+"""Where nobody has imported it, there is none."""
 
 
 def unwrapped(obj: Any) -> Any:
@@ -25,6 +29,59 @@ def unwrapped(obj: Any) -> Any:
         else:
             break
     return obj
+
+
+class Share:
+    """What this rank has of a ZeroRedundancyOptimizer's state. All shares together are a plain optimizer's state."""
+
+    replicated = False
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def state_dict(self) -> Dict[str, Any]:
+        own = {id(parameter): state for parameter, state in self.optimizer.optim.state.items()}
+        numbered = enumerate(_parameters(self.optimizer))
+        state = {number: own[id(parameter)] for number, parameter in numbered if id(parameter) in own}
+        return {"state": state, "param_groups": Optimizer.state_dict(self.optimizer)["param_groups"]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes its share of what all shares together are, or what is its share alone."""
+        optimizer = self.optimizer
+        numbers = {id(parameter): number for number, parameter in enumerate(_parameters(optimizer))}
+        wanted = [numbers[id(parameter)] for parameter in _parameters(optimizer.optim)]
+        own = {place: state["state"][number] for place, number in enumerate(wanted) if number in state["state"]}
+        optimizer.optim.load_state_dict({"state": own, "param_groups": optimizer.optim.state_dict()["param_groups"]})
+        for target in (optimizer, optimizer.optim):
+            for group, saved in zip(target.param_groups, state["param_groups"]):  # noqa: B905 - Python 3.9
+                group.update({name: value for name, value in saved.items() if name != "params"})
+
+
+def shared(obj: Any) -> Any:
+    """A ZeroRedundancyOptimizer as this rank's share of it; all else as it is.
+
+    Raises:
+        ValueError: this one leaves out its first steps each time that it is made, as it learns of DDP's buckets then.
+    """
+    zero = getattr(sys.modules.get(_ZERO_HOME), "ZeroRedundancyOptimizer", None)
+    if zero is None or not isinstance(obj, zero):
+        return obj
+    if obj._overlap_with_ddp:  # noqa: SLF001 - there is no public way to know
+        raise ValueError(
+            "a ZeroRedundancyOptimizer with `overlap_with_ddp=True` makes no update in its first steps, and again "
+            "after each restart\nhint: leave that option out"
+        )
+    return Share(obj)
+
+
+def joined(shares: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """The optimizer's state that the shares of all ranks are."""
+    state = {number: each for share in shares for number, each in share["state"].items()}
+    return {"state": dict(sorted(state.items())), "param_groups": shares[0]["param_groups"]}
+
+
+def _parameters(optimizer: Any) -> List[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def is_replicated(obj: Any, otherwise: bool) -> bool:

@@ -64,6 +64,11 @@ class Checkpoint:
         return list(self.document.get("sharded", ()))
 
     @property
+    def shared(self) -> List[str]:
+        """The optimizers of whose state each rank has saved its share."""
+        return list(self.document.get("shared", ()))
+
+    @property
     def files(self) -> Dict[str, Dict[str, Any]]:
         return dict(self.document["files"])
 

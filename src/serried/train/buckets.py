@@ -1,0 +1,182 @@
+"""The buckets in which DistributedDataParallel reduces gradients, kept from one attempt to the next.
+
+DDP learns in its first backward in which order gradients become ready, and rebuilds its buckets at the next forward.
+From three ranks on, how an all-reduce rounds a number depends on where in a bucket it lies. The first step of a resumed
+run would thus round otherwise than the same step of an uninterrupted one. So the order of the parameters goes into the
+checkpoint, and a resumed run reduces in the same buckets from its first step on.
+
+What torch (2.1 to 2.13) offers for that: a new Reducer whose parameters are numbered in the order wanted,
+`_push_all_rebuilt_params`, which says that they became ready in the order of their numbers, and `_rebuild_buckets`.
+"""
+
+# ruff: noqa: SLF001 - see above
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from serried.train.group import Group
+
+SAMPLE_RATE = 100
+"""In how many steps DDP takes note of its own state, unless someone sets another number; torch cannot be asked."""
+
+torch_distributed: Any = dist
+"""With the names that torch does not publish."""
+
+Order = List[str]
+"""Names of parameters, bucket by bucket."""
+
+
+class Buckets:
+    """Those of all models that are wrapped while a session is open. The same on all ranks."""
+
+    replicated = True
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._models: WeakKeyDictionary[DistributedDataParallel, int] = WeakKeyDictionary()
+        """Each with its number: how many were made before it."""
+        self._orders: WeakKeyDictionary[DistributedDataParallel, Order] = WeakKeyDictionary()
+        """Of those that have rebuilt their buckets."""
+        self._count = 0
+        self._restored: Dict[int, Optional[Order]] = {}
+        """From the checkpoint, by the models' numbers; each is taken once."""
+        self._late: WeakSet[DistributedDataParallel] = WeakSet()
+        """Made after the checkpoint was read, and not used yet."""
+        self._hook = register_module_module_registration_hook(self._see) if group.is_open else None
+
+    def close(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _see(self, module: nn.Module, name: str, _: Optional[nn.Module]) -> None:
+        """Torch calls this for each module that becomes part of another, also of DDP."""
+        if name != "module" or not isinstance(module, DistributedDataParallel):
+            return
+        self._models[module] = self._count
+        self._count += 1
+        if not self._restored:
+            return
+
+        def at_first_forward(model: DistributedDataParallel, _: Any) -> None:
+            handle.remove()
+            if model in self._late:  # and not a copy
+                self._late.remove(model)
+                self._arrange(model)
+
+        self._late.add(module)
+        handle = module.register_forward_pre_hook(at_first_forward)
+
+    def settle(self) -> None:
+        """Before a checkpoint, let DDP rebuild what it would rebuild at the next forward. Collective."""
+        unknown = [model for model in self._models if model not in self._orders and _rebuilds(model)]
+        for model in self._agree(unknown):
+            with contextlib.suppress(RuntimeError):  # gradients are missing; DDP says so at the next forward
+                order = _rebuilt(model)
+                if order is not None:
+                    self._orders[model] = order
+
+    def orders(self) -> Iterator[Tuple[DistributedDataParallel, Optional[Order]]]:
+        """Each model with its order; None if it has none yet, or never changes it."""
+        for model in self._by_number():
+            number = self._number_restored(model) if model in self._late else None
+            yield model, self._orders.get(model) if number is None else self._restored[number]
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"orders": {self._models[model]: self._orders.get(model) for model in self._by_number()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Collective."""
+        self._restored = dict(state["orders"])
+        for model in self._agree(model for model in self._models if _rebuilds(model)):
+            self._arrange(model)
+
+    def _arrange(self, model: DistributedDataParallel) -> None:
+        number = self._number_restored(model)
+        order = None if number is None else self._restored.pop(number)
+        if order is not None and self._orders.get(model) != order:
+            _rearrange(model, order)
+            self._orders[model] = order
+
+    def _number_restored(self, model: DistributedDataParallel) -> Optional[int]:
+        """Which of the restored orders is this model's: its own number's, or that of one with the same parameters."""
+        if not self._restored or not _rebuilds(model):
+            return None
+        own = self._models[model]
+        names = sorted(_names(model))
+        alike = [number for number, order in self._restored.items() if order is not None and sorted(order) == names]
+        is_own = own in self._restored and (own in alike or self._restored[own] is None)
+        return own if is_own else next(iter(alike), None)
+
+    def _by_number(self) -> List[DistributedDataParallel]:
+        return sorted(self._models, key=self._models.__getitem__)
+
+    def _agree(self, models: Iterable[DistributedDataParallel]) -> List[DistributedDataParallel]:
+        """Those of `models` that all ranks name: the garbage of one rank may have been collected already on another."""
+        here = {self._models[model]: model for model in models}
+        if self._group.reduce_max((len(here),)) == [0]:
+            return []
+        numbers: List[int] = self._group.broadcast(sorted(here))
+        if not numbers:
+            return []
+        missing = self._group.reduce_max([int(number not in here) for number in numbers])
+        return [here[number] for number, is_missing in zip(numbers, missing) if not is_missing]  # noqa: B905 - Python 3.9
+
+
+def _rebuilds(model: Any) -> bool:
+    """Whether DDP changes its buckets after the first backward, and we know how to have them as they will be."""
+    if getattr(model, "reducer", None) is None or getattr(model, "_use_python_reducer", False):
+        return False
+    if model.find_unused_parameters and not model.static_graph:
+        return False
+    is_builtin = not model._comm_hooks and bool(model._get_ddp_logging_data().get("comm_hook"))
+    return not is_builtin  # a hook that cannot be moved to another reducer
+
+
+def _names(model: Any) -> Order:
+    """The parameters that DDP reduces, in the order of its own numbers."""
+    names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+    return [names[id(parameter)] for parameter in model._build_params_for_reducer()[0]]
+
+
+def _rebuilt(model: Any) -> Optional[Order]:
+    """The order in the buckets, which are rebuilt now if that is due. Collective."""
+    model.reducer._rebuild_buckets()
+    model._set_ddp_runtime_logging_sample_rate(1)
+    model.logger.set_runtime_stats_and_log()
+    model._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
+    facts = model._get_ddp_logging_data()
+    if not facts.get("has_rebuilt_buckets"):
+        return None
+    names = _names(model)
+    return [names[int(number)] for number in re.findall(r"\d+", facts["rebuilt_per_bucket_param_indices"])]
+
+
+def _rearrange(model: Any, order: Order) -> None:
+    """Have the buckets that DDP would rebuild if gradients became ready in this order. Collective."""
+    numbers = {name: number for number, name in enumerate(_names(model))}
+    given, given_sparse = model._build_params_for_reducer()
+    parameters = [given[numbers[name]] for name in order]
+    sparse = [given_sparse[numbers[name]] for name in order]
+    model.reducer = model.logger = None  # or two reducers would listen for the same gradients for a moment
+    debugging = model._build_debug_param_to_name_mapping(parameters)
+    model._ddp_init_helper(parameters, sparse, debugging, model.static_graph)
+    if model.static_graph:
+        model.reducer._set_static_graph()
+        model.logger._set_static_graph()
+    for hook, state in model._comm_hooks:
+        model.logger._set_comm_hook_name(hook.__qualname__)
+        torch_distributed._register_comm_hook(model.reducer, state, hook)
+    if model.mixed_precision is not None:
+        model.reducer._set_mixed_precision_param_dtype(model.mixed_precision.param_dtype)
+    model.reducer._push_all_rebuilt_params()
+    model.reducer._rebuild_buckets()
+    model._has_rebuilt_buckets = True
