@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,6 +74,66 @@ def test_an_agent_whose_launcher_dies_says_so_and_the_node_is_lost(start, wait_u
     assert marked_processes(run.mark) == []
 
 
+class Wire:
+    """Between the head and its node agents: relays what they say, and can break one node's connection."""
+
+    def __init__(self, head: Callable[[], tuple[str, int]]) -> None:
+        self._head = head
+        self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.port = self._sockets[0].getsockname()[1]
+        self._of_node: dict[int, socket.socket] = {}
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def cut(self, node: int) -> None:
+        _shut(self._of_node[node])
+
+    def close(self) -> None:
+        for each in self._sockets:
+            _shut(each)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+    def _start(self, work: Callable[..., None], *args: socket.socket) -> None:
+        self._threads.append(threading.Thread(target=work, args=args))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                agent = self._sockets[0].accept()[0]
+                self._sockets.append(agent)
+                head = socket.create_connection(self._head())
+                self._sockets.append(head)
+                self._start(self._relay_greeting, agent, head)
+                self._start(self._relay, head, agent)
+
+    def _relay_greeting(self, agent: socket.socket, head: socket.socket) -> None:
+        """It says which node the agent is on."""
+        said = b""
+        with contextlib.suppress(OSError):
+            while not (found := re.search(rb'"node": ?(\d+)[^\d]', said)) and (data := agent.recv(65536)):
+                said += data
+                head.sendall(data)
+            if found:
+                self._of_node[int(found[1])] = agent
+        self._relay(agent, head)
+
+    def _relay(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            _shut(end)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # somebody else was quicker
+        end.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
 def launch_after(tmp_path, monkeypatch):
     """Puts a few lines of shell before the launcher."""
@@ -82,6 +146,32 @@ def launch_after(tmp_path, monkeypatch):
         monkeypatch.setitem(LAUNCHERS, "fake", lambda plan: (str(wrapper), *usual(plan)))
 
     return install
+
+
+@pytest.fixture
+def wire(launch_after, tmp_path):
+    """Between a run's head and its agents."""
+    told = tmp_path / "head"
+
+    def head() -> tuple[str, int]:
+        host, port = told.read_text().strip().split(",")[0].rsplit(":", 1)
+        return host, int(port)
+
+    made = Wire(head)
+    launch_after(f"echo $SERRIED_HEAD >{told}; export SERRIED_HEAD=127.0.0.1:{made.port}")
+    yield made
+    made.close()
+
+
+def test_a_broken_connection_is_no_killed_agent(start, wait_until, marked_processes, wire):
+    run = start("(setsid sleep 477 &); sleep 100", nodes=3, ranks=1, seconds={"head.head.LEAVE_SECONDS": 120.0})
+    wait_until(lambda: len(run.events("started")) == 3)
+
+    wire.cut(1)
+
+    assert run.wait() == 71
+    assert run.ending == ("NODE_FAIL", 71, "node-lost", "the connection to the agent on fake2 broke")
+    assert marked_processes(run.mark) == []
 
 
 def test_a_launcher_that_fails_at_first_is_tried_again(start, launch_after):

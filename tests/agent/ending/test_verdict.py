@@ -191,6 +191,13 @@ CASES = {
         evidence([*STARTED, LOST, stopping("lost"), ended(0, exit_of(0, 1)), LAUNCHER_EXIT]),
         ("FAILED", 137, "agent-killed"),
     ),
+    "the connection to an agent broke, which ended its ranks and left": (
+        evidence(
+            [*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT],
+            nodes={1: [*node_journal(exit_of(1, signal=15, ours=True)), event("head-lost"), event("ended")]},
+        ),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
     "a node went silent": (
         evidence([*STARTED, LOST, stopping("lost"), OURS[0], event("ending-launcher"), LAUNCHER_EXIT]),
         ("NODE_FAIL", 71, "node-lost"),

@@ -66,6 +66,10 @@ class Evidence(NamedTuple):
             or any(event["event"] == "started" for events in self.nodes.values() for event in events)
         )
 
+    def was_cut_off(self, node: int) -> bool:
+        """Whether the node's agent lived on without the head, as it says itself."""
+        return any(event["event"] == "head-lost" for event in self.nodes.get(node, ()))
+
     @property
     def reasons(self) -> List[str]:
         """Why it was to stop, the first reason first."""

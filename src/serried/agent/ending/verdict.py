@@ -147,6 +147,8 @@ def _of_loss(evidence: Evidence) -> Verdict:
     if lost and all(event["because"] == LAUNCHER_ENDED for event in lost) and not is_node:
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", "the launcher ended while ranks still ran")
     if lost and launcher_left and not is_node:
+        if all(evidence.was_cut_off(event["node"]) for event in lost):
+            return _ended(names.NODE_FAIL, "node-lost", f"the connection to the agent on {where} broke")
         return Verdict(names.FAILED, KILLED_CODE, "agent-killed", f"the agent on {where} was killed")
     return _ended(names.NODE_FAIL, "node-lost", f"node {where} was lost")
 

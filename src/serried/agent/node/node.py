@@ -135,6 +135,7 @@ class Node:
             self.loop.forget(self._channel.connection)
             self._channel.close()
             self._channel = None
+            self._note("head-lost")
         self._stop("lost", self.work.grace)
         if self._ranks:
             self._ranks.lose_head()
