@@ -124,11 +124,7 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
 
 def test_a_cluster_begins_with_the_profile_of_its_scheduler(folder: Path):
     found = resolve(folder, "[clusters.ours]\nscheduler = 'pbs'", command=BARE, cluster="ours")
-    assert (found.cluster.private, found.cluster.kill_wait, found.experiment.limit.continue_) == (
-        f"{os.environ['HOME']}/.local/state/serried/private",
-        10,
-        "prequeued",
-    )
+    assert (found.cluster.kill_wait, found.experiment.limit.continue_) == (10, "prequeued")
 
 
 def profile(path: Path, text: str) -> Path:

@@ -139,10 +139,11 @@ def test_a_job_without_a_limit_asks_for_none():
     assert not any(word.startswith("walltime") for word in after(plan_with(time_seconds=None), "-l"))
 
 
-def test_without_a_private_place_for_the_environment_nothing_is_submitted():
+def test_the_environment_is_handed_over_in_the_run_directory_which_every_node_sees():
     plan = plan_with()
-    with pytest.raises(UsageError, match="does not say where else they may go"):
-        argv(replace(plan, site=replace(plan.site, private="")))
+    beside_the_run = replace(plan, site=replace(plan.site, private=""))
+    assert argv(beside_the_run)[-1] == f"{plan.directory}/private/{plan.run}"
+    assert argv(plan)[-1] == f"/home/ada/private/{plan.run}"  # as the profile says
 
 
 @pytest.mark.parametrize("root", ["/scratch/é", "/scratch/a\nb"])

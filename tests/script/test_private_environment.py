@@ -7,15 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import serried
 from building import a_plan
+from serried import script
 from serried.agent.messages.handover import Handover
 from serried.agent.work import Work
-from serried.contract.files import read_environment, write_environment
+from serried.contract.files import read_environment, read_json, write_environment, write_json
 from serried.contract.layout import RunDirectory
 from serried.script.fragments import FRAGMENTS
 
@@ -68,6 +70,41 @@ def test_threads_are_the_users_wish_and_not_the_cpus_of_the_chunk(wanted, expect
 
     after = read_environment(tmp_path / "after")
     assert (after["NCPUS"], after.get("OMP_NUM_THREADS")) == ("8", expected)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[[], subprocess.CompletedProcess[str]]:
+    """Runs job.sh as PBS does, on a node that cannot read the environment."""
+    plan = a_plan(root=tmp_path, scheduler="pbs", nodes=1, ranks=1)
+    directory = Path(plan.directory)
+    directory.mkdir(parents=True)
+    write_json(directory / "plan.json", plan.to_json())
+    (directory / "job.sh").write_text(script.render(plan, python=sys.executable))
+    script.write_agent(directory / "agent.pyz")
+    of_pbs = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "7.head", "PBS_NODEFILE": "/dev/null"}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        argv = ["/bin/bash", str(directory / "job.sh"), f"{plan.run}-1", str(tmp_path / "gone")]
+        return subprocess.run(argv, env=of_pbs, cwd=directory, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_a_node_that_cannot_read_it_says_so_as_the_end_of_the_run(job, tmp_path: Path):
+    assert job().returncode == 70
+    end = read_json(next(tmp_path.rglob("k3f9q2/exit.json"))) or {}
+    message = f"{end['nodes'][0]}: the job's environment cannot be read here: {tmp_path / 'gone'}"
+    assert (end["state"], end["cause"], end["message"]) == ("LAUNCH_FAILED", "launch", message)
+
+
+def test_a_job_that_is_left_over_when_its_run_has_ended_is_no_failure(job, tmp_path: Path):
+    """Its environment went with the run, as when PBS did not answer when its further jobs were withdrawn."""
+    claims = next(tmp_path.rglob("k3f9q2")) / "claims"
+    claims.mkdir()
+    (claims / "k3f9q2-1").write_text("withdrawn")
+
+    assert job().returncode == 0
+    assert list(tmp_path.rglob("k3f9q2/exit.json")) == []
 
 
 def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -100,9 +100,8 @@ def read_environment(path: Path) -> Dict[str, str]:
 
 def forget_environment(folder: str, run: str) -> None:
     """Remove what was written for the jobs of `run`, if anything was."""
-    if folder:
-        with contextlib.suppress(OSError):
-            (Path(folder) / run).unlink()
+    with contextlib.suppress(OSError):
+        (Path(folder) / run).unlink()
 
 
 def numbers(folder: Path) -> List[int]:

@@ -14,6 +14,7 @@
   source/                                        the working tree: the unpacked snapshot, made by the first attempt, and
                                                  what ranks write by relative paths (outputs)
   fetched.jsonl                                  which outputs `serried fetch` has copied
+  private/                                       the job's environment, where a scheduler would show it to everybody
   exit.json                                      how the run ended; absent while it goes on
   attempts/K/                                    K = 1, 2, …
     attempt.json                                 who claimed it: job id, token, host, when
@@ -123,6 +124,7 @@ class RunDirectory(ElementDirectory):
         self.setup = path / "setup.sh"
         self.agent = path / "agent.pyz"
         self.library = path / "library.zip"
+        self.private = path / "private"
         self.commands = path / "commands.json"
         self.claims = path / "claims"
         self.shell = path / "shell.json"

@@ -7,10 +7,11 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from serried.contract import SCHEMA, names
-from serried.contract.layout import run_directory
+from serried.contract.layout import RunDirectory, run_directory
 from serried.plan.parts import (
     After,
     Array,
@@ -76,6 +77,11 @@ class Plan:
     def directory(self) -> str:
         """The run directory, absolute."""
         return run_directory(self.site.root, self.project, self.experiment, self.run)
+
+    @property
+    def private(self) -> str:
+        """Where a job's environment goes that the scheduler would show to everybody; absolute."""
+        return self.site.private or str(RunDirectory(Path(self.directory)).private)
 
     @property
     def world_size(self) -> int:

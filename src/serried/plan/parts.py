@@ -261,4 +261,4 @@ class Site:
     docs: str | None = None
     """Where its documentation is."""
     private: str = ""
-    """Where a job's environment goes in files that only its user can read, on schedulers that show it; absolute."""
+    """Where a job's environment goes instead of the run directory; absolute."""

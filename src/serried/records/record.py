@@ -149,7 +149,7 @@ class Record:
         write_json(self.directory.exit, document)
         self._end = document
         with contextlib.suppress(RecordUnreadable):
-            files.forget_environment(self.plan.site.private, self.id)
+            files.forget_environment(self.plan.private, self.id)
 
     @functools.cached_property
     def where(self) -> RunDirectory:

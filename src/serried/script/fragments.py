@@ -20,6 +20,8 @@ class Fragment:
     """What `again` needs."""
     again: str
     """Lines that run this job again. Where that cannot be they go on, with another $word to obey."""
+    check: str = ""
+    """Lines that end a job which cannot begin."""
 
 
 SLURM = Fragment(
@@ -61,8 +63,7 @@ PBS_ENVIRONMENT = (
 # PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
 private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
-[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
-while IFS= read -r -d '' entry; do
+[[ -r $private ]] && while IFS= read -r -d '' entry; do
   name=${entry%%=*}
   case $name in
     BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
@@ -89,6 +90,10 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some p
   final=limit
   conclude
 """,
+    check="""
+# It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
+[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "the job's environment cannot be read here: $private"
+""",
 )
 
 LOCAL = Fragment(
@@ -113,5 +118,9 @@ INSIDE: Mapping[str, Fragment] = {
 }
 """In the foreground of somebody's job: nothing is queued, but nodes and their launcher are the scheduler's."""
 
-INTERACTIVE: Mapping[str, str] = {"slurm": SLURM.cleanup, "pbs": PBS_ENVIRONMENT + 'rm -f -- "$private"\n', "local": ""}
+OF_SHELL = """\
+[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
+rm -f -- "$private"
+"""
+INTERACTIVE: Mapping[str, str] = {"slurm": SLURM.cleanup, "pbs": PBS_ENVIRONMENT + OF_SHELL, "local": ""}
 """What comes before a shell: only the cleanup."""

@@ -37,7 +37,7 @@ BODY = Template("""\
 
 token=$${1:?usage: job.sh TOKEN}
 ${beginning}who=("$$token" --job $job$element)
-$functions
+$check$functions
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
 head=''
 final=''
@@ -100,6 +100,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         beginning=_beginning(plan, fragment.cleanup, python),
         job=fragment.job,
         element=f" --element {fragment.element}" if plan.array else "",
+        check=fragment.check,
         functions=fragment.functions,
         environment=activate(plan),
         again=fragment.again,

@@ -80,7 +80,7 @@ def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
         )
         return _outcome(status, where, watch)
     finally:
-        files.forget_environment(plan.site.private, plan.run)
+        files.forget_environment(plan.private, plan.run)
         _tidy(where, say)
 
 

@@ -15,8 +15,7 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some p
 # PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
 private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
-[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
-while IFS= read -r -d '' entry; do
+[[ -r $private ]] && while IFS= read -r -d '' entry; do
   name=${entry%%=*}
   case $name in
     BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
@@ -36,6 +35,9 @@ if [[ -z $python ]]; then
 fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --element "${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}")
+
+# It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
+[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "the job's environment cannot be read here: $private"
 
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
 head=''

@@ -11,8 +11,7 @@ cd -- "$SERRIED_RUN_DIR" || exit 70
 # PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
 private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
-[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
-while IFS= read -r -d '' entry; do
+[[ -r $private ]] && while IFS= read -r -d '' entry; do
   name=${entry%%=*}
   case $name in
     BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
@@ -22,6 +21,7 @@ while IFS= read -r -d '' entry; do
   esac
 done <"$private"
 PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
+[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
 rm -f -- "$private"
 
 for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do

@@ -44,7 +44,7 @@ class Handover:
 def forget(work: Work) -> None:
     """The run is over: nobody needs its environment any more. Elements share it; a reader of their end removes it."""
     if work.element is None:
-        files.forget_environment(str(work.plan["site"].get("private", "")), str(work.plan["run"]))
+        files.forget_environment(work.plan["site"].get("private") or str(work.run.private), str(work.plan["run"]))
 
 
 def words(node_variable: str, path: Optional[Path]) -> List[str]:

@@ -126,7 +126,7 @@ class Cluster:
         values.TEXT,
         "Where the environment of a job goes, in a file that only you can read, on a scheduler that shows "
         "variables to everybody (PBS). Compute nodes must see it. May name variables.",
-        default="`~/.local/state/serried/private` on `pbs`",
+        default="`private/` in the run directory",
         value="",
     )
     build: str = key(

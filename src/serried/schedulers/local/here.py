@@ -80,9 +80,9 @@ def run_here(
 def _within(request: Request, inside: Inside, plan: Plan) -> Request:
     """job.sh on the first node of the job that we are in."""
     private: tuple[str, ...] = ()
-    if plan.site.private:
-        make_directory(Path(plan.site.private))
-        private = (f"{plan.site.private}/{plan.run}",)
+    if plan.site.inside == "pbs":
+        make_directory(Path(plan.private))
+        private = (f"{plan.private}/{plan.run}",)
     return replace(request, pool=NOTHING, need=0, command=(*inside.to_first_node, *request.command, *private))
 
 

@@ -102,12 +102,7 @@ def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
 
 def _handover(plan: Plan) -> Path:
     """One file for all jobs of the run: they get the same environment."""
-    if not plan.site.private:
-        raise UsageError(
-            f"PBS shows a job's variables to everybody, and `{plan.site.name}` does not say where else they may go",
-            hint=f'in `[clusters.{plan.site.name}]`: private = "~/.local/state/serried/private"',
-        )
-    return Path(plan.site.private) / plan.run
+    return Path(plan.private) / plan.run
 
 
 def walltime(seconds: int) -> str:
