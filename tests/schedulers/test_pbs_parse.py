@@ -117,6 +117,10 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
             "no node can ever give what it asks for: ncpus (R: 9 A: 8 T: 8)",
         ),
         (
+            "Job Array Began at Sat Nov 21 at 01:07",
+            "other elements of its array go first: as many run as may, or nothing more is free",
+        ),
+        (
             "job held, too many failed attempts to run",
             (
                 "PBS could not start it, again and again, and holds it for good: its nodes may not see the folder"

@@ -1,4 +1,4 @@
-"""What `qsub` leaves behind when it refuses; a script stands in for it, as no package brings PBS."""
+"""What `qsub` leaves behind when it refuses, and what `qstat` is asked; scripts stand in, as no package brings PBS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from serried.contract.files import read_environment
 from serried.errors import SchedulerUnreachable, SubmissionRefused
+from serried.schedulers.cache import Cache
 from serried.schedulers.interface import Submission
 from serried.schedulers.pbs.scheduler import Pbs
 
@@ -31,3 +32,39 @@ def test_a_further_job_that_is_refused_leaves_the_first_its_environment(tmp_path
     with pytest.raises(SubmissionRefused):
         submit(tmp_path, "exit 170")
     assert read_environment(tmp_path / "private" / "k3f9q2") == {"KEY": "value"}
+
+
+def put(program: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        "echo 'Version: 6.1.2'; echo 'Commit: 661e092552de43a785c15d39a3634a541d86898e'",  # as Torque's manual has it
+        "echo 'Unknown option: version' >&2; exit 2",  # Slurm's
+    ],
+)
+def test_torque_and_slurms_wrappers_are_refused_before_anything_is_written(version, tmp_path, monkeypatch):
+    put(tmp_path / "qstat", version, monkeypatch)
+    with pytest.raises(SubmissionRefused, match="belongs to Torque or to Slurm's wrappers"):
+        submit(tmp_path, "touch submitted; echo 12.head")
+    assert not (tmp_path / "private").exists()
+
+
+def test_a_pbs_is_known_by_its_version(tmp_path, monkeypatch):
+    put(tmp_path / "qstat", "echo 'pbs_version = 23.06.06'", monkeypatch)
+    assert submit(tmp_path, "echo 12.head") == "12.head"
+
+
+def test_any_number_of_runs_is_asked_about_at_once_and_nothing_else_is(tmp_path, monkeypatch):
+    """Without -E `qstat` connects once for each; without ids it prints all jobs of all users."""
+    put(tmp_path / "qstat", f'echo "$@" >>{tmp_path}/asked', monkeypatch)
+    runs = [f"{number}.head" for number in range(100)]
+
+    assert Pbs(cache=Cache(tmp_path / "cache.json")).poll(runs) == {}
+
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [line.split() for line in asked] == [["-E", "-x", "-t", "-f", "-w", *sorted(runs)]]

@@ -30,6 +30,10 @@ REASONS = (
     ("Not Running: Not enough free nodes*", "not enough nodes are free"),
     ("Not Running: No available resources*", "not enough nodes are free"),
     (
+        "Job Array Began at *",
+        "other elements of its array go first: as many run as may, or nothing more is free",
+    ),
+    (
         "?ob held, too many failed attempts to run",
         ("PBS could not start it, again and again, and holds it for good: its nodes may not see the folder"
         " of the run, see `root` in the cluster's profile; `serried stop` ends it"),

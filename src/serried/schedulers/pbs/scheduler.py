@@ -21,9 +21,11 @@ from serried.schedulers.interface import Job, Submission
 from serried.schedulers.naming import names_token
 from serried.schedulers.pbs import options, parse, reasons
 
-FEW = 32
-"""Jobs that are asked about one by one. `qstat` opens a connection for each, from a privileged port, of which there are
-few: with more it waits for half a minute (seen with 150). So then it is asked for all that there are."""
+MANY = 1000
+"""Jobs that are asked about at once. `-E` has `qstat` open one connection for all of them: without it, it opens one for
+each, from a privileged port, of which there are few, and waits (20 s with 150 jobs)."""
+VERSION = "pbs_version"
+"""What `qstat --version` begins with in OpenPBS and PBS Professional, and in nothing else that has a `qstat`."""
 
 UNKNOWN_JOB = 153
 HAS_FINISHED = 35
@@ -39,6 +41,7 @@ class Pbs:
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
         self._run = Calls(timeout)
+        self._is_pbs = False
         self._cache = cache or Cache.of("pbs", os.environ.get("PBS_SERVER", ""), os.uname().nodename)
 
     @property
@@ -77,6 +80,7 @@ class Pbs:
     def submit(self, submission: Submission) -> str:
         if submission.handover is None:
             raise ValueError("PBS shows a job's variables to everybody: they need a file")
+        self._check_version()
         is_shared = submission.handover.exists()  # by an earlier job of the run, which still needs it
         files.make_directory(submission.handover.parent)
         files.write_environment(submission.handover, submission.environment)
@@ -97,12 +101,8 @@ class Pbs:
         if mine.status:
             raise SchedulerUnreachable("PBS does not answer `qselect`", details=mine.stderr)
         newest_first = mine.stdout.split()[::-1]
-        for start in range(0, len(newest_first), FEW):
-            pairs = parse.named(self._qstat(newest_first[start : start + FEW]))
-            found = [job for job, name in pairs if names_token(name, token)]
-            if found:
-                return found[0]
-        return None
+        pairs = parse.named(self._qstat(newest_first))
+        return next((job for job, name in pairs if names_token(name, token)), None)
 
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
         if not ids:
@@ -132,12 +132,28 @@ class Pbs:
     def never_starts(self, reason: str) -> bool:
         return reasons.never_starts(reason)
 
+    def _check_version(self) -> None:
+        """Torque and Slurm's wrappers have commands of the same names. Raises SubmissionRefused."""
+        if self._is_pbs or shell.which("qstat") is None:
+            return
+        said = self._query(("qstat", "--version"))
+        self._is_pbs = VERSION in said.stdout + said.stderr
+        if not self._is_pbs:
+            raise SubmissionRefused(
+                "`qstat` here belongs to Torque or to Slurm's wrappers; Serried supports OpenPBS and PBS Professional",
+                details=said.stdout.strip() or said.stderr.strip() or None,
+                hint="on Slurm: `--cluster slurm`; within a job of Torque: `serried run --cluster local`, on one node",
+            )
+
     def _qstat(self, ids: Sequence[str]) -> str:
         """All about these jobs and their elements, ended ones included. One that is unknown fails the call only."""
-        result = self._query(("qstat", "-x", "-t", "-f", "-w", *(ids if len(ids) <= FEW else ())))
-        if result.status not in GONE:
-            raise SchedulerUnreachable("PBS does not answer `qstat`", details=result.stderr)
-        return result.stdout
+        said = []
+        for start in range(0, len(ids), MANY):
+            result = self._query(("qstat", "-E", "-x", "-t", "-f", "-w", *ids[start : start + MANY]))
+            if result.status not in GONE:
+                raise SchedulerUnreachable("PBS does not answer `qstat`", details=result.stderr)
+            said.append(result.stdout)
+        return "".join(said)
 
     def _query(self, argv: Sequence[str]) -> shell.Result:
         return self._run.ask(argv, {**scrub(os.environ), "LC_ALL": "C"})
