@@ -92,7 +92,8 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some p
 """,
     check="""
 # It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
-[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "the job's environment cannot be read here: $private"
+cannot="the job's environment cannot be read here: $private"
+[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "$cannot"
 """,
 )
 

@@ -37,7 +37,8 @@ agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --element "${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}")
 
 # It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
-[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "the job's environment cannot be read here: $private"
+cannot="the job's environment cannot be read here: $private"
+[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "$cannot"
 
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
 head=''
