@@ -74,11 +74,13 @@ faults: .venv/test slurm ## inject 250 random faults into real runs, and judge h
 slurm:
 	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun zstd rsync,$(SLURM_PACKAGES))
 
-# $(call apt_get,PROGRAMS,PACKAGES): install the packages where one of the programs is missing and this user may.
+# $(call apt_get,PROGRAMS,PACKAGES,CHECK): install the packages where one of the programs is missing, or the command CHECK fails, and
+# this user may.
 define apt_get
 for program in $(1); do \
 	  command -v $$program >/dev/null || missing="$$missing $$program"; \
 	done; \
+	$(if $(3),$(3) || missing="$$missing headers";) \
 	test -e /usr/share/modules/init/bash || test -e /usr/share/lmod || missing="$$missing modules"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing $(2) ..." >&2; \
@@ -94,7 +96,7 @@ HOROVOD := 0.28.1
 
 .PHONY: horovod
 horovod: .venv/test slurm ## build Horovod and pass the tests that need it
-	@$(call apt_get,g++ cmake mpicxx,g++ cmake libopenmpi-dev)
+	@$(call apt_get,g++ cmake mpicxx,g++ cmake libopenmpi-dev,tests/wheels/horovod.sh check)
 	@$(PIP_INSTALL) cffi cloudpickle packaging psutil pyyaml
 	@tests/wheels/horovod.sh $(BIN)/python $(HOROVOD) build
 	@$(BIN)/python -m pytest -m horovod tests/endtoend tests/examples

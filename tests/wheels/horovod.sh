@@ -1,14 +1,23 @@
 #!/usr/bin/env bash
+# horovod.sh check: whether what Horovod is built with is here. `mpicxx` alone proves nothing: on Debian it comes with openmpi-bin, and
+# the headers with libopenmpi-dev.
 # horovod.sh PYTHON VERSION FOLDER: Horovod's wheel for the torch that PYTHON has, built into FOLDER if it is not there yet, and
 # installed. No cache of pip's: it would hand out a wheel that was built for another torch, as their names are the same.
 set -euo pipefail
+can_build() {
+  hash g++ cmake mpicxx 2>/dev/null && echo '#include <mpi.h>' | mpicxx -E -x c++ - >/dev/null 2>&1
+}
+if [[ $1 == check ]]; then
+  can_build
+  exit
+fi
 python=$1 version=$2
 folder=$3/horovod-$version-$("$python" -c 'import sys, torch; print(f"torch-{torch.__version__}-{sys.implementation.cache_tag}")')
 shopt -s nullglob
 wheels=("$folder"/*.whl)
 if [[ ${#wheels[@]} = 0 ]]; then
-  if ! hash g++ cmake mpicxx 2>/dev/null; then
-    printf 'error: Horovod is built with g++, cmake and mpicxx, and not all are here\n\n' >&2
+  if ! can_build; then
+    printf "error: Horovod is built with g++, cmake, mpicxx and MPI's headers, and not all are here\n\n" >&2
     printf 'hint: on Debian and Ubuntu: apt-get install g++ cmake libopenmpi-dev\n' >&2
     exit 1
   fi
