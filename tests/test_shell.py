@@ -55,6 +55,13 @@ def test_a_missing_program_is_named_with_what_installs_it(monkeypatch, tmp_path)
     assert caught.value.hint.startswith("apt-get install slurm-wlm (on Debian or Ubuntu, as root)")
 
 
+def test_a_missing_program_of_the_users_is_in_no_package_that_we_know(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingProgramError) as caught:
+        shell.run(["nosuchcmd"])
+    assert caught.value.hint == "check its spelling, or name it by its whole path"
+
+
 def test_a_program_of_pbs_that_is_missing_is_nothing_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingProgramError) as caught:

@@ -79,6 +79,7 @@ def submit(
         directory: the project's folder, or one within.
 
     Raises:
+        TypeError: the command is a function.
         UsageError: it cannot be, and nothing was submitted.
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: it may have been submitted; asking a run's state finds out.
@@ -88,6 +89,12 @@ def submit(
     from serried.submission.prepare import prepare
     from serried.submission.request import Request, decide
 
+    if callable(command):
+        name_ = getattr(command, "__name__", "it")
+        raise TypeError(
+            f"serried.submit takes a command, not the function `{name_}`: put the call into a script, and submit "
+            'serried.submit(["python", "script.py"])'
+        )
     resources = {
         "nodes": nodes,
         "gpus": gpus,

@@ -83,7 +83,10 @@ def missing_program(*names: str) -> MissingProgramError:
             f"`{names[0]}` is not installed, or not on PATH",
             hint="it comes with PBS: try on a login node of the cluster, or as a login shell finds it, `bash -l`",
         )
-    packages = sorted({PACKAGES.get(name, name) for name in names})
+    if not set(names) <= PACKAGES.keys():  # a program of the user's: nobody knows what brings it
+        message = f"`{names[0]}` is not installed, or not on PATH"
+        return MissingProgramError(message, hint="check its spelling, or name it by its whole path")
+    packages = sorted({PACKAGES[name] for name in names})
     install = f"apt-get install {' '.join(packages)}"
     hint = f"{install} (on Debian or Ubuntu, as root); elsewhere, install {' and '.join(packages)} your system's way"
     if len(names) == 1:

@@ -20,6 +20,7 @@ from serried.cli import VERBS, mistakes
         (["submit", "--clustr", "x"], "there is no option `--clustr`|did you mean `--cluster`?"),
         (["submit", "--mem-per-gpu", "8G"], "there is no option `--mem-per-gpu`|did you mean `--mem`?"),
         (["submit", "--nproc_per_node=4"], "there is no option `--nproc_per_node`|did you mean `--ranks`?"),
+        (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
         (["ps", "--frobnicate"], "there is no option `--frobnicate`|serried ps --help lists them"),
         (["show"], "missing argument `RUN`|serried show --help"),
         (["ps", "-n", "x"], "invalid value for `-n` / `--last`: `x` is not a valid integer|serried ps --help"),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from building import CREATED
+from serried.plan import Environment
 from serried.records import index
 from serried.schedulers.interface import Job
 from serried.ui import console
@@ -114,6 +116,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "rerun_of": None,
                 "after": [],
                 "smoke": False,
+                "rehearsal": False,
                 "warnings": [],
                 "directory": str(run.where.path),
                 "elements": None,
@@ -209,3 +212,15 @@ def test_a_run_that_is_forgotten_while_it_looks_is_none(serried, make, monkeypat
     monkeypatch.setattr(index, "records", list_and_forget)
     done = serried("ps", "--json")
     assert [one["id"] for one in json.loads(done.out)["runs"]] == ["aaaaaa"]
+
+
+@pytest.mark.parametrize(
+    ("env", "note"), [({}, "smoke test, 49m ago"), ({"SERRIED_REHEARSAL": "[2]"}, "rehearsal, 49m ago")]
+)
+def test_a_rehearsal_of_a_few_steps_is_no_smoke_test(serried, make, env, note):
+    run = make().ending()
+    plan = dataclasses.replace(run.plan, smoke=8, environment=Environment(env=env))
+    run.record.directory.plan.write_text(json.dumps(plan.to_json()))
+    done = serried("ps")
+    assert done.out.splitlines()[1].endswith(note)
+    assert ("smoke test" in done.out, "smoke test" in serried("show", "last").out) == (not env, not env)

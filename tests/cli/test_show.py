@@ -227,3 +227,8 @@ def test_an_attempt_that_meant_to_go_on_and_was_not_let(serried, make, slurm):
             "\n"
         )
     )
+
+
+def test_one_cpu_is_no_cpus(serried, make):
+    make(nodes=1, ranks=1, cpus=1).ending()
+    assert "  size        1 node with 1 rank, 1 CPU\n" in serried("show", "last").out

@@ -82,7 +82,24 @@ def test_variables_that_a_shell_in_the_command_fills_in_are_no_concern():
         (("./run.sh",), "run"),
         (("nvidia-smi",), "nvidia-smi"),
         (("python",), "python"),
+        (("bash", "-lc", "cd x; ./run.sh --fast"), "run"),
+        (("./my run.sh",), "my run"),
     ],
 )
 def test_a_bare_command_is_called_after_its_script(command: tuple[str, ...], name: str):
     assert words.experiment_name(command) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("cd .. && echo 'hello world' >/dev/null; A=1 /usr/bin/env python3 train.py --lr 1", "train"),
+        ("cd code && A=1 exec python3 -u train.py | tee log", "train"),
+        ("source env.sh\nexport B=2\npython -m package.train", "package.train"),
+        ("(cd x && ./run.sh)", "run"),
+        ("echo $(date) >when", "command"),
+        ("nvidia-smi", "nvidia-smi"),
+    ],
+)
+def test_a_line_for_a_shell_is_called_after_what_it_starts(text: str, name: str):
+    assert words.experiment_name((text,), is_shell=True) == name

@@ -107,6 +107,12 @@ def test_a_status_line_on_a_terminal_moves_and_leaves_nothing_that_is_read_as_ma
     assert shown.endswith("done\r\n")
 
 
+def test_a_status_line_keeps_to_one_line():
+    shown = on_a_terminal(SHOWS_BOTH.replace("[bold]one", "word " * 40).replace("'two'", "'other ' * 40"))
+    assert ("word word" in shown, "other other" in shown) == (True, True)
+    assert shown.count("\x1b[1A") == 1  # up once, at the end: a text of several lines would go up for each
+
+
 def test_no_progress_silences_it_on_a_terminal():
     program = "from serried.ui import console\nwith console.status_line('one'):\n    pass\nprint('done')"
     assert on_a_terminal(program, environment={"SERRIED_NO_PROGRESS": "1"}) == "done\r\n"

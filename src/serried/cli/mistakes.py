@@ -55,6 +55,14 @@ def no_verb(word: str) -> UsageError:
     return UsageError(f"there is no verb `{word}`", hint=other)
 
 
+def _said(error: click.ClickException) -> str:
+    """Click's words; its list of choices is laid out with tabs."""
+    if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):
+        *most, last = (f"`{choice}`" for choice in error.param.type.choices)
+        return f"one of {', '.join(most)} and {last} is missing"
+    return error.format_message()
+
+
 def show(error: click.ClickException) -> None:
     """Print it as an error of ours: one sentence, and a hint."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
@@ -70,6 +78,6 @@ def show(error: click.ClickException) -> None:
         message = f"there is no option `{error.option_name}`"
         hint = f"did you mean `{close[0]}`?" if close else f"{path} --help lists them"
     else:
-        message = error.format_message().rstrip(".").replace("'", "`")
+        message = " ".join(_said(error).rstrip(".").replace("'", "`").split())
         message, hint = message[:1].lower() + message[1:], f"{path} --help"
     console.print_error(UsageError(message, hint=hint))

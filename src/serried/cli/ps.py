@@ -112,6 +112,7 @@ def _elapsed(status: RunStatus, now: float) -> float | None:
 
 def _note(status: RunStatus, now: float) -> str:
     parts = ["smoke test"] if status.summary and status.summary.smoke else []
+    parts += ["rehearsal"] if status.summary and status.summary.rehearsal else []
     parts += [_progress(status)] if status.elements is not None else []
     if status.state in (names.PENDING, names.RUNNING) and status.elements is None:
         parts += [_waiting(status, now), f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""]

@@ -24,7 +24,7 @@ from serried.records.waiting import statuses_of
 from serried.records.warned import warnings_of
 from serried.ui import console
 from serried.ui.plan_lines import comes_after, command_text, container_text, environment_text, goes_on, settings_text
-from serried.ui.text import duration, local_time, memory, printable
+from serried.ui.text import counted, duration, local_time, memory, printable
 
 _LABEL = 11
 
@@ -183,7 +183,7 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
     if allocation.gpus:
         what = "GPUs" if allocation.gpus > 1 else "GPU"
         each.append(f"{allocation.gpus} {allocation.gpu_type or ''} {what}".replace("  ", " "))
-    each.append(f"{allocation.cpus} CPUs")
+    each.append(counted(allocation.cpus, "CPU"))
     if allocation.memory_mb is not None:
         each.append(memory(allocation.memory_mb))
     nodes = "1 node" if allocation.nodes == 1 else f"{allocation.nodes} nodes, each"

@@ -82,7 +82,7 @@ class Builder:
         given["workdir"] = self._workdir(given.get("workdir"), name, project, here)
         given["cluster"] = self._cluster
         return Experiment(
-            name or words.experiment_name(given["command"]),
+            name or words.experiment_name(given["command"], is_shell=bool(given.get("shell"))),
             **given,
             resources=self._table(Resources, ("resources",)),
             environment=self._environment(project),

@@ -92,14 +92,43 @@ _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|bash|sh|Rscript|julia|node")
 
 
-def experiment_name(words: tuple[str, ...]) -> str:
+def experiment_name(words: tuple[str, ...], *, is_shell: bool = False) -> str:
     """What a command given without a name is called: its script, module or program."""
     if not words:
         return ""
+    if text := words[0] if is_shell else _text_of(words):
+        return _name_of_text(text)
     if len(words) > 2 and words[1] == "-m" and _INTERPRETER.fullmatch(_base(words[0])):
         return words[2]
     name = _base(script_of(words) or words[0])
     return name.rsplit(".", 1)[0] or name or "command"
+
+
+_BETWEEN = re.compile(r"&&|\|\||[;|\n]")
+_PREPARES = frozenset({"cd", "export", "source", ".", "module", "set", "echo", "mkdir", "ulimit", "unset", "test", "["})
+_PASSES_ON = frozenset({"exec", "env", "time", "nohup", "command"})
+_ASSIGNS = re.compile(r"[A-Za-z_]\w*=.*")
+
+
+def _text_of(words: Sequence[str]) -> str | None:
+    """What a shell is given to read, `bash -c TEXT`."""
+    if len(words) > 2 and _SHELL.fullmatch(_base(words[0])) and re.fullmatch(r"-[a-z]*c", words[1]):
+        return words[2]
+    return None
+
+
+def _name_of_text(text: str) -> str:
+    """That of its first command which does more than prepare: `cd code && A=1 python train.py` is `train`."""
+    commands = [_program(part.split()) for part in _BETWEEN.split(text)]
+    chosen = next((each for each in commands if each and each[0] not in _PREPARES), None)
+    return experiment_name(chosen) if chosen else "command"
+
+
+def _program(words: list[str]) -> tuple[str, ...]:
+    """Without assignments, and what only passes on."""
+    while words and (_ASSIGNS.fullmatch(words[0]) or _base(words[0]) in _PASSES_ON):
+        words = words[1:]
+    return tuple(word.strip("\"'(){}") for word in words)
 
 
 _WITH_VALUE = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs"})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from serried.contract import SCHEMA
+from serried.contract import SCHEMA, names
 from serried.contract.layout import run_directory
 from serried.contract.links import number_of
 from serried.errors import SerriedError
@@ -49,6 +49,8 @@ class Summary:
     """The run, or the element, whose plan it has too."""
     smoke: bool = False
     """A smoke test."""
+    rehearsal: bool = False
+    """A run of `serried rehearse`: it may end after a few steps as well, and is no smoke test."""
     after: tuple[str, ...] = ()
     """What it comes after: `k3f9q2`, `k3f9q2/17:any`."""
     stages: bool = False
@@ -63,6 +65,7 @@ class Summary:
         """From plan.json as it is read: building a whole Plan would cost a listing a millisecond for each run."""
         try:
             site, allocation, array = plan["site"], plan["allocation"], plan.get("array")
+            rehearsal = names.REHEARSAL in ((plan.get("environment") or {}).get("env") or {})
             return cls(
                 name=str(plan["name"]),
                 project=str(plan["project"]),
@@ -78,7 +81,8 @@ class Summary:
                 elements=len(array["indices"]) if array else None,
                 resumed_from=(resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
                 rerun_of=plan.get("rerun_of"),
-                smoke=bool(plan.get("smoke")),
+                smoke=bool(plan.get("smoke")) and not rehearsal,
+                rehearsal=rehearsal,
                 after=tuple(map(_after, plan.get("after") or ())),
                 stages=bool((plan.get("data") or {}).get("stage")),
             )

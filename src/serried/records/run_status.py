@@ -89,6 +89,7 @@ class RunStatus:
             "rerun_of": summary and summary.rerun_of,
             "after": list(summary.after) if summary else [],
             "smoke": summary and summary.smoke,
+            "rehearsal": summary and summary.rehearsal,
             "directory": summary and str(self.record.where.path),
             "warnings": [dict(warning) for warning in self.warnings],
             "elements": None if self.elements is None else arrays.ranges_by_state(self.elements),

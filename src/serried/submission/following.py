@@ -79,7 +79,7 @@ def _runs_of(name: str, plan: Plan) -> Iterable[Record]:
             summary = record.summary
         except RecordUnreadable:
             continue
-        if (summary.project, summary.experiment) == (plan.project, name) and not summary.smoke:
+        if (summary.project, summary.experiment) == (plan.project, name) and not (summary.smoke or summary.rehearsal):
             yield record
 
 

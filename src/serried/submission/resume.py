@@ -149,7 +149,8 @@ def _warnings(selection: Selection, folders: list[Path], elements: Sequence[int 
     if selection.note:
         yield selection.note
     if record.plan.smoke:
-        yield f"run `{record.id}` was a smoke test of {record.plan.smoke} steps"
+        what = "rehearsal" if record.summary.rehearsal else "smoke test"
+        yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
     if record.end is None and any(read_json(record.where.element(each).exit) is None for each in elements):
         yield (
             f"run `{selection}` may still be running, and remove this checkpoint before the new run begins: "

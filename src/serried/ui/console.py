@@ -27,6 +27,7 @@ _STYLES = {
     "head": "1",
 }
 _NARROWEST = 8
+_SPINNER = 3
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -195,7 +196,7 @@ class _Spinner:
     def update(self, text: str) -> None:
         from rich.text import Text
 
-        self._status.update(Text(printable(text)))
+        self._status.update(Text(_beside_the_spinner(text)))
 
 
 @contextlib.contextmanager
@@ -207,8 +208,13 @@ def status_line(text: str) -> Iterator[StatusLine]:
     from rich.console import Console
     from rich.text import Text
 
-    with Console(stderr=True).status(Text(printable(text))) as status:
+    with Console(stderr=True).status(Text(_beside_the_spinner(text))) as status:
         yield _Spinner(status)
+
+
+def _beside_the_spinner(text: str) -> str:
+    """As much of it as one line has room for: of a line that wraps, the terminal keeps what should have gone."""
+    return fit(printable(text), columns() - _SPINNER)
 
 
 class MovingLine:
