@@ -136,7 +136,7 @@ def an_ending(run="k3f9q2", state="COMPLETED", *, element=None, number=1, **chan
     return {**document, **changes}
 
 
-def a_failure(rank=3, *, exit_code=1, signal=None, tail=()):
+def a_failure(rank=3, *, exit_code=1, signal=None, tail=(), **more):
     return {
         "rank": rank,
         "node": 1,
@@ -146,6 +146,7 @@ def a_failure(rank=3, *, exit_code=1, signal=None, tail=()):
         "signal": signal,
         "seconds": 12.3,
         "tail": list(tail),
+        **more,
     }
 
 

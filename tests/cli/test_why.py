@@ -63,6 +63,12 @@ def test_a_signal_is_named(serried, make):
     assert "  ended by        signal 11 (SIGSEGV)\n" in serried("why", "last").out
 
 
+def test_what_a_rank_said_when_it_failed_is_told(serried, make):
+    failure = a_failure(exit_code=5, error="SystemExit: 5", tail=[])
+    make().ending("FAILED", exit_code=5, first_failure=failure)
+    assert "  raised          SystemExit: 5\n  ended by        exit status 5\n" in serried("why", "last").out
+
+
 def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, make, slurm):
     make()
     slurm.tell(Job("123", None, "PENDING", reason="Priority", starts=NOW + 300))
@@ -199,6 +205,7 @@ def test_nothing_known_and_no_answer_is_exit_code_3(serried, make, slurm):
 CAUSES = [
     *("exit", "signal", "command-not-found", "workdir-missing", "import-error", "out-of-memory", "silence", "limit"),
     *("cancel", "user", "preempt", "node-lost", "launch", "agent-killed", "job-script-killed", "left-running"),
+    "peer-lost",
 ]
 
 

@@ -77,6 +77,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         when = f", {duration(seconds)} after the start" if isinstance(seconds, int | float) else ""
         facts.append(("first failure", where + when))
         signal = failure.get("signal")
+        facts.append(("raised", printable(str(failure.get("error") or ""))))
         facts.append(("ended by", signal_name(signal) if signal else f"exit status {failure.get('exit_code')}"))
     if status.has_ended:
         facts += [("exit code", "" if status.verdict.exit_code is None else str(status.verdict.exit_code))]

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from serried.records.advice_on_jobs import ON_JOBS, Advice
 from serried.records.diagnosis import Ended, key_of
-
-
-@dataclass(frozen=True)
-class Advice:
-    meaning: str
-    """One sentence: what this kind of end is."""
-    steps: tuple[str, ...]
-    """What to do. Filled in are `{run}`, `{rank}`, `{host}`, `{attempt}`, `{verb}` (`submit`, or `run`), and, for the
-    next try, `{time}` and `{restarts}`."""
-
 
 ADVICE: Mapping[str, Advice] = {
     "exit": Advice(
@@ -208,6 +198,13 @@ ADVICE: Mapping[str, Advice] = {
         "the GPU, its driver and this build of torch do not fit together, or the rank sees no GPU",
         ("compare `nvidia-smi` on the node with torch.version.cuda", "did you ask for GPUs? serried show {run}"),
     ),
+    "peer-lost": Advice(
+        "ranks failed because they lost another one, which left no failure of its own",
+        (
+            "did one leave its loop too early, or hang? serried logs {run}",
+            "look at the network of the nodes, with --debug",
+        ),
+    ),
     "silence": Advice(
         "no rank wrote anything for `limit.silence`, so it was taken for hung",
         (
@@ -265,32 +262,7 @@ ADVICE: Mapping[str, Advice] = {
             "a path that is not there for the node, but here, is on a file system that it does not have",
         ),
     ),
-    "untold": Advice(
-        "the job's script could not write why: it was killed, a disk is full, or its folder is gone",
-        (
-            "see what is known, and what is left: serried show {run}",
-            "look at the disk and at your quotas, then submit it again",
-        ),
-    ),
-    "submission": Advice(
-        "no job exists: `serried submit` ended, or was given up, before the scheduler had it",
-        ("submit it again: serried rerun {run}",),
-    ),
-    "lost": Advice(
-        "the job is over and nothing says how: a file system or a node may have failed, or the folder was purged",
-        ("ask the scheduler: sacct -j JOB", "look at what is left: serried show {run}"),
-    ),
-    "uncertain": Advice(
-        "whether the scheduler has the job is not known; do not submit it again yet",
-        (
-            "the next serried command that reaches the scheduler finds out by the job's name",
-            "serried forget {run} gives it up",
-        ),
-    ),
-    "unreachable": Advice(
-        "the scheduler does not answer", ("try again in a minute; the run does not need this command",)
-    ),
-    "unreadable": Advice("its record cannot be read", ("upgrade Serried, or look at the file that is named",)),
+    **ON_JOBS,
 }
 
 

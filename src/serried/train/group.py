@@ -27,6 +27,8 @@ CPU = torch.device("cpu")
 LEAVE_SECONDS = 5.0
 """How long a process that has failed may take to close its connections."""
 SETTLE_SECONDS = 1.0
+COUNT_SECONDS = 5.0
+"""How long a process that has failed may take to ask the store how many have failed before it."""
 HELD_SECONDS = 10.0
 """How long gloo may take to let go of the last tensor: only a thread that has not run for so long still holds it."""
 
@@ -53,6 +55,8 @@ class Group:
     def __init__(self, who: Identity) -> None:
         self._who = who
         self._owns = False
+        self._is_asking = False
+        """A thread waits for the store, which may never answer."""
         self.backend = "none"
         self.store: Any = None
         """What all ranks can write to and read from; None with one rank."""
@@ -137,6 +141,22 @@ class Group:
     def barrier(self) -> None:
         self.reduce_max((0,))
 
+    def count_failure(self) -> Optional[int]:
+        """This rank fails: how many have by now, in the order in which the store has heard of them; None: no answer."""
+        if self.store is None:
+            return None
+        counts: List[int] = []
+
+        def ask() -> None:
+            with contextlib.suppress(RuntimeError):  # rank 0 is gone, and the store with it
+                counts.append(self.store.add("failures", 1))
+
+        asking = threading.Thread(target=ask, name="serried-failing", daemon=True)
+        asking.start()
+        asking.join(COUNT_SECONDS)
+        self._is_asking = asking.is_alive()
+        return next(iter(counts), None)
+
     def close(self, *, failed: bool) -> None:
         """Leave the group. A process that has failed does not wait for the others, who may wait for it."""
         if not self._owns or not dist.is_initialized():
@@ -149,7 +169,7 @@ class Group:
         leaving = threading.Thread(target=dist.destroy_process_group, name="serried-leave", daemon=True)
         leaving.start()
         leaving.join(LEAVE_SECONDS)
-        if leaving.is_alive():
+        if leaving.is_alive() or self._is_asking:
             _end_at_once()
         _settle(lambda: None)
 

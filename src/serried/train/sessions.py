@@ -8,13 +8,14 @@ import os
 import random
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any, Iterator, Optional, Union
 
 import torch
 
 from serried.contract import names
-from serried.train import leaving, metrics, network, wrapping
+from serried.train import failing, leaving, metrics, network, wrapping
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity
@@ -75,6 +76,7 @@ def session(
     _share_cpus(who)
     group = Group(who)
     _is_open = True
+    failing.take_back(who)
     try:
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
@@ -93,7 +95,7 @@ def session(
         _current = run
         ear.listen()
         try:
-            yield from _lead(run, group)
+            yield from _lead(run, group, ear)
         finally:
             ear.close()
     finally:
@@ -106,7 +108,7 @@ def session(
         raise SystemExit(names.EXIT_LEFT)
 
 
-def _lead(run: Run, group: Group) -> Iterator[Run]:
+def _lead(run: Run, group: Group, ear: Ear) -> Iterator[Run]:
     """The script's part; whatever way it leaves, the others must not be left waiting."""
     try:
         yield run
@@ -114,31 +116,37 @@ def _lead(run: Run, group: Group) -> Iterator[Run]:
         pass
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
-            with contextlib.suppress(Exception):
-                run.close(FAILED_SECONDS)
-            group.close(failed=True)
+            _fail(run, group, ear, leaving)
             raise
         if not run.is_saved and not run.has_left:
-            _finish(run, group)
+            _finish(run, group, ear)
             raise
     except BaseException as error:
         _tell(run, error)
-        with contextlib.suppress(Exception):  # the first error is the one to be told
-            run.close(FAILED_SECONDS)
-        group.close(failed=True)
+        _fail(run, group, ear, error)
         raise
     if run.has_left and run.is_main:
         print(_UNSAVED, file=sys.stderr, flush=True)
-    _finish(run, group)
+    _finish(run, group, ear)
 
 
-def _finish(run: Run, group: Group) -> None:
+def _fail(run: Run, group: Group, ear: Ear, error: BaseException) -> None:
+    """Leave because of `error`. It is said first: the others fail as soon as this rank closes its connections."""
+    at = time.monotonic()
+    ear.ignore()
+    failing.say(error, run.identity, at, group.count_failure())
+    with contextlib.suppress(Exception):  # the first error is the one to be told
+        run.close(FAILED_SECONDS)
+    group.close(failed=True)
+
+
+def _finish(run: Run, group: Group, ear: Ear) -> None:
     try:
         run.close()
-    except BaseException:
-        group.close(failed=True)
+        group.close(failed=False)
+    except BaseException as error:
+        _fail(run, group, ear, error)
         raise
-    group.close(failed=False)
 
 
 def _tell(run: Run, error: BaseException) -> None:

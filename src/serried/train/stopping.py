@@ -38,6 +38,7 @@ class Ear:
         self._next_look = 0.0
         self._word: Optional[str] = None
         self._was_terminated = False
+        self._is_ignoring = False
         self._restore: Callable[[], None] = lambda: None
 
     def heard(self) -> Optional[str]:
@@ -71,7 +72,7 @@ class Ear:
         """
         if not self._path or threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _nothing_here):
             return  # the script has plans of its own
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -87,10 +88,15 @@ class Ear:
 
         def restore() -> None:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if not self._is_ignoring:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(writer)
 
         self._restore = restore
+
+    def ignore(self) -> None:
+        """This rank has failed: from now on TERM would only keep it from saying why, and from its own status."""
+        self._is_ignoring = True
 
     def close(self) -> None:
         restore, self._restore = self._restore, lambda: None
@@ -103,7 +109,7 @@ class Ear:
             if not received:
                 os.close(reader)
                 return
-            if signal.SIGTERM in received:
+            if signal.SIGTERM in received and not self._is_ignoring:
                 before = self._word
                 self._word = self.read() or before
                 if self._word in AT_ONCE and before not in names.STOP_REASONS:  # or it saves already

@@ -19,6 +19,9 @@ from serried.agent.ending import diagnose
         ({"exit_code": None, "signal": 9, "oom": True}, [], "out-of-memory"),
         ({"exit_code": None, "signal": 9}, [], "signal"),
         ({"exit_code": 1, "signal": None}, ["we handle MemoryError and ImportError here"], "exit"),
+        ({"exit_code": 1, "signal": None, "stumbled": True}, ["RuntimeError: [/gloo/pair.cc:1] x"], "peer-lost"),
+        ({"exit_code": None, "signal": 6, "stumbled": True}, [], "peer-lost"),
+        ({"exit_code": 1, "signal": None, "stumbled": True}, ["torch.OutOfMemoryError: CUDA"], "out-of-memory"),
         ({"exit_code": 127, "signal": None}, ["/bin/bash: line 1: nosuch: command not found"], "command-not-found"),
         ({"exit_code": 66, "signal": None, "problem": "workdir-missing"}, ["MemoryError"], "workdir-missing"),
     ],
@@ -42,3 +45,12 @@ def test_the_tail_of_any_output_can_be_told(tmp_path, content, tail):
     (tmp_path / "log").write_bytes(content)
 
     assert diagnose.read_tail(tmp_path / "log") == tail
+
+
+def test_a_rank_that_lost_another_is_known_though_the_stacks_of_its_threads_follow(tmp_path):
+    log = tmp_path / "log"
+    stacks = "".join(f'  File "x.py", line {number} in wait\n' for number in range(60))
+    log.write_text(f"[rank0]: torch.distributed.DistNetworkError: Broken pipe\nFatal Python error: Aborted\n{stacks}")
+    assert diagnose.has_stumbled(log)
+    log.write_text("torch.distributed.DistNetworkError is what one may expect\nValueError: bad batch\n")
+    assert not diagnose.has_stumbled(log)

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from serried.contract import failing
+
 LINES = 20
 WINDOW = 16384
 
@@ -17,8 +19,8 @@ SIGNS = (
 )
 """In the order in which they are believed."""
 
-STUMBLED = re.compile(r"^horovod\.common\.exceptions\.HorovodInternalError: ")
-"""What a rank of Horovod ends with when another has: one that fails says goodbye to all before it ends itself."""
+PEER_LOST = "peer-lost"
+"""The rank failed because another one had gone, of which no failure is known."""
 
 
 def read_tail(path: Path, count: int = LINES) -> List[str]:
@@ -34,9 +36,9 @@ def read_tail(path: Path, count: int = LINES) -> List[str]:
     return [line.rpartition("\r")[2] for line in lines][-count:] if text else []
 
 
-def has_stumbled(tail: List[str]) -> bool:
-    """Whether a rank that has failed says that it was over another one."""
-    return any(STUMBLED.search(line) for line in tail)
+def has_stumbled(log: Path) -> bool:
+    """Whether a rank that failed has only lost another, by its exception. Stacks of its threads may follow that."""
+    return failing.names_a_lost_peer(read_tail(log, WINDOW))
 
 
 def cause(exit_: Dict[str, Any], tail: List[str]) -> str:
@@ -45,7 +47,8 @@ def cause(exit_: Dict[str, Any], tail: List[str]) -> str:
         return str(exit_["problem"])
     if exit_.get("oom"):
         return "out-of-memory"
-    return _from_text(tail) or ("signal" if exit_.get("signal") else "exit")
+    usual = PEER_LOST if exit_.get("stumbled") else "signal" if exit_.get("signal") else "exit"
+    return _from_text(tail) or usual
 
 
 def _from_text(tail: List[str]) -> Optional[str]:

@@ -18,6 +18,10 @@ AS_ASKED = (names.EXIT_SAVED, names.EXIT_LEFT)
 """What a rank may exit with when it was asked to save and leave; 85 only if something was saved."""
 
 
+OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""What no lost connection leads to. TERM is anybody's, and ABRT what C++ does with an exception that nobody catches."""
+
+
 class Obstacle(NamedTuple):
     """What keeps a run from having another attempt."""
 
@@ -141,24 +145,39 @@ class Evidence(NamedTuple):
 
 
 def first_failure(evidence: Evidence) -> Optional[Exit]:
-    """The rank that failed first by itself, on its node's clock since the ranks began.
+    """The rank that failed first by itself: as the ranks' common store has counted, else by its node's own clock.
 
-    One that says that it stumbled over another is it only where all say so. One that left as it was asked to has not
-    failed, and one that failed after the notice had ended another is not the cause of anything. Nor is one that died
-    because the job did.
+    One that only lost another rank is it where all did, and neither a node nor the job is gone. One that left as it
+    was asked to has not failed, and one that failed after the notice had ended another is not the cause of anything.
+    Nor is one that died because the job did.
     """
     exits = evidence.exits
     end = _end_by_notice(evidence, exits)
+    with_the_job = [exit_ for exit_ in exits if _died_with_the_job(evidence, exit_)]
     failures = [
         exit_
         for exit_ in exits
         if not exit_["ended_by_us"]
         and (exit_["exit_code"] or exit_["signal"])
         and exit_["seconds"] < end
-        and not _died_with_the_job(evidence, exit_)
+        and exit_ not in with_the_job
         and not (evidence.requests and _left_as_asked(evidence, exit_))
     ]
-    return min(failures, key=lambda exit_: (exit_.get("stumbled", False), exit_["seconds"]), default=None)
+    suspects = [exit_ for exit_ in failures if not exit_.get("stumbled")]
+    if not (suspects or with_the_job or evidence.has("node-lost")):
+        suspects = failures
+    first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_)), default=None)
+    counted = [exit_ for exit_ in suspects if "order" in exit_]
+    if first is None or "error" not in first or not counted:
+        return first
+    return min(counted, key=lambda exit_: int(exit_["order"]))  # who could not be counted came when the store had gone
+
+
+def _how_ordinary(exit_: Exit) -> int:
+    """Of several that ended at once: 1 is what Python makes of any exception, that of a lost connection too."""
+    if exit_["signal"] in OWN_SIGNALS:
+        return 0
+    return 1 if exit_["exit_code"] not in (None, 1) else 2
 
 
 def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:

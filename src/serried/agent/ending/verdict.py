@@ -20,6 +20,8 @@ ASKED = (names.STOP_CANCEL, names.STOP_USER)
 """Reasons after which nothing continues."""
 SAVING = (names.STOP_LIMIT, names.STOP_PREEMPT)
 """Reasons after which ranks that saved may continue in another attempt."""
+MOST_SUSPECTS = 4
+"""Ranks that are named as perhaps lost."""
 BY_PROGRAM = "requeue"
 """The cause where the scheduler has the job back already, so that nobody has to ask for it."""
 
@@ -38,12 +40,15 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
     rules: Sequence[Tuple[bool, Callable[[], Verdict]]] = (
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
         (evidence.were_all_well, lambda: _of_peace(evidence)),
-        (reason not in (*ASKED, "lost", "silence") and failure is not None, lambda: _of_failure(failure or {}, tail)),
+        (
+            reason not in (*ASKED, "lost", "silence") and failure is not None,
+            lambda: _of_failure(evidence, failure or {}, tail),
+        ),
         (reason not in ASKED and evidence.has("orphaned"), lambda: _of_orphan(evidence)),
         (reason in SAVING and asked == names.STOP_CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
         (asked is not None and reason not in ("lost", "silence"), lambda: _of_request(evidence, str(asked))),
         (evidence.has("superseded"), lambda: _of_another(evidence)),
-        (reason == "lost", lambda: _of_loss(evidence)),
+        (reason == "lost" or (reason == "failure" and evidence.has("node-lost")), lambda: _of_loss(evidence)),
         (reason == "silence", lambda: _of_silence(evidence)),
         (reason == "launcher", lambda: _of_launcher(evidence)),
         (reason in SAVING, lambda: _of_saving(evidence, str(reason))),
@@ -58,7 +63,8 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
     warned = [] if failure else apart.warnings(evidence)
     if failure and verdict.state != names.COMPLETED:
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
-        first = {**{key: failure[key] for key in keys}, "tail": tail}
+        error = {"error": failure["error"]} if failure.get("error") else {}
+        first = {**{key: failure[key] for key in keys}, **error, "tail": tail}
     return {
         "schema": SCHEMA,
         "run": evidence.run,
@@ -100,7 +106,7 @@ def _of_launch(evidence: Evidence, reason: Optional[str]) -> Verdict:
     return _ended(names.LAUNCH_FAILED, "launch", message)
 
 
-def _of_failure(failure: Exit, tail: List[str]) -> Verdict:
+def _of_failure(evidence: Evidence, failure: Exit, tail: List[str]) -> Verdict:
     number = failure["signal"]
     code = 128 + number if number else failure["exit_code"]
     cause = diagnose.cause(failure, tail)
@@ -109,8 +115,21 @@ def _of_failure(failure: Exit, tail: List[str]) -> Verdict:
     if failure.get("problem"):
         return Verdict(state, code, cause, f"{who}: {failure['message']}")
     how = f"was killed by signal {number}" if number else f"exited with status {code}"
+    if cause == diagnose.PEER_LOST:
+        return Verdict(state, code, cause, f"{who} {how}: it lost another rank{_lost(evidence)}")
     why = {"out-of-memory": ": out of memory", "import-error": ": an import failed"}.get(cause, "")
     return Verdict(state, code, cause, f"{who} {how}{why}")
+
+
+def _lost(evidence: Evidence) -> str:
+    """Which rank that may have been, where only few have not failed themselves; those that left by themselves first."""
+    well = [exit_ for exit_ in evidence.exits if not (exit_["ended_by_us"] or exit_["exit_code"] or exit_["signal"])]
+    suspects = well or [exit_ for exit_ in evidence.exits if exit_["ended_by_us"]]
+    if not 0 < len(suspects) <= MOST_SUSPECTS:
+        return ""
+    numbers = ", ".join(str(exit_["rank"]) for exit_ in sorted(suspects, key=lambda exit_: int(exit_["rank"])))
+    few = "rank" if len(suspects) == 1 else "ranks"
+    return f"; {few} {numbers} {'had exited with status 0' if well else 'had not ended'}"
 
 
 def _of_orphan(evidence: Evidence) -> Verdict:

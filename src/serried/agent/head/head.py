@@ -176,7 +176,8 @@ class Head:
         """Any failure ends the others, but a rank that has left as it was asked to has not failed."""
         if self._may_save and exit_["exit_code"] in AS_ASKED:
             return
-        self._stop("failure", f"rank {exit_['rank']} on {member.host}", self.work.grace)
+        lost = " lost another rank" if exit_.get("stumbled") else ""
+        self._stop("failure", f"rank {exit_['rank']} on {member.host}{lost}", self.work.grace)
 
     def _lose(self, member: Member, because: str) -> None:
         self._watch.check_parent()

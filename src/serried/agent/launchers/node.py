@@ -41,7 +41,7 @@ class Post(NamedTuple):
 
 class Launched(Ranks):
     def __init__(self, work: Work, node: int, place: Dict[str, Any], kind: kinds.Kind, post: Post) -> None:
-        super().__init__(work, node)
+        super().__init__(work, node, place["stop_file"])
         self._place = place
         self._kind = kind
         self._post = post

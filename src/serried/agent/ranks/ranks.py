@@ -16,14 +16,17 @@ from serried.agent.messages.channel import Message
 from serried.agent.ranks import binding, command, notice, program
 from serried.agent.ranks.memory import OutOfMemory
 from serried.agent.work import Work
-from serried.contract import names
+from serried.contract import failing, names
 
 NO_DIRECTORY = 66
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 Exit = Dict[str, Any]
-"""How one rank ended: rank, local_rank, exit_code, signal, seconds, ended_by_us; also oom, problem, stumbled."""
+"""How one rank ended: rank, local_rank, exit_code, signal, seconds, ended_by_us; also oom, problem.
+
+stumbled: it only lost another rank. By its own word (`contract.failing`): error, and order where that is known.
+"""
 
 
 def has_failed(exit_: Exit) -> bool:
@@ -36,16 +39,27 @@ class Rank:
         self.local = local
         self.pid = pid
         self.log = log
-        self.is_stopping = False
-        """We have sent it something that ends most programs."""
+        self.stopped: Optional[float] = None
+        """When we first sent it something that ends most programs, on the monotonic clock."""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stopped is not None
+
+    def stop(self, number: int, *, everything: bool) -> None:
+        """Send `number`, which ends most programs, to its process, or to all of its group."""
+        self.stopped = time.monotonic() if self.stopped is None else self.stopped
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            (os.killpg if everything else os.kill)(self.pid, number)
 
 
 class Ranks:
     """The ranks of one node, whoever started them."""
 
-    def __init__(self, work: Work, node: int) -> None:
+    def __init__(self, work: Work, node: int, stop_file: str) -> None:
         self.work = work
         self.node = node
+        self._stop_file = stop_file
         self.exits: List[Exit] = []
         self._began = time.monotonic()
         self._running: Dict[int, Rank] = {}
@@ -101,7 +115,10 @@ class Ranks:
             self._sizes, self._newest_output = sizes, time.monotonic()
         return time.monotonic() - self._newest_output
 
-    def record(self, rank: Rank, status: int, problem: Optional[Tuple[str, int]], *, is_oom: bool) -> Exit:
+    def record(
+        self, rank: Rank, status: int, problem: Optional[Tuple[str, int]], *, is_oom: bool, now: Optional[float] = None
+    ) -> Exit:
+        """How it ended. What was seen to have ended at one look has ended at once, as far as is known: `now`."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = 128 + number if number is not None else os.WEXITSTATUS(status)
         record: Exit = {
@@ -109,7 +126,7 @@ class Ranks:
             "local_rank": rank.local,
             "exit_code": code if number is None else None,
             "signal": number,
-            "seconds": round(time.monotonic() - self._began, 3),
+            "seconds": round((now or time.monotonic()) - self._began, 3),
             "ended_by_us": rank.is_stopping or bool(self._notice and code == 128 + self._notice),
         }
         if problem:
@@ -117,10 +134,31 @@ class Ranks:
             os.write(rank.log, f"serried: {record['message']}\n".encode())
         if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
-        if has_failed(record) and has_stumbled(self.tail(record)):
+        world_size = self.work.nodes * self.work.ranks
+        word = failing.take(self._stop_file, rank.number, world_size)
+        if has_failed(record) and word:
+            self._believe(record, word, rank)
+        elif has_failed(record) and world_size > 1 and has_stumbled(self.log_of(rank.number)):
             record["stumbled"] = True
         os.close(rank.log)
         return record
+
+    def _believe(self, record: Exit, word: failing.Word, rank: Rank) -> None:
+        """It failed when it said so, whatever has ended it since."""
+        if rank.stopped is not None and word.at > rank.stopped:
+            return  # because it was to stop, or because others had stopped
+        if rank.is_stopping and (record["signal"] or record["exit_code"] == names.EXIT_LEFT):
+            record.update(exit_code=word.exit_code, signal=word.signal)
+        if rank.is_stopping and not self._is_by_notice(record):
+            record["ended_by_us"] = False
+        record["seconds"] = round(max(0.0, min(word.at - self._began, record["seconds"])), 3)
+        record.update(error=word.error, stumbled=word.lost_peer)
+        if word.order is not None:
+            record["order"] = word.order
+
+    def _is_by_notice(self, record: Exit) -> bool:
+        number = record["signal"]
+        return bool(self._notice) and self._notice + 128 == (128 + number if number else record["exit_code"])
 
     def tail(self, exit_: Exit) -> List[str]:
         return read_tail(self.log_of(exit_["rank"]))
@@ -140,27 +178,24 @@ class Ranks:
     def abort(self) -> None:
         """ABRT, to the ranks themselves: Python then writes where each of its threads is, and ends."""
         for rank in self.running:
-            rank.is_stopping = True
             system.forbid_core(rank.pid)
             with contextlib.suppress(OSError):
                 os.write(rank.log, b"serried: ending this rank by ABRT; if it is Python, where it was follows\n")
-                os.kill(rank.pid, signal.SIGABRT)
+            rank.stop(signal.SIGABRT, everything=False)
 
     def kill(self) -> None:
         self._end_groups(signal.SIGKILL)
 
     def _end_groups(self, number: int) -> None:
         for rank in self.running:
-            rank.is_stopping = True
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(rank.pid, number)
+            rank.stop(number, everything=True)
 
 
 class Forked(Ranks):
     """Started by the agent itself, all at once."""
 
     def __init__(self, work: Work, node: int, place: Dict[str, Any]) -> None:
-        super().__init__(work, node)
+        super().__init__(work, node, place["stop_file"])
         self._memory = OutOfMemory()
         self._children: Dict[int, system.Child] = {}
         threads = binding.threads(work)
@@ -189,12 +224,14 @@ class Forked(Ranks):
         return Rank(place.rank, place.local_rank, child.pid, log)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
-        ended = [self._end(self._running.pop(pid), status) for pid, status in children if pid in self._running]
+        now = time.monotonic()
+        ended = [self._end(self._running.pop(pid), status, now) for pid, status in children if pid in self._running]
         self.exits += ended
         return ended
 
-    def _end(self, rank: Rank, status: int) -> Exit:
-        return self.record(rank, status, self._children.pop(rank.pid).problem(), is_oom=self._memory.has_struck())
+    def _end(self, rank: Rank, status: int, now: float) -> Exit:
+        problem = self._children.pop(rank.pid).problem()
+        return self.record(rank, status, problem, is_oom=self._memory.has_struck(), now=now)
 
 
 def _explain(problem: Tuple[str, int], work: Work) -> Dict[str, Any]:

@@ -1,0 +1,135 @@
+"""What ranks say when they fail in a session, before they close anything: real processes over gloo."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import train_ranks
+
+from serried.contract import failing
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+FAILS = """
+import sys, torch
+import serried.train as st
+class Mine(Exception): pass
+with st.session() as run:
+    for step in range(100000):
+        if step == 3 and run.rank == 2:
+            FAIL
+        try:
+            torch.distributed.all_reduce(torch.ones(3))
+        except RuntimeError as error:
+            if run.rank == 0:
+                raise Mine("gone") from error
+            raise
+"""
+
+
+def start(script, stop_file, world_size=4):
+    """Ranks of one node, by an agent that asks by `stop_file`."""
+    port, told = train_ranks.free_port(), {"SERRIED_STOP_FILE": str(stop_file)}
+    return train_ranks.start(
+        script, variables=[train_ranks.of_torch(rank, world_size, port) | told for rank in range(world_size)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("fail", "exit_code", "number", "error"),
+    [
+        ("raise ValueError('bad batch')", 1, None, "ValueError: bad batch"),
+        ("sys.exit(5)", 5, None, "SystemExit: 5"),
+        ("sys.exit('no data')", 1, None, "SystemExit: no data"),
+        ("raise KeyboardInterrupt", None, signal.SIGINT, "KeyboardInterrupt"),
+        ("raise st.TrainError('no', 'yes')", 1, None, "serried.train.errors.TrainError: no"),
+    ],
+)
+def test_the_rank_that_failed_first_says_so_first_and_the_others_that_they_lost_a_peer(
+    tmp_path, fail, exit_code, number, error
+):
+    ended = train_ranks.finish(start(FAILS.replace("FAIL", fail), tmp_path / "stop"))
+
+    expected = [1, 1, exit_code if number is None else -number, 1]
+    assert [each.status for each in ended] == expected, ended[2].errors
+    # None: rank 0 was gone already, and the store with it.
+    first, *others = [failing.take(str(tmp_path / "stop"), rank, 4) for rank in (2, 0, 1, 3)]
+    assert first._replace(at=0.0) == failing.Word(4, 0.0, exit_code, number, error, lost_peer=False, order=1)
+    assert all(other.at > first.at and other.lost_peer and other.order in (2, 3, 4, None) for other in others)
+    assert others[0].error == "Mine: gone"  # by what it was raised from
+
+
+TERMED = """
+import os, pathlib, signal, sys, time, torch
+import serried.train as st
+def be_ended():
+    pathlib.Path(os.environ["SERRIED_STOP_FILE"]).write_text("failure")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+close = torch.distributed.destroy_process_group
+torch.distributed.destroy_process_group = lambda: (close(), be_ended())
+try:
+    with st.session() as run:
+        FAIL
+finally:
+    be_ended()
+"""
+
+
+@pytest.mark.parametrize(
+    ("fail", "status", "said"), [("raise ValueError('bad')", 1, "ValueError: bad\n"), ("sys.exit(5)", 5, "")]
+)
+def test_term_keeps_a_rank_that_fails_from_neither_its_own_status_nor_its_last_words(tmp_path, fail, status, said):
+    for each in train_ranks.finish(start(TERMED.replace("FAIL", fail), tmp_path / "stop", world_size=2)):
+        assert (each.status, each.errors.endswith(said)) == (status, True), each.errors
+
+
+AGAIN = """
+import os, pathlib, signal, time
+import serried.train as st
+try:
+    with st.session() as run:
+        raise ValueError
+except ValueError:
+    print(len(list(pathlib.Path(os.environ["SERRIED_STOP_FILE"]).parent.glob("stop.*"))))
+with st.session() as run:
+    print(len(list(pathlib.Path(os.environ["SERRIED_STOP_FILE"]).parent.glob("stop.*"))))
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not run.stop_reason():
+        time.sleep(0.02)
+    print(run.stop_reason())
+    run.saved_for_stop(1)
+"""
+
+
+def test_a_script_that_goes_on_with_another_session_has_not_failed_and_hears_of_stops(tmp_path):
+    (ended,) = train_ranks.finish(
+        train_ranks.start(AGAIN, variables=[{"SERRIED_STOP_FILE": str(tmp_path / "stop")}]), seconds=120
+    )
+    assert (ended.status, ended.output) == (85, "1\n0\npreempt\n"), ended.errors
+
+
+DEAF_STORE = """
+import time
+import serried.train as st
+from serried.train import group
+group.COUNT_SECONDS = 0.1
+with st.session() as run:
+    run.barrier()
+    if run.rank == 1:
+        class Store:
+            def add(self, key, amount):
+                time.sleep(100000)
+        run._group.store = Store()
+        raise ValueError("bad batch")
+    run.barrier()
+"""
+
+
+def test_a_rank_that_fails_does_not_wait_for_a_store_that_does_not_answer(tmp_path):
+    _, second = train_ranks.finish(start(DEAF_STORE, tmp_path / "stop", world_size=2))
+    assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
+    word = failing.take(str(tmp_path / "stop"), 1, 2)
+    assert (word.error, word.order, word.lost_peer) == ("ValueError: bad batch", None, False)
