@@ -42,7 +42,7 @@ def tell(work: Work, event: str, **facts: Any) -> Optional[int]:
             return None
         return _start(work, json.dumps(_document(work, event, facts)).encode())
     except (OSError, ValueError) as error:
-        print(f"serried: no notice of `{event}` could be sent: {error}", file=sys.stderr)
+        system.say(f"no notice of `{event}` could be sent: {error}")
         return None
 
 

@@ -26,6 +26,9 @@ DEFAULTED = (
 )
 """What a child must not inherit: bash ignores INT and QUIT for what it starts with `&`, Python PIPE and XFSZ."""
 
+_OPEN_FILES: Dict[str, Tuple[int, int]] = {}
+"""The soft and the hard limit of open files `before` we raised the soft one."""
+
 OWN: Set[int] = set()
 """Processes that an agent has started beside its ranks, and ends itself: what looks for leftovers spares them."""
 
@@ -64,6 +67,29 @@ def forbid_core(pid: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_CORE, (1 if most else 0, most))
 
 
+def allow_open_files(count: int) -> Optional[int]:
+    """Let this process have `count` files open at once; the hard limit where that is lower, else None.
+
+    What `spawn` starts gets back the soft limit: ranks see the one that they would have without us.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            _OPEN_FILES.setdefault("before", (soft, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY or soft >= count else hard
+
+
+def _restore_open_files() -> None:
+    if _OPEN_FILES:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES["before"])
+
+
 def spawn(
     argv: Sequence[str],
     environment: Mapping[str, str],
@@ -98,6 +124,7 @@ def spawn(
                     os._exit(1)
             if cpus:
                 os.sched_setaffinity(0, cpus)
+            _restore_open_files()
             _move_descriptors(descriptors)
             stage = "directory"
             os.chdir(encode(directory))

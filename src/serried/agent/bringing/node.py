@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
+from serried.agent import system
 from serried.agent.beside import Beside, Message
 from serried.agent.local import Folder
 from serried.agent.loop import Loop, Timer
@@ -183,7 +183,7 @@ class Bringing:
         elif message["event"] == "finished":
             self._settle(message)
         elif message["event"] == "problem":
-            print(f"serried: {message['message']}", file=sys.stderr)
+            system.say(message["message"])
             self._note("bring-problem", message=message["message"])
         elif message["event"] == "progress":
             if message["moved"] != self._moved[0]:
@@ -230,11 +230,11 @@ class Bringing:
         facts = {name: value for name, value in found.items() if name != "event"}
         missing = [{**one, "folder": str(self._folder.path)} for one in facts.get("missing", ())]
         for one in missing:
-            print(f"serried: {one['kind']} could not be brought back: {one['problem']}", file=sys.stderr)
+            system.say(f"{one['kind']} could not be brought back: {one['problem']}")
         for name in facts.get("torn", ()):
-            print(f"serried: checkpoint {name!r} may be torn, and was not brought back", file=sys.stderr)
+            system.say(f"checkpoint {name!r} may be torn, and was not brought back")
         for sentence in left_out(facts):
-            print(f"serried: {sentence}", file=sys.stderr)
+            system.say(sentence)
         self._note("all-brought", **{**facts, "missing": missing})
         if not missing:
             self._folder.let_go()

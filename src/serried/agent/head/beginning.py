@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from typing import List
 
+from serried.agent import system, unable
 from serried.agent.attempts import chain, claims
 from serried.agent.head.head import Head
 from serried.agent.options import parse
 from serried.agent.work import Work, make_umask, run_directory
 from serried.contract import checkpoints, names
+
+OTHER_FILES = 32
+"""Besides a connection for each node, with room to spare."""
 
 
 def main(arguments: List[str]) -> int:
@@ -20,6 +24,11 @@ def main(arguments: List[str]) -> int:
         work = Work.load(run_directory(), options.element, 0)
         make_umask(work)
         work = claims.begin(work, options.token, options.job)
+        needed = work.nodes + OTHER_FILES
+        limit = system.allow_open_files(needed)
+        if limit is not None:
+            unable.refuse(work, options, f"{work.nodes} nodes need {needed} open files; `ulimit -Hn` allows {limit}")
+            return names.EXIT_CODES[names.LAUNCH_FAILED]
     except claims.Refused as refusal:
         print(f"serried: nothing to do: {refusal}", file=sys.stderr)
         return names.EXIT_REFUSED

@@ -108,7 +108,8 @@ class Launcher:
             return
         text = self._errors.read()
         if text:
-            os.write(2, text)
+            with contextlib.suppress(OSError):  # our log may be on a full disk
+                os.write(2, text)
             whole, newline, self._partial = (self._partial + text.decode("utf-8", "replace")).rpartition("\n")
             self._keep(whole + newline)
         elif text == b"":

@@ -6,12 +6,11 @@ That is the nodes and their ranks, job.sh, and the attempt itself, which a later
 from __future__ import annotations
 
 import os
-import sys
 import time
 from functools import partial
 from typing import Callable, NamedTuple, Optional
 
-from serried.agent import hooks
+from serried.agent import hooks, system
 from serried.agent.attempts import conclusion, history
 from serried.agent.attempts.requests import Requests
 from serried.agent.ending import apart
@@ -81,7 +80,7 @@ class Watch:
         if self._may_be_apart and not self._members.are_done():
             message = apart.message(self._work.nodes * self._work.ranks)
             self._on.note(names.RANKS_APART, message=message)
-            print(f"serried: warning: {message} (after {APART_SECONDS:.0f} s)", file=sys.stderr, flush=True)
+            system.say(f"warning: {message} (after {APART_SECONDS:.0f} s)")
 
     def _read_control(self) -> None:
         for stop in self._requests.stops():

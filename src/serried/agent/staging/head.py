@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any, Callable, Dict
 
+from serried.agent import system
 from serried.agent.messages.channel import Message
 from serried.agent.messages.members import Member, Members
 from serried.agent.staging.order import HEAD, host, predecessors, wanted
@@ -92,7 +92,7 @@ class Staging:
         self._note("staging", **far)
         if now - self._said >= SAY_SECONDS:
             self._said = now
-            print(f"serried: staging {progress(far)}", file=sys.stderr, flush=True)
+            system.say(f"staging {progress(far)}")
 
     def _sum(self) -> Dict[str, Any]:
         return {name: max(int(it[name]) for it in self._staged.values()) for name in ("bytes", "files")}
