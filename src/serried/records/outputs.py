@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import stat
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -26,6 +25,7 @@ from serried.plan import Plan
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.moments import iso, seconds_of
+from serried.snapshot.contents import Contents
 
 NOISE = ("__pycache__", "*.pyc", "*.pyo", ".nfs*")
 """Made again from the source at any time, or the file server's own."""
@@ -33,7 +33,6 @@ LOOKED = 20_000
 """Entries that are looked at to describe outputs: each may be a round trip to a file server."""
 NEWEST = 3
 _AT_ONCE = 1000
-_CHUNK = 1 << 20
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 Unread = Callable[[OSError], None]
@@ -82,7 +81,7 @@ class Outputs:
         else:
             size += ", not fetched"
         more = (self.unfetched or self.files) - len(self.newest)
-        names = ", ".join(each.path for each in self.newest) + (f" and {more} more" if more else "")
+        names = ", ".join(each.path for each in self.newest) + (f" and {more:,} more" if more else "")
         unread = f"; {_counted(self.unread, 'folder')} cannot be read" if self.unread else ""
         return size + (f": {names}" if names else "") + unread
 
@@ -100,17 +99,17 @@ class Outputs:
 class Tree:
     """A working tree, of a run or of one element."""
 
-    def __init__(self, place: ElementDirectory, below: str, snapshot: Snapshot) -> None:
+    def __init__(self, place: ElementDirectory, below: str, contents: Contents) -> None:
         self.path = place.source
         self.below = below
         """What its outputs' paths begin with where several trees are told of."""
         self._ledger = place.fetched
-        self._snapshot = snapshot
+        self._contents = contents
 
     def is_output(self, path: str, kind: str, size: int, changed: int) -> bool:
         if kind not in _KINDS.values() or any(_is_noise(name) for name in path.split("/")):
             return False
-        return not self._snapshot.has(self.path, path, kind, size, changed)
+        return not self._contents.has(self.path, path, kind, size, changed)
 
     def walk(self, unread: Unread) -> Iterator[tuple[str, os.stat_result, bool]]:
         """Each entry below the top as (path, state, whether it is an output), in no order. No link is followed."""
@@ -160,66 +159,19 @@ class Tree:
 _FIELDS = ("path", "bytes", "changed")
 
 
-class Snapshot:
-    """What the archive put into the trees of a run."""
-
-    def __init__(self, where: RunDirectory, plan: Plan) -> None:
-        source = plan.source
-        self._archive = where.path / source.archive if source.archive else None
-        self._links = {entry: str(Path(source.directory) / entry) for entry in source.links}
-        self._moment = int(seconds_of(plan.created) or 0) * 10**9
-
-    def has(self, tree: Path, path: str, kind: str, size: int, changed: int) -> bool:
-        """Whether the file or link at `path` is as the snapshot had it."""
-        if kind == "link" and path in self._links:
-            return _target(tree / path) == self._links[path]
-        if self._members is None:  # the time alone has to do
-            return changed == self._moment
-        member = self._members.get(path)
-        if member is None:
-            return False
-        if kind == "link":
-            return member.issym() and _target(tree / path) == member.linkname
-        if not member.isreg() or member.size != size:
-            return False
-        return changed == self._moment or self._has_content(member, tree / path)
-
-    @cached_property
-    def _members(self) -> dict[str, tarfile.TarInfo] | None:
-        """None where the archive cannot be read."""
-        if self._archive is None:
-            return None
-        try:
-            with tarfile.open(self._archive) as archive:
-                return {member.name: member for member in archive}
-        except (OSError, tarfile.TarError):
-            return None
-
-    def _has_content(self, member: tarfile.TarInfo, path: Path) -> bool:
-        left = member.size
-        try:
-            with self._archive.open("rb") as archive, path.open("rb") as file:  # type: ignore[union-attr]
-                archive.seek(member.offset_data)
-                while left:
-                    chunk = archive.read(min(left, _CHUNK))
-                    if not chunk or file.read(len(chunk)) != chunk:
-                        return False
-                    left -= len(chunk)
-        except OSError:
-            return False
-        return True
-
-
 def trees(where: RunDirectory, plan: Plan, element: int | None = None) -> list[Tree]:
     """Those of a run, or of one element; none where it runs in the project itself."""
     if not plan.source.snapshot:
         return []
-    snapshot = Snapshot(where, plan)
+    source = plan.source
+    archive = where.path / source.archive if source.archive else None
+    links = {entry: str(Path(source.directory) / entry) for entry in source.links}
+    contents = Contents(archive, links, int(seconds_of(plan.created) or 0))
     if plan.array is None or not plan.source.tree_per_element:
-        return [Tree(where, "", snapshot)]
+        return [Tree(where, "", contents)]
     indices = plan.array.indices if element is None else [element]
     below = "{}/" if element is None else ""
-    return [Tree(where.element(index), below.format(index), snapshot) for index in indices]
+    return [Tree(where.element(index), below.format(index), contents) for index in indices]
 
 
 def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
@@ -271,13 +223,6 @@ class _Tally:
 
 def _is_noise(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in NOISE)
-
-
-def _target(path: Path) -> str | None:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return None
 
 
 def _counted(count: int, what: str = "file") -> str:

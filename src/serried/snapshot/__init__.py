@@ -6,6 +6,7 @@
     read_revision(…)     commit, branch and diff, for the record                        revision.py
     growth(survey, …)    what came along that is hardly code                            size.py
     store(survey, …)     one tar per content                                            archive.py
+    Contents             which files of a working tree are still the archive's          contents.py
 
 Only `store` writes anything, so that everything that can be refused is refused before it.
 """
