@@ -12,6 +12,7 @@ import pytest
 
 import containing
 from place import HAS_PBS
+from serried.contract.sources import elastic_id
 from trees import holding
 from waiting import until
 
@@ -246,7 +247,7 @@ def test_torchrun_runs_in_the_container_with_its_ranks(local, made):
     status, end = place.wait(run)
     assert (status, end["exit_code"]) == (1, 3), place.serried("why", run).stdout
     failure = place.why(run)["first_failure"]
-    assert (failure["rank"], failure["tail"]) == (1, [f"inside {run}-1"])
+    assert (failure["rank"], failure["tail"]) == (1, [f"inside {elastic_id(run + '1')}"])
 
 
 def test_a_request_to_save_reaches_a_contained_rank(local, made, wait_until):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from serried.contract.sources import elastic_id
 from serried.train.errors import IdentityError
 from serried.train.identities import Identity, identity, tasks_per_node
 
@@ -11,7 +12,7 @@ AGENT = {
     "SERRIED_MARK": "k3f9q2/-/1",
     "SERRIED_RUN_ID": "k3f9q2",
     "SERRIED_ATTEMPT": "1",
-    "TORCHELASTIC_RUN_ID": "k3f9q2",
+    "TORCHELASTIC_RUN_ID": elastic_id("k3f9q2"),
     "TORCHELASTIC_RESTART_COUNT": "0",
     "RANK": "5",
     "WORLD_SIZE": "8",

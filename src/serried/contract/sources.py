@@ -15,6 +15,11 @@ Names = Tuple[str, ...]
 """Variables that may hold a value; the first that is set does."""
 
 
+def elastic_id(run: str) -> str:
+    """What `TORCHELASTIC_RUN_ID` calls a run: a number, because programs for torchrun read one with `int`."""
+    return str(int.from_bytes(run.encode(), "big"))
+
+
 @dataclass(frozen=True)
 class Source:
     name: str

@@ -92,7 +92,9 @@ def _is_present(source: Source, environ: Mapping[str, str]) -> bool:
     if not all(environ.get(name) for name in source.markers):
         return False
     # A torchrun within a rank of ours puts its own run id there, and its own ranks.
-    return source is not sources.SERRIED or environ["TORCHELASTIC_RUN_ID"] == environ["SERRIED_RUN_ID"]
+    return source is not sources.SERRIED or environ["TORCHELASTIC_RUN_ID"] == sources.elastic_id(
+        environ["SERRIED_RUN_ID"]
+    )
 
 
 class _Reading:

@@ -4,6 +4,9 @@ Where torch's Join serves (DDP), a rank that has run out takes part in the other
 Elsewhere all ranks stop with the first that has run out. An exception leaves at once, on its own rank: a rank that
 goes on mirroring the others hides for an epoch that it has failed, and they end as if nothing had been.
 
+A forward without gradients is an evaluation, and needs nobody: it communicates nothing, and ranks may make as many as
+they like. Join would have the others wait for the all-reduces of a backward that never comes.
+
 Join mirrors all-reduces, and gives the model's parameters back at the end. It knows nothing of what else a step
 changes: the optimizer's averages, a scheduler, a moving average. A rank that has run out gets those from one that has
 not, or the ranks would train on from different states, each in its own direction.
@@ -18,8 +21,11 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optio
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinConfig
 from torch.nn.parallel import DistributedDataParallel
+
+from serried.train.checkpoints.states import Share
+from serried.train.errors import TrainError
 
 if TYPE_CHECKING:
     from serried.train.checkpoints import Checkpoints
@@ -50,9 +56,15 @@ class Unevenness:
             return
         self._now = Uneven(model, optimizers, self._checkpoints, self._group)
         self.is_unmirrored = not self._checkpoints
-        mirrored = [model, *(each for each in optimizers if isinstance(each, Joinable)), self._now]
+        kept = (obj.optimizer for made in self._checkpoints for obj in made.objects.values() if isinstance(obj, Share))
+        stepping = {id(each): each for each in (*optimizers, *kept) if isinstance(each, Joinable)}
         try:
-            with warnings.catch_warnings(), Join(mirrored):  # which changes the warnings' filters
+            mirrored = [model, *stepping.values(), self._now]
+            with (
+                _alone_without_gradients(model),
+                warnings.catch_warnings(),
+                Join(mirrored),
+            ):  # which changes the filters
                 yield batches
         finally:
             self._now, self.is_unmirrored = None, False
@@ -62,6 +74,38 @@ class Unevenness:
         """Before rank 0 saves `objects`: where it has run out, another rank has their state. Collective."""
         if self._now is not None:
             self._now.catch_up(objects)
+
+
+@contextlib.contextmanager
+def _alone_without_gradients(model: DistributedDataParallel) -> Iterator[None]:
+    """Let forwards without gradients communicate nothing: all ranks get rank 0's buffers here. Collective."""
+    unchecked: Any = model
+    if unchecked.will_sync_module_buffers():
+        unchecked._sync_buffers()  # noqa: SLF001 - as DDP does before a forward
+    forward = unchecked.forward
+
+    def alone(*args: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled():
+            if not model.training:
+                raise TrainError(
+                    "`run.uneven` cannot tell an evaluation from a training: the model is in evaluation mode, and "
+                    "gradients are on",
+                    "evaluate within `torch.no_grad()`; train after `model.train()`",
+                )
+            return forward(*args, **options)
+        joining, syncing = unchecked._join_config, unchecked.require_forward_param_sync  # noqa: SLF001 - see above
+        unchecked._join_config = _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)  # noqa: SLF001 - see above
+        unchecked.require_forward_param_sync = False
+        try:
+            return forward(*args, **options)
+        finally:
+            unchecked._join_config, unchecked.require_forward_param_sync = joining, syncing  # noqa: SLF001 - as above
+
+    unchecked.forward = alone
+    try:
+        yield
+    finally:
+        del unchecked.forward
 
 
 class Uneven(Joinable):
@@ -105,8 +149,8 @@ class Uneven(Joinable):
         _hand_over(objects, self._group, has=not out, lacks=out and self._group.rank == 0)
 
     def end(self, *, is_last: bool) -> None:
-        """All have run out, this rank among the last or not."""
-        _hand_over(self._changing, self._group, has=is_last, lacks=not is_last)
+        """All have run out, this rank among the last or not; after an evaluation none has missed a step."""
+        _hand_over(self._changing, self._group, has=is_last, lacks=self._has_run_out)
 
 
 class _Hook(JoinHook):

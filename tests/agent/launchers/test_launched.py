@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from serried.contract.sources import elastic_id
 from serried.plan import Launch
 
 PYTHON = sys.executable
@@ -32,7 +33,7 @@ def test_torchrun_tells_its_ranks_who_they_are_and_its_own_words_have_a_log(torc
 
     assert run.wait() == 0, run.log
     library = run.directory.library
-    told = f"2 {run.plan.run}-1 {library}"
+    told = f"2 {elastic_id(run.plan.run + '1')} {library}"
     assert [run.output(rank).splitlines()[0][: len(told) + 4] for rank in (0, 1)] == [f"0 0 {told}", f"1 1 {told}"]
     assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
     assert run.place.attempt(1).launcher_log(0).exists()

@@ -123,7 +123,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
         "NODE_RANK": "1",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4242",
-        "TORCHELASTIC_RUN_ID": "k3f9q2",
+        "TORCHELASTIC_RUN_ID": str(int.from_bytes(b"k3f9q2", "big")),
         "TORCHELASTIC_RESTART_COUNT": "1",
         "SERRIED_RUN_ID": "k3f9q2",
         "SERRIED_RUN_DIR": "/r/digits/train/k3f9q2",

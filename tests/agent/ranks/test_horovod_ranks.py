@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from serried.contract.sources import elastic_id
 from serried.plan import Launch
 
 STUMBLES = "echo 'horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.'; exit 1"
@@ -22,7 +23,11 @@ def test_ranks_are_told_what_horovodrun_would_tell_them_and_their_store_answers(
     assert run.wait() == 0, run.log
     told = [run.output(rank, rank // 2).splitlines() for rank in range(4)]
     assert told == [
-        [f"{r} 4 {r % 2} 2 {r // 2} 2 node-{r // 2} gloo gloo {r} {run.plan.run}", "HTTP/1.0 404 Not Found", "1"]
+        [
+            f"{r} 4 {r % 2} 2 {r // 2} 2 node-{r // 2} gloo gloo {r} {elastic_id(run.plan.run)}",
+            "HTTP/1.0 404 Not Found",
+            "1",
+        ]
         for r in range(4)
     ]
     assert marked_processes(run.mark) == []

@@ -8,7 +8,7 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from serried.agent.ranks import filling, tensorflow
 from serried.agent.work import Work
-from serried.contract import addresses, names, settings
+from serried.contract import addresses, names, settings, sources
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -177,7 +177,7 @@ def torch(work: Work, place: Place) -> Dict[str, str]:
     }
     if work.launcher in MANY:
         own.update(
-            TORCHELASTIC_RUN_ID=str(work.plan["run"]),
+            TORCHELASTIC_RUN_ID=sources.elastic_id(work.plan["run"]),
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
         )
     return own

@@ -28,7 +28,7 @@ def start(scene: Scene) -> Start:
             f"--max-restarts={restarts}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={scene.master}:{scene.port}",
-            f"--rdzv-id={work.plan['run']}-{work.number}",
+            f"--rdzv-id={sources.elastic_id(work.plan['run'] + str(work.number))}",
             f"--rdzv-conf=is_host={'true' if scene.node == 0 else 'false'}",
             f"--local-addr={scene.address}",
             *scene.options,
