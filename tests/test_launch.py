@@ -9,7 +9,7 @@ import pytest
 
 from serried import config
 from serried.errors import UsageError
-from serried.plan import Launch, Plan, plan, typed
+from serried.plan import Plan, plan, typed
 from serried.submission.request import Request, decide
 
 
@@ -40,8 +40,20 @@ def planned_by_shell(request: pytest.FixtureRequest, tmp_path: Path):
     return make
 
 
-def test_agents_start_the_ranks_by_default(planned):
-    assert planned("python train.py").launch == Launch("agent", 0, ())
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ({}, "single"),
+        ({"resources__ranks": 2}, "agent"),
+        ({"resources__nodes": 2}, "agent"),
+        ({"resources__gpus": 1}, "agent"),
+        ({"launch__kind": "agent"}, "agent"),
+        ({"launch__tf_config": True}, "agent"),
+        ({"resources__gpus": 1, "launch__kind": "single"}, "single"),
+    ],
+)
+def test_agents_start_the_ranks_by_default_and_one_process_on_cpus_is_told_of_none(planned, asked, kind):
+    assert planned("python train.py", **asked).launch.kind == kind
 
 
 def test_a_single_process_has_all_gpus_of_its_node(planned):
@@ -114,7 +126,7 @@ REFUSED = [
     (
         {"launch__options": ["-v"]},
         "python train.py",
-        "`launch.options` are a launcher's, and with `agent` there is none",
+        "`launch.options` are a launcher's, and with `single` there is none",
     ),
     (
         {"launch__kind": "horovodrun"},

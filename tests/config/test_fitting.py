@@ -117,7 +117,7 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
     ]
     assert [(e.launch.kind, e.container.image.rpartition("/")[2]) for e in (there, here)] == [
         ("srun", "image.sif"),
-        ("agent", ""),
+        (None, ""),
     ]
 
 

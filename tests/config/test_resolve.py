@@ -252,7 +252,7 @@ def test_one_of_several_ways_to_say_a_thing_is_taken_away_alone(folder: Path):
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("launch.kind", "`launch.kind` must be `agent`"),
+        ("limit.continue", "`limit.continue` must be `requeue`"),
         ("limit.restarts", "`limit.restarts` must be a whole number from 0"),
         ("environment.module_purge", "`environment.module_purge` must be true or false"),
     ],

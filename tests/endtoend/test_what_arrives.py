@@ -36,8 +36,8 @@ HOSTILE = [
 DUMP = """\
 import json, os, sys
 names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"]
-open(f"{os.environ['SERRIED_RESULTS_DIR']}/rank-{os.environ['RANK']}.json", "w").write(
-    json.dumps({"argv": sys.argv[1:], "names": {name: os.environ[name] for name in names}}))
+open(f"{os.environ['SERRIED_RESULTS_DIR']}/rank-{os.environ.get('RANK', 0)}.json", "w").write(
+    json.dumps({"argv": sys.argv[1:], "names": {name: os.environ.get(name) for name in names}}))
 """
 
 

@@ -26,7 +26,7 @@ run="{python} -m serried run"
 $run --json -- {python} program.py 5; echo "status $?"
 $run --nodes 1 --ranks 1 --set limit.restarts=0 -- {python} program.py 2>&1 | grep -v warning
 $run --nodes 3 -- true 2>&1 | grep error
-$run --cluster local --nodes 1 -- {python} -c 'import os; print("here,", os.environ["WORLD_SIZE"])' 2>/dev/null
+$run --cluster local --nodes 1 --launch agent -- {python} -c 'import os; print("here,", os.environ["RANK"])' 2>/dev/null
 """
 
 
@@ -68,7 +68,7 @@ def test_all_nodes_of_salloc_are_used_and_the_failing_rank_is_named(project):
     assert said[end + 1] == "0 1 n1 2"
     assert said[-2:] == [
         f"error: 3 nodes were asked for and job {job_of(done)} has 2",
-        "here, 1",
+        "here, 0",
     ]
 
 

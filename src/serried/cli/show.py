@@ -192,7 +192,7 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
 
 def _launcher(plan: Plan | None) -> str:
     """What starts the ranks, where the agents do not."""
-    if plan is None or plan.launch.kind == "agent":
+    if plan is None or plan.launch.kind == "agent" or (plan.launch.kind == "single" and not plan.allocation.gpus):
         return ""
     restarts = plan.launch.max_restarts
     return plan.launch.kind + (f", up to {restarts} restarts of the ranks within an attempt" if restarts else "")

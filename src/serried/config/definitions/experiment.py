@@ -80,11 +80,10 @@ LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Launch:
-    kind: str = key(
+    kind: str | None = key(
         Kind("the name of a launcher", values.choice(*LAUNCHERS)),
         "What starts the ranks: see [launchers](launchers.md).",
-        default="`agent`",
-        value="agent",
+        default="`agent`; `single` for one rank without a GPU",
     )
     max_restarts: int = key(
         values.COUNT_OR_NONE,
