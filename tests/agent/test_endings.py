@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serried import processes
-from serried.contract.files import Journal, read_json
+from serried.contract.files import Journal, read_journal, read_json
 from serried.plan import Source
 
 PYTHON = sys.executable
@@ -253,29 +255,50 @@ def test_who_could_not_keep_the_limit_in_time_does_not_call_it_a_cancellation(st
     assert run.ending[:3] == ("TIMEOUT", 124, "limit")
 
 
-def test_term_at_the_limit_is_no_cancellation_where_ranks_have_saved(start, tmp_path):
-    """Schedulers send TERM to job.sh at the limit too: here as the agents' own clock ends the ranks."""
-    script = tmp_path / "job.pid"
-    saves = "echo weights >$SERRIED_CHECKPOINT_DIR/1.ckpt"
-    ended = f"trap 'kill -TERM $(cat {script}); exit 85' TERM"
-    run = start(
-        f"{saves}; {ended}; until test -s {script}; do sleep 0.05; done; while :; do sleep 0.05; done",
-        ranks=1,
-        time_seconds=12,
-        limit={"lead_seconds": 1, "restarts": 1, "grace_seconds": 60},
-    )
-    script.write_text(str(run.process.pid))
+def rewritten(run, past):
+    """The journal of an attempt whose limit has come, or is far; and its end is still to be written."""
+    attempt = run.place.attempt(1)
+    entries = read_journal(attempt.events)
+    entries[0]["limit"] = time.time() + (-1 if past else 3600)
+    attempt.events.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    attempt.exit.unlink()
 
+
+def finish(run, final):
+    """What `agent.pyz finish` tells job.sh, which has heard TERM."""
+    words = [PYTHON, "-I", run.directory.agent, "finish", f"{run.plan.run}-1", "--job", "77", "--final", final]
+    own = {**os.environ, "SERRIED_RUN_DIR": str(run.directory.path)}
+    return subprocess.run(words, env=own, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("past", [True, False])
+def test_term_at_the_limit_is_no_cancellation_where_ranks_have_saved(start, wait_until, past):
+    """Schedulers send TERM to job.sh at the limit too, and the same when somebody cancels the job."""
+    saves = "echo weights >$SERRIED_CHECKPOINT_DIR/1.ckpt"
+    run = start(
+        f"until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; {saves}; exit 85", ranks=1, limit={"restarts": 1}
+    )
+    wait_until(lambda: run.events("started"))
+    run.process.send_signal(signal.SIGUSR1)
     assert run.wait() == 85
-    first = read_json(run.place.attempt(1).exit)
-    assert (first["state"], first["cause"]) == ("REQUEUED", "limit")
+    rewritten(run, past)
+
+    told = [finish(run, "cancel")]
+    ends = [read_json(run.place.attempt(1).exit)["state"]]
+    # job.sh asks the scheduler to run the job again. Where that cannot be, it asks once more.
+    told.append(finish(run, "cancel"))
+    ends.append(read_json(run.place.attempt(1).exit)["state"])
+    if past:
+        assert (told, ends) == (["requeue", "fail 124"], ["REQUEUED", "TIMEOUT"])
+    else:
+        assert (told, ends) == (["fail 143"] * 2, ["CANCELLED"] * 2)
 
 
 AWAITS_STOP = "until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; exit 85"
 
 
 def test_slurms_warning_a_minute_too_early_takes_no_time_from_the_ranks(start, wait_until):
-    run = start(AWAITS_STOP, ranks=1, time_seconds=80, limit={"lead_seconds": 20})
+    run = start(AWAITS_STOP, ranks=1, time_seconds=36000, seconds={"head.head.EARLY_SECONDS": 36000.0})
     wait_until(lambda: run.events("started"))
     run.process.send_signal(signal.SIGUSR1)
     request = {"t": 0, "request": "stop", "reason": "user", "by": "ada", "save": True}

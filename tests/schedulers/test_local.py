@@ -24,6 +24,7 @@ from serried.schedulers.local.here import run_here
 from serried.schedulers.local.marked import members
 from serried.schedulers.local.scheduler import Local
 from serried.schedulers.local.state import JobFolder, new_folder, prune
+from serried.schedulers.local.task import Task
 
 
 class Machine:
@@ -76,13 +77,25 @@ def machine(tmp_path, monkeypatch, wait_until):
         wait_until(lambda job=job: not made.supervisor(job).is_alive)
 
 
-def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine):
-    """It was told by TERM; its status says that it may go on all the same."""
-    script = "if test $SERRIED_RESTART_COUNT = 1; then exit 0; fi\ntrap 'exit 85' TERM\nwhile :; do sleep 0.05; done\n"
-    plan = replace(machine.plan(script, time_seconds=2), limit=Limit(lead_seconds=0, restarts=1))
-    job = machine.submit(plan)
-    (found,) = machine.await_end(job).values()
-    assert (found.state, found.restarts) == (names.COMPLETED, 1)
+@pytest.mark.parametrize(("ending", "state"), [("limit", names.PENDING), ("cancel", names.CANCELLED)])
+def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine, ending, state):
+    """It was told by TERM; its status says that it may go on all the same. Nothing goes on after a cancellation."""
+    plan = machine.plan("trap 'exit 85' TERM; touch ready; while :; do sleep 0.05; done", time_seconds=3600)
+    request = argv.of_plan(replace(plan, limit=Limit(lead_seconds=0, restarts=1)), f"{plan.run}-1")
+    task = Task(request, new_folder(machine.folder), "-", os.environ)
+    task.start(("0",))
+    machine.wait_until((Path(plan.directory) / "ready").exists)
+    if ending == "cancel":
+        task.cancel()
+    else:
+        task._began -= 3600
+
+    def has_left():
+        task.step(lambda _: None)
+        return not task.is_running
+
+    machine.wait_until(has_left)
+    assert (task.standing.state, task.standing.restarts) == (state, 1 if ending == "limit" else 0)
 
 
 def test_a_job_knows_when_its_limit_comes(machine):

@@ -372,3 +372,25 @@ def test_the_value_of_a_secret_is_nowhere(project, monkeypatch, state_home, wait
     assert [text for text in seen if canary.encode() in text] == []
     assert run.logs() == f"llehs-{canary[::-1]} elif-{canary[::-1]}\n"
     assert (run.directory / "source/.env").readlink() == project / ".env"
+
+
+FREEZE = """\
+import os, pathlib, signal, time
+node = os.getppid()
+head = int(pathlib.Path(f"/proc/{node}/stat").read_text().rpartition(")")[2].split()[1])
+os.kill(head, signal.SIGSTOP)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_at_its_own_limit_nobody_has_interrupted_it(project):
+    """Its agents do nothing, as on a machine with far too much to do: who looks after the job ends it."""
+    (project / "freeze.py").write_text(FREEZE)
+    limit = ("--time", "8s", "--set", "clusters.local.kill_wait=2s")
+    done = cli("run", *limit, "--ranks", "1", "--", sys.executable, "freeze.py")
+    assert (done.returncode, "interrupted" in done.stderr) == (124, False)
+    assert "\ntimeout" in done.stderr
+    said = cli("why", "last").stdout
+    assert "  - ask for more: serried run --time 16s …\n" in said
+    assert "serried submit --time" not in said

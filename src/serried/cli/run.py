@@ -101,8 +101,9 @@ def _say_the_end(outcome: Outcome, element: int | None) -> None:
     if outcome.status == INTERRUPTED:
         console.say(f"interrupted{took}; its files are in {outcome.record.where.path}")
         return
-    message = end.get("message") or status(outcome.record).verdict.message or f"it ended with status {outcome.status}"
-    state = end.get("state", names.FAILED)
+    known = status(outcome.record).verdict  # where nobody lived to write the end
+    message = end.get("message") or known.message or f"it ended with status {outcome.status}"
+    state = end.get("state") or (known.state if known.has_ended else names.FAILED)
     console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
     console.say(f"its files are in {outcome.record.where.path}")
     console.next_steps(
