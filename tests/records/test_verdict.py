@@ -78,7 +78,7 @@ EXPECTED = {
     **{(state, Kind.CANCELLED): state for state in ("TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "NODE_FAIL")},
     **{("OUT_OF_MEMORY", kind): "OUT_OF_MEMORY" for kind in (Kind.NODE, Kind.KILLED)},
     ("NODE_FAIL", Kind.NODE): "NODE_FAIL",
-    **{(state, Kind.LAUNCH): state for state in ("CANCELLED", "PREEMPTED", "NODE_FAIL")},
+    **{(state, Kind.LAUNCH): state for state in ("RUNNING", "CANCELLED", "PREEMPTED", "NODE_FAIL")},
 }
 
 

@@ -57,7 +57,7 @@ _COLUMNS = (Kind.NONE, Kind.REQUEUED, Kind.FINAL, Kind.CANCELLED, Kind.NODE, Kin
 _ROWS: Mapping[str, tuple[Say, ...]] = {
     #                   NONE REQUEUED FINAL CANCELLED NODE KILLED LAUNCH
     names.PENDING:       (_S, _S, _E, _S, _S, _E, _E),
-    names.RUNNING:       (_S, _S, _E, _S, _S, _E, _E),
+    names.RUNNING:       (_S, _S, _E, _S, _S, _E, _S),
     names.REQUEUED:      (_S, _S, _E, _S, _S, _E, _E),
     names.COMPLETED:     (_M, _M, _E, _E, _E, _E, _E),
     names.FAILED:        (_S, _S, _E, _E, _E, _E, _E),
