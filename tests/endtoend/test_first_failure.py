@@ -57,7 +57,7 @@ with st.session() as run:
 def sizes(place, *flags):
     """Four ranks: all on this machine, or two on each of two nodes."""
     spread = ("--ranks", "4") if place.cluster == "local" else ("--nodes", "2", "--ranks", "2", "--cpus", "1")
-    return (*spread, "--set", "environment.env.OMP_NUM_THREADS=1", *flags)
+    return (*spread, "--set", "environment.env.OMP_NUM_THREADS=1", "--set", "limit.grace=120s", *flags)
 
 
 def told(place, run):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from serried import processes
+from serried.contract.files import read_journal
 
 PROGRAM = """\
 import os, pathlib, signal, sys, time
@@ -34,12 +35,16 @@ else:
 """
 
 
+PATIENT = {"head.watching.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 600.0}
+
+
 @pytest.fixture
 def fails(start):
     """A run of four ranks on two nodes, of which rank 1 does something and the others then fail with status 1."""
 
     def begin(culprit, **options):
-        return start([sys.executable, "-c", PROGRAM.replace("CULPRIT", culprit)], nodes=2, **options)
+        program = PROGRAM.replace("CULPRIT", culprit)
+        return start([sys.executable, "-c", program], nodes=2, seconds=PATIENT, **options)
 
     return begin
 
@@ -99,13 +104,12 @@ COUNTED = """
 def test_the_ranks_store_knows_better_than_the_clocks_of_nodes_which_failed_first(start):
     """By its node's clock the rank that the store counted as the second failed a minute earlier."""
     program = PROGRAM.replace("if rank == 1:\n    CULPRIT\nelse:", f"if True:{COUNTED}\nelse:")
-    run = start([sys.executable, "-c", program], nodes=2)
+    run = start([sys.executable, "-c", program], nodes=2, seconds=PATIENT)
 
     assert run.wait() == 1, run.log
     assert run.exit["first_failure"]["node"] == 1
 
 
-PATIENT = {"head.watching.SILENT_NODE_SECONDS": 600.0}
 LEFT = "rank 0 on HOST exited with status 1: it lost another rank; rank 3 had exited with status 0"
 ENDS = """\
 test $RANK = 3 || echo "$LAST_LINE"
@@ -117,17 +121,23 @@ GLOO = "[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pai
 
 
 @pytest.fixture
-def end_at_once(start, wait_until, marked_processes):
+def end_at_once(start, wait_until):
     """Start ranks that all end while the agent of their node is not looking."""
 
     def begin(command, last_line):
         run = start(command, ranks=4, environment={"LAST_LINE": last_line}, seconds=PATIENT)
         results = run.place.results
-        wait_until(lambda: len(list(results.glob("ready-*"))) == 4)
+        journal = run.place.attempt(1).node_events(0)
+
+        def started():
+            return [event["pid"] for event in read_journal(journal) if event["event"] == "started"]
+
+        wait_until(lambda: len(list(results.glob("ready-*"))) == len(started()) == 4)
+        ranks = started()
         agent = processes.identify(run.pid_of("node") or 0)
         agent.send(signal.SIGSTOP)
         (results / "go").touch()
-        wait_until(lambda: marked_processes(run.mark) == [])
+        wait_until(lambda: [processes.stat(pid)[0] for pid in ranks] == ["Z"] * 4)
         agent.send(signal.SIGCONT)
         return run
 

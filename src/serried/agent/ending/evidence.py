@@ -166,7 +166,7 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
     suspects = [exit_ for exit_ in failures if not exit_.get("stumbled")]
     if not (suspects or with_the_job or evidence.has("node-lost")):
         suspects = failures
-    first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_)), default=None)
+    first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
     counted = [exit_ for exit_ in suspects if "order" in exit_]
     if first is None or "error" not in first or not counted:
         return first
