@@ -138,6 +138,13 @@ def test_an_array_has_elements():
         run.logs()
 
 
+def test_repeats_are_elements():
+    run = serried.submit("echo {repeat}", cluster="local", repeat=2, settings={"resources.cpus": 1})
+
+    assert run.wait(900) == "COMPLETED"
+    assert [element.logs() for element in run.elements] == ["0\n", "1\n"]
+
+
 def test_what_cannot_be_is_an_error():
     with pytest.raises(RunNotFoundError):
         serried.find("nosuch")

@@ -30,14 +30,15 @@ Result = dict[str, Any]
 
 
 def plan(number: int, seed: int, folder: Path, lab: Lab, kinds: Sequence[str]) -> Case:
-    """A case follows from the seed and its number alone."""
+    """A case follows from the seed and its number alone. Each kind of fault has its turn before one comes again."""
+    lap, turn = divmod(number, len(kinds))
+    name = Random(f"{seed}-lap-{lap}").sample(list(kinds), len(kinds))[turn]
     random = Random(f"{seed}-{number}")
-    name = random.choice(list(kinds))
     kind = KINDS[name]
     is_local = kind.where == "local" or (not kind.where and random.random() < 0.3)
     nodes = 1 if is_local else kind.nodes or random.choice((1, 2, 2))
     restarts = int(random.random() < 0.4)
-    time_limit = "1m" if name.startswith("stop ") and random.random() < 0.15 and not kind.is_early else "5m"
+    time_limit = "1m" if name.startswith("stop ") and random.random() < 0.15 and not kind.is_early else "20m"
     return Case(number, name, random, folder / str(number), None if is_local else lab, nodes, restarts, time_limit)
 
 
@@ -125,7 +126,13 @@ def campaign(
 
         alone = [case for case in cases if KINDS[case.kind].is_shared]
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(one, [case for case in cases if case not in alone]))
+            begun = [pool.submit(one, case) for case in cases if case not in alone]
+            try:
+                for future in begun:
+                    future.result()
+            except BaseException:  # Ctrl-C: those that have begun are cleaned up
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         for case in alone:
             one(case)
         wrong = list(_afterwards(cases, results, lab))

@@ -18,14 +18,15 @@ from typing import Any
 
 from place import Place, agents, command
 from serried import processes
+from serried.contract import names
 from serried.lab import Lab
 from serried.processes import Process
 
 RANKS = 2
 LONGEST_SECONDS = 150
 """For a rank to wait until it may end, should nobody say so."""
-PATIENCE_SECONDS = 300.0
-"""For a final state, when the fault is over."""
+PATIENCE_SECONDS = 900.0
+"""For a final state, when the fault is over: job.sh and `finish` try for five minutes each to write it down."""
 
 PROGRAM = """\
 import os, pathlib, sys, time
@@ -59,7 +60,7 @@ class Case:
     """None: on this machine."""
     nodes: int
     restarts: int
-    time_limit: str = "5m"
+    time_limit: str = "20m"
     detail: list[str] = field(default_factory=list)
     """What was done, in words, with the seconds since it began."""
     run: str | None = None
@@ -189,7 +190,7 @@ class Case:
         Ranks that are at work are released then or after the fault; with `holds`, after it.
         """
         when = self.random.choices(("starts", "works", "ends"), (3, 4, 0 if holds else 3))[0]
-        delay = self.random.uniform(0, 1.0)
+        delay = self.random.uniform(0, 0.6 if when == "ends" else 1.0)
         is_released = self.random.random() < 0.5 and not holds
         if when == "starts":
             self.await_(lambda: any(name.startswith(target) for name in self.seen.keys() - {"submit"}))
@@ -215,17 +216,17 @@ class Case:
     def final(self) -> dict[str, Any] | None:
         """How it has ended, as `serried wait` says; None where that does not come."""
         assert self.run is not None
-        words = ("wait", "--json", "--timeout", f"{PATIENCE_SECONDS:.0f}s", self.run)
+        words = ("wait", "--json", "--timeout", "60s", self.run)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            done = self.place.serried(*words, timeout=PATIENCE_SECONDS + 120)
+        while time.monotonic() < deadline:
+            done = self.place.serried(*words, timeout=PATIENCE_SECONDS)
             with contextlib.suppress(ValueError, LookupError):
                 found: dict[str, Any] = json.loads(done.stdout)["runs"][0]
-                return found
-            if time.monotonic() > deadline:
-                self.say(f"wait exited with {done.returncode}: {done.stderr.strip()[-300:]}")
-                return None
-            time.sleep(2)
+                if found["state"] in names.ENDED:
+                    return found
+            time.sleep(1)
+        self.say(f"wait exited with {done.returncode}: {done.stderr.strip()[-300:]}")
+        return None
 
     def leftovers(self) -> list[Process]:
         """What still runs of it: agents, ranks and what they started, job.sh and the supervisor."""

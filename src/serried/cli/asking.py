@@ -66,7 +66,7 @@ def flags(function: Function) -> Function:
             "--repeat",
             type=int,
             metavar="N",
-            help="Run it, or each line of FILE, N times: `{seed}` is another each time.",
+            help="Run it, or each line of FILE, N times, with one `{seed}` after the other.",
         ),
         click.option(
             "--stage",
