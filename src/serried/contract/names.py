@@ -19,6 +19,7 @@ NODE = "SERRIED_NODE"  # the node's index: several nodes of a lab share one /pro
 # What else the local scheduler gives to job.sh.
 RESTARTS = "SERRIED_RESTART_COUNT"  # as SLURM_RESTART_COUNT
 JOB_END = "SERRIED_JOB_END"  # as SLURM_JOB_END_TIME: when it ends the job, seconds since the epoch
+TERMINAL = "SERRIED_TERMINAL"  # where `serried run` was typed: the stdin of an only rank
 LOCAL_JOB = "SERRIED_LOCAL_JOB"  # how the local scheduler knows a job's leftovers in /proc
 
 # What ranks read besides torch's own names.
@@ -41,7 +42,7 @@ UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not s
 JOB_VARIABLES = frozenset(
     {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB, JOB_END}
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
-    | {DEADLINE, REHEARSAL, STOP_FILE, THREADS}
+    | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS}
 )
 """What a job that submits another must not pass on to it."""
 

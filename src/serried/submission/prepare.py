@@ -108,7 +108,9 @@ _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
 
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
 
-_SETTING = re.compile(r"\{\{SETTING\}\}|\{(SETTING)\}".replace("SETTING", settings.PLACEHOLDER))
+_SETTING = re.compile(
+    r"\{\{SETTING\}\}|\{(SETTING)(?::(?:[^{}\s]*=|-[^{}\s]*|)|\?[^{}\s]*)?\}".replace("SETTING", settings.PLACEHOLDER)
+)
 
 
 def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:

@@ -208,18 +208,18 @@ class Forked(Ranks):
 
     def _start(self, place: command.Place, cpus: List[int]) -> Rank:
         log = self.open_log(place.rank)
-        null = os.open(os.devnull, os.O_RDONLY)
+        stdin = _stdin()
         what = program.of(self.work, place)
         child = system.spawn(
             what.argv,
             what.environment,
-            (null, log, log),
+            (stdin, log, log),
             directory=str(self.work.workdir),
             cpus=cpus,
             parent_death=signal.SIGKILL,
             own_group=True,
         )
-        os.close(null)
+        os.close(stdin)
         self._children[child.pid] = child
         return Rank(place.rank, place.local_rank, child.pid, log)
 
@@ -232,6 +232,18 @@ class Forked(Ranks):
     def _end(self, rank: Rank, status: int, now: float) -> Exit:
         problem = self._children.pop(rank.pid).problem()
         return self.record(rank, status, problem, is_oom=self._memory.has_struck(), now=now)
+
+
+def _stdin() -> int:
+    """The terminal of the `serried run` that started the only rank, else nothing.
+
+    It is not the controlling terminal of the job, which has a session of its own: so nobody is stopped for reading.
+    """
+    with contextlib.suppress(OSError):
+        terminal = os.environ.get(names.TERMINAL)
+        if terminal:
+            return os.open(terminal, os.O_RDONLY | os.O_NOCTTY)
+    return os.open(os.devnull, os.O_RDONLY)
 
 
 def _explain(problem: Tuple[str, int], work: Work) -> Dict[str, Any]:

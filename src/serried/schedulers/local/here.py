@@ -58,7 +58,7 @@ def run_here(
     Raises UsageError where this machine has not what the plan asks for.
     """
     request = replace(argv.of_plan(plan, token), umask=MODES[plan.share].umask)
-    environment = scrub(environment)
+    environment = {**scrub(environment), **(_terminal(plan) if inside is None else {})}
     slots: tuple[str, ...] = ()
     if inside is None:
         slots = _slots(request, gpu_ids)
@@ -75,6 +75,17 @@ def run_here(
         supervisor.run(lambda seconds: _pause(seconds, tick), seize=slots)
         tick()
     return Ended(_status(supervisor), bool(supervisor.interruptions))
+
+
+def _terminal(plan: Plan) -> dict[str, str]:
+    """For `breakpoint()` in an only rank, where this command stands in the foreground of a terminal."""
+    if plan.world_size > 1 or plan.array is not None:
+        return {}
+    try:
+        is_ours = os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+        return {names.TERMINAL: os.ttyname(0)} if is_ours else {}
+    except OSError:
+        return {}
 
 
 def _within(request: Request, inside: Inside, plan: Plan) -> Request:
