@@ -84,6 +84,10 @@ def test_variables_that_a_shell_in_the_command_fills_in_are_no_concern():
         (("python",), "python"),
         (("bash", "-lc", "cd x; ./run.sh --fast"), "run"),
         (("./my run.sh",), "my run"),
+        (("python", "-O", "-s", "-W", "error", "train.py"), "train"),
+        (("bash", "-eu", "-o", "pipefail", "run.sh"), "run"),
+        (("Rscript", "fit.R", "1"), "fit"),
+        (("Rscript", "-e", "1"), "Rscript"),
     ],
 )
 def test_a_bare_command_is_called_after_its_script(command: tuple[str, ...], name: str):

@@ -131,21 +131,24 @@ def _program(words: list[str]) -> tuple[str, ...]:
     return tuple(word.strip("\"'(){}") for word in words)
 
 
-_WITH_VALUE = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs"})
-"""Options of interpreters whose value is a word of its own."""
-_WITHOUT_SCRIPT = re.compile(r"-[a-zA-Z]*[cems]|-")
-"""`python -c`, `python -m`, `bash -lc`, `Rscript -e`, and what is read from stdin."""
+_OPTIONS = (
+    (re.compile(r"(?:python|pypy)[\d.]*"), re.compile(r"-[a-zA-Z]*[cm]|-"), ("-W", "-X", "--check-hash-based-pycs")),
+    (_SHELL, re.compile(r"-[a-zA-Z]*[cs]|-"), ("-o", "-O", "+o", "+O")),
+    (re.compile(r".*"), re.compile(r"-[eEp]|--eval|-"), ()),
+)
+"""Of an interpreter: which options leave it without a script (`-c`, `-m`), and which have a value of their own."""
 
 
 def script_of(words: Sequence[str]) -> str | None:
     """The script that an interpreter is given, `train.py` of `python -u train.py`; None where there is none."""
     if not words or not _INTERPRETER.fullmatch(_base(words[0])):
         return None
-    rest = iter(words[1:])
+    name, rest = _base(words[0]), iter(words[1:])
+    without, with_value = next((ends, valued) for kind, ends, valued in _OPTIONS if kind.fullmatch(name))
     for word in rest:
-        if _WITHOUT_SCRIPT.fullmatch(word):
+        if without.fullmatch(word):
             return None
-        if word in _WITH_VALUE:
+        if word in with_value:
             next(rest, None)
         elif not word.startswith("-"):
             return word
