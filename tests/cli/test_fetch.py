@@ -83,7 +83,6 @@ def test_patterns_name_some_of_them_and_checkpoints_too(serried, run, tmp_path, 
         "copied": ["samples/1", "samples/2", "checkpoints/epoch_1"],
         "bytes": 13,
         "same": 0,
-        "newer": [],
         "kept": [],
         "problems": {},
     }
@@ -94,22 +93,28 @@ def test_patterns_name_some_of_them_and_checkpoints_too(serried, run, tmp_path, 
     }
 
 
-def test_what_is_newer_there_stays_unless_it_is_forced(serried, run, tmp_path):
+def test_other_files_that_are_there_stay_unless_it_is_forced(serried, run, tmp_path):
+    """Whether they are newer or older; what an earlier fetch has copied is replaced."""
     target = tmp_path / "to"
     fill(target, a="mine", samples__1="old")
     os.utime(target / "a", (CREATED + 1, CREATED + 1))
     os.utime(target / "samples/1", (CREATED - 1, CREATED - 1))
-    words = ("fetch", run.plan.run, "a", "samples", "--to", str(target))
+    words = ("fetch", run.plan.run, "a", "samples", "checkpoints", "--to", str(target))
 
     done = serried(*words)
 
     assert (done.code, done.err.splitlines()[:2]) == (
         1,
-        [f"copied 2 files, 6 B, to {target}", "warning: newer there, and kept: `a`"],
+        [f"copied 2 files, 10 B, to {target}", "warning: other files are there, and were kept: `a`, `samples/1`"],
     )
-    assert tree(target) == {"a": "mine", "samples": None, "samples/1": "one", "samples/2": "two"}
+    kept = {"a": "mine", "samples": None, "samples/1": "old", "samples/2": "two"}
+    assert tree(target) == {**kept, "checkpoints": None, "checkpoints/epoch_1": "weights"}
     assert serried(*words, "--force").code == 0
     assert (target / "a").read_text() == "first"
+    (run.where.results / "a").write_text("second")
+    (run.where.checkpoints / "epoch_1").write_text("more weights")
+    assert serried(*words).code == 0
+    assert ((target / "a").read_text(), (target / "checkpoints/epoch_1").read_text()) == ("second", "more weights")
 
 
 def test_a_dry_run_says_it_and_touches_nothing(serried, run, tmp_path):
@@ -372,6 +377,6 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     monkeypatch.setattr(copies, "copy_file", slow)
     monkeypatch.setattr(time, "process_time", lambda: 0.0)  # however slow this machine is, it waits for files
     report = copies.copy(entries, target, force=False, observe=lambda _: None)
-    assert (len(report.copied), report.newer, report.problems) == (40, ["file_0"], {})
+    assert (len(report.copied), report.kept, report.problems) == (40, ["file_0"], {})
     assert tree(target) == tree(source)
     assert 1 < max(most) <= copies.THREADS

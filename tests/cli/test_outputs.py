@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -475,3 +476,17 @@ def test_a_torn_line_in_the_memory_of_fetches_spoils_no_other(serried, run, tmp_
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert described(run)[1].unfetched == 0
     assert json.loads(run.where.fetched.read_text().splitlines()[1])["path"] == "config.yaml"
+
+
+def test_a_disk_that_is_full_leaves_outputs_unfetched(serried, run, tmp_path, monkeypatch):
+    pour = onefile._pour
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(onefile, "_pour", refuse)
+    done = serried("fetch", "last", "--to", str(tmp_path / "to"))
+    assert (done.code, done.err.count("No space left on device"), described(run)[1].unfetched) == (1, 3, 3)
+    monkeypatch.setattr(onefile, "_pour", pour)
+    assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
+    assert described(run)[1].unfetched == 0

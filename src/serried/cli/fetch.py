@@ -76,7 +76,7 @@ def command(
         _remember(selection, found, report, target)
     answers.insist([status])
     is_missing = any(came.problem for came in back) and not dry_run
-    if is_missing or report.newer or report.kept or report.problems:
+    if is_missing or report.kept or report.problems:
         raise SystemExit(1)
 
 
@@ -150,8 +150,6 @@ def _tell(report: Report, target: Path, *, dry_run: bool) -> None:
     done = f"{'would copy' if dry_run else 'copied'} {counted(len(report.copied), 'file')}, {spell(report.bytes)}"
     rest = f"; {report.same} were there" if report.same else ""
     console.say(f"{done}, to {printable(str(target))}{rest}")
-    if report.newer:
-        console.warning(f"newer there, and kept: {_named(report.newer)}", hint="`--force` writes over them")
     if report.kept:
         console.warning(
             f"other files are there, and were kept: {_named(report.kept)}", hint="`--force` writes over them"

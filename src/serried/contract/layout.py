@@ -13,7 +13,7 @@
   notices/EVENT, notices.log                     which notices were sent (runs with `notify`), and what came of it
   source/                                        the working tree: the unpacked snapshot, made by the first attempt, and
                                                  what ranks write by relative paths (outputs)
-  fetched.jsonl                                  which outputs `serried fetch` has copied
+  fetched.jsonl                                  which files `serried fetch` has copied
   private/                                       the job's environment, where a scheduler would show it to everybody
   exit.json                                      how the run ended; absent while it goes on
   attempts/K/                                    K = 1, 2, …

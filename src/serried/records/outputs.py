@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -96,6 +96,44 @@ class Outputs:
         }
 
 
+class Ledger:
+    """Which files of a run, or of one element, `serried fetch` has copied."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def fetched(self) -> frozenset[tuple[str, int, int]]:
+        """As (path, bytes, when it had been changed): a file that is changed later counts anew."""
+        return frozenset(
+            (str(one.get("path")), int(one.get("bytes", -1)), int(one.get("changed", -1)))
+            for one in read_journal(self._path)
+        )
+
+    @cached_property
+    def states(self) -> Mapping[str, frozenset[tuple[int, int]]]:
+        """The same by path."""
+        found: dict[str, set[tuple[int, int]]] = {}
+        for path, size, changed in self.fetched:
+            found.setdefault(path, set()).add((size, changed))
+        return {path: frozenset(states) for path, states in found.items()}
+
+    def note(self, files: Iterable[tuple[str, int, int]], mode: int) -> None:
+        """Remember that these were copied. Raises OSError."""
+        fresh = [entry for entry in files if entry not in self.fetched]
+        if not fresh:
+            return
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "ab", buffering=0) as ledger:
+            for start in range(0, len(fresh), _AT_ONCE):
+                # It begins a line of its own, whatever a writer before us has left half done.
+                lines = (json.dumps(dict(zip(_FIELDS, one, strict=True))) for one in fresh[start : start + _AT_ONCE])
+                ledger.write(("\n" + "\n".join(lines) + "\n").encode())
+
+
+_FIELDS = ("path", "bytes", "changed")
+
+
 class Tree:
     """A working tree, of a run or of one element."""
 
@@ -103,7 +141,7 @@ class Tree:
         self.path = place.source
         self.below = below
         """What its outputs' paths begin with where several trees are told of."""
-        self._ledger = place.fetched
+        self.ledger = Ledger(place.fetched)
         self._contents = contents
 
     def is_output(self, path: str, kind: str, size: int, changed: int) -> bool:
@@ -134,29 +172,6 @@ class Tree:
                         pending.append(path)
                     kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
                     yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
-
-    @cached_property
-    def fetched(self) -> frozenset[tuple[str, int, int]]:
-        """What was copied, as (path, bytes, when it had been changed): a file that is changed later counts anew."""
-        entries = read_journal(self._ledger)
-        return frozenset(
-            (str(one.get("path")), int(one.get("bytes", -1)), int(one.get("changed", -1))) for one in entries
-        )
-
-    def note_fetched(self, files: Iterable[tuple[str, int, int]], mode: int) -> None:
-        """Remember that these were copied. Raises OSError."""
-        fresh = [entry for entry in files if entry not in self.fetched]
-        if not fresh:
-            return
-        descriptor = os.open(self._ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "ab", buffering=0) as ledger:
-            for start in range(0, len(fresh), _AT_ONCE):
-                # It begins a line of its own, whatever a writer before us has left half done.
-                lines = (json.dumps(dict(zip(_FIELDS, one, strict=True))) for one in fresh[start : start + _AT_ONCE])
-                ledger.write(("\n" + "\n".join(lines) + "\n").encode())
-
-
-_FIELDS = ("path", "bytes", "changed")
 
 
 def trees(where: RunDirectory, plan: Plan, element: int | None = None) -> list[Tree]:
@@ -195,7 +210,7 @@ def describe(found: Sequence[Tree], most: int | None = None, tell: Callable[[int
             size = state.st_size if stat.S_ISREG(state.st_mode) else 0
             output = Output(tree.below + path, size, state.st_mtime_ns)
             every.add(output)
-            if (path, size, state.st_mtime_ns) not in tree.fetched:
+            if (path, size, state.st_mtime_ns) not in tree.ledger.fetched:
                 unfetched.add(output)
     is_all = most is None or next(everything, None) is None
     newest = (unfetched if unfetched.files else every).newest

@@ -23,7 +23,7 @@ from serried.submission.onefile import Observe, aside_name, copy_file
 THREADS = 16
 """At most, on a file system where each call takes milliseconds."""
 
-COPIED, SAME, NEWER, KEPT = "copied", "same", "newer", "kept"
+COPIED, SAME, KEPT = "copied", "same", "kept"
 Became = Mapping[int, str | OSError]
 """Of entries, by their place among them: one of these, or why it could not be copied."""
 
@@ -39,8 +39,8 @@ class Entry:
     changed: int
     top: Path
     """The folder of the run that it was found in."""
-    replaces: frozenset[tuple[int, int]] | None = None
-    """Sizes and times of earlier copies of this file, and nothing else gives way to it; None: whatever is older."""
+    replaces: frozenset[tuple[int, int]] = frozenset()
+    """Sizes and times of earlier copies of this file: nothing else gives way to it."""
 
     @property
     def state(self) -> tuple[int, int]:
@@ -63,10 +63,8 @@ class Report:
     copied: list[str] = field(default_factory=list)
     bytes: int = 0
     same: int = 0
-    newer: list[str] = field(default_factory=list)
-    """What is here and newer, and stayed."""
     kept: list[str] = field(default_factory=list)
-    """What is here and was not copied from the same output, and stayed."""
+    """What is here and is no earlier copy, and stayed."""
     problems: dict[str, str] = field(default_factory=dict)
     there: list[Entry] = field(default_factory=list)
     """What is here now, copied or found to be the same."""
@@ -76,7 +74,6 @@ class Report:
             "copied": self.copied,
             "bytes": self.bytes,
             "same": self.same,
-            "newer": self.newer,
             "kept": self.kept,
             "problems": self.problems,
         }
@@ -115,8 +112,8 @@ def _report(entries: Sequence[Entry], became: Became) -> Report:
         what = became[number]
         if isinstance(what, OSError):
             report.problems[entry.path] = what.strerror or str(what)
-        elif what in (NEWER, KEPT):
-            (report.newer if what == NEWER else report.kept).append(entry.path)
+        elif what == KEPT:
+            report.kept.append(entry.path)
         elif entry.kind != "folder":
             report.there.append(entry)
             if what == COPIED:
@@ -228,7 +225,7 @@ class _Copying:
 
 
 def _decide(entry: Entry, target: Path, *, force: bool) -> str:
-    """COPIED, SAME, NEWER or KEPT. Raises OSError where what is there cannot give way."""
+    """COPIED, SAME or KEPT. Raises OSError where what is there cannot give way."""
     try:
         here = target.lstat()
     except OSError:
@@ -239,9 +236,7 @@ def _decide(entry: Entry, target: Path, *, force: bool) -> str:
         raise NotADirectoryError(errno.ENOTDIR, "there it is no folder")
     if stat.S_ISDIR(here.st_mode):
         raise IsADirectoryError(errno.EISDIR, "there it is a folder")
-    if entry.replaces is not None and not force:
-        return COPIED if (here.st_size, here.st_mtime_ns) in entry.replaces else KEPT
-    return NEWER if here.st_mtime_ns > entry.changed and not force else COPIED
+    return COPIED if force or (here.st_size, here.st_mtime_ns) in entry.replaces else KEPT
 
 
 def _is_same(entry: Entry, target: Path, here: os.stat_result) -> bool:

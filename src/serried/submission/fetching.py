@@ -16,7 +16,7 @@ from serried.errors import SerriedError, UsageError
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.missing import Missing
-from serried.records.outputs import Tree, trees
+from serried.records.outputs import Ledger, trees
 from serried.submission import copies, errands, onefile
 from serried.submission.copies import Entry, Report
 from serried.submission.errands import Errand, Observe
@@ -80,8 +80,8 @@ class Found:
 
     entries: list[Entry]
     """Results and checkpoints, then outputs."""
-    outputs: dict[Path, tuple[Tree, str]]
-    """Of those entries that are outputs, by their sources: the working tree, and the path in it."""
+    noted: dict[Path, tuple[Ledger, str]]
+    """By their sources, where it is remembered that they were copied, and under which name."""
 
 
 def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
@@ -90,16 +90,26 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
     Patterns for outputs begin at the project's folder, or where ranks start. Where `target` is a folder of the
     project, what was written below that folder keeps its path from there.
     """
-    entries = [entry for place, below in _places(selection) for entry in _of(place, below, wanted or [RESULTS])]
-    outputs: dict[Path, tuple[Tree, str]] = {}
+    entries: list[Entry] = []
+    noted: dict[Path, tuple[Ledger, str]] = {}
+
+    def take(entry: Entry, to: str, ledger: Ledger, name: str) -> None:
+        entries.append(dataclasses.replace(entry, path=to, replaces=ledger.states.get(name, frozenset())))
+        noted[entry.source] = ledger, name
+
+    for place, below in _places(selection):
+        ledger = Ledger(place.fetched)
+        for folder, entry in _of(place, wanted or [RESULTS]):
+            to = f"{below}{entry.path}" if folder == RESULTS else f"{below}{folder}/{entry.path}"
+            take(entry, to, ledger, f"{{{folder}}}/{entry.path}")
     plan = selection.record.plan
     starts = "" if plan.source.workdir == os.curdir else f"{glob.escape(plan.source.workdir)}/"
     patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
     within = _within(target, Path(plan.source.directory))
     for tree in trees(selection.record.where, plan, selection.element):
-        for entry in _outputs(tree, patterns or [ALL]):
-            outputs[entry.source] = tree, entry.path
-            entries.append(dataclasses.replace(entry, path=tree.below + entry.path.removeprefix(within)))
+        for entry in _found(tree.path, patterns or [ALL]):
+            if tree.is_output(entry.path, entry.kind, *entry.state):
+                take(entry, tree.below + entry.path.removeprefix(within), tree.ledger, entry.path)
     if not entries:
         what = " or ".join(f"`{pattern}`" for pattern in wanted)
         raise UsageError(
@@ -108,7 +118,7 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
             else f"run `{selection}` has neither results nor outputs",
             hint=_where_to_look(selection),
         )
-    return Found(entries, outputs)
+    return Found(entries, noted)
 
 
 def _within(target: Path, project: Path) -> str:
@@ -117,31 +127,20 @@ def _within(target: Path, project: Path) -> str:
     return f"{here.relative_to(top)}/" if here.is_relative_to(top) and here != top else ""
 
 
-def _outputs(tree: Tree, patterns: Sequence[str]) -> Iterator[Entry]:
-    known: dict[str, set[tuple[int, int]]] = {}
-    for path, size, changed in tree.fetched:
-        known.setdefault(path, set()).add((size, changed))
-    for entry in _found(tree.path, "", patterns):
-        if tree.is_output(entry.path, entry.kind, *entry.state):
-            replaces = frozenset(known.get(entry.path, ()))
-            yield dataclasses.replace(entry, replaces=replaces)
-
-
 def note_fetched(selection: Selection, found: Found, report: Report, target: Path) -> None:
-    """Remember which outputs are in `target` now: `clean` may remove them, the next fetch replace them there.
+    """Remember what is in `target` now: `clean` may remove outputs, and the next fetch replaces what it has copied.
 
     Raises OSError where the run directory cannot be written.
     """
-    by_tree: dict[Tree, list[tuple[str, int, int]]] = {}
+    by_ledger: dict[Ledger, list[tuple[str, int, int]]] = {}
     for entry in report.there:
-        if entry.source in found.outputs:
-            tree, path = found.outputs[entry.source]
-            # A file that has changed since it was listed was copied as it is now.
-            states = {entry.state, onefile.state(target / entry.path) or entry.state}
-            by_tree.setdefault(tree, []).extend((path, *state) for state in sorted(states))
+        ledger, name = found.noted[entry.source]
+        # A file that has changed since it was listed was copied as it is now.
+        states = {entry.state, onefile.state(target / entry.path) or entry.state}
+        by_ledger.setdefault(ledger, []).extend((name, *state) for state in sorted(states))
     mode = MODES[selection.record.plan.share].file
-    for tree, states_of_files in by_tree.items():
-        tree.note_fetched(states_of_files, mode)
+    for ledger, states_of_files in by_ledger.items():
+        ledger.note(states_of_files, mode)
 
 
 def _where_to_look(selection: Selection) -> str:
@@ -157,12 +156,12 @@ def _places(selection: Selection) -> list[tuple[ElementDirectory, str]]:
     return [(where.element(each), f"{each}/" if selection.is_array else "") for each in selection.elements]
 
 
-def _of(place: ElementDirectory, below: str, wanted: Sequence[str]) -> Iterator[Entry]:
+def _of(place: ElementDirectory, wanted: Sequence[str]) -> Iterator[tuple[str, Entry]]:
     told = [_folder_and_pattern(pattern) for pattern in wanted]
     for folder in (RESULTS, CHECKPOINTS):
         patterns = [pattern for which, pattern in told if which == folder]
         if patterns:
-            yield from _found(place.path / folder, below if folder == RESULTS else f"{below}{folder}/", patterns)
+            yield from ((folder, entry) for entry in _found(place.path / folder, patterns))
 
 
 def _folder_and_pattern(pattern: str) -> tuple[str, str]:
@@ -170,9 +169,9 @@ def _folder_and_pattern(pattern: str) -> tuple[str, str]:
     return (first, rest or ALL) if first in (RESULTS, CHECKPOINTS) else (RESULTS, pattern)
 
 
-def _found(root: Path, below: str, patterns: Sequence[str]) -> list[Entry]:
+def _found(root: Path, patterns: Sequence[str]) -> list[Entry]:
     problems: list[OSError] = []
     found = copies.find(root, patterns, problems.append)
     if problems:
         raise UsageError(f"cannot read `{problems[0].filename}`: {problems[0].strerror}")
-    return [dataclasses.replace(entry, path=below + entry.path) for entry in found]
+    return found
