@@ -14,7 +14,7 @@ def project(tmp_path, monkeypatch):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(
-        "import os, sys, time\nprint('rank', os.environ['RANK'], *sys.argv[1:], flush=True)\n"
+        "import os, sys, time\nprint('rank', os.environ.get('RANK', 0), *sys.argv[1:], flush=True)\n"
         "time.sleep(600 if 'wait' in sys.argv else 0)\nsys.exit(3 if 'fail' in sys.argv else 0)\n"
     )
     monkeypatch.chdir(folder)
