@@ -145,7 +145,7 @@ def make_run(tmp_path, monkeypatch):
         place.mkdir(parents=True)
         (place / "plan.json").write_text(json.dumps(plan.to_json()))
         (place / "job.sh").write_text(script.render(plan, python=sys.executable))
-        script.write_agent(place / "agent.pyz")
+        (place / "agent.pyz").write_bytes(script.agent())
         if seconds:
             give(place / "agent.pyz", seconds)
         return plan

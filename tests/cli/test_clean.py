@@ -15,7 +15,8 @@ import pytest
 from building import CREATED, as_json
 from serried import script
 from serried.contract import locks
-from serried.contract.files import make_directory, write_json
+from serried.contract.files import MODES, make_directory, write_json
+from serried.contract.layout import PROGRAMS
 from serried.plan import After, Data, Environment, Resume, Source, Staged
 from serried.schedulers.interface import Job
 from serried.schedulers.pbs import options
@@ -182,6 +183,51 @@ def test_what_is_needed_by_the_time_of_the_answer_stays(serried, make, ended, sl
 
     assert (done.code, parent.where.path.exists(), other.where.path.exists()) == (1, True, False)
     assert "warning: parent train stays: it is needed by now\n" in done.err
+
+
+def brings_along(run, content):
+    """What the run's directory and its root hold of Serried."""
+    for name in ("agent.pyz", "library.zip"):
+        store = Path(run.plan.site.root) / PROGRAMS
+        script.put(content + name.encode(), run.where.path / name, store, MODES["user"])
+    return [(run.where.path / name).readlink() for name in ("agent.pyz", "library.zip")]
+
+
+def test_what_runs_bring_along_of_serried_goes_with_the_last_that_needs_it(serried, ended, make, tmp_path):
+    run, other = ended("k3f9q2"), ended("m2n3p4")
+    waits = make("p5q6r7")  # nothing says that it has ended
+    write_json(waits.where.plan, waits.plan.to_json())
+    last, shared, needed = brings_along(run, b"1"), brings_along(other, b"2"), brings_along(waits, b"3")
+    moved = ended("s7t8v9")
+    taken = brings_along(moved, b"4")
+    moved.where.path.rename(tmp_path / "elsewhere")
+    moved.record.directory.where.write_text(str(tmp_path / "elsewhere"))
+    (last[0].with_name(f".{last[0].name}.0123abcd")).write_text("half written")
+    (last[0].with_name("mine")).write_text("x")
+    aged(tmp_path / "scratch")
+
+    done = serried("clean", "-y", "k3f9q2", "--json")
+    assert kinds(done) == [("run", "k3f9q2 train")]
+    done = serried("clean", "-y", "--json")
+
+    sources = [name for kind, name in kinds(done) if kind == "source"]
+    assert sources == sorted(
+        f".serried/{name}" for name in (f".{last[0].name}.0123abcd", *(path.name for path in last))
+    )
+    assert sorted(last[0].parent.iterdir()) == sorted([*shared, *needed, *taken, last[0].with_name("mine")])
+
+
+def test_what_a_submission_stores_again_meanwhile_stays(ended):
+    run = ended("k3f9q2")
+    agent, _ = brings_along(run, b"1")
+    aged(agent.parent)
+    found = Thing("source", agent.name, agent, measuring.newest_within(agent))
+    run.where.agent.unlink()
+
+    brings_along(ended("m2n3p4"), b"1")
+
+    assert removing.remove(found) == "it is needed by now"
+    assert agent.exists()
 
 
 def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, clock):
@@ -380,7 +426,7 @@ def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, ma
     monkeypatch.setattr(options, "errand", lambda *_: ("no-such-qsub",))
     made = make(scheduler="local").ending(nodes=["n1", "n2", "n3"])
     write_json(made.where.plan, made.plan.to_json())
-    script.write_agent(made.where.agent)
+    made.where.agent.write_bytes(script.agent())
 
     done = serried("clean", "--node", "n1", "--node", "n2", "--node", "n3", "--dry-run", "--json")
 

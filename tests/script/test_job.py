@@ -125,14 +125,14 @@ def test_agent_pyz_is_the_same_bytes_from_the_same_sources(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for name in ("one", "two"):
-        script.write_agent(folder / name)
+        (folder / name).write_bytes(script.agent())
 
     assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
     assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
 
 
 def test_agent_pyz_holds_the_agent_and_the_contract_and_nothing_else(tmp_path):
-    script.write_agent(tmp_path / "agent.pyz")
+    (tmp_path / "agent.pyz").write_bytes(script.agent())
 
     rooms = {name.split("/")[1] for name in zipfile.ZipFile(tmp_path / "agent.pyz").namelist() if "/" in name}
     assert rooms == {"__init__.py", "agent", "contract"}
@@ -146,7 +146,7 @@ def imported_from(agent):
 
 def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
     agent = tmp_path / "agent.pyz"
-    script.write_agent(agent)
+    agent.write_bytes(script.agent())
 
     assert imported_from(agent) == f"{agent}/serried/agent/work.pyc"
 
@@ -154,7 +154,7 @@ def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
 def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path, monkeypatch):
     monkeypatch.setattr(package.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
     agent = tmp_path / "agent.pyz"
-    script.write_agent(agent)
+    agent.write_bytes(script.agent())
 
     assert imported_from(agent) == f"{agent}/serried/agent/work.py"
 

@@ -31,8 +31,8 @@ def packed(tmp_path, monkeypatch):
 
     def write():
         times.clear()
-        script.write_agent(tmp_path / "agent.pyz")
-        script.write_library(tmp_path / "library.zip")
+        (tmp_path / "agent.pyz").write_bytes(script.agent())
+        (tmp_path / "library.zip").write_bytes(script.library())
         return (tmp_path / "agent.pyz").read_bytes(), (tmp_path / "library.zip").read_bytes(), len(times)
 
     return write

@@ -22,7 +22,7 @@ SOURCE = Path(serried.__file__).parents[1]
 def library(tmp_path):
     path = tmp_path / "a run" / "library.zip"
     path.parent.mkdir()
-    script.write_library(path)
+    path.write_bytes(script.library())
     return path
 
 
@@ -55,7 +55,7 @@ def say(tmp_path):
 
 
 def test_it_is_the_same_bytes_from_the_same_sources(library, tmp_path):
-    script.write_library(tmp_path / "again.zip")
+    (tmp_path / "again.zip").write_bytes(script.library())
     assert library.read_bytes() == (tmp_path / "again.zip").read_bytes()
 
 
@@ -89,7 +89,7 @@ def test_a_script_that_trains_and_submits_gets_the_rest_from_where_serried_is_in
 
 def test_within_a_run_within_a_run_the_inner_library_counts(library, installed, say, tmp_path):
     outer = tmp_path / "outer.zip"
-    script.write_library(outer)
+    outer.write_bytes(script.library())
     program = "import serried.train as st, serried.cli; print(st.__file__, serried.cli.__file__)"
     expected = f"{library}/serried/train/__init__.pyc {installed}/serried/cli/__init__.py"
     assert say(program, library, outer, installed) == (0, expected)

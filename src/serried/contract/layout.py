@@ -1,7 +1,8 @@
 """Where things are in a run directory and in a record. Pure paths: nothing here touches a disk.
 
 <root>/<project>/<experiment>/<run-id>/          the run directory: bulk, where compute nodes can write
-  plan.json  job.sh  agent.pyz  library.zip      written at submit
+  plan.json  job.sh                              written at submit
+  agent.pyz  library.zip                         links to what all runs below the root share, in PROGRAMS
   setup.sh                                       the same, where the experiment has lines of `setup`
   commands.json                                  the same, for arrays with --each only
   scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
@@ -44,6 +45,8 @@ from typing import Mapping, Optional
 
 from serried.contract.slug import slug
 
+PROGRAMS = Path(".serried") / "agents"
+"""Below a root: what runs bring along of Serried itself, named by its content."""
 RESULTS, CHECKPOINTS = "results", "checkpoints"
 """What ranks make, and the names of the folders that it is in: of a run, and on a node's own disk."""
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from serried.script.environment import render_setup
 from serried.script.job import render, render_errand, render_join, render_shell
 from serried.script.launcher import launcher
-from serried.script.package import write_agent, write_library
+from serried.script.package import agent, library, put
 
 __all__ = [
+    "agent",
     "launcher",
+    "library",
+    "put",
     "render",
     "render_errand",
     "render_join",
     "render_setup",
     "render_shell",
-    "write_agent",
-    "write_library",
 ]

@@ -31,17 +31,43 @@ ALWAYS = (1980, 1, 1, 0, 0, 0)
 """The oldest date a zip can hold: when a file was installed says nothing about what it does."""
 
 
-def write_agent(path: Path, mode: int = 0o600) -> None:
-    """Write agent.pyz to `path`."""
-    _write(path, AGENT, [("__main__.py", MAIN), ("serried/__init__.py", b"")], mode)
+def agent() -> bytes:
+    """What agent.pyz holds."""
+    return _content(AGENT, [("__main__.py", MAIN), ("serried/__init__.py", b"")])
 
 
-def write_library(path: Path, mode: int = 0o600) -> None:
-    """Write library.zip to `path`."""
-    _write(path, LIBRARY, list(_module("serried/__init__.py", PACKAGE)), mode)
+def library() -> bytes:
+    """What library.zip holds."""
+    return _content(LIBRARY, list(_module("serried/__init__.py", PACKAGE)))
 
 
-def _write(path: Path, rooms: tuple[str, ...], entries: list[tuple[str, bytes]], mode: int) -> None:
+def put(content: bytes, path: Path, folder: Path, modes: files.Modes) -> None:
+    """Store `content` in `folder` under a name made of it, unless it is there, and make `path` a link to that.
+
+    The link is made first: who removes what no run needs either sees it, or takes the file away before we look.
+    Where `folder` is another user's, `path` becomes a file of its own.
+    """
+    stored = folder / f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{path.suffix}"
+    try:
+        files.make_directory(folder, modes.directory)
+        path.symlink_to(stored)
+        if not _is_stored(stored, len(content)):
+            files.write_bytes(stored, content, modes.file)
+    except PermissionError:
+        path.unlink(missing_ok=True)
+        files.write_bytes(path, content, modes.file)
+
+
+def _is_stored(path: Path, size: int) -> bool:
+    """Whether it is there, and from now on as young as if we had written it: sites purge by age, and so do we."""
+    try:
+        os.utime(path)
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _content(rooms: tuple[str, ...], entries: list[tuple[str, bytes]]) -> bytes:
     modules = [module for room in rooms for module in sorted((HOUSE / room).rglob("*.py")) if module != PACKAGE]
     kept = state_directory(os.environ) / "cache" / f"{'-'.join(rooms)}-{_digest([str(HOUSE)]).hex()[:12]}.zip"
     before = _digest(_as_they_are([PACKAGE, *modules]))
@@ -51,10 +77,7 @@ def _write(path: Path, rooms: tuple[str, ...], entries: list[tuple[str, bytes]],
         with contextlib.suppress(OSError):  # a home that is full: packed each time
             files.make_directory(kept.parent)
             files.write_bytes(kept, content + before)
-    aside = path.with_name(f".{path.name}")
-    aside.touch(mode=mode)
-    aside.write_bytes(content)
-    aside.replace(path)
+    return content
 
 
 def _as_they_are(modules: list[Path]) -> list[str]:

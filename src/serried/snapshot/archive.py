@@ -42,10 +42,7 @@ def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive
             _pack(survey, writer)
             digest = writer.digest.hexdigest()
             path = folder / f"{digest[:16]}.tar"
-            if _is_whole(path, writer.position):
-                # Sites purge scratch by age: what is used again is young again.
-                os.utime(path)
-            else:
+            if not _is_whole(path, writer.position):
                 file.flush()
                 os.fsync(file.fileno())
                 aside.replace(path)
@@ -56,7 +53,9 @@ def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive
 
 
 def _is_whole(path: Path, size: int) -> bool:
+    """Whether it is there, and young again: sites purge scratch by age, and `serried clean` asks for that too."""
     try:
+        os.utime(path)
         return path.stat().st_size == size
     except FileNotFoundError:
         return False

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from serried.contract import names
 from serried.contract.files import read_json
-from serried.contract.layout import RunDirectory, run_directory
+from serried.contract.layout import PROGRAMS, RunDirectory, run_directory
 from serried.errors import reason
 from serried.records.record import is_id
 
 ASIDE = ".removing-"
 """Before the name of what is being removed: it is no run directory any more, also where nobody goes on removing."""
+_PROGRAM = re.compile(r"\.?(agent-[0-9a-f]{16}\.pyz|library-[0-9a-f]{16}\.zip)(\.[0-9a-f]{8})?")
 _ASIDE = re.compile(r"\.removing-[a-z0-9]{6}-[0-9a-f]{8}")
 
 
@@ -65,11 +67,24 @@ def half_removed(root: Path) -> Iterator[Path]:
 
 
 def archives(root: Path) -> Iterator[Path]:
-    """Snapshots of code, which runs of a project share."""
+    """Snapshots of code, which runs of a project share, and what they bring along of Serried, which all share."""
     for project in _folders(root):
         for name in _names(project / "sources"):
             if re.fullmatch(r"[0-9a-f]{16}\.tar", name) and _is_ours(project / "sources" / name, folder=False):
                 yield project / "sources" / name
+    for name in _names(root / PROGRAMS):
+        if _PROGRAM.fullmatch(name) and _is_ours(root / PROGRAMS / name, folder=False):
+            yield root / PROGRAMS / name
+
+
+def programs_of(runs: Iterable[Path]) -> set[Path]:
+    """What of Serried itself these run directories need."""
+    found = set()
+    for run in runs:
+        for path in (RunDirectory(run).agent, RunDirectory(run).library):
+            with contextlib.suppress(OSError):
+                found.add(Path(os.path.normpath(run / path.readlink())))
+    return found
 
 
 def archive_of(plan_json: dict[str, object], path: Path) -> Path | None:

@@ -61,10 +61,19 @@ def _record(thing: Thing) -> str | None:
 
 
 def _source(thing: Thing) -> str | None:
-    """Not what a submission has found to be its own code meanwhile: it is young again then."""
+    """Not what a submission has found to be its own meanwhile: it is young again then.
+
+    Renamed first: a submission that looks for it then stores it anew.
+    """
     if measuring.newest_within(thing.path) > thing.used:
         return "it is needed by now"
-    return _folder(thing)
+    aside = thing.path.with_name(f".{thing.path.name}.{os.urandom(4).hex()}")
+    thing.path.rename(aside)
+    if measuring.newest_within(aside) > thing.used:
+        aside.replace(thing.path)
+        return "it is needed by now"
+    aside.unlink()
+    return None
 
 
 def _built(thing: Thing) -> str | None:

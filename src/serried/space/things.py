@@ -212,10 +212,13 @@ def remains(known: Known) -> Iterator[Thing]:
 
 
 def sources(known: Known, going: Iterable[Path] = ()) -> Iterator[Thing]:
-    """Archives of code; one that is named by a run whose directory stays, or that has not ended, is needed."""
+    """Archives of code, and of Serried; one that a run names whose directory stays, or that goes on, is needed."""
     gone = set(going)
+    moved = {status.record.where.path for status in known.statuses} - gone
     for root in known.roots:
-        named = {directories.archive_of(plan, path) for path, plan in directories.plans_below(root) if path not in gone}
+        plans = {path: plan for path, plan in directories.plans_below(root) if path not in gone}
+        named = {directories.archive_of(plan, path) for path, plan in plans.items()}
+        named |= directories.programs_of([*plans, *moved])
         for _, plan in known.unfinished():
             if plan.source.archive:
                 named.add(Path(os.path.normpath(Path(plan.directory) / plan.source.archive)))

@@ -9,8 +9,8 @@ from typing import Any
 
 from serried import script
 from serried.contract import SCHEMA
-from serried.contract.files import MODES, make_directory, write_json, write_text
-from serried.contract.layout import RunDirectory
+from serried.contract.files import MODES, make_directory, write_bytes, write_json, write_text
+from serried.contract.layout import PROGRAMS, RunDirectory
 from serried.plan import Plan
 from serried.records.record import Record
 from serried.snapshot import Archive
@@ -35,8 +35,11 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     if prepared.commands:
         where.links.mkdir(mode=modes.directory)
         write_json(where.link_commands, prepared.commands.to_json(), modes.file)
-    script.write_agent(where.agent, modes.file)
-    script.write_library(where.library, modes.file)
+    for content, path in ((script.agent(), where.agent), (script.library(), where.library)):
+        if plan.container and plan.container.runtime == "pyxis":  # which mounts the project's folder alone
+            write_bytes(path, content, modes.file)
+        else:
+            script.put(content, path, Path(plan.site.root) / PROGRAMS, modes)
     return where
 
 

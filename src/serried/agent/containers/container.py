@@ -165,6 +165,7 @@ class Container:
         data = work.plan.get("data") or {"stage": (), "in_place": ()}
         wanted = [
             str(work.run.path),
+            os.path.dirname(os.path.realpath(work.run.library)),  # noqa: PTH120
             str(project),
             str(self._private),
             *linked,

@@ -1,0 +1,85 @@
+"""What runs bring along of Serried is stored once, whoever else stores it or removes it meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from serried import script
+from serried.contract import files
+
+MODES = files.MODES["user"]
+CONTENT = bytes(range(256)) * 4096
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_the_same_content_is_stored_once_and_is_young_again(tmp_path, store):
+    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    (stored,) = store.iterdir()
+    os.utime(stored, (1, 1))
+    before = stored.stat().st_ino
+
+    (tmp_path / "other").mkdir()
+    script.put(CONTENT, tmp_path / "other" / "agent.pyz", store, MODES)
+
+    assert list(store.iterdir()) == [stored]
+    assert (stored.stat().st_ino, stored.stat().st_mtime > 1) == (before, True)
+    assert (tmp_path / "other" / "agent.pyz").readlink() == stored
+    assert (tmp_path / "other" / "agent.pyz").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("left", [None, CONTENT[:-1]], ids=["removed", "cut short"])
+def test_what_is_not_there_whole_is_stored_anew(tmp_path, store, left):
+    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    (stored,) = store.iterdir()
+    stored.unlink()
+    if left is not None:
+        stored.write_bytes(left)
+    (tmp_path / "other").mkdir()
+
+    script.put(CONTENT, tmp_path / "other" / "agent.pyz", store, MODES)
+
+    assert stored.read_bytes() == CONTENT
+
+
+def test_the_run_names_it_before_it_is_looked_for(tmp_path, store, monkeypatch):
+    """So that nobody who looks at the runs first and removes then takes it away from one."""
+    seen = []
+    write = files.write_bytes
+    monkeypatch.setattr(
+        files, "write_bytes", lambda *given: seen.append((tmp_path / "agent.pyz").is_symlink()) or write(*given)
+    )
+    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    assert seen == [True]
+
+
+def test_many_at_once_store_one(tmp_path, store):
+    def submit(number: int) -> None:
+        (tmp_path / str(number)).mkdir()
+        script.put(CONTENT, tmp_path / str(number) / "agent.pyz", store, MODES)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(list(store.iterdir())) == 1
+    assert all((tmp_path / str(number) / "agent.pyz").read_bytes() == CONTENT for number in range(8))
+
+
+def test_where_the_store_is_another_users_a_run_has_its_own(tmp_path, store, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(files, "make_directory", refuse)
+    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    assert not (tmp_path / "agent.pyz").is_symlink()
+    assert (tmp_path / "agent.pyz").read_bytes() == CONTENT
