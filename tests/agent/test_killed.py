@@ -107,7 +107,7 @@ def test_a_rank_that_dies_with_all_agents_is_not_the_cause(running, wait_until):
 
 
 def test_a_rank_that_was_killed_before_its_job_script_is_the_cause(running, wait_until):
-    run = running(limit={"grace_seconds": 60}, command=DEAF)
+    run = running(limit={"grace_seconds": 600}, command=DEAF)
     rank = next(event["pid"] for event in journal(run) if event["event"] == "started")
     kill(rank)
     wait_until(lambda: run.events("rank-failed"))
