@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from place import Place, agents, command
+from place import Place, command
 from serried import processes
 from serried.contract import names
 from serried.lab import Lab
@@ -157,16 +157,23 @@ class Case:
             self._learn_run()
         if self.run is None:
             return
-        for role in ("head", "node", "finish"):
-            for number, pid in enumerate(agents(self.run, role)):
-                self._see(f"{role}-{number}" if role == "node" else role, pid)
-                if role == "head" and (fields := processes.stat(pid)):
-                    self._see("job.sh", int(fields[1]))
+        for role, pid in self._agents():
+            self._see(f"{role}-{pid}" if role == "node" else role, pid)
+            if role == "head" and (fields := processes.stat(pid)):
+                self._see("job.sh", int(fields[1]))
         for job in (self.folder / "local").glob("jobs/*/job.json"):
             with contextlib.suppress(OSError, ValueError):
                 self._see("supervisor", json.loads(job.read_text(encoding="utf-8"))["supervisor"]["pid"])
         for attempt, rank, pid in self.executions():
             self._see(f"rank {attempt} {rank}", pid)
+
+    def _agents(self) -> Iterator[tuple[str, int]]:
+        """Role and pid of each, found in one look over all processes: `finish` lives for a moment only."""
+        mine = f"/{self.run}/agent.pyz".encode()
+        for pid in processes.pids():
+            words = command(pid)
+            if any(word.endswith(mine) for word in words) and b"srun" not in words[0]:
+                yield from ((role, pid) for role in ("head", "node", "finish") if role.encode() in words)
 
     def _see(self, name: str, pid: int) -> None:
         found = processes.identify(pid)
@@ -234,8 +241,7 @@ class Case:
             return []
         mark = f"{self.run}/"
         found = list(processes.with_environment(lambda it: it.get("SERRIED_MARK", "").startswith(mark)))
-        for role in ("head", "node", "finish"):
-            found += filter(None, map(processes.identify, agents(self.run, role)))
+        found += filter(None, (processes.identify(pid) for _, pid in self._agents()))
         found += [it for name, it in self.seen.items() if it.is_alive and name in ("job.sh", "supervisor")]
         return sorted(set(found), key=lambda process: process.pid)
 

@@ -8,13 +8,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from faults.case import Case
+from faults.case import PATIENCE_SECONDS, Case
 from serried import processes
 from serried.processes import Process
 
@@ -180,18 +181,26 @@ def cancel(case: Case, *, by_scheduler: bool, then: str = "") -> Heal:
     """Ask for the end while the ranks cannot end by themselves; perhaps what should bring it about is killed then."""
     case.moment(holds=True)
     attempt = max((it[0] for it in case.executions()), default=0)
+    place = case.place
     if case.lab and by_scheduler:
-        shown = json.loads(case.place.serried("show", "--json", str(case.run)).stdout)
-        case.is_hit = case.lab.run("scancel", str(shown["runs"][0]["job"])).status == 0
+        shown = json.loads(place.serried("show", "--json", str(case.run)).stdout)
+        words = ["scancel", str(shown["runs"][0]["job"])]
     else:
-        case.is_hit = case.place.serried("stop", "-y", str(case.run)).returncode == 0
+        words = [sys.executable, "-m", "serried", "stop", "-y", str(case.run)]
+    silent = subprocess.DEVNULL
+    asking = subprocess.Popen(
+        words, cwd=place.project, env=dict(place.environ), stdin=silent, stdout=silent, stderr=silent
+    )
+    if then:
+        case.pause(case.random.uniform(0, 2))
+        found = _find(case, then)
+        if found is not None:
+            found.send(signal.SIGKILL)
+            case.say(f"killed {then} {found.pid} while it was being cancelled")
+    case.is_hit = asking.wait(timeout=PATIENCE_SECONDS) == 0
     if case.is_hit:
         case.cancelled_in = attempt
     case.say("cancelled" if case.is_hit else "could not be cancelled")
-    found = _find(case, then) if then else None
-    if found is not None and found.is_alive:
-        found.send(signal.SIGKILL)
-        case.say(f"killed {then} {found.pid}")
     return nothing
 
 
