@@ -244,6 +244,8 @@ def test_every_row_of_advice_fills_in():
         ("PermissionError: [Errno 13] Permission denied: '/data/x'", "permission"),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "nccl-without-gpu"),
         ("RuntimeError: Distributed package doesn't have NCCL built in", "nccl-without-gpu"),
+        ("ValueError: … environment variable RANK expected, but not set", "no-rank"),
+        ("KeyError: 'LOCAL_RANK'", "no-rank"),
         ("AssertionError: Torch not compiled with CUDA enabled", "cuda"),
         ("ValueError: something else", "exit"),
     ],

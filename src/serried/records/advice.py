@@ -179,6 +179,10 @@ ADVICE: Mapping[str, Advice] = {
             "see where the run writes: serried show {run}",
         ),
     ),
+    "no-rank": Advice(
+        "the program wants to be one of several ranks; one process on CPUs is started without RANK and WORLD_SIZE",
+        ("ask for several: --ranks 2, or --gpus 2", "or have the variables for one rank: --launch agent"),
+    ),
     "nccl-without-gpu": Advice(
         "the program wants NCCL, which needs GPUs, and the rank has none",
         (

@@ -56,6 +56,10 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"(?m)^\S*(?:ba|da|z)?sh: .*: Permission denied$"), "not-executable"),
     (re.compile(r"PermissionError|Permission denied"), "permission"),
     (re.compile(r"No such file or directory|FileNotFoundError"), "file-missing"),
+    (
+        re.compile(r"environment variable (?:RANK|WORLD_SIZE) expected|KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'"),
+        "no-rank",
+    ),
     (re.compile(r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in"), "nccl-without-gpu"),
     (re.compile(r"NCCL (?:error|WARN)|ncclSystemError|ncclRemoteError|ncclUnhandledCudaError"), "nccl"),
     (
