@@ -1,4 +1,4 @@
-"""`serried rehearse`, as it is typed: two ranks, here and as jobs of a real Slurm."""
+"""`serried rehearse`, as it is typed: four ranks here, two as jobs of a real Slurm."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def rehearse(place, *arguments, give=ALL):
     return place.serried("rehearse", *arguments, "--", sys.executable, "train.py", give, timeout=900)
 
 
-def test_two_ranks_that_were_stopped_learn_what_they_would_have_learned(here):
-    done = rehearse(here, "--ranks", "2", "--stops", "1", "--steps", "8", "--seed", "1")
+def test_four_ranks_that_were_stopped_learn_what_they_would_have_learned(here):
+    done = rehearse(here, "--ranks", "4", "--stops", "1", "--steps", "8", "--seed", "1")
     assert (done.returncode, done.stdout) == (0, "resumes exactly: 1 stop, 8 steps, 0 differences\n"), done.stderr
     talk = re.fullmatch(
         r"run (\w{6}) was not stopped; run (\w{6}) was, after step 2\nnot compared: step_time\n", done.stderr
@@ -87,6 +87,49 @@ def test_what_was_not_restored_is_named_and_it_is_a_failure(here):
     assert (found["exact"], found["stops"], found["deterministic"]) == (False, [5], None)
     assert (found["first"]["name"], found["first"]["rank"], sorted(found["runs"])) == ("loss", 0, ["stopped", "whole"])
     assert found["first"]["step"] > 5
+
+
+BY_ITSELF = """
+import os, torch
+import serried.train as st
+
+with st.session(seed=3) as run:
+    torch.manual_seed(0)
+    model = run.wrap(torch.nn.Sequential(torch.nn.Linear(3, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1)), PARALLEL)
+    path, first = os.environ["SERRIED_CHECKPOINT_DIR"] + "/mine.pt", 0
+    if os.path.exists(path):
+        kept = torch.load(path)
+        first = kept["step"]
+        model.load_state_dict(kept["model"])
+    for step in range(first + 1, 9):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(100 * run.rank + step))
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+        run.log(step, loss=loss)
+        if run.stop_reason():
+            if run.is_main:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                torch.save({"step": step, "model": model.state_dict()}, path)
+            run.barrier()
+            run.saved_for_stop(step)
+            break
+"""
+
+
+def test_torchs_rounding_after_a_stop_is_not_blamed_on_a_script_that_saves_by_itself(here):
+    (here.project / "train.py").write_text(BY_ITSELF.replace("PARALLEL", "bucket_cap_mb=0.0001"))
+    done = rehearse(here, "--ranks", "4", "--stops", "1", "--seed", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    verdict, first, *reasons = done.stdout.splitlines()
+    assert verdict.startswith("does not resume exactly: 1 stop, 8 steps, ")
+    assert re.match("  first at step [4-8]: ", first), first
+    assert [reason.partition(": ")[2].partition(" (")[0] for reason in reasons] == [
+        "torch's rounding, and no state of the script"
+    ]
 
 
 def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(here, wait_until):

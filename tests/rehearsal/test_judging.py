@@ -233,6 +233,30 @@ def test_a_lost_optimizer_is_a_failure_though_no_loss_shows_it_yet(states, is_ex
     assert verdict(resumed(states)).is_exact == is_exact
 
 
+def test_an_order_of_adding_up_is_torchs_and_no_lost_state():
+    order = {"name": "Net", "kind": "DistributedDataParallel", "role": "order", "digest": "aa"}
+    found = [
+        traces.Trace(0, [[begin(), *made(1), *stop(1, [order])], [begin(1, [{**order, "digest": "begin"}]), *made(2)]])
+    ]
+    (lost,) = verdict(found).lost
+    assert (verdict(found).is_exact, lost.is_grave) == (True, False)
+    assert "torch's rounding, and no state of the script" in judge.explain(lost)
+
+
+@pytest.mark.parametrize(
+    ("whole", "stopped", "is_rounding"),
+    [
+        (0.1164475753903389, 0.11644757539033891, True),
+        (0.1164475753903389, 0.1164476, True),
+        (0.1164475753903389, 0.11417420953512192, False),
+        (1.0, None, False),
+        ("a", 1.0, False),
+    ],
+)
+def test_a_difference_in_the_last_digits_is_told_from_others(whole, stopped, is_rounding):
+    assert judge.is_rounding(Difference(2, 0, "loss", whole, stopped)) == is_rounding
+
+
 def test_off_the_cpu_a_difference_within_the_tolerance_is_none():
     near = {0: curve(1.0, 2.001)}
     assert not verdict(resumed(STATES), stopped=near).is_exact

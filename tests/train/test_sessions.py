@@ -181,7 +181,7 @@ def come_late(store, who, end, where):
     call(store, who, end if who.rank else 0, where)
 def look_late(store, who, here):
     store.set("time is up", "")
-    store.wait(["roll"])  # by now rank 1 has said that all are here
+    store.wait(["called"])  # by now rank 1 has said that all are here
     return missing(store, who, here)
 meeting._call_the_roll, meeting._who_is_missing = come_late, look_late
 with st.session() as run:

@@ -13,8 +13,9 @@ from serried.cli import asking, options
 from serried.clusters import LOCAL
 from serried.errors import UsageError
 from serried.rehearsal.conduct import STOPPED, WHOLE, Observer, prepare_take
-from serried.rehearsal.judge import explain
+from serried.rehearsal.judge import explain, is_rounding
 from serried.rehearsal.rehearse import DOING, Rehearsal, Terms, rehearse
+from serried.rehearsal.traces import ORDER
 from serried.ui import console
 from serried.ui.text import counted, printable
 
@@ -98,7 +99,7 @@ def _print(found: Rehearsal) -> None:
     )
     if verdict.is_exact:
         console.out(f"{console.style(f'resumes {how}', 'good')}: {numbers}")
-        for one in verdict.lost:
+        for one in (one for one in verdict.lost if one.role != ORDER):
             console.warning(f"nothing that was logged shows it yet, but {explain(one)}")
         return
     console.out(f"{console.style(f'does not resume {how}', 'bad')}: {numbers}")
@@ -129,6 +130,11 @@ def _reasons(found: Rehearsal) -> list[str]:
     elif verdict.other_batch is not None and differences:
         why = "" if lost else ": the data did not go on where they stopped; give the dataset to `run.loader`"
         reasons.append(f"in step {verdict.other_batch[0]} the model was given another batch{why}")
+    elif found.is_deterministic and is_rounding(differences[0]):
+        reasons.append(
+            "all states that Serried knows of were restored, and the first difference is as small as rounding: "
+            "something was added in another order. That may be torch or a library, and not the script"
+        )
     elif found.is_deterministic:
         reasons.append("all states that Serried knows of were restored: something else that the script keeps was not")
     return reasons

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from serried.errors import SerriedError
 from serried.rehearsal import traces
-from serried.rehearsal.curves import Comparison, Curves, compare
-from serried.rehearsal.traces import GIVEN, RANDOM, Lost, Trace
+from serried.rehearsal.curves import Comparison, Curves, Difference, compare
+from serried.rehearsal.traces import GIVEN, ORDER, RANDOM, Lost, Trace
 
 ELSEWHERE_TOLERANCE = 1e-3
 """Relative, where a device adds up in an order that is not the same twice."""
+
+ROUNDING = 1e-5
+"""Relative: what adding up in another order changes in single precision, in the first step in which it does."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,12 @@ def judge(
     )
 
 
+def is_rounding(one: Difference) -> bool:
+    """Whether both runs logged the same number but for its last digits."""
+    numbers = [value for value in (one.whole, one.stopped) if isinstance(value, int | float)]
+    return len(numbers) == 2 and math.isclose(*numbers, rel_tol=ROUNDING)
+
+
 def explain(one: Lost) -> str:
     """What was lost, and what to do, in a line."""
     if one.role == RANDOM:
@@ -102,6 +112,11 @@ def explain(one: Lost) -> str:
         return (
             f"{what} random numbers were others when training went on after step {one.step}: something draws "
             "from them between `run.checkpoints` and the loop"
+        )
+    if one.role == ORDER:
+        return (
+            f"gradients of `{one.name}` were added in another order right after step {one.step}, until {one.kind} had "
+            "rebuilt its buckets: torch's rounding, and no state of the script (docs/train-checkpoints.md, Bit by bit)"
         )
     if one.role == GIVEN:
         return f"`{one.name}` ({one.kind}) came back after step {one.step} other than it was: its `load_state_dict`"

@@ -16,8 +16,9 @@ from serried.records.logs import last_lines
 
 Event = dict[str, Any]
 
-GIVEN, RANDOM, TORCHS, OTHER = "given", "random", "torch", "other"
-"""Roles of what has a state: given to `run.checkpoints`; random numbers; torch's kinds, as an optimizer; any other."""
+GIVEN, RANDOM, TORCHS, OTHER, ORDER = "given", "random", "torch", "other", "order"
+"""Roles of what has a state: given to `run.checkpoints`; random numbers; torch's kinds, as an optimizer; any other; and
+the order in which gradients are added up, which is torch's own and no state of the script."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from serried.train import inventory
 from serried.train.group import Group
 
 SAMPLE_RATE = 100
@@ -90,6 +91,19 @@ class Buckets:
             number = self._number_restored(model) if model in self._late else None
             yield model, self._orders.get(model) if number is None else self._restored[number]
 
+    def entries(self, event: str) -> List[Dict[str, str]]:
+        """For the trace of a rehearsal: how gradients are added up from here on."""
+        return [
+            {
+                "name": type(model.module).__name__,
+                "kind": "DistributedDataParallel",
+                "role": "order",
+                # An order that torch has yet to find is another one in each attempt.
+                "digest": "fixed" if _is_fixed(model) else inventory.digest(order or event),
+            }
+            for model, order in self.orders()
+        ]
+
     def state_dict(self) -> Dict[str, Any]:
         return {"orders": {self._models[model]: self._orders.get(model) for model in self._by_number()}}
 
@@ -131,14 +145,22 @@ class Buckets:
         return [here[number] for number, is_missing in zip(numbers, missing) if not is_missing]  # noqa: B905 - Python 3.9
 
 
+def _is_fixed(model: Any) -> bool:
+    """Whether DDP keeps its first buckets."""
+    return bool(model.find_unused_parameters and not model.static_graph)
+
+
 def _rebuilds(model: Any) -> bool:
     """Whether DDP changes its buckets after the first backward, and we know how to have them as they will be."""
-    if getattr(model, "reducer", None) is None or getattr(model, "_use_python_reducer", False):
+    if getattr(model, "reducer", None) is None or getattr(model, "_use_python_reducer", False) or _is_fixed(model):
         return False
-    if model.find_unused_parameters and not model.static_graph:
-        return False
-    is_builtin = not model._comm_hooks and bool(model._get_ddp_logging_data().get("comm_hook"))
-    return not is_builtin  # a hook that cannot be moved to another reducer
+    has_other_hook = not _comm_hooks(model) and bool(model._get_ddp_logging_data().get("comm_hook"))
+    return not has_other_hook  # which could not be given to another reducer
+
+
+def _comm_hooks(model: Any) -> List[Any]:
+    """Those that DDP remembers: none of C++, and none at all before torch 2.2."""
+    return getattr(model, "_comm_hooks", [])
 
 
 def _names(model: Any) -> Order:
@@ -172,10 +194,10 @@ def _rearrange(model: Any, order: Order) -> None:
     if model.static_graph:
         model.reducer._set_static_graph()
         model.logger._set_static_graph()
-    for hook, state in model._comm_hooks:
+    for hook, state in _comm_hooks(model):
         model.logger._set_comm_hook_name(hook.__qualname__)
         torch_distributed._register_comm_hook(model.reducer, state, hook)
-    if model.mixed_precision is not None:
+    if getattr(model, "mixed_precision", None) is not None:
         model.reducer._set_mixed_precision_param_dtype(model.mixed_precision.param_dtype)
     model.reducer._push_all_rebuilt_params()
     model.reducer._rebuild_buckets()

@@ -18,7 +18,7 @@ from torch import nn
 from serried.train.checkpoints import states
 
 Entry = Dict[str, str]
-"""`name` (for people), `kind` (the name of its type), `role` (`given`, `random`, `torch` or `other`), `digest`."""
+"""`name` (for people), `kind` (its type's name), `role` (`given`, `random`, `torch`, `other` or `order`), `digest`."""
 
 _LETTERS = 16
 

@@ -139,6 +139,7 @@ def _call_the_roll(store: Store, who: Identity, end: float, where: str) -> None:
         store.add(f"here/{who.rank}", 1)
         if store.add("count", 1) == who.world_size:
             store.compare_set("roll", "", _ALL_HERE)  # whoever is first: it is one answer for all
+            store.set("called", "")
         answer = _await_roll(store, who, end)
     except RuntimeError as error:
         raise _unreachable(who, where, error) from None
@@ -150,12 +151,14 @@ def _await_roll(store: Store, who: Identity, end: float) -> str:
     # The others wait a little longer, so that rank 0 finds the words for all.
     left = max(1.0, end - time.monotonic()) + (0.0 if who.rank == 0 else 5.0)
     try:
-        store.wait(["roll"], timedelta(seconds=left))
+        store.wait(["called"], timedelta(seconds=left))  # in torch 2.1, `compare_set` wakes nobody
     except RuntimeError:
         if who.rank != 0:
             raise
         here = _who_is_here(store, who)
-        if bytes(store.compare_set("roll", "", _who_is_missing(store, who, here))).decode() != _ALL_HERE:
+        said = bytes(store.compare_set("roll", "", _who_is_missing(store, who, here))).decode()
+        store.set("called", "")
+        if said != _ALL_HERE:
             _await_heard(store, len(here))
     answer = bytes(store.get("roll")).decode()
     if answer != _ALL_HERE:

@@ -42,6 +42,10 @@ class Rehearsed(Context, Protocol):
         """Wait, on every rank, until this one has heard that it should stop."""
         ...
 
+    def reductions(self, event: str) -> List[inventory.Entry]:
+        """How gradients are added up from here on."""
+        ...
+
 
 class NoRehearsal:
     """What all other runs have: it does nothing."""
@@ -83,7 +87,7 @@ class Rehearsal(NoRehearsal):
 
     def _begin(self) -> None:
         self._has_begun = True
-        self._note("begin", device=self._run.device.type, world_size=self._run.world_size, states=self._states())
+        self._note("begin", device=self._run.device.type, world_size=self._run.world_size, states=self._states("begin"))
 
     def _see(self, module: torch.nn.Module, args: Any) -> None:
         """Torch calls this before each module's forward: the first with tensors is the model's own, in a step."""
@@ -104,15 +108,15 @@ class Rehearsal(NoRehearsal):
             self._run.await_stop(WAIT_SECONDS)
 
     def stop(self, reason: str) -> None:
-        self._note("stop", reason=reason, states=self._states())
+        self._note("stop", reason=reason, states=self._states("stop"))
 
     def close(self) -> None:
         self._hook.remove()
         self._journal.close()
 
-    def _states(self) -> List[inventory.Entry]:
+    def _states(self, event: str) -> List[inventory.Entry]:
         given = {name: obj for made in self._run.made_checkpoints for name, obj in made.objects.items()}
-        return inventory.take(self._run.device, given)
+        return [*inventory.take(self._run.device, given), *self._run.reductions(event)]
 
     def _note(self, event: str, **facts: Any) -> None:
         self._journal.append({"event": event, "step": self._steps, **facts})

@@ -222,6 +222,7 @@ class Run:
         is_over = self.smoke.step()
         reason = self._stopping.reason()
         if reason is not None:
+            self._buckets.settle()
             self._rehearsal.stop(reason)
         return reason or (names.STOP_SMOKE if is_over else None)
 
@@ -271,6 +272,10 @@ class Run:
         self.smoke.report()
         for made in self._checkpoints:
             made.close(seconds)
+
+    def reductions(self, event: str) -> List[Dict[str, str]]:
+        """For a rehearsal: how gradients are added up from here on."""
+        return self._buckets.entries(event)
 
     def _gauges(self) -> Dict[str, float]:
         gauges: Dict[str, float] = {}
