@@ -132,7 +132,7 @@ def test_lightning_that_hears_the_notice_saves_and_goes_on_though_it_leaves_with
     assert (status, end["state"]) == (0, "COMPLETED"), local.serried("logs", run).stdout
     first = json.loads((local.directory(run) / "attempts" / "1" / "exit.json").read_text())
     assert (first["state"], first["cause"]) == ("REQUEUED", "limit")
-    place = "rank 0 of 1, local rank 0 on node 0, TorchElasticEnvironment, from step 6"
+    place = "rank 0 of 1, local rank 0 on node 0, LightningEnvironment, from step 6"
     assert lines(local, run, "rank . of .*", attempt=2) == [place]
 
 
