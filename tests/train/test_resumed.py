@@ -129,3 +129,14 @@ def test_a_zero_redundancy_optimizer_that_cannot_go_on_is_refused(tmp_path):
     ended = train_ranks.run(script, 2, ROOT=str(tmp_path))
     assert {each.status for each in ended} == {1}
     assert "`overlap_with_ddp=True` makes no update in its first steps" in ended[0].errors
+
+
+def test_a_torch_without_the_functions_used_keeps_its_own_buckets(monkeypatch):
+    from serried.train import buckets
+
+    monkeypatch.delattr(torch.nn.parallel.DistributedDataParallel, "_build_params_for_reducer")
+    buckets._is_known_torch.cache_clear()
+    try:
+        assert not buckets._rebuilds(object())
+    finally:
+        buckets._is_known_torch.cache_clear()

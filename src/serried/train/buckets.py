@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import cache
+from inspect import signature
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -34,6 +36,9 @@ torch_distributed: Any = dist
 
 Order = List[str]
 """Names of parameters, bucket by bucket."""
+
+_OF_DDP = ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_get_ddp_logging_data")
+_OF_REDUCER = ("_push_all_rebuilt_params", "_rebuild_buckets")
 
 
 class Buckets:
@@ -145,6 +150,20 @@ class Buckets:
         return [here[number] for number, is_missing in zip(numbers, missing) if not is_missing]  # noqa: B905 - Python 3.9
 
 
+@cache
+def _is_known_torch() -> bool:
+    """Whether torch still has the private functions used here. Without them the first step after a stop rounds anew."""
+    reducer = getattr(torch_distributed, "Reducer", None)
+    has_names = all(hasattr(DistributedDataParallel, name) for name in _OF_DDP)
+    if not has_names or not all(hasattr(reducer, name) for name in _OF_REDUCER):
+        return False
+    try:
+        signature(DistributedDataParallel._ddp_init_helper).bind(None, [], [], {}, False)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
 def _is_fixed(model: Any) -> bool:
     """Whether DDP keeps its first buckets."""
     return bool(model.find_unused_parameters and not model.static_graph)
@@ -152,6 +171,8 @@ def _is_fixed(model: Any) -> bool:
 
 def _rebuilds(model: Any) -> bool:
     """Whether DDP changes its buckets after the first backward, and we know how to have them as they will be."""
+    if not _is_known_torch():
+        return False
     if getattr(model, "reducer", None) is None or getattr(model, "_use_python_reducer", False) or _is_fixed(model):
         return False
     has_other_hook = not _comm_hooks(model) and bool(model._get_ddp_logging_data().get("comm_hook"))
