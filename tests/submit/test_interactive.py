@@ -20,6 +20,7 @@ import pytest
 
 import containing
 import serried
+from serried.contract.layout import PROGRAMS
 
 SERRIED = [sys.executable, "-m", "serried"]
 NOISE = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]|\r")
@@ -111,7 +112,9 @@ def shell(*words, **options):
 
 
 def left(project):
-    return [path for path in (project.parent / "runs").rglob("*") if path.is_file()]
+    """Files of runs: what all runs share of Serried stays for the next one."""
+    runs = project.parent / "runs"
+    return [path for path in runs.rglob("*") if path.is_file() and not path.is_relative_to(runs / PROGRAMS)]
 
 
 def test_a_shell_is_a_terminal_on_the_first_node_with_the_experiments_environment(project, wait_until):
