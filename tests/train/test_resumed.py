@@ -140,3 +140,22 @@ def test_a_torch_without_the_functions_used_keeps_its_own_buckets(monkeypatch):
         assert not buckets._rebuilds(object())
     finally:
         buckets._is_known_torch.cache_clear()
+
+
+FLAT = """
+import os, warnings
+import torch
+import serried.train as st
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+warnings.simplefilter("ignore")
+with st.session(directory=os.environ["ROOT"], device="cpu") as run:
+    model = FullyShardedDataParallel(torch.nn.Linear(4, 4), device_id=torch.device("cpu"))
+    run.checkpoints(model=model)
+"""
+
+
+def test_flat_shards_which_torch_cannot_stage_are_refused(tmp_path):
+    ended = train_ranks.run(FLAT, 2, ROOT=str(tmp_path))
+    assert {each.status for each in ended} == {1}
+    assert "hint: use `fully_shard` (FSDP2)" in ended[0].errors

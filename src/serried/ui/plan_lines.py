@@ -165,13 +165,13 @@ def _cost(plan: Plan) -> str:
     unit = "GPU" if allocation.gpus else "CPU"
     limit, useful = allocation.time_seconds, plan.useful_seconds
     if limit is None or useful is None:
-        return f"no time limit; {elements * files} files per attempt"
+        return f"no time limit; at least {elements * files} files per attempt"
     star = "*" if "resources.time" in plan.defaults else ""
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return (
         f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}-hours{each}; "
-        f"{elements * files} files per attempt"
+        f"at least {elements * files} files per attempt"
     )
 
 

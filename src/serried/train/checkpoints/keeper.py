@@ -278,4 +278,5 @@ def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:
         missing = [method for method in ("state_dict", "load_state_dict") if not hasattr(obj, method)]
         if obj is not None and missing:
             raise TypeError(f"`{name}` has no `{missing[0]}`: a `{type(obj).__name__}` has no state to keep")
+        sharded.refuse_flat(name, obj)
     return {name: states.shared(states.unwrapped(obj)) for name, obj in objects.items() if obj is not None}

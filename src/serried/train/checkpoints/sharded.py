@@ -50,6 +50,17 @@ def is_sharded(obj: Any) -> bool:
     return bool(tuple(_sharded_tensors())) and _holds_shards(_leaves(obj.state_dict()))
 
 
+def refuse_flat(name: str, obj: Any) -> None:
+    """Raises ValueError: the shards are pieces of flat parameters, which torch's stager does not copy."""
+    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    modules = obj.modules() if isinstance(obj, nn.Module) else ()
+    if any(isinstance(module, fsdp) and getattr(module, "_device_mesh", None) is None for module in modules):
+        raise ValueError(
+            f"`{name}` is a FullyShardedDataParallel without a device mesh, whose state cannot be saved\n"
+            "hint: use `fully_shard` (FSDP2), or pass `device_mesh=` to FullyShardedDataParallel"
+        )
+
+
 def _holds_shards(values: Iterable[Any]) -> bool:
     kinds = tuple(_sharded_tensors())
     return bool(kinds) and any(isinstance(value, kinds) for value in values)
