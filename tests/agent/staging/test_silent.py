@@ -15,8 +15,9 @@ from serried.contract import names
 
 
 @pytest.fixture
-def away(tmp_path: Path, wait_until):
+def away(tmp_path: Path, wait_until, monkeypatch):
     """A folder below a mount whose server has stopped."""
+    monkeypatch.setattr(mounts, "UNMOUNT_SECONDS", 120.0)  # undone after the teardown below
     (tmp_path / "packed" / "set").mkdir(parents=True)
     (tmp_path / "packed" / "set" / "file").write_text("one")
     (tmp_path / "mounted").mkdir()
