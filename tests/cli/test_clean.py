@@ -230,6 +230,26 @@ def test_what_a_submission_stores_again_meanwhile_stays(ended):
     assert agent.exists()
 
 
+def test_what_a_run_needs_stays_by_whatever_spelling_of_the_root(serried, ended, make, tmp_path):
+    """Another record says the same root by a link: neither Serried itself nor the code of a live run may go."""
+    (tmp_path / "alias").symlink_to("scratch")
+    live, other = make("k3f9q2"), ended("m2n3p4")
+    source = Source(directory=str(tmp_path / "project"), archive="../../sources/aaaaaaaaaaaaaaaa.tar")
+    write_json(live.where.plan, dataclasses.replace(live.plan, source=source).to_json())
+    sources = live.where.path.parents[1] / "sources"
+    make_directory(sources)
+    (sources / "aaaaaaaaaaaaaaaa.tar").write_text("x")
+    programs = brings_along(live, b"1")
+    site = dataclasses.replace(other.plan.site, root=str(tmp_path / "alias"))
+    write_json(other.record.directory.plan, dataclasses.replace(other.plan, site=site).to_json())
+    aged(tmp_path / "scratch")
+
+    done = serried("clean", "-y", "--json")
+
+    assert kinds(done) == []
+    assert all(path.exists() for path in (*programs, sources / "aaaaaaaaaaaaaaaa.tar"))
+
+
 def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, clock):
     project = tmp_path / "it's $(id)\n"
     source = Source(directory=str(project), archive="../../sources/aaaaaaaaaaaaaaaa.tar")

@@ -87,6 +87,17 @@ def programs_of(runs: Iterable[Path]) -> set[Path]:
     return found
 
 
+def same_files(paths: Iterable[Path | None]) -> set[tuple[int, int]]:
+    """What tells a file from all others: records may spell one root in several ways, by links or with `..`."""
+    found = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if path is not None:
+                state = path.stat()
+                found.add((state.st_dev, state.st_ino))
+    return found
+
+
 def archive_of(plan_json: dict[str, object], path: Path) -> Path | None:
     """The archive that a run's plan names."""
     source = plan_json.get("source")

@@ -219,11 +219,11 @@ def sources(known: Known, going: Iterable[Path] = ()) -> Iterator[Thing]:
         plans = {path: plan for path, plan in directories.plans_below(root) if path not in gone}
         named = {directories.archive_of(plan, path) for path, plan in plans.items()}
         named |= directories.programs_of([*plans, *moved])
-        for _, plan in known.unfinished():
-            if plan.source.archive:
-                named.add(Path(os.path.normpath(Path(plan.directory) / plan.source.archive)))
+        going_on = [plan for _, plan in known.unfinished() if plan.source.archive]
+        named |= {Path(os.path.normpath(Path(plan.directory, plan.source.archive or ""))) for plan in going_on}
+        same = directories.same_files(named)
         for path in directories.archives(root):
-            needed = "a run has it" if path in named else ""
+            needed = "a run has it" if path in named or same & directories.same_files([path]) else ""
             yield Thing(SOURCE, f"{path.parent.parent.name}/{path.name}", path, newest_within(path), needed=needed)
 
 
