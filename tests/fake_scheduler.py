@@ -62,4 +62,4 @@ class FakeScheduler:
         return f"it waits because of {reason}"
 
     def never_starts(self, reason: str) -> bool:
-        return reason in ("DependencyNeverSatisfied", "PartitionNodeLimit")
+        return reason in ("DependencyNeverSatisfied", "QOSMaxNodePerJobLimit")

@@ -142,7 +142,7 @@ def test_what_can_never_start_is_not_waited_for_once_it_is_certain(serried, make
 
 def test_a_job_that_asks_for_more_than_there_is_is_not_waited_for(serried, make, slurm):
     make()
-    slurm.tell(Job("123", None, "PENDING", reason="PartitionNodeLimit"))
+    slurm.tell(Job("123", None, "PENDING", reason="QOSMaxNodePerJobLimit"))
     done = serried("wait", "last")
     assert done.code == 1
-    assert "error: k3f9q2 never starts: it waits because of PartitionNodeLimit\n" in done.err
+    assert "error: k3f9q2 never starts: it waits because of QOSMaxNodePerJobLimit\n" in done.err

@@ -350,7 +350,7 @@ def test_what_was_not_there_is_not_called_the_nodes_fault(line, key):
 
 def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried, make, slurm):
     make()
-    slurm.tell(Job("123", None, "PENDING", reason="PartitionNodeLimit"))
+    slurm.tell(Job("123", None, "PENDING", reason="QOSMaxNodePerJobLimit"))
     assert "  - take it back, and ask for what there is: serried stop k3f9q2; serried clusters show\n" in (
         serried("why", "last").out
     )

@@ -104,4 +104,5 @@ def test_no_row_is_hidden_by_an_earlier_one():
 def test_what_never_starts_as_it_is_says_so():
     said = {token for token, sentence in REASONS if "never starts like this" in sentence}
     assert {token for token in said if not never_starts(token)} == set()
-    assert not any(never_starts(word) for word in ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "None"))
+    others = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "PartitionNodeLimit", "None")
+    assert not any(never_starts(word) for word in others)

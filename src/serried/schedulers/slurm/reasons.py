@@ -57,7 +57,7 @@ REASONS = (
     ("NodeDown", "a node it needs is down"),
     ("PartitionDown", "its partition is closed for now; jobs queue but do not start"),
     ("PartitionInactive", "its partition takes no jobs for now"),
-    ("PartitionNodeLimit", "it asks for more or fewer nodes than its partition allows; it never starts like this"),
+    ("PartitionNodeLimit", "it asks for more or fewer nodes than its partition allows, or some are down"),
     ("PartitionTimeLimit", "its time limit is longer than its partition allows; ask for less time"),
     ("PartitionConfig", "its partition does not allow what it asks for"),
     ("BadConstraints", "no node has all the features it asks for; check `constraint`"),
@@ -86,7 +86,6 @@ NEVER_STARTS = (
     "QOSTimeLimit",
     "AssocMaxWallDurationPerJobLimit",
     "AssocMax*PerJob*",
-    "PartitionNodeLimit",
     "PartitionTimeLimit",
 )
 """Reasons that pass only when the job, or the site's limits, are changed."""
