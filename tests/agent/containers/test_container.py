@@ -63,6 +63,20 @@ def test_apptainer_sees_home_tmp_and_the_project_s_folders_under_their_own_names
     assert "--nv" not in words
 
 
+def test_what_the_run_links_to_is_there_where_its_root_is_named_by_a_link(make, tmp_path):
+    """library.zip leads to the path as it was spelled, which a mount of the real folder alone does not have."""
+    store = tmp_path / "scratch/.serried/agents"
+    store.mkdir(parents=True)
+    (store / "library-1.zip").write_text("zip")
+    (tmp_path / "alias").symlink_to("scratch")
+    (tmp_path / "scratch/digits/train/k3f9q2/library.zip").symlink_to(tmp_path / "alias/.serried/agents/library-1.zip")
+
+    words, _ = entered(make(contained=True))
+
+    mounts = [words[at + 1] for at, word in enumerate(words) if word == "--bind"]
+    assert {str(store), str(tmp_path / "alias/.serried/agents")} <= set(mounts)
+
+
 def test_gpus_are_shown_to_a_job_that_has_some(make):
     words, _ = entered(make(gpus=2))
     assert "--nv" in words

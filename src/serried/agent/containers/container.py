@@ -165,6 +165,7 @@ class Container:
         data = work.plan.get("data") or {"stage": (), "in_place": ()}
         wanted = [
             str(work.run.path),
+            _folder_of(work.run.library),
             os.path.dirname(os.path.realpath(work.run.library)),  # noqa: PTH120
             str(project),
             str(self._private),
@@ -210,6 +211,12 @@ def _takes(told: Sequence[str]) -> str:
         'exec "$@"',
     ]
     return "\n".join(lines)
+
+
+def _folder_of(path: Path) -> str:
+    """That a link leads to as it is spelled: inside, each folder on the way must be there by its own name."""
+    target = os.readlink(path) if path.is_symlink() else ""  # noqa: PTH115
+    return os.path.dirname(os.path.normpath(path.parent / target)) if target else str(path.parent)  # noqa: PTH120
 
 
 def _gpu_option() -> str:
