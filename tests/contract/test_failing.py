@@ -51,4 +51,19 @@ def test_a_rank_of_another_world_is_another_rank(tmp_path):
     ],
 )
 def test_a_lost_peer_is_known_by_the_type_of_the_exception(line, lost):
-    assert failing.names_a_lost_peer(["", line, "frame #21: main"]) is lost
+    assert failing.ends_with_a_lost_peer(["", line, "frame #21: main"]) is lost
+    assert failing.comes_from_a_lost_peer([line.replace("[rank0]: ", "").replace("[rank12]: ", "")]) is lost
+
+
+@pytest.mark.parametrize(
+    ("chain", "lost"),
+    [
+        (["ValueError: bad batch", "ConnectionResetError: [Errno 104] Connection reset by peer"], False),
+        (["ValueError: bad batch", "BrokenPipeError"], False),
+        (["__main__.Mine: gone", GLOO], True),
+        (["__main__.Mine: gone", "ValueError", "torch.distributed.DistBackendError: NCCL error"], True),
+        (["KeyError: 'x'", "ValueError: bad batch"], False),
+    ],
+)
+def test_a_connection_that_the_program_handled_is_not_the_cause_but_one_that_a_library_lost_is(chain, lost):
+    assert failing.comes_from_a_lost_peer(chain) is lost

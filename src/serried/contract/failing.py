@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Iterable, NamedTuple, Optional
+from typing import Iterable, NamedTuple, Optional, Pattern, Sequence
 
 from serried.contract import files
 
@@ -29,28 +29,56 @@ class Word(NamedTuple):
     """How many ranks had failed when it did, itself included; None where it could not be counted."""
 
 
-LOST_PEER = (
+_OF_LIBRARIES = (
     "torch.distributed.DistBackendError",
     "torch.distributed.DistNetworkError",
     "torch.distributed.DistStoreError",
     "horovod.common.exceptions.HorovodInternalError",
     "tensorflow.python.framework.errors_impl.UnavailableError",
-    "ConnectionAbortedError",
-    "ConnectionResetError",
-    "BrokenPipeError",
 )
 """Exceptions of a rank whose peer has gone: a consequence, wherever another rank has a cause."""
+
+_OF_PYTHON = ("ConnectionAbortedError", "ConnectionResetError", "BrokenPipeError")
+"""Of any connection, that of a data server too: a program may well handle them."""
 
 _OF_GLOO = r"RuntimeError: \[\S*/gloo/\S+\.cc:\d+\]"
 """Gloo's have no type of their own, but say where in its source they were raised."""
 
-# Torch puts the rank before each line of a traceback.
-_LOST_PEER = re.compile(rf"(\[rank\d+\]: ?)?(({'|'.join(map(re.escape, LOST_PEER))})(:|$)|{_OF_GLOO})")
+
+def _one_of(types: Iterable[str]) -> Pattern[str]:
+    return re.compile(rf"({'|'.join(map(re.escape, types))})(:|$)|{_OF_GLOO}")
 
 
-def names_a_lost_peer(lines: Iterable[str]) -> bool:
-    """Whether one of `lines` is the last line of such an exception's traceback."""
-    return any(_LOST_PEER.match(line) for line in lines)
+_CAUSE = _one_of(_OF_LIBRARIES)
+_LOST_PEER = _one_of((*_OF_LIBRARIES, *_OF_PYTHON))
+_RANK = re.compile(r"\[rank\d+\]: ?")
+"""Torch puts it before each line of a traceback."""
+_EXCEPTION = re.compile(r"(?!nccl)[\w.]+(Error|Exception)(:|$)")
+"""NCCL's results look like exceptions, but are lines of the message of torch's."""
+_UNCAUGHT_ELSEWHERE = ("Exception ignored", "Exception in thread")
+
+
+def comes_from_a_lost_peer(chain: Sequence[str]) -> bool:
+    """Whether an exception does. `chain`: it and those that it was raised from, each as the last line of a traceback.
+
+    Python's own types count only if nobody has handled them: a retried download may have raised the others.
+    """
+    return any(_LOST_PEER.match(line) for line in chain[:1]) or any(_CAUSE.match(line) for line in chain[1:])
+
+
+def ends_with_a_lost_peer(lines: Iterable[str]) -> bool:
+    """Whether the last exception in these lines of a log is such a one. Other lines may follow it."""
+    result = is_in_stack = is_elsewhere = False
+    for line in lines:
+        text = line[found.end() :] if (found := _RANK.match(line)) else line
+        if text.startswith(_UNCAUGHT_ELSEWHERE):
+            is_elsewhere = True  # it does not end the program
+        elif text.startswith("Traceback (most recent call last)"):
+            is_in_stack = True
+        elif _EXCEPTION.match(text) or (is_in_stack and text and not text[0].isspace()):
+            result = result if is_elsewhere else bool(_LOST_PEER.match(text))
+            is_in_stack = is_elsewhere = False
+    return result
 
 
 def path(stop_file: str, rank: int) -> Path:

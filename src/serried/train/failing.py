@@ -21,7 +21,8 @@ def say(error: BaseException, who: Identity, at: float, order: Optional[int]) ->
         return
     code, number = _status(error)
     lines = [traceback.format_exception_only(type(each), each)[-1].partition("\n")[0] for each in _chain(error)]
-    word = failing.Word(who.world_size, at, code, number, lines[0][:LONGEST], failing.names_a_lost_peer(lines), order)
+    lost_peer = failing.comes_from_a_lost_peer(lines)
+    word = failing.Word(who.world_size, at, code, number, lines[0][:LONGEST], lost_peer, order)
     with contextlib.suppress(OSError):
         failing.write(stop_file, who.rank, word)
 

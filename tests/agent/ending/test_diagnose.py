@@ -54,3 +54,39 @@ def test_a_rank_that_lost_another_is_known_though_the_stacks_of_its_threads_foll
     assert diagnose.has_stumbled(log)
     log.write_text("torch.distributed.DistNetworkError is what one may expect\nValueError: bad batch\n")
     assert not diagnose.has_stumbled(log)
+
+
+RESET = """\
+Traceback (most recent call last):
+  File "data.py", line 8, in fetch
+    raise ConnectionResetError
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+BAD = RESET.replace("ConnectionResetError: [Errno 104] Connection reset by peer", "ValueError: bad batch")
+OWN = RESET.replace("ConnectionResetError: [Errno 104] Connection reset by peer", "__main__.Stopped")
+NCCL = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 9, in <module>
+[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, remote process exited
+[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+[rank0]: Last error:
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "stumbled"),
+    [
+        (f"{RESET}try again\nepoch 2\n{BAD}", False),
+        ("ConnectionResetError: try again\nValueError: bad batch\n", False),
+        (f"{RESET}try again\nepoch 2\n{OWN}", False),
+        (f"{NCCL}\n{BAD}", False),
+        (f"{BAD}skipped\n{RESET}", True),
+        (NCCL, True),
+        (f"{NCCL}Exception ignored in: <function Loader.__del__ at 0x7f>\n{BAD}", True),
+        (f"{NCCL}Exception in thread Thread-3:\n{BAD}frame #21: main\n", True),
+        (f"Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32]\n{BAD}", False),
+    ],
+)
+def test_the_last_exception_that_nobody_has_caught_tells_whether_a_rank_lost_another(tmp_path, text, stumbled):
+    (tmp_path / "log").write_text(text)
+    assert diagnose.has_stumbled(tmp_path / "log") is stumbled

@@ -37,8 +37,8 @@ def read_tail(path: Path, count: int = LINES) -> List[str]:
 
 
 def has_stumbled(log: Path) -> bool:
-    """Whether a rank that failed has only lost another, by its exception. Stacks of its threads may follow that."""
-    return failing.names_a_lost_peer(read_tail(log, WINDOW))
+    """Whether a rank that failed has only lost another, by its last exception. Stacks of its threads may follow."""
+    return failing.ends_with_a_lost_peer(read_tail(log, WINDOW))
 
 
 def cause(exit_: Dict[str, Any], tail: List[str]) -> str:
