@@ -283,15 +283,16 @@ def test_term_at_the_limit_is_no_cancellation_where_ranks_have_saved(start, wait
     assert run.wait() == 85
     rewritten(run, past)
 
-    told = [finish(run, "cancel")]
-    ends = [read_json(run.place.attempt(1).exit)["state"]]
-    # job.sh asks the scheduler to run the job again. Where that cannot be, it asks once more.
-    told.append(finish(run, "cancel"))
-    ends.append(read_json(run.place.attempt(1).exit)["state"])
+    told, ends = [], []
+    # job.sh repeats its question where the answer is lost. Then it asks the scheduler to run the job again;
+    # where the scheduler has ended the job meanwhile, it says so.
+    for final in ("cancel", "cancel", "ended"):
+        told.append(finish(run, final))
+        ends.append(read_json(run.place.attempt(1).exit)["state"])
     if past:
-        assert (told, ends) == (["requeue", "fail 124"], ["REQUEUED", "TIMEOUT"])
+        assert (told, ends) == (["requeue", "requeue", "fail 124"], ["REQUEUED", "REQUEUED", "TIMEOUT"])
     else:
-        assert (told, ends) == (["fail 143"] * 2, ["CANCELLED"] * 2)
+        assert (told, ends) == (["fail 143"] * 3, ["CANCELLED"] * 3)
 
 
 AWAITS_STOP = "until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; exit 85"

@@ -21,6 +21,8 @@ RETRY_SECONDS = 300.0
 A scheduler that is about to kill us does so before.
 """
 RETRY_PAUSE_SECONDS = 2.0
+ENDED = "ended"
+"""job.sh's word, the second time it calls us: the scheduler ended the job before it could be requeued."""
 STRAGGLER_SECONDS = 10.0
 """How much longer than their grace we wait for node agents whose head was killed."""
 
@@ -64,7 +66,7 @@ class Finish:
         make_umask(work)
         begun = self._begun(work)
         known = files.read_json(begun.place.attempt(begun.number).exit)
-        final = _told(begun, self._options.final, is_first=known is None)
+        final = _told(begun, self._options.final)
         result = conclusion.reconsider(begun, known or _end(begun), final)
         self.word = afterwards.word(result, work.form)
         conclusion.publish(begun, result)
@@ -81,13 +83,15 @@ class Finish:
         return begun
 
 
-def _told(work: Work, final: str, *, is_first: bool) -> str:
+def _told(work: Work, final: str) -> str:
     """What job.sh knows. TERM at the limit is no cancel: Slurm, PBS and the local scheduler all send it.
 
-    job.sh asks a second time where the job could not be run again.
+    Never judged by what is there already: the same question may come again when its answer was lost.
     """
+    if final == ENDED:
+        return names.STOP_LIMIT if history.is_past_limit(work) else names.STOP_CANCEL
     if final == names.STOP_CANCEL and history.is_past_limit(work):
-        return "" if is_first else names.STOP_LIMIT
+        return ""
     return final
 
 

@@ -21,7 +21,7 @@ class Options:
         self.age = 0.0
         """How long ago the job began, in seconds, where the scheduler does not say when it ends."""
         self.final = ""
-        """What job.sh knows about the end: `cancel`, or `limit` where it could not be run again."""
+        """What job.sh knows about the end: `cancel`; `limit` or `ended` where it could not be run again."""
         self.problem = ""
         """What keeps the ranks from starting."""
 

@@ -34,7 +34,7 @@ run_again() {
     [[ $(scontrol show job "$id" 2>/dev/null) == *" Restarts=$next "* ]] && sleep 60 && exit 0
     case $(squeue --noheader --jobs="$id" --format=%T 2>/dev/null) in
       RUNNING) scontrol requeue incomplete "$id" && continue ;;
-      COMPLETING | CANCELLED) final=cancel && return ;;
+      COMPLETING | CANCELLED) final=ended && return ;;
     esac
     sleep 5
   done
