@@ -233,11 +233,27 @@ def test_a_file_that_changes_while_it_is_fetched_is_known_by_what_was_copied(sta
     assert as_json(serried(*words, "--json").out)["copied"] == ["log"]
 
 
-def test_results_and_outputs_of_one_name_are_both_told_of(serried, run, tmp_path):
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["unforced", "forced"])
+def test_results_and_outputs_of_one_name_both_come(serried, run, tmp_path, force):
     put(run.where.results, {"log": "the results' own", "more": "x"})
-    done = serried("fetch", "last", "log", "more", "--to", str(tmp_path / "to"))
-    assert (done.code, "were kept: `log`" in done.err) == (1, True)
-    assert tree(tmp_path / "to") == {"log": "the results' own", "more": "x"}
+    words = ("fetch", "last", "log", "more", "--to", str(tmp_path / "to"), *force)
+    for _ in range(2):
+        assert serried(*words).code == 0
+        assert tree(tmp_path / "to") == {"log": "the results' own", "more": "x", "outputs/log": "line\n"}
+
+
+def test_two_outputs_that_would_have_one_place_both_come(serried, started, project, monkeypatch):
+    """To a folder of the project, where the one that was written there has its place."""
+    made = started()
+    put(made.where.source, {"log.txt": "the project's", "results/log.txt": "the folder's"})
+    monkeypatch.chdir(project / "results")
+
+    done = serried("fetch", "last", "**/log.txt", "--force", "--json")
+
+    assert as_json(done.out)["copied"] == ["log.txt", "outputs/log.txt"]
+    assert (project / "results/log.txt").read_text() == "the folder's"
+    assert (project / "results/outputs/log.txt").read_text() == "the project's"
+    assert described(made)[1].unfetched == 0
 
 
 def test_where_ranks_start_within_the_project_patterns_begin_there_too(serried, started, project, monkeypatch):

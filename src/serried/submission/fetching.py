@@ -22,6 +22,8 @@ from serried.submission.copies import Entry, Report
 from serried.submission.errands import Errand, Observe
 
 ALL = "*"
+OUTPUTS = "outputs"
+"""The folder of outputs that results leave no place for."""
 
 
 @dataclass(frozen=True)
@@ -88,28 +90,35 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
     """What the patterns name of a run; results and outputs without them. Raises UsageError where that is nothing.
 
     Patterns for outputs begin at the project's folder, or where ranks start. Where `target` is a folder of the
-    project, what was written below that folder keeps its path from there.
+    project, what was written below that folder keeps its path from there. Of two files with one place there, results
+    and what was written below that folder have it; the other's is in a folder of that.
     """
     entries: list[Entry] = []
     noted: dict[Path, tuple[Ledger, str]] = {}
 
-    def take(entry: Entry, to: str, ledger: Ledger, name: str) -> None:
-        entries.append(dataclasses.replace(entry, path=to, replaces=ledger.states.get(name, frozenset())))
+    taken: set[str] = set()
+
+    def take(entry: Entry, below: str, to: str, ledger: Ledger, name: str, *, aside: str) -> None:
+        while below + to in taken and entry.kind != "folder":
+            to = f"{aside}/{to}"
+        taken.add(below + to)
+        entries.append(dataclasses.replace(entry, path=below + to, replaces=ledger.states.get(name, frozenset())))
         noted[entry.source] = ledger, name
 
     for place, below in _places(selection):
         ledger = Ledger(place.fetched)
         for folder, entry in _of(place, wanted or [RESULTS]):
-            to = f"{below}{entry.path}" if folder == RESULTS else f"{below}{folder}/{entry.path}"
-            take(entry, to, ledger, f"{{{folder}}}/{entry.path}")
+            to = entry.path if folder == RESULTS else f"{folder}/{entry.path}"
+            take(entry, below, to, ledger, f"{{{folder}}}/{entry.path}", aside=folder)
     plan = selection.record.plan
     starts = "" if plan.source.workdir == os.curdir else f"{glob.escape(plan.source.workdir)}/"
     patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
     within = _within(target, Path(plan.source.directory))
     for tree in trees(selection.record.where, plan, selection.element):
-        for entry in _found(tree.path, patterns or [ALL]):
+        listed = _found(tree.path, patterns or [ALL])
+        for entry in sorted(listed, key=lambda entry: not entry.path.startswith(within)):
             if tree.is_output(entry.path, entry.kind, *entry.state):
-                take(entry, tree.below + entry.path.removeprefix(within), tree.ledger, entry.path)
+                take(entry, tree.below, entry.path.removeprefix(within), tree.ledger, entry.path, aside=OUTPUTS)
     if not entries:
         what = " or ".join(f"`{pattern}`" for pattern in wanted)
         raise UsageError(
