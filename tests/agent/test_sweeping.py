@@ -30,6 +30,7 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
         monkeypatch.setattr(Node, told, lambda *_, **__: None)
     node = Node.__new__(Node)
     node._kill, node._private = None, Path("/nowhere")
+    node._contact = None
     node._ranks = SimpleNamespace(reap=heard.update, have_left=True, leaders=[], exits=[])
     node._bring = SimpleNamespace(finish=lambda *_, **__: None, word={})
 
