@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 
+from serried.agent.ending import saved
 from serried.contract import checkpoints
 from serried.contract.whole import is_whole
 
@@ -114,3 +115,26 @@ def test_what_is_watched_is_a_checkpoint_and_not_the_folder_around_it(tmp_path, 
         os.utime(path, (1e9 + age, 1e9 + age))
         os.utime(path.parent, (1e9, 1e9))
     assert checkpoints.newest(tmp_path, [watch]) == tmp_path / newest
+
+
+@pytest.mark.parametrize(
+    ("watch", "name", "is_one"),
+    [
+        ("state.txt", "state.txt", True),
+        ("out/restart.out", "restart.out", True),
+        ("{checkpoints}/*.yaml", "progress.yaml", True),
+        ("$SLURM_TMPDIR/scheduler.pt", "scheduler.pt", True),
+        ("out/*", "state.txt", False),  # which means the checkpoints in it
+        ("state.txt", "notes.txt", False),
+        ("out/latest", "latest", False),
+    ],
+)
+def test_a_file_that_is_watched_by_its_name_is_a_checkpoint_whatever_its_name(tmp_path, watch, name, is_one):
+    root, claim = tmp_path / "checkpoints", tmp_path / "claim.json"
+    root.mkdir()
+    for path, when in ((claim, 100), (root / name, 200)):
+        path.write_text("iteration 7")
+        os.utime(path, (when, when))
+    assert checkpoints.newest(root, [watch]) == (root / name if is_one else None)
+    assert saved.since(root, claim, [watch]).is_newer is is_one
+    assert saved.position(root, [watch]).newest == (200 * 10**9 if is_one else 0)

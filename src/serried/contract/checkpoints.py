@@ -66,7 +66,7 @@ def newest(root: Path, watch: Sequence[str] = ()) -> Optional[Path]:
     if is_of_train(root):
         wholes = (directory_of(root, step) for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
-    return next((path for path in ordered(root, watch) if whole.is_whole(path)), None)
+    return next((path for path in ordered(root, watch) if whole.is_whole(path, watch)), None)
 
 
 def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
@@ -88,7 +88,7 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     Within a series the numbers in names decide, as copies have the times of copying; between series the times.
     """
     found = sorted(set(_watched(root, watch)) or set(_entries(root)))
-    entries = [path for path in found if not (is_unfinished(path.name) or whole.is_no_checkpoint(path.name))]
+    entries = [path for path in found if not (is_unfinished(path.name) or whole.is_no_checkpoint(path.name, watch))]
     series: Dict[str, List[Path]] = {}
     for path in entries:
         if not layouts.LAST.match(path.name):

@@ -10,7 +10,7 @@ import os
 import stat
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Iterator, Tuple
+from typing import Iterator, Sequence, Tuple
 
 from serried.contract import formats, layouts
 
@@ -25,19 +25,23 @@ def is_log(name: str) -> bool:
     return fnmatchcase(name, "*tfevents*") or name in _POINTERS
 
 
-def is_whole(path: Path) -> bool:
+def is_whole(path: Path, watch: Sequence[str] = ()) -> bool:
     """Whether the file or folder at `path` is there, not empty, and nothing in it was cut short."""
     try:
         if path.is_dir():
             return _is_whole_folder(path)
-        return path.is_file() and not is_no_checkpoint(path.name) and formats.is_whole(path) is not False
+        return path.is_file() and not is_no_checkpoint(path.name, watch) and formats.is_whole(path) is not False
     except OSError:
         return False
 
 
-def is_no_checkpoint(name: str) -> bool:
-    """Whether a file called so is none, whatever it contains."""
-    return is_log(name) or layouts.is_never(name)
+def is_no_checkpoint(name: str, watch: Sequence[str] = ()) -> bool:
+    """Whether a file called so is none, whatever it contains.
+
+    A pattern of `watch` that is for such files alone, `state.txt` or `*.out`, means them. One such as `*` does not.
+    """
+    meant = [last for last in (pattern.rpartition("/")[2] for pattern in watch) if layouts.is_never(last)]
+    return is_log(name) or (layouts.is_never(name) and not any(fnmatchcase(name, last) for last in meant))
 
 
 def has_logs_alone(folder: Path) -> bool:

@@ -36,7 +36,7 @@ def begin(work: Work, token: str, job: str, *, is_over: bool = False) -> Work:
     _check_others(work, token, is_over=is_over)
     _check_turn(work, token)
     files.make_directory(work.place.attempts, work.directory_mode)
-    found = saved.position(work.place.checkpoints)._asdict() if work.restarts else None
+    found = saved.position(work.place.checkpoints, work.watch)._asdict() if work.restarts else None
     begun = Work(work.run, work.plan, work.element, _make_next(work.place.attempts, work.directory_mode))
     _describe(begun, token, job, found)
     return begun

@@ -39,7 +39,7 @@ def gather(work: Work, *, is_untold: bool = False) -> Evidence:
     head = files.entries(attempt.events)
     told = {event["node"] for event in head if event["event"] == "node-ended"}
     reason = next((event["reason"] for event in head if event["event"] == "stopping"), None)
-    progressed = saved.position(work.place.checkpoints).is_beyond(history.where_it_began(claim))
+    progressed = saved.position(work.place.checkpoints, work.watch).is_beyond(history.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
         node: files.entries(attempt.node_events(node)) for node in range(work.nodes) if node not in told
     }
@@ -54,7 +54,7 @@ def gather(work: Work, *, is_untold: bool = False) -> Evidence:
         ended=time.time(),
         head=head,
         nodes=nodes,
-        saved=saved.since(work.place.checkpoints, attempt.claim),
+        saved=saved.since(work.place.checkpoints, attempt.claim, work.watch),
         progressed=progressed,
         obstacle=continuing.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_untold=is_untold,

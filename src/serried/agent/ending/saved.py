@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Iterator, NamedTuple, Optional
+from typing import Iterator, NamedTuple, Optional, Sequence
 
 from serried.contract import checkpoints, whole
 
@@ -30,30 +30,31 @@ class Position(NamedTuple):
         return self.newest > other.newest
 
 
-def since(directory: Path, claim: Path) -> Saved:
+def since(directory: Path, claim: Path, watch: Sequence[str] = ()) -> Saved:
     """What is in `directory` and newer than `claim`: both by the clock of the file server."""
     try:
         began = claim.stat().st_mtime_ns
     except OSError:
         return Saved(False, None)
-    is_newer = _newest(directory) > began
+    is_newer = _newest(directory, watch) > began
     wholes = ((step, checkpoints.directory_of(directory, step)) for step in checkpoints.steps(directory))
     made = (step for step, path in wholes if checkpoints.changed(path / checkpoints.COMPLETE) > began)
     return Saved(is_newer, next(made, None))
 
 
-def position(directory: Path) -> Position:
-    newest = checkpoints.newest(directory)
+def position(directory: Path, watch: Sequence[str] = ()) -> Position:
+    newest = checkpoints.newest(directory, watch)
     is_of_train = newest is not None and checkpoints.is_of_train(directory)
     step = checkpoints.step_of(newest.name) if newest is not None and is_of_train else None
-    return Position(step, _newest(directory))
+    return Position(step, _newest(directory, watch))
 
 
-def _newest(directory: Path) -> int:
+def _newest(directory: Path, watch: Sequence[str]) -> int:
     """When the newest was changed that one may go on from; 0 where there is none."""
-    found = list(_files(directory)) if checkpoints.is_of_train(directory) else checkpoints.ordered(directory)
+    is_of_train = checkpoints.is_of_train(directory)
+    found = list(_files(directory)) if is_of_train else checkpoints.ordered(directory, watch)
     dated = sorted(((checkpoints.changed_within(path), path) for path in found), reverse=True)
-    return next((moment for moment, path in dated if whole.is_whole(path)), 0)
+    return next((moment for moment, path in dated if whole.is_whole(path, watch)), 0)
 
 
 def _files(directory: Path) -> Iterator[Path]:
