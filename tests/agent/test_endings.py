@@ -301,7 +301,7 @@ AWAITS_STOP = "until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; exit 85"
 def test_slurms_warning_a_minute_too_early_takes_no_time_from_the_ranks(start, wait_until):
     run = start(AWAITS_STOP, ranks=1, time_seconds=36000, seconds={"head.head.EARLY_SECONDS": 36000.0})
     wait_until(lambda: run.events("started"))
-    run.process.send_signal(signal.SIGUSR1)
+    os.kill(wait_until(lambda: run.pid_of("head")), signal.SIGUSR1)  # not by job.sh, which may pass it on too late
     request = {"t": 0, "request": "stop", "reason": "user", "by": "ada", "save": True}
     Journal(run.place.attempt(1).control).append(request)
     run.wait()

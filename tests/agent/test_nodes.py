@@ -114,11 +114,13 @@ class Wire:
         """It says which node the agent is on."""
         said = b""
         with contextlib.suppress(OSError):
-            while not (found := re.search(rb'"node": ?(\d+)[^\d]', said)) and (data := agent.recv(65536)):
+            found = None
+            while not found and (data := agent.recv(65536)):
                 said += data
+                found = re.search(rb'"node": ?(\d+)[^\d]', said)
+                if found:  # noted before the head hears of it, so that whoever sees the node can cut it off
+                    self._of_node[int(found[1])] = agent
                 head.sendall(data)
-            if found:
-                self._of_node[int(found[1])] = agent
         self._relay(agent, head)
 
     def _relay(self, source: socket.socket, target: socket.socket) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from serried.contract import failing
@@ -22,6 +25,21 @@ def test_a_word_is_taken_once_and_each_rank_has_its_own(tmp_path):
 def test_what_is_no_word_is_none(tmp_path, text):
     (tmp_path / "stop.failing-0").write_text(text)
     assert failing.take(str(tmp_path / "stop"), 0, 4) is None
+
+
+@pytest.mark.parametrize("name", ["exit_code", "signal", "order"])
+def test_a_word_whose_numbers_are_none_is_none(tmp_path, name):
+    failing.write(str(tmp_path / "stop"), 0, WORD._replace(**{name: "1"}))
+    assert failing.take(str(tmp_path / "stop"), 0, 4) is None
+
+
+def test_a_word_on_a_disk_that_has_become_read_only_is_taken(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    failing.write(str(tmp_path / "stop"), 0, WORD)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert failing.take(str(tmp_path / "stop"), 0, 4) == WORD
 
 
 def test_a_rank_of_another_world_is_another_rank(tmp_path):

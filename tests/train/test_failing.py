@@ -135,3 +135,24 @@ def test_a_rank_that_fails_does_not_wait_for_a_store_that_does_not_answer(tmp_pa
     assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
     word = failing.take(str(tmp_path / "stop"), 1, 2)
     assert (word.error, word.order, word.lost_peer) == ("ValueError: bad batch", None, False)
+
+
+NO_THREADS = """
+import threading
+import serried.train as st
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+with st.session() as run:
+    run.barrier()
+    if run.rank == 1:
+        threading.Thread.start = refuse
+        raise ValueError("bad batch")
+    run.barrier()
+"""
+
+
+def test_a_rank_that_gets_no_more_threads_says_why_it_fails_and_leaves(tmp_path):
+    first, second = train_ranks.finish(start(NO_THREADS, tmp_path / "stop", world_size=2))
+    assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
+    assert failing.take(str(tmp_path / "stop"), 1, 2).error == "ValueError: bad batch"
+    assert first.status == 1, first.errors

@@ -6,6 +6,7 @@ last to be gone; so the order in which ranks end does not tell which of them fai
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Iterable, NamedTuple, Optional, Pattern, Sequence
@@ -93,9 +94,13 @@ def write(stop_file: str, rank: int, word: Word) -> None:
 def take(stop_file: str, rank: int, world_size: int) -> Optional[Word]:
     """The word of `rank`, once: the next one is that of another process."""
     said = files.read_json(path(stop_file, rank))
-    path(stop_file, rank).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # gone, or on a disk that takes no more
+        path(stop_file, rank).unlink()
     try:
         word = Word(**{**said, "at": float(said["at"])}) if said else None
     except (KeyError, TypeError, ValueError):  # not by a library of ours
         return None
-    return word if word and word.world_size == world_size else None
+    if word is None or word.world_size != world_size:
+        return None
+    numbers = (word.exit_code, word.signal, word.order)
+    return word if all(each is None or isinstance(each, int) for each in numbers) else None

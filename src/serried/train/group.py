@@ -152,8 +152,9 @@ class Group:
                 counts.append(self.store.add("failures", 1))
 
         asking = threading.Thread(target=ask, name="serried-failing", daemon=True)
-        asking.start()
-        asking.join(COUNT_SECONDS)
+        with contextlib.suppress(RuntimeError):  # the system grants no more threads
+            asking.start()
+            asking.join(COUNT_SECONDS)
         self._is_asking = asking.is_alive()
         return next(iter(counts), None)
 
@@ -167,9 +168,10 @@ class Group:
             dist.destroy_process_group()
             return
         leaving = threading.Thread(target=dist.destroy_process_group, name="serried-leave", daemon=True)
-        leaving.start()
-        leaving.join(LEAVE_SECONDS)
-        if leaving.is_alive() or self._is_asking:
+        with contextlib.suppress(RuntimeError):  # the system grants no more threads
+            leaving.start()
+            leaving.join(LEAVE_SECONDS)
+        if leaving.ident is None or leaving.is_alive() or self._is_asking:
             _end_at_once()
         _settle(lambda: None)
 

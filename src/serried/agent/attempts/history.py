@@ -25,7 +25,7 @@ def check_readable(work: Work) -> None:
     """Raises OSError where attempts may be there that cannot be read now: the file system may be away."""
     work.run.plan.read_bytes()
     with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(work.place.attempts):  # noqa: PTH208 - names are enough
+        for name in filter(str.isdecimal, os.listdir(work.place.attempts)):  # noqa: PTH208 - names are enough
             with contextlib.suppress(FileNotFoundError):
                 work.place.attempt(int(name)).claim.read_bytes()
 
