@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import struct
 import zipfile
 
 import pytest
 
-from serried.contract.formats import is_whole
+from serried.contract.formats import counters, is_whole
 
 
 def zipped(*, force_64=False, comment=b""):
@@ -58,3 +59,19 @@ def test_of_other_formats_nothing_is_told_but_that_nothing_is_not_whole(tmp_path
     (tmp_path / "model.h5").write_bytes(b"\x89HDF")
     (tmp_path / "empty.h5").write_bytes(b"")
     assert (is_whole(tmp_path / "model.h5"), is_whole(tmp_path / "empty.h5")) == (None, False)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_file_says_no_counters(tmp_path, method):
+    """Whole by its length and directory, which is all that is looked at before."""
+    path = tmp_path / "last.ckpt"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"epoch": 2, "more": list(range(9000))}, protocol=2))
+    assert counters(path) == {"epoch": 2}
+    content = bytearray(path.read_bytes())
+    begin = len("archive/data.pkl") + 30
+    content[begin : begin + 200] = b"\xff" * 200
+    path.write_bytes(content)
+
+    assert is_whole(path)
+    assert counters(path) == {}
