@@ -211,6 +211,12 @@ def test_a_submission_whose_process_died_is_uncertain(make, slurm):
     assert slurm.polls == []
 
 
+def test_a_command_at_work_that_does_not_say_when_it_started_is_believed(make, slurm):
+    """Earlier versions recorded its pid only."""
+    run = make(job=None).submit("submitting", pid=os.getpid())
+    assert the(slurm, run).state == "SUBMITTING"
+
+
 def test_a_command_that_ends_while_one_looks_has_submitted(make, slurm, monkeypatch):
     run = make(job=None).submit("submitting", pid=os.getpid())
     slurm.tell(Job("123", None, "PENDING"))

@@ -188,4 +188,5 @@ def is_at_work(submission: Submission, now: float) -> bool:
         at = seconds_of(submission.at)
         return at is not None and now - at < _ELSEWHERE_SECONDS
     process = identify(submission.by_pid)
-    return process is not None and process.started == submission.by_started
+    # Records of earlier versions do not say when it started: its pid alone has to do.
+    return process is not None and submission.by_started in ("", process.started)
