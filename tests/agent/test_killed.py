@@ -65,6 +65,22 @@ def test_a_killed_job_script_ends_the_run_and_leaves_nothing(running, marked_pro
     assert marked_processes(run.mark) == []
 
 
+def test_a_disk_that_takes_no_end_when_the_job_script_is_killed_keeps_no_rank_alive(
+    running, marked_processes, wait_until
+):
+    run = running()
+    end = run.place.attempt(1).exit
+    end.mkdir()  # to root too, a write is refused now
+
+    kill(run.process.pid)
+    wait_until(lambda: run.events("ended"))
+    wait_until(lambda: marked_processes(run.mark) == [])
+    end.rmdir()
+
+    wait_until(lambda: run.pid_of("head") is None)
+    assert run.ending[:3] == ("FAILED", 137, "job-script-killed")
+
+
 def killed_by_its_scheduler(run, wait_until, *, with_head=False):
     """job.sh is killed, and then its scheduler kills what is left, ranks before agents, as PBS does."""
     head, node = run.pid_of("head"), run.pid_of("node")

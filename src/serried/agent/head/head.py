@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from serried.agent import hooks, system
 from serried.agent.attempts import conclusion
@@ -34,9 +34,9 @@ LEAVE_SECONDS = 13.0
 """For nodes to remove what is left on their disks, more than they take; and for launchers to say what became of one."""
 EARLY_SECONDS = 65.0
 """A warning that comes by so much too early is Slurm's own, for the limit; an earlier one has another reason."""
-JOURNAL_SECONDS = 300.0
-"""How long the end of the journal waits for a disk that is full; the scheduler may end us before."""
-JOURNAL_PAUSE_SECONDS = 1.0
+WRITE_SECONDS = 300.0
+"""How long the end waits for a disk that is full or away; the scheduler may end us before."""
+WRITE_PAUSE_SECONDS = 1.0
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
 
@@ -85,9 +85,9 @@ class Head:
         if self._argv and any(member.is_lost for member in self._members):
             sweep_nodes(self.loop, self._argv, self.work)
         self.note("ended")
-        self._write_journal()
+        _persist(self._journal.write)
         if self._watch.is_orphaned or self._watch.is_superseded:
-            conclusion.conclude(self.work)
+            _persist(lambda: conclusion.conclude(self.work))
         return names.EXIT_REFUSED if self._watch.is_superseded else 0
 
     def _unpack(self) -> None:
@@ -285,11 +285,12 @@ class Head:
         except OSError as error:
             system.say(f"cannot write the journal: {error}")
 
-    def _write_journal(self) -> None:
-        """The rest of it, which a full disk has not taken so far: it says how the ranks ended."""
-        until = time.monotonic() + JOURNAL_SECONDS
-        while time.monotonic() < until:
-            with contextlib.suppress(OSError):
-                self._journal.write()
-                break
-            time.sleep(JOURNAL_PAUSE_SECONDS)
+
+def _persist(write: Callable[[], None]) -> None:
+    """Write what a full disk has not taken so far: how the ranks ended."""
+    until = time.monotonic() + WRITE_SECONDS
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            write()
+            break
+        time.sleep(WRITE_PAUSE_SECONDS)

@@ -106,7 +106,10 @@ class Watch:
         if os.getppid() != self._parent and not self.is_orphaned:
             self.is_orphaned = True
             self._on.note("orphaned")
-            conclusion.conclude(self._work)
+            try:
+                conclusion.conclude(self._work)
+            except OSError as error:  # the head tries again when the ranks have ended
+                system.say(f"cannot conclude yet: {error}")
             self._on.stop("lost", "job.sh ended", self._work.grace)
 
     def _check_superseded(self) -> None:
