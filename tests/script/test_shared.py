@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -83,3 +84,51 @@ def test_where_the_store_is_another_users_a_run_has_its_own(tmp_path, store, mon
     script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
     assert not (tmp_path / "agent.pyz").is_symlink()
     assert (tmp_path / "agent.pyz").read_bytes() == CONTENT
+
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+@pytest.mark.parametrize("what", [pytest.param("another's", marks=AS_ROOT), "writable", "a link"])
+def test_a_file_that_others_can_have_written_is_replaced(tmp_path, store, what):
+    """It has the right name and size, and nothing else tells it from ours."""
+    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    (stored,) = store.iterdir()
+    stored.write_bytes(CONTENT[::-1])
+    if what == "another's":
+        os.chown(stored, os.getuid() + 1, -1)
+    elif what == "writable":
+        stored.chmod(0o666)
+    else:
+        stored.rename(tmp_path / "elsewhere")
+        stored.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "other").mkdir()
+
+    script.put(CONTENT, tmp_path / "other" / "agent.pyz", store, MODES)
+
+    assert (tmp_path / "other" / "agent.pyz").read_bytes() == CONTENT
+    state = stored.lstat()
+    assert (state.st_uid, state.st_mode) == (os.getuid(), stat.S_IFREG | MODES.file)
+
+
+@pytest.mark.parametrize("what", [pytest.param("another's", marks=AS_ROOT), "writable", "a link", "in a writable one"])
+def test_where_others_can_write_to_the_store_a_run_has_its_own(tmp_path, what):
+    around = tmp_path / "root" / ".serried"
+    store = around / "agents"
+    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    (stored,) = store.iterdir()
+    stored.write_bytes(CONTENT[::-1])
+    if what == "another's":
+        os.chown(store, os.getuid() + 1, -1)
+    elif what == "a link":
+        store.rename(tmp_path / "elsewhere")
+        store.symlink_to(tmp_path / "elsewhere")
+    else:
+        (store if what == "writable" else around).chmod(0o777)
+    (tmp_path / "other").mkdir()
+    own = tmp_path / "other" / "agent.pyz"
+
+    script.put(CONTENT, own, store, MODES)
+
+    assert (own.is_symlink(), own.read_bytes()) == (False, CONTENT)
+    assert stored.read_bytes() == CONTENT[::-1]

@@ -7,11 +7,13 @@ submitted, whatever their environment has or has not installed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import io
 import marshal
 import os
+import stat
 import zipfile
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -45,11 +47,11 @@ def put(content: bytes, path: Path, folder: Path, modes: files.Modes) -> None:
     """Store `content` in `folder` under a name made of it, unless it is there, and make `path` a link to that.
 
     The link is made first: who removes what no run needs either sees it, or takes the file away before we look.
-    Where `folder` is another user's, `path` becomes a file of its own.
+    Where `folder` or the one around it is another user's, or others can write there, `path` becomes a file of its own.
     """
     stored = folder / f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{path.suffix}"
     try:
-        files.make_directory(folder, modes.directory)
+        _make_ours(folder, modes.directory)
         path.symlink_to(stored)
         if not _is_stored(stored, len(content)):
             files.write_bytes(stored, content, modes.file)
@@ -58,9 +60,22 @@ def put(content: bytes, path: Path, folder: Path, modes: files.Modes) -> None:
         files.write_bytes(path, content, modes.file)
 
 
+def _make_ours(folder: Path, mode: int) -> None:
+    """Raises PermissionError where others can put something there."""
+    files.make_directory(folder, mode)
+    if not all(map(files.is_ours_alone, (folder.parent, folder))):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(folder))
+
+
 def _is_stored(path: Path, size: int) -> bool:
-    """Whether it is there, and from now on as young as if we had written it: sites purge by age, and so do we."""
+    """Whether it is there, and from now on as young as if we had written it: sites purge by age, and so do we.
+
+    What somebody else wrote or could have written is not: it would run as us.
+    """
     try:
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
+            return False
         os.utime(path)
         return path.stat().st_size == size
     except FileNotFoundError:
