@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from place import Place, agents, environment, job_script
+from serried import processes
 from serried.contract.files import Journal
 
 PYTHON = sys.executable
@@ -53,18 +54,26 @@ def running(place, wait_until):
 
 def test_a_killed_node_agent_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
     run = running()
+    jobs = where_its_folders_are(run, marked_processes)
 
     os.kill(agents(run, "node")[0], signal.SIGKILL)
     status, end = place.wait(run)
 
     assert (status, end["state"], end["cause"]) == (1, "FAILED", "agent-killed")
     wait_until(lambda: marked_processes(run) == [])
-    wait_until(lambda: folders_on_the_node(place, run) == [])
+    wait_until(lambda: folders_in(jobs, run) == [])
 
 
-def folders_on_the_node(place, run):
-    base = Path(place.environ.get("TMPDIR") or "/tmp")
-    return [path.name for path in base.glob(f"serried-*/jobs/{run}.*")]
+def where_its_folders_are(run, marked_processes) -> Path:
+    """On the node's disk, wherever its scheduler has that, by what the ranks were given there."""
+    given = [processes.environment(pid).get("SLURM_TMPDIR") for pid in marked_processes(run)]
+    (jobs,) = {Path(scratch).parents[1] for scratch in given if scratch}
+    assert folders_in(jobs, run)
+    return jobs
+
+
+def folders_in(jobs: Path, run: str) -> list[str]:
+    return [path.name for path in jobs.glob(f"{run}.*")]
 
 
 def test_a_killed_head_agent_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
@@ -80,13 +89,14 @@ def test_a_killed_head_agent_is_a_failure_and_its_ranks_are_gone(place, running,
 @pytest.mark.usefixtures("own_tmp")
 def test_a_killed_job_script_is_a_failure_and_its_ranks_are_gone(place, running, wait_until, marked_processes):
     run = running(*IGNORES)
+    jobs = where_its_folders_are(run, marked_processes)
 
     os.kill(job_script(run), signal.SIGKILL)
     status, end = place.wait(run)
 
     assert (status, end["state"]) == (1, "FAILED")
     wait_until(lambda: marked_processes(run) == [])
-    wait_until(lambda: folders_on_the_node(place, run) == [])
+    wait_until(lambda: folders_in(jobs, run) == [])
 
 
 def test_stop_ends_a_run_and_says_who(place, running, wait_until, marked_processes):
