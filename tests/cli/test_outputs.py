@@ -486,6 +486,46 @@ def test_a_run_whose_outputs_cannot_be_looked_at_stays(serried, run, monkeypatch
     assert run.where.path.exists()
 
 
+class Failing:
+    """What a file server that fails shows of a folder: an entry that cannot be looked at, or an end before the end."""
+
+    def __init__(self, entries, at):
+        self.entries, self.at = entries, at
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.entries.close()
+
+    def __iter__(self):
+        for entry in self.entries:
+            if self.at == "entry" and entry.name == "model.pt":
+                yield self
+            else:
+                yield entry
+        if self.at == "listing":
+            raise OSError(errno.EIO, "Input/output error")
+
+    name = "model.pt"
+
+    def stat(self, **_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+
+@pytest.mark.parametrize("at", ["entry", "listing"])
+def test_a_file_server_that_fails_meanwhile_hides_a_folder_and_ends_nothing(run, monkeypatch, at):
+    scan = os.scandir
+
+    def scandir(folder):
+        return Failing(scan(folder), at) if Path(folder).name == "results" else scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = outputs.describe(outputs.trees(run.where, run.plan))
+    assert (found.unread, found.files) == (1, 2 if at == "entry" else 3)
+    assert "; 1 folder cannot be read" in found.text
+
+
 def test_a_torn_line_in_the_memory_of_fetches_spoils_no_other(serried, run, tmp_path):
     """A disk that was full in the middle of it."""
     run.where.fetched.write_text('{"path": "log", "by')

@@ -36,7 +36,7 @@ _AT_ONCE = 1000
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 Unread = Callable[[OSError], None]
-"""Hears of a folder that cannot be listed."""
+"""Hears of a folder that cannot be listed, or not all of it."""
 
 
 @dataclass(frozen=True)
@@ -154,24 +154,32 @@ class Tree:
         pending = [""]
         while pending:
             folder = pending.pop()
-            try:
-                entries = os.scandir(self.path / folder)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                unread(error)
-                continue
-            with entries:
-                for entry in entries:
-                    path = f"{folder}/{entry.name}" if folder else entry.name
-                    try:
-                        state = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:  # gone meanwhile
-                        continue
-                    if stat.S_ISDIR(state.st_mode):
-                        pending.append(path)
-                    kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
-                    yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
+            problems: list[OSError] = []
+            for name, state in _states_in(self.path / folder, problems.append):
+                path = f"{folder}/{name}" if folder else name
+                if stat.S_ISDIR(state.st_mode):
+                    pending.append(path)
+                kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
+                yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
+            if problems:  # one is enough: folders are counted
+                unread(problems[0])
+
+
+def _states_in(folder: Path, problem: Unread) -> Iterator[tuple[str, os.stat_result]]:
+    """Of each entry that is still there, as far as the file server tells: it can fail at any step."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    yield entry.name, entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # gone meanwhile
+                    continue
+                except OSError as error:
+                    problem(error)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        problem(error)
 
 
 def trees(where: RunDirectory, plan: Plan, element: int | None = None) -> list[Tree]:
