@@ -34,7 +34,7 @@ OWN: Set[int] = set()
 
 
 def say(text: str) -> None:
-    """To the scheduler's log, which may be on a full disk: that must not end who speaks."""
+    """Print to the scheduler's log. A full disk there must not end the agent."""
     with contextlib.suppress(OSError):
         print(f"serried: {text}", file=sys.stderr, flush=True)
 

@@ -48,7 +48,7 @@ def command(
 
     Outputs are files that RUN wrote by relative paths: they keep these paths. PATTERN names results
     and outputs, or begins with `checkpoints/`. What is there already is not copied again, and a copy
-    that was cut short goes on. The exit code is 1 where anything is missing in the end.
+    that was cut short is resumed. The exit code is 1 if anything is still missing at the end.
     """
     selection = selecting.select(run)
     status = statuses_of([selection])[0]

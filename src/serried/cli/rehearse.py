@@ -136,5 +136,5 @@ def _reasons(found: Rehearsal) -> list[str]:
             "something was added in another order. That may be torch or a library, and not the script"
         )
     elif found.is_deterministic:
-        reasons.append("all states that Serried knows of were restored: something else that the script keeps was not")
+        reasons.append("Serried restored every state that it knows of; the script keeps another that was not saved")
     return reasons

@@ -101,7 +101,7 @@ def _say_the_end(outcome: Outcome, element: int | None) -> None:
     if outcome.status == INTERRUPTED:
         console.say(f"interrupted{took}; its files are in {outcome.record.where.path}")
         return
-    known = status(outcome.record).verdict  # where nobody lived to write the end
+    known = status(outcome.record).verdict  # where every agent was killed before it wrote the end
     message = end.get("message") or known.message or f"it ended with status {outcome.status}"
     state = end.get("state") or (known.state if known.has_ended else names.FAILED)
     console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")

@@ -65,7 +65,7 @@ SECONDARY = (
 )
 """Taken only where there is nothing else: a copy of an older one, or weights without the rest."""
 LAST = re.compile(r"(last|latest)(-v\d+)?(?=\.)", re.IGNORECASE)
-"""A file that is written anew with each save, whatever is beside it."""
+"""A file that each save overwrites, whatever is beside it."""
 _NUMBER = re.compile(r"\d+")
 _NAMED = re.compile(r"(epoch|global_?step|step|iteration|iter)s?[-_=. ]?(\d+)", re.IGNORECASE)
 

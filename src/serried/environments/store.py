@@ -2,8 +2,8 @@
 
 .serried/environments/
   NAME.json          the environment is whole, and where it is; written last
-  NAME-XXXX/         the environment; its folder is a new one each time, because a running job may use the old one
-  NAME-XXXX.log      what building it said
+  NAME-XXXX/         the environment; every build gets its own folder, because a running job may use an older one
+  NAME-XXXX.log      the output of its build
   NAME.claims/N/     who builds: the highest N, as long as `owner.json` there changes now and then
 
 A builder that died is found out by its process, or elsewhere by its silence, and the next one takes N + 1.

@@ -23,7 +23,7 @@ def conclude(work: Work, *, lingers: bool = False) -> None:
 
 
 def assess(work: Work, *, is_untold: bool = False) -> Dict[str, Any]:
-    """exit.json from all that is known; `is_untold` where nobody of the attempt lived to write it.
+    """The contents of exit.json, from all evidence; `is_untold` where every agent was killed before it could write it.
 
     Raises OSError where what is known cannot be read.
     """

@@ -53,7 +53,7 @@ class Evidence(NamedTuple):
     obstacle: Optional[Obstacle]
     """What keeps the run from going on, though something was saved; None where nothing does."""
     is_untold: bool = False
-    """Neither job.sh nor the head lived to say how it ended."""
+    """Both job.sh and the head were killed before they could record how it ended."""
 
     def all(self, event: str) -> List[Event]:
         return [entry for entry in self.head if entry["event"] == event]
@@ -170,7 +170,7 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
     counted = [exit_ for exit_ in suspects if "order" in exit_]
     if first is None or "error" not in first or not counted:
         return first
-    return min(counted, key=lambda exit_: int(exit_["order"]))  # who could not be counted came when the store had gone
+    return min(counted, key=lambda exit_: int(exit_["order"]))  # ranks without a count failed after the store was gone
 
 
 def _how_ordinary(exit_: Exit) -> int:

@@ -108,7 +108,7 @@ def mount(image: Path, folder: Path) -> Callable[[], None]:
 
 
 def _take_off(folder: Path, process: "subprocess.Popen[bytes]") -> None:
-    """Also where the program is dead, hangs, or is still used: what stays is removed with the node's folder."""
+    """Works on a server that is dead, hung or in use; a mount that survives goes with the node's folder."""
     mounts.unmount(folder)
     process.kill()
     process.wait()
