@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from building import CREATED
 from serried.records.record import Record
 from serried.records.status import element_of
@@ -104,3 +106,40 @@ def test_each_element_stands_as_its_own_jobs_do(make, slurm):
 
     assert status.to_json()["elements"] == {"RUNNING": "0", "PENDING": "1-2"}
     assert (status.jobs[1].id, len(slurm.polls)) == ("130", 1)
+
+
+def test_an_element_that_began_an_attempt_was_started_whatever_the_scheduler_says(make, slurm):
+    run = make(indices=[0, 1])
+    run.attempt(element=0)
+    for index in (0, 1):
+        slurm.tell(Job("123", index, "LAUNCH_FAILED", ended=NOW - 1000))
+
+    status = the(slurm, run)
+
+    assert {index: verdict.state for index, verdict in status.elements.items()} == {0: "FAILED", 1: "LAUNCH_FAILED"}
+
+
+def test_an_element_that_began_after_the_last_answer_is_running(make, slurm):
+    run = make(indices=[0, 1])
+    for index in (0, 1):
+        slurm.tell(Job("123", index, "PENDING"))
+    the(slurm, run, NOW - 300)
+    run.attempt(element=0, started=NOW - 100)
+    slurm.answers = False
+
+    status = the(slurm, run)
+
+    assert {index: verdict.state for index, verdict in status.elements.items()} == {0: "RUNNING", 1: "PENDING"}
+
+
+def test_a_claim_is_read_only_for_an_element_whose_state_depends_on_it(make, slurm):
+    run = make(indices=range(100))
+    for index in range(100):
+        run.attempt(element=index)
+        slurm.tell(Job("123", index, "RUNNING"))
+    opens = OPENS(run.where.path)
+
+    the(slurm, run)
+
+    OPENS.folder = None
+    assert [path for path in opens.opened if path.endswith("attempt.json")] == []

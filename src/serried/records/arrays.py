@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from serried.contract import names
 from serried.records import proof, seen
 from serried.records.documents import Summary
-from serried.records.evidence import Evidence
+from serried.records.evidence import Evidence, claimed_at, latest_attempt
 from serried.records.seen import Seen
 from serried.records.verdict import ABSENT, UNREACHABLE, Known, Verdict, judge
 from serried.schedulers.indices import compress
@@ -48,7 +48,7 @@ def judge_elements(evidence: Evidence, answer: Answer, now: float) -> tuple[dict
         word: Job | str = UNREACHABLE if answer is None else said or ABSENT
         if said is not None:
             remembered[index] = said
-        known = Known(remembered.get(index), memory.at, None, memory.missing.get(index))
+        known = Known(remembered.get(index), memory.at, _claimed(evidence, index, word), memory.missing.get(index))
         ending = evidence.endings.get(index)
         proven = proof.of(evidence, index, word) if ending is None and index in evidence.begun else None
         verdict = judge(word, ending or proven, known, now)
@@ -61,6 +61,15 @@ def judge_elements(evidence: Evidence, answer: Answer, now: float) -> tuple[dict
     # What the scheduler says now, and what it said of elements that it has forgotten since.
     jobs = tuple(one for element, one in remembered.items() if element is not None and element not in ended)
     return verdicts, Seen(memory.at if answer is None else now, jobs, missing, ended)
+
+
+def _claimed(evidence: Evidence, index: int, word: Job | str) -> float | None:
+    """When the latest attempt began; not read where the state does not depend on it, as arrays are large."""
+    is_alive = isinstance(word, Job) and word.state not in names.ENDED
+    if is_alive or index not in evidence.begun or not evidence.is_open(index):
+        return None
+    attempt = latest_attempt(evidence.record.where.element(index))
+    return None if attempt is None else claimed_at(attempt)
 
 
 def whole(verdicts: Mapping[int, Verdict]) -> Verdict:

@@ -78,9 +78,10 @@ class Evidence:
     def open_elements(self) -> list[int | None]:
         """Those of an array, or the run itself (None), of which the files do not tell all."""
         elements = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
-        return [element for element in elements if self._is_open(element)]
+        return [element for element in elements if self.is_open(element)]
 
-    def _is_open(self, element: int | None) -> bool:
+    def is_open(self, element: int | None) -> bool:
+        """Whether the files do not tell all about it."""
         ending = self.ending if element is None else self.endings.get(element)
         return ending is None or ending.kind is Kind.REQUEUED or ending.kind in AMBIGUOUS
 
@@ -121,12 +122,13 @@ def _element(directory: ElementDirectory) -> tuple[dict[str, Any] | None, int | 
         number = document.get("attempts", document.get("attempt"))
         return document, number if isinstance(number, int) else None, seconds_of(document.get("started"))
     attempt = latest_attempt(directory)
-    if attempt is None:
-        return None, None, None
-    claim = read_json(attempt.claim) or {}
-    started = claim.get("started")
-    claimed = float(started) if isinstance(started, int | float) else _changed(attempt.path)
-    return read_json(attempt.exit), attempt.number, claimed
+    return (None, None, None) if attempt is None else (read_json(attempt.exit), attempt.number, claimed_at(attempt))
+
+
+def claimed_at(attempt: AttemptDirectory) -> float | None:
+    """When the attempt began, by its own file."""
+    started = (read_json(attempt.claim) or {}).get("started")
+    return float(started) if isinstance(started, int | float) else _changed(attempt.path)
 
 
 def latest_attempt(directory: ElementDirectory) -> AttemptDirectory | None:
