@@ -7,21 +7,14 @@ import keyword
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from serried import errors
-from serried.cli import MODULE_OF, VERBS, serried
-from serried.contract import names
-
-ROOT = Path(__file__).parents[1]
-HOUSE = ROOT / "src" / "serried"
-MODULES = sorted(path for path in HOUSE.rglob("*.py") if path.parent.parent.name != "templates")
-"""All but what users begin with: that is theirs."""
+from house import HOUSE, MODULES, ROOT, holds_for, name_of, room_of, tree_of
+from serried.cli import VERBS, serried
 
 ORDER = (
     "cli",
@@ -108,19 +101,6 @@ STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty"}
 STARTS_PROCESSES_BY_OS = {"fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp"}
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(HOUSE).as_posix()
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(HOUSE).parts[0].removesuffix(".py")
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
-
-
 @cache
 def imports(path: Path) -> frozenset[str]:
     """Dotted names that a module imports, at the top or within functions; `from a import b` gives `a.b`."""
@@ -137,24 +117,6 @@ def imports(path: Path) -> frozenset[str]:
 def rooms_imported(path: Path) -> set[str]:
     inside = {name.split(".")[1] for name in imports(path) if name.startswith("serried.")}
     return inside - {room_of(path)}
-
-
-def holds_for(items: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
-    """One test for all of `items`, which names those at fault: a thousand tests each would take a minute to count."""
-
-    def one_for_all(test: Callable[[Path], None]) -> Callable[[], None]:
-        def test_all() -> None:
-            at_fault = []
-            for item in items:
-                try:
-                    test(item)
-                except AssertionError as error:
-                    at_fault.append(f"{item.relative_to(ROOT)}: {error}")
-            assert not at_fault, "\n".join(at_fault)
-
-        return test_all
-
-    return one_for_all
 
 
 each_module = holds_for(MODULES)
@@ -280,85 +242,6 @@ def test_a_module_fits_in_one_sitting(path: Path):
 def test_a_module_has_a_name_that_can_be_imported(path: Path):
     assert path.stem.isidentifier()
     assert not keyword.iskeyword(path.stem)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_a_module_and_a_line_in_the_docs(verb: str):
-    assert (HOUSE / "cli" / f"{MODULE_OF.get(verb, verb)}.py").is_file()
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    assert any(f"serried {verb}" in page.read_text(encoding="utf-8") for page in pages)
-
-
-def exit_codes() -> set[int]:
-    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
-    return {0, 130} | {kind.exit_code for kind in kinds if issubclass(kind, errors.SerriedError)}
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/exit-codes.md"])
-@pytest.mark.parametrize("code", sorted(exit_codes()))
-def test_every_exit_code_is_documented(page: str, code: int):
-    assert f"\n| {code} |" in (ROOT / page).read_text(encoding="utf-8")
-
-
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-each_page = holds_for(PAGES)
-LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
-
-
-@each_page
-def test_every_link_in_the_docs_leads_somewhere(page: Path):
-    links = LINK.findall(page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
-
-
-def named_tests(page: Path) -> list[tuple[Path, str]]:
-    return [(ROOT / file, test) for file, test in TEST.findall(page.read_text(encoding="utf-8"))]
-
-
-@each_page
-def test_every_test_that_a_page_names_is_there(page: Path):
-    named = named_tests(page)
-    assert [test for file, test in named if not file.exists() or f"def {test}(" not in file.read_text("utf-8")] == []
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/guarantees.md", "docs/pitfalls.md"])
-def test_what_is_promised_names_its_tests(page: str):
-    assert len(named_tests(ROOT / page)) > 10
-
-
-@each_page
-def test_no_page_is_lost(page: Path):
-    if page.parent.name == "docs":
-        assert f"({page.name})" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8") or page.name == "index.md"
-
-
-READ_BY_SERRIED = re.compile(r"(?:SERRIED|XDG)_[A-Z_]+|NO_COLOR|FORCE_COLOR|CUDA_VISIBLE_DEVICES|P?SCRATCH")
-OURS_ALONE = {"SERRIED_LAB", "SERRIED_LAB_NODE", "SERRIED_", "SERRIED_TABLE_KEY", "XDG_RUNTIME_DIR"}
-"""Marks that a lab sets, prefixes, and what is only passed on."""
-
-
-def test_every_variable_that_serried_reads_is_on_its_page():
-    """Those of a job are not: `contract/names.py` has them, and the page on how a job starts."""
-    read: set[str] = set()
-    for path in MODULES:
-        if name_of(path) != "contract/names.py" and room_of(path) not in {"agent", "train"}:
-            strings = (node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
-            read |= {string for string in strings if isinstance(string, str) and READ_BY_SERRIED.fullmatch(string)}
-    page = (ROOT / "docs" / "variables.md").read_text(encoding="utf-8")
-    assert {name for name in read - OURS_ALONE if f"`{name}`" not in page and f"`{name}=" not in page} == set()
-    assert {"SERRIED_LOCAL_SLOTS", "SERRIED_CLUSTER", "XDG_STATE_HOME"} <= read
-
-
-@pytest.mark.parametrize("variable", sorted(names.JOB_VARIABLES))
-def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
-    page = (ROOT / "docs" / "how-a-job-starts.md").read_text(encoding="utf-8")
-    given = {names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.ELEMENT, names.DATA_DIR, names.CHECKPOINT_DIR}
-    given |= {names.RESULTS_DIR, names.DEADLINE, names.STOP_FILE, names.CONFIG, names.RESUME_FROM, names.SMOKE}
-    given |= {names.AFTER}
-    assert (f"`{variable}`" in page) == (variable in given)
 
 
 def modules_after(program: str) -> set[str]:
