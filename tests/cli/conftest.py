@@ -10,6 +10,7 @@ import pytest
 from building import CREATED, RunOnDisk
 from fake_scheduler import FakeScheduler
 from serried import cli, schedulers
+from serried.contract.files import make_directory, write_json
 
 REAL_SCHEDULER, REAL_SLEEP = schedulers.get, time.sleep
 
@@ -67,6 +68,21 @@ def _real_processes(monkeypatch, slurm, clock):  # noqa: ARG001 - it puts back w
 @pytest.fixture
 def make(tmp_path):
     return lambda *arguments, **options: RunOnDisk(tmp_path / "scratch", *arguments, **options)
+
+
+@pytest.fixture
+def ended(make):
+    """Runs that have ended, with a checkpoint of 1,000 bytes each."""
+
+    def begin(run, **options):
+        made = make(run, **options).ending()
+        checkpoint = made.where.checkpoints / "step-1"
+        make_directory(checkpoint)
+        (checkpoint / "weights").write_bytes(b"x" * 1000)
+        write_json(made.where.plan, made.plan.to_json())
+        return made
+
+    return begin
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from building import CREATED
 from serried.records.record import Record
 from serried.records.status import element_of

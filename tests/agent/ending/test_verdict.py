@@ -6,69 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.agent.ending import afterwards, verdict
-from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, Evidence, Obstacle, first_failure
-from serried.agent.ending.saved import Saved
+from evidence import CONNECTED, STARTED, asked, ended, event, evidence, exit_of, node_journal, stopping
+from serried.agent.ending import verdict
+from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, first_failure
 from serried.agent.ending.verdict import Verdict
-
-
-def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):
-    return {
-        "rank": rank,
-        "local_rank": rank % 2,
-        "exit_code": None if signal else code,
-        "signal": signal,
-        "seconds": seconds,
-        "ended_by_us": ours,
-        **more,
-    }
-
-
-def event(name, **facts):
-    return {"t": 1.0, "event": name, **facts}
-
-
-CONNECTED = [event("connected", node=0, host="n1"), event("connected", node=1, host="n2"), event("go")]
-STARTED = [*CONNECTED, event("started", node=0, host="n1"), event("started", node=1, host="n2")]
-
-
-def stopping(reason, because="x"):
-    return event("stopping", reason=reason, because=because)
-
-
-def asked(reason, notice=None):
-    return event("stopping", reason=reason, because="x", save=True, notice=notice)
-
-
-def ended(node, *exits, left=()):
-    return event("node-ended", node=node, host=f"n{node + 1}", exits=list(exits), left=list(left))
-
-
-def node_journal(*exits):
-    return [event("started", rank=0, local_rank=0, pid=9), *(event("rank-exit", **exit_) for exit_ in exits)]
-
-
-def evidence(head, *, nodes=None, has_checkpoint=False, obstacle=NO_ATTEMPT_LEFT):
-    return Evidence(
-        run="k3f9q2",
-        element=None,
-        attempt=1,
-        job="123",
-        host="n1",
-        world_size=2,
-        started=1_795_000_000.0,
-        ended=1_795_000_012.5,
-        head=head,
-        nodes=nodes or {},
-        saved=Saved(has_checkpoint, 7 if has_checkpoint else None),
-        progressed=has_checkpoint,
-        obstacle=obstacle,
-    )
-
-
-def an_end(state, cause):
-    return {"state": state, "exit_code": 1, "cause": cause, "message": "it ended", "job": "123", "nodes": ["n1"]}
-
 
 FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
 OURS = [ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, signal=15, ours=True))]
@@ -263,64 +204,6 @@ def test_evidence_comes_to_a_verdict(known, expected):
     assert (judged.state, judged.exit_code, judged.cause) == expected
 
 
-def test_the_first_failure_is_the_earliest_on_its_nodes_own_clock():
-    known = evidence([*STARTED, ended(0, exit_of(0, 1, seconds=2.0)), ended(1, exit_of(1, 7, seconds=1.5))])
-
-    assert first_failure(known)["rank"] == 1
-
-
-def test_a_rank_that_stumbled_over_another_failed_first_only_where_all_did():
-    stumbled = [exit_of(0, 1, seconds=0.5, stumbled=True), exit_of(1, 1, seconds=0.4, stumbled=True)]
-    assert first_failure(evidence([*STARTED, ended(0, *stumbled)]))["rank"] == 1
-    known = evidence([*STARTED, ended(0, *stumbled), ended(1, exit_of(2, 9, seconds=1.5))])
-    assert first_failure(known)["rank"] == 2
-
-
-def test_which_rank_failed_first_is_counted_by_the_ranks_store_where_it_could_be():
-    later = [exit_of(0, 1, seconds=0.5, error="x", order=2), exit_of(2, 1, seconds=0.4, error="x")]
-    known = evidence([*STARTED, ended(0, *later), ended(1, exit_of(1, 7, seconds=1.5, error="x", order=1))])
-    assert first_failure(known)["rank"] == 1
-    lost = exit_of(1, 1, seconds=0.4, error="x", order=1, stumbled=True)  # of one that could not count itself
-    assert first_failure(evidence([*STARTED, ended(0, exit_of(0, 3)), ended(1, lost)]))["rank"] == 0
-
-
-def test_a_rank_that_died_before_another_said_that_it_failed_was_the_first():
-    known = evidence(
-        [*STARTED, ended(0, exit_of(0, signal=9, seconds=0.5), exit_of(1, 7, seconds=0.6, error="x", order=1))]
-    )
-    assert first_failure(known)["rank"] == 0
-
-
-@pytest.mark.parametrize("own", [exit_of(1, signal=9), exit_of(1, signal=11), exit_of(1, 5)])
-def test_of_ranks_that_ended_at_once_the_one_is_named_that_did_not_end_by_an_exception(own):
-    assert first_failure(evidence([*STARTED, ended(0, exit_of(0, 1), own, exit_of(2, signal=6))]))["rank"] == 1
-
-
-@pytest.mark.parametrize(
-    ("others", "end"),
-    [
-        ([exit_of(1), exit_of(2, signal=15, ours=True)], "; rank 1 had exited with status 0"),
-        ([exit_of(2, signal=15, ours=True), exit_of(1, signal=15, ours=True)], "; ranks 1, 2 had not ended"),
-        ([exit_of(rank, signal=15, ours=True) for rank in range(1, 6)], ""),
-        ([exit_of(1, 1, stumbled=True, seconds=2.0)], ""),
-    ],
-)
-def test_where_all_that_failed_lost_another_rank_that_is_said_and_which_it_may_have_been(others, end):
-    known = evidence([*STARTED, ended(0, exit_of(0, 1, stumbled=True), *others)])
-    judged = verdict.judge(known, first_failure(known), [])
-    assert judged == ("FAILED", 1, "peer-lost", f"rank 0 on n1 exited with status 1: it lost another rank{end}")
-
-
-def test_what_a_rank_said_of_its_failure_is_in_exit_json():
-    known = evidence([*STARTED, ended(0, exit_of(0, 5, error="SystemExit: 5", order=1))])
-    failure = first_failure(known)
-    written = verdict.document(known, failure, [], verdict.judge(known, failure, []))
-    assert (written["first_failure"]["error"], written["message"]) == (
-        "SystemExit: 5",
-        "rank 0 on n1 exited with status 5",
-    )
-
-
 def test_exit_json_says_it_all():
     known = evidence(
         [*STARTED, stopping("failure"), ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, 3))]
@@ -356,97 +239,6 @@ def test_exit_json_says_it_all():
         "world_size": 2,
         "progress": False,
     }
-
-
-@pytest.mark.parametrize(
-    ("state", "code", "reason", "expected"),
-    [
-        ("REQUEUED", 85, "cancel", ("CANCELLED", "fail 143")),
-        ("REQUEUED", 85, "limit", ("TIMEOUT", "fail 124")),
-        ("REQUEUED", 85, "", ("REQUEUED", "requeue")),
-        ("REQUEUED", 85, "preempt", ("REQUEUED", "requeue")),
-        ("LAUNCH_FAILED", 70, "cancel", ("CANCELLED", "fail 143")),
-        ("FAILED", 3, "cancel", ("FAILED", "fail 3")),
-        ("COMPLETED", 0, "cancel", ("COMPLETED", "done")),
-    ],
-)
-def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reason, expected):
-    result = afterwards.finalise({"state": state, "exit_code": code, "cause": None}, reason)
-
-    assert (result["state"], afterwards.word(result, "requeue")) == expected
-
-
-@pytest.mark.parametrize("reason", ["cancel", "limit", ""])
-def test_a_job_that_the_scheduler_has_back_already_is_not_asked_for_again(reason):
-    end = an_end("REQUEUED", "requeue")
-
-    assert afterwards.finalise(end, reason) == end
-    assert afterwards.word(end, "requeue") == "next"
-
-
-CANCELLED = an_end("CANCELLED", "cancel")
-SAVED_END = an_end("REQUEUED", "limit")
-KILLED = an_end("FAILED", "agent-killed")
-COMPLETED = an_end("COMPLETED", None)
-
-
-@pytest.mark.parametrize(
-    ("end", "word", "is_untold", "expected"),
-    [
-        (CANCELLED, "CANCELLED", False, ("CANCELLED", "cancel")),
-        (CANCELLED, "PREEMPTED", False, ("PREEMPTED", "preempt")),
-        (CANCELLED, "", False, ("CANCELLED", "cancel")),
-        (SAVED_END, "CANCELLED", False, ("CANCELLED", "cancel")),
-        (SAVED_END, "PREEMPTED", False, ("REQUEUED", "limit")),
-        (SAVED_END, "FAILED", False, ("REQUEUED", "limit")),
-        (SAVED_END, "", False, ("REQUEUED", "limit")),
-        (SAVED_END, None, False, ("REQUEUED", "limit")),
-        (KILLED, "CANCELLED", True, ("CANCELLED", "cancel")),
-        (KILLED, "PREEMPTED", True, ("PREEMPTED", "preempt")),
-        (KILLED, "NODE_FAIL", True, ("NODE_FAIL", "node-lost")),
-        (KILLED, "FAILED", True, ("FAILED", "agent-killed")),
-        (KILLED, "", True, ("LOST", "lost")),
-        (KILLED, None, True, ("LOST", "lost")),
-        (COMPLETED, "", True, ("COMPLETED", None)),
-        (CANCELLED, "", True, ("CANCELLED", "cancel")),
-    ],
-)
-def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_untold, expected):
-    told = afterwards.by_the_scheduler(end, word, is_untold=is_untold)
-
-    assert (told["state"], told["cause"]) == expected
-
-
-def test_what_is_lost_has_no_exit_code():
-    assert afterwards.by_the_scheduler(KILLED, "", is_untold=True)["exit_code"] is None
-
-
-@pytest.mark.parametrize(
-    ("cause", "form", "expected"),
-    [
-        ("node-lost", "requeue", True),
-        ("preempt", "successor", True),
-        ("agent-killed", "prequeued", True),
-        ("job-script-killed", "successor", True),
-        ("job-script-killed", "requeue", False),
-        ("exit", "successor", False),
-        ("cancel", "successor", False),
-        ("user", "prequeued", False),
-        ("limit", "successor", False),
-        ("no-progress", "successor", False),
-    ],
-)
-def test_only_what_was_interrupted_goes_on_unasked(cause, form, expected):
-    assert afterwards.may_go_on(an_end("FAILED", cause), form) is expected
-
-
-def test_an_interrupted_end_says_that_another_attempt_goes_on_or_why_none_does():
-    end = an_end("NODE_FAIL", "node-lost")
-
-    assert afterwards.go_on(end, None) == {
-        **end, "state": "REQUEUED", "exit_code": 85, "message": "it ended; another attempt goes on"}  # fmt: skip
-    assert afterwards.go_on(end, Obstacle("it stands still", "no-progress")) == {
-        **end, "cause": "no-progress", "message": "it ended; it stands still"}  # fmt: skip
 
 
 @given(

@@ -1,146 +1,22 @@
-"""Outputs: what a run writes by relative paths is told, counted, fetched, and never removed by accident."""
+"""`serried fetch` copies outputs, and writes over no other file."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-import io
 import json
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
-from building import CREATED, as_json
-from serried import snapshot
-from serried.agent.head import snapshot as unpacking
-from serried.agent.work import Work
-from serried.contract.files import make_directory, write_json
-from serried.plan import Source
-from serried.records import outputs
+from building import as_json
+from serried.contract.files import write_json
 from serried.submission import copies, onefile
-from serried.ui import console
 from trees import tree
+from written import described, put
 
-DAY = 86400
 HOSTILE = ["-rf", "a b\n$(x) {data} 'ü", "\udcff\udcfe.pt", "n" * 250]
-
-
-def put(folder, files, at=10):
-    """Files, written so many seconds after the run was submitted."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-        os.utime(path, (CREATED + at, CREATED + at))
-
-
-@pytest.fixture
-def project(tmp_path):
-    """Code, a folder that comes with it, a link, and data that the snapshot links to."""
-    folder = tmp_path / "project"
-    code = {"train.py": "print(1)", "config.yaml": "lr: 0.1", "results/keep": "", "empty": ""}
-    put(folder, {**code, "data/set": "data"})
-    (folder / "go").symlink_to("train.py")
-    return folder
-
-
-@pytest.fixture
-def started(make, project, tmp_path):
-    """`started(run, indices=…)`: a run that has ended, whose attempts have unpacked its snapshot."""
-
-    def start(run="k3f9q2", *, tree_per_element=True, **options):
-        made = make(run, **options)
-        survey = snapshot.survey(project, ["data"], [tmp_path / "scratch"])
-        archive = snapshot.store(survey, made.where.path.parents[1] / "sources")
-        own = made.plan.array is not None and tree_per_element
-        source = Source(str(project), archive=str(archive.path), links=survey.links, tree_per_element=own)
-        made.plan = dataclasses.replace(made.plan, source=source)
-        for path in (made.where.plan, made.record.directory.plan):
-            write_json(path, made.plan.to_json())
-        for element in options.get("indices", [None]):
-            make_directory(made.where.element(element).path)
-            unpacking.unpack(Work(made.where, made.plan.to_json(), element, 1))
-            made.ending(element=element)
-        return made
-
-    return start
-
-
-@pytest.fixture
-def run(started):
-    """It has written a model, a log, and over a file of its snapshot."""
-    made = started()
-    put(made.where.source, {"config.yaml": "lr: 0.2"}, 15)
-    put(made.where.source, {"log": "line\n"}, 20)
-    put(made.where.source, {"results/model.pt": "weights"}, 25)
-    put(made.where.source, {"__pycache__/train.pyc": "code", "b.pyc": "code", "results/__pycache__/a": "code"}, 30)
-    (made.where.source / "data" / "new").write_text("the project's, through its link")
-    return made
-
-
-def described(made, **options):
-    found = outputs.describe(outputs.trees(made.where, made.plan), **options)
-    return [each.path for each in found.newest], found
-
-
-def test_a_tree_that_was_only_unpacked_holds_no_outputs(started):
-    assert described(started()) == ([], outputs.Outputs())
-    assert described(started("m2n3p4", indices=range(2))) == ([], outputs.Outputs())
-
-
-@pytest.mark.usefixtures("run")
-def test_new_and_changed_files_are_outputs_and_byte_code_and_links_to_the_project_are_not(serried):
-    shown = serried("show", "last")
-    told = as_json(serried("show", "last", "--json").out)["runs"][0]["outputs"]
-
-    said = "3 files, 19 B, not fetched: results/model.pt, log, config.yaml"
-    assert f"  outputs     {said}\n" in shown.out
-    assert "serried fetch k3f9q2 --to DIR" in shown.err
-    assert told == {
-        "files": 3,
-        "bytes": 19,
-        "not_fetched": {"files": 3, "bytes": 19},
-        "newest": [
-            {"path": "results/model.pt", "bytes": 7, "changed": "2026-11-18T11:07:05Z"},
-            {"path": "log", "bytes": 5, "changed": "2026-11-18T11:07:00Z"},
-            {"path": "config.yaml", "bytes": 7, "changed": "2026-11-18T11:06:55Z"},
-        ],
-        "unread": 0,
-        "complete": True,
-    }
-    waited = serried("wait", "last")
-    assert waited.err.splitlines() == [
-        "k3f9q2 train COMPLETED after 10m00s",
-        f"  outputs: {said}",
-        "  serried fetch k3f9q2 --to DIR   copy its results and outputs to a folder",
-    ]
-
-
-def test_a_copy_of_the_code_is_an_output_and_a_file_written_anew_with_the_same_content_is_not(started):
-    made = started()
-    source = made.where.source
-    put(source, {"code/train.py": "print(1)", "train.py": "print(1)"})
-    os.utime(source / "code/train.py", (CREATED, CREATED))  # as shutil.copytree leaves it
-    (source / "go").unlink()
-    (source / "go").symlink_to("log")
-    (source / "data").unlink()
-    put(source, {"data/mine": "not through the link any more"})
-    assert sorted(described(made)[0]) == ["code/train.py", "data/mine", "go"]
-
-
-def test_without_the_archive_the_snapshot_is_known_by_its_time(run):
-    Path(run.plan.source.archive).unlink()
-    names, found = described(run)
-    assert (sorted(names), found.files) == (["config.yaml", "log", "results/model.pt"], 3)
-
-
-def test_a_tree_of_an_earlier_version_is_compared_by_content(run):
-    """Its files have the times at which they were unpacked."""
-    for path in run.where.source.rglob("*"):
-        os.utime(path, (CREATED + 99, CREATED + 99), follow_symlinks=False)
-    assert sorted(described(run)[0]) == ["config.yaml", "log", "results/model.pt"]
 
 
 def test_hostile_names_are_told_in_one_line_and_fetched(serried, started, tmp_path):
@@ -152,17 +28,6 @@ def test_hostile_names_are_told_in_one_line_and_fetched(serried, started, tmp_pa
     assert len(as_json(serried("show", "last", "--json").out)["runs"][0]["outputs"]["newest"]) == 3
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert sorted(path.name for path in (tmp_path / "to").iterdir()) == sorted(HOSTILE)
-
-
-def test_of_a_huge_tree_only_so_much_is_looked_at_before_it_is_told(started):
-    made = started()
-    put(made.where.source, {f"many/{number}": "x" for number in range(50)})
-    _, found = described(made, most=30)
-    assert (found.is_all, found.text[:9]) == (False, "at least ")
-    assert 20 <= found.files <= 30
-    looked = []
-    assert described(made, tell=looked.append)[1].files == 50
-    assert described(made, most=1000)[1].is_all
 
 
 @pytest.mark.usefixtures("run")
@@ -384,146 +249,6 @@ def test_each_element_has_a_tree_and_its_outputs_a_folder_of_their_own(serried, 
     assert tree(tmp_path / "one") == {"model": "of 2"}
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert tree(tmp_path / "to") == {"0/model": "of 0", "2/model": "of 2"}
-
-
-def test_a_shared_tree_is_told_of_once(serried, started, tmp_path):
-    made = started(indices=range(3), tree_per_element=False)
-    put(made.where.source, {"model": "of all"})
-    assert "  outputs     1 file, 6 B, not fetched: model\n" in serried("show", "last").out
-    assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
-    assert tree(tmp_path / "to") == {"model": "of all"}
-
-
-def test_a_run_in_place_has_no_outputs_and_says_where_its_files_are(serried, make):
-    made = make().ending()
-    plan = dataclasses.replace(made.plan, source=dataclasses.replace(made.plan.source, snapshot=False))
-    write_json(made.record.directory.plan, plan.to_json())
-    assert "outputs" not in serried("show", "last").out
-    assert serried("fetch", "last", "*.pt").err == (
-        "error: nothing of run `k3f9q2` is called `*.pt`\n\n"
-        "hint: it ran in place: what it wrote by relative paths is in `/home/ada/digits`\n"
-    )
-
-
-def test_du_counts_outputs_apart_from_the_code(serried, run):
-    (thing,) = [one for one in as_json(serried("du", "--json").out)["things"] if one["kind"] == "run"]
-    parts = thing["parts"]
-    assert (parts["outputs"]["files"], parts["outputs"]["bytes"]) == (3, 19)
-    assert thing["bytes"] == sum(part["bytes"] for part in parts.values())
-    everything = sum(1 for _ in run.where.path.rglob("*")) + 1
-    assert thing["files"] == everything
-
-
-def test_clean_keeps_a_run_whose_outputs_were_not_fetched(serried, run, clock):
-    named = serried("clean", "-y", "k3f9q2")
-    clock.passed += 60 * DAY
-    old = serried("clean", "-y", "--older-than", "30d")
-
-    said = "outputs: 3 files, 19 B, not fetched: results/model.pt, log, config.yaml"
-    fetch = "`serried fetch k3f9q2 --to DIR` copies them; with `--outputs` they are removed too"
-    assert (named.code, named.err) == (2, f"error: run `k3f9q2` stays: {said}\n\nhint: {fetch}\n")
-    assert (old.code, old.err) == (
-        0,
-        f"nothing to remove\nnote: k3f9q2 train stays: {said}\nnote: {fetch}\n",
-    )
-    assert (run.where.source / "results/model.pt").read_text() == "weights"
-
-
-def test_clean_removes_them_when_they_were_fetched_and_not_changed_since(serried, run, tmp_path):
-    assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
-    put(run.where.source, {"log": "more came"}, 99)
-    assert "outputs: 3 files, 23 B, of which 1 not fetched: log" in serried("clean", "-y", "k3f9q2").err
-    assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
-    assert serried("clean", "-y", "k3f9q2").code == 0
-    assert not run.where.path.exists()
-    assert (tmp_path / "to/log").read_text() == "more came"
-
-
-def test_clean_with_outputs_names_them_in_its_question(serried, run, monkeypatch):
-    monkeypatch.setattr(console, "can_ask", lambda: True)
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    done = serried("clean", "k3f9q2", "--outputs")
-    assert done.code == 0
-    assert "outputs: 3 files, 19 B, not fetched: results/model.pt, log, config.yaml" in done.out
-    assert "3 outputs never fetched? [y/N]" in done.err
-    assert not run.where.path.exists()
-
-
-def test_a_file_that_comes_while_clean_asks_keeps_its_run(serried, run, tmp_path, monkeypatch):
-    assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
-
-    def write_meanwhile(_):
-        put(run.where.source, {"late": "x"}, 99)
-        return True
-
-    monkeypatch.setattr(console, "can_ask", lambda: True)
-    monkeypatch.setattr(console, "confirm", write_meanwhile)
-    done = serried("clean", "--older-than", "2100-01-01")
-    assert (done.code, (run.where.source / "late").exists()) == (1, True)
-    assert "warning: k3f9q2 train stays: it is needed by now\n" in done.err
-
-
-def test_a_run_whose_outputs_cannot_be_looked_at_stays(serried, run, monkeypatch):
-    """A folder that is closed; a plan that a later version has written."""
-    assert serried("fetch", "last", "--to", "/dev/null/x").code == 2
-    scan = os.scandir
-
-    def refuse(folder):
-        if Path(os.fsdecode(folder)).name == "results":
-            raise PermissionError(13, "Permission denied", folder)
-        return scan(folder)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    done = serried("clean", "-y", "k3f9q2")
-    monkeypatch.setattr(os, "scandir", scan)
-    assert (done.code, "; 1 folder cannot be read" in done.err, run.where.path.exists()) == (2, True, True)
-    assert serried("ps", "--all").code == 0
-    for path in (run.where.plan, run.record.directory.plan):
-        write_json(path, {**run.plan.to_json(), "schema": 99})
-    assert serried("clean", "-y", "k3f9q2").code == 2
-    kept = serried("clean", "-y", "--older-than", "2100-01-01").err
-    assert "note: k3f9q2 train stays: outputs: its plan cannot be read, which says where they are\n" in kept
-    assert run.where.path.exists()
-
-
-class Failing:
-    """What a file server that fails shows of a folder: an entry that cannot be looked at, or an end before the end."""
-
-    def __init__(self, entries, at):
-        self.entries, self.at = entries, at
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.entries.close()
-
-    def __iter__(self):
-        for entry in self.entries:
-            if self.at == "entry" and entry.name == "model.pt":
-                yield self
-            else:
-                yield entry
-        if self.at == "listing":
-            raise OSError(errno.EIO, "Input/output error")
-
-    name = "model.pt"
-
-    def stat(self, **_):
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-
-@pytest.mark.parametrize("at", ["entry", "listing"])
-def test_a_file_server_that_fails_meanwhile_hides_a_folder_and_ends_nothing(run, monkeypatch, at):
-    scan = os.scandir
-
-    def scandir(folder):
-        return Failing(scan(folder), at) if Path(folder).name == "results" else scan(folder)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    found = outputs.describe(outputs.trees(run.where, run.plan))
-    assert (found.unread, found.files) == (1, 2 if at == "entry" else 3)
-    assert "; 1 folder cannot be read" in found.text
 
 
 def test_a_torn_line_in_the_memory_of_fetches_spoils_no_other(serried, run, tmp_path):

@@ -1,0 +1,58 @@
+"""Runs that have ended, with the trees of code that their attempts unpacked."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from serried import snapshot
+from serried.agent.head import snapshot as unpacking
+from serried.agent.work import Work
+from serried.contract.files import make_directory, write_json
+from serried.plan import Source
+from written import put
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Code, a folder that comes with it, a link, and data that the snapshot links to."""
+    folder = tmp_path / "project"
+    code = {"train.py": "print(1)", "config.yaml": "lr: 0.1", "results/keep": "", "empty": ""}
+    put(folder, {**code, "data/set": "data"})
+    (folder / "go").symlink_to("train.py")
+    return folder
+
+
+@pytest.fixture
+def started(make, project, tmp_path):
+    """`started(run, indices=…)`: a run that has ended, whose attempts have unpacked its snapshot."""
+
+    def start(run="k3f9q2", *, tree_per_element=True, **options):
+        made = make(run, **options)
+        survey = snapshot.survey(project, ["data"], [tmp_path / "scratch"])
+        archive = snapshot.store(survey, made.where.path.parents[1] / "sources")
+        own = made.plan.array is not None and tree_per_element
+        source = Source(str(project), archive=str(archive.path), links=survey.links, tree_per_element=own)
+        made.plan = dataclasses.replace(made.plan, source=source)
+        for path in (made.where.plan, made.record.directory.plan):
+            write_json(path, made.plan.to_json())
+        for element in options.get("indices", [None]):
+            make_directory(made.where.element(element).path)
+            unpacking.unpack(Work(made.where, made.plan.to_json(), element, 1))
+            made.ending(element=element)
+        return made
+
+    return start
+
+
+@pytest.fixture
+def run(started):
+    """It has written a model, a log, and over a file of its snapshot."""
+    made = started()
+    put(made.where.source, {"config.yaml": "lr: 0.2"}, 15)
+    put(made.where.source, {"log": "line\n"}, 20)
+    put(made.where.source, {"results/model.pt": "weights"}, 25)
+    put(made.where.source, {"__pycache__/train.pyc": "code", "b.pyc": "code", "results/__pycache__/a": "code"}, 30)
+    (made.where.source / "data" / "new").write_text("the project's, through its link")
+    return made
