@@ -13,7 +13,6 @@ import pytest
 
 from building import CREATED
 from serried import script
-from serried.contract import crew
 from serried.contract.files import Journal, read_json, write_json
 from serried.plan import Data
 from serried.records import missing
@@ -354,23 +353,21 @@ def test_a_later_attempt_keeps_the_name_whichever_is_asked_first(serried, left):
     assert tree(where.results) == {"a": "of the second", "attempt-1": None, "attempt-1/a": "of the first", "b": "too"}
 
 
-def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch):
+def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch, wait_until):
     """And of two that are to have one name the second sees what the first has done."""
     source, other, target = tmp_path / "source", tmp_path / "other", tmp_path / "to"
     fill(source, **{f"file_{number}": str(number) for number in range(40)})
     fill(other, file_0="older")
     os.utime(other / "file_0", (CREATED - 1, CREATED - 1))
     entries = [*copies.find(source, ["*"], pytest.fail), *copies.find(other, ["*"], pytest.fail)]
-    at_once, most, are_several, copy_file = [], [], threading.Event(), copies.copy_file
+    at_once, most, are_all, copy_file = [], [], threading.Event(), copies.copy_file
 
     def slow(path, place, observe):
         at_once.append(path)
+        if len(at_once) == copies.THREADS:
+            are_all.set()
         most.append(len(at_once))
-        if len(at_once) > 1:
-            are_several.set()
-        time.sleep(2 * crew.LOOK_SECONDS)
-        observe(0)
-        are_several.wait(120)  # else one thread might do all of it while the others are only starting
+        wait_until(lambda: observe(0) or are_all.is_set(), what="every thread copies a file")
         copy_file(path, place, observe)
         at_once.remove(path)
 
@@ -379,4 +376,4 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     report = copies.copy(entries, target, force=False, observe=lambda _: None)
     assert (len(report.copied), report.kept, report.problems) == (40, ["file_0"], {})
     assert tree(target) == tree(source)
-    assert 1 < max(most) <= copies.THREADS
+    assert max(most) == copies.THREADS

@@ -16,15 +16,18 @@ from serried.schedulers.local import marked, slots
 from serried.schedulers.local.marked import members
 from serried.schedulers.local.state import JobFolder
 
+SLEEPS = r"""until [ "$(tr '\0' ' ' </proc/$(<pid)/cmdline)" = 'sleep 600 ' ]; do sleep 0.05; done"""
+"""Waits until `setsid` has made the process that `pid` names a session of its own, and run `sleep`."""
+
 
 def test_what_a_job_leaves_behind_is_swept_also_from_another_session(machine):
-    plan = machine.plan("(setsid nohup sleep 600 > /dev/null 2>&1 & echo $! > pid); sleep 0.2")
+    plan = machine.plan(f"(setsid nohup sleep 600 > /dev/null 2>&1 & echo $! > pid); {SLEEPS}")
     machine.await_end(machine.submit(plan))
     machine.wait_until(lambda: identify(int((Path(plan.directory) / "pid").read_text())) is None)
 
 
 def test_a_killed_job_sh_takes_its_children_with_it(machine):
-    plan = machine.plan("setsid sleep 600 & echo $! > pid; sleep 0.1; kill -9 $$")
+    plan = machine.plan(f"setsid sleep 600 & echo $! > pid; {SLEEPS}; kill -9 $$")
     found = machine.await_state(machine.submit(plan), names.FAILED)
     assert (found.exit_code, found.signal) == (137, 9)
     machine.wait_until(lambda: identify(int((Path(plan.directory) / "pid").read_text())) is None)
