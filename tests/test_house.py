@@ -238,6 +238,11 @@ def test_a_module_fits_in_one_sitting(path: Path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
 
 
+@holds_for(sorted((ROOT / "tests").rglob("*.py")))
+def test_a_test_file_fits_in_one_sitting(path: Path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
 @holds_for(MODULES)
 def test_a_module_has_a_name_that_can_be_imported(path: Path):
     assert path.stem.isidentifier()
