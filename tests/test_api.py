@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -136,6 +137,67 @@ def test_an_array_has_elements():
     assert serried.find(f"{run.id}/1") == run.elements[1]
     with pytest.raises(UsageError, match="is an array"):
         run.logs()
+
+
+def writes(run):
+    """The paths and sizes of a run's outputs."""
+    return [(str(each.path), each.bytes) for each in run.outputs()]
+
+
+HOSTILE = "-rf a\nb $(id) 'ü"
+
+
+def test_what_a_run_wrote_by_relative_paths_are_its_outputs_and_what_was_fetched_says_so(project):
+    (project / "save.py").write_text(
+        f"import os\nos.makedirs('results')\nopen('results/model.pt', 'w').write('weights')\n"
+        f"os.utime('results/model.pt', (2e9, 2e9))\nopen({HOSTILE!r}, 'w').close()\nos.symlink('gone', 'best')\n"
+        "os.utime('best', (1.9e9, 1.9e9), follow_symlinks=False)\n"
+    )
+    run = serried.submit(["python", "save.py"], cluster="local")
+    assert run.wait(900) == "COMPLETED"
+
+    assert writes(run) == [("results/model.pt", 7), ("best", 0), (HOSTILE, 0)]
+    model = serried.Output(
+        Path("results/model.pt"), run.directory / "source/results/model.pt", 7, 2e9, is_fetched=False
+    )
+    assert run.outputs()[0] == model
+    assert model.file.read_text() == "weights"
+
+    fetch = [sys.executable, "-m", "serried", "fetch"]
+    subprocess.run([*fetch, run.id, "results/*", "--to", str(project.parent / "fetched")], check=True, timeout=900)
+    assert [(str(each.path), each.is_fetched) for each in run.outputs()] == [
+        ("results/model.pt", True), ("best", False), (HOSTILE, False),
+    ]  # fmt: skip
+
+
+def test_the_outputs_of_an_array_are_those_of_its_elements_below_their_numbers(project):
+    (project / "save.py").write_text("import sys\nopen('model.pt', 'w').write(sys.argv[1])\n")
+    run = serried.submit(["python", "save.py", "{element}"], array=[2, 10], cluster="local")
+    assert run.wait(900) == "COMPLETED"
+
+    assert sorted(writes(run)) == [("10/model.pt", 2), ("2/model.pt", 1)]
+    assert [writes(element) for element in run.elements] == [[("model.pt", 1)], [("model.pt", 2)]]
+
+
+def test_a_run_in_the_project_itself_has_no_outputs_of_its_own(project):
+    (project / "save.py").write_text("open('model.pt', 'w').close()\n")
+    run = serried.submit(["python", "save.py"], settings={"project.snapshot": False}, cluster="local")
+    assert (run.wait(900), run.outputs(), (project / "model.pt").exists()) == ("COMPLETED", [], True)
+
+
+def test_a_folder_of_outputs_that_cannot_be_read_is_a_warning(project, monkeypatch):
+    (project / "save.py").write_text("open('model.pt', 'w').close()\n")
+    run = serried.submit(["python", "save.py"], cluster="local")
+    assert run.wait(900) == "COMPLETED"
+
+    def fails(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", fails)
+        with pytest.warns(SerriedWarning, match=f"outputs of run {run.id} may be missing here: .*Input/output error"):
+            assert run.outputs() == []
+    assert writes(run) == [("model.pt", 0)]
 
 
 def test_repeats_are_elements():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from building import CREATED
+from serried.contract.outputs import describe
 from serried.records import outputs
 
 
@@ -18,5 +19,5 @@ def put(folder, files, at=10):
 
 
 def described(made, **options):
-    found = outputs.describe(outputs.trees(made.where, made.plan), **options)
+    found = describe(outputs.trees(made.where, made.plan), **options)
     return [each.path for each in found.newest], found

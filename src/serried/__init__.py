@@ -13,7 +13,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as typing's, which would cost as much as everything else here
 if TYPE_CHECKING:
-    from serried.api import Run, find, runs, submit
+    from serried.api import Output, Run, find, runs, submit
     from serried.errors import (
         ConfigError,
         DataFailed,
@@ -34,6 +34,7 @@ __all__ = [
     "DataFailed",
     "EnvironmentFailed",
     "MissingProgramError",
+    "Output",
     "Run",
     "RunFailed",
     "RunNotFoundError",
@@ -48,7 +49,7 @@ __all__ = [
     "submit",
 ]
 
-_API = ("Run", "find", "runs", "submit")
+_API = ("Output", "Run", "find", "runs", "submit")
 
 
 def __getattr__(name: str) -> object:

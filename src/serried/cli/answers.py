@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from serried.contract import SCHEMA, names
+from serried.contract.outputs import Outputs
 from serried.errors import SchedulerUnreachable, UsageError
-from serried.records.outputs import Outputs
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console

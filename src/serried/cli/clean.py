@@ -13,14 +13,14 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
-from serried.contract.sizes import spell
+from serried.contract.sizes import counted, spell
 from serried.errors import SerriedError, UsageError
 from serried.space import choosing, measuring, nodes, removing
 from serried.space.choosing import Choice
 from serried.space.measuring import Size
 from serried.space.things import Thing
 from serried.ui import console
-from serried.ui.text import ago, counted, printable
+from serried.ui.text import ago, printable
 
 _HEADS = ("WHAT", "NAME", "SIZE", "FILES", "USED", "NOTE")
 _NAME = _HEADS.index("NAME")

@@ -15,8 +15,8 @@ import click
 from serried import config
 from serried.config import checking, definitions, profile
 from serried.contract import SCHEMA
+from serried.contract.sizes import counted
 from serried.ui import console
-from serried.ui.text import counted
 
 
 @click.group(invoke_without_command=True)

@@ -10,7 +10,7 @@ import click
 
 from serried.cli import answers, selecting
 from serried.contract import SCHEMA
-from serried.contract.sizes import spell
+from serried.contract.sizes import counted, spell
 from serried.errors import SerriedError, UsageError, reason
 from serried.records import missing, outputs
 from serried.records.index import Selection
@@ -21,7 +21,7 @@ from serried.submission.copies import Report
 from serried.submission.fetching import Back, Found
 from serried.submission.root import check_there
 from serried.ui import console
-from serried.ui.text import counted, printable
+from serried.ui.text import printable
 
 _NAMED = 5
 

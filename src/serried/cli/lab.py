@@ -14,10 +14,10 @@ import click
 
 from serried import lab
 from serried.contract import SCHEMA
+from serried.contract.sizes import counted
 from serried.errors import UsageError
 from serried.shell import foreground
 from serried.ui import console
-from serried.ui.text import counted
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 

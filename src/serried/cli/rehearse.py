@@ -11,13 +11,14 @@ import click
 
 from serried.cli import asking, options
 from serried.clusters import LOCAL
+from serried.contract.sizes import counted
 from serried.errors import UsageError
 from serried.rehearsal.conduct import STOPPED, WHOLE, Observer, prepare_take
 from serried.rehearsal.judge import explain, is_rounding
 from serried.rehearsal.rehearse import DOING, Rehearsal, Terms, rehearse
 from serried.rehearsal.traces import ORDER
 from serried.ui import console
-from serried.ui.text import counted, printable
+from serried.ui.text import printable
 
 _SHOWN = 8
 

@@ -10,13 +10,14 @@ import click
 from serried.cli import answers, selecting
 from serried.contract import names
 from serried.contract.files import read_json
+from serried.contract.outputs import Outputs
 from serried.contract.settings import fingerprint
+from serried.contract.sizes import counted
 from serried.errors import SerriedError
 from serried.plan import Plan
 from serried.records import arrays, missing, outputs
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
-from serried.records.outputs import Outputs
 from serried.records.run_status import RunStatus
 from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
@@ -24,7 +25,7 @@ from serried.records.waiting import statuses_of
 from serried.records.warned import warnings_of
 from serried.ui import console
 from serried.ui.plan_lines import comes_after, command_text, container_text, environment_text, goes_on, settings_text
-from serried.ui.text import counted, duration, local_time, memory, printable
+from serried.ui.text import duration, local_time, memory, printable
 
 _LABEL = 11
 

@@ -11,6 +11,7 @@ import click
 from serried.cli import answers, selecting
 from serried.config.values import BadValue, duration
 from serried.contract import names
+from serried.contract.outputs import LOOKED
 from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
 from serried.records import outputs
 from serried.records.explain import explain
@@ -100,7 +101,7 @@ def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> Non
     for selection, status in zip(selections, found, strict=True):
         console.say(answers.how(status))
         if status.has_ended:
-            made = outputs.of(selection, outputs.LOOKED // len(found))
+            made = outputs.of(selection, LOOKED // len(found))
             answers.say_outputs(made)
             unfetched = unfetched or (status.id if made.unfetched else None)
     if unfetched:

@@ -10,7 +10,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Optional
 
-API = ("Run", "find", "runs", "submit")
+API = ("Output", "Run", "find", "runs", "submit")
 
 
 class Installed:

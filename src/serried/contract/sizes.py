@@ -17,6 +17,11 @@ def spell(size: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `1,281,167 files`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def progress(facts: Mapping[str, Any]) -> str:
     """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as it is known; empty where it is not even known of how much.
 

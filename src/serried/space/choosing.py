@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from serried.contract.outputs import describe
 from serried.errors import UsageError
-from serried.records import index, outputs
+from serried.records import index
 from serried.records.status import statuses
 from serried.space import removing, things
 from serried.space.things import Known, Thing
@@ -97,7 +98,7 @@ def of_all(
 def _with_outputs(known: Known, thing: Thing, tell: Tell) -> Thing:
     """The same, its note saying which of its outputs nobody has fetched."""
     trees = things.trees(known, thing)
-    found = outputs.describe(trees or [], tell=lambda looked: tell(thing.name, looked))
+    found = describe(trees or [], tell=lambda looked: tell(thing.name, looked))
     unfetched = found.unfetched + found.unread if trees is not None else 1
     if not unfetched:
         return thing

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried.contract.outputs import Tree
 from serried.records.moments import iso
-from serried.records.outputs import Tree
 
 _TELL_EVERY = 1000
 

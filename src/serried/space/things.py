@@ -12,6 +12,7 @@ from typing import Any
 from serried.contract import checkpoints, locks
 from serried.contract.files import is_ours_alone, read_json
 from serried.contract.layout import RunDirectory
+from serried.contract.outputs import Tree
 from serried.environments import images, store
 from serried.plan import Plan
 from serried.records import missing, outputs
@@ -185,7 +186,7 @@ def count_checkpoints(path: Path) -> int:
     return sum(1 for place in places for one in _entries(place.checkpoints) if not checkpoints.is_unfinished(one.name))
 
 
-def trees(known: Known, thing: Thing) -> list[outputs.Tree] | None:
+def trees(known: Known, thing: Thing) -> list[Tree] | None:
     """The working trees of a run; None where no plan of it can be read."""
     plan = known.plans.get(thing.run)
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
@@ -294,7 +295,6 @@ def _uses(plan: Plan) -> Iterator[str]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
+    with contextlib.suppress(OSError):
         return list(folder.iterdir())
-    except OSError:
-        return []
+    return []

@@ -12,11 +12,12 @@ from typing import Any
 
 from serried.contract.files import MODES
 from serried.contract.layout import CHECKPOINTS, RESULTS, ElementDirectory
+from serried.contract.outputs import Ledger
 from serried.errors import SerriedError, UsageError
 from serried.records import missing
 from serried.records.index import Selection
 from serried.records.missing import Missing
-from serried.records.outputs import Ledger, trees
+from serried.records.outputs import trees
 from serried.submission import copies, errands, onefile
 from serried.submission.copies import Entry, Report
 from serried.submission.errands import Errand, Observe

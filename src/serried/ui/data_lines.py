@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from serried.config.values import show_duration
 from serried.contract.checkpoints import IN_CHECKPOINTS
-from serried.contract.sizes import spell
+from serried.contract.sizes import counted, spell
 from serried.plan import Data, Plan, Staged, Sync
-from serried.ui.text import counted
 
 LISTED = 4
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from serried.contract.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
 from serried.contract.settings import spelled
-from serried.contract.sizes import spell
+from serried.contract.sizes import counted, spell
 from serried.plan import After, Allocation, Container, Environment, Plan
 from serried.schedulers.indices import compress
 from serried.snapshot import Revision, Survey
 from serried.ui.data_lines import data_lines
-from serried.ui.text import counted, duration, memory
+from serried.ui.text import duration, memory
 
 FILES_PER_ATTEMPT = 4
 """Claim, requests, events and end; then each node's events, and a log for each rank."""

@@ -86,11 +86,6 @@ def fit(text: str, columns: int) -> str:
     return kept.rstrip() + _ELLIPSIS if columns > 0 else ""
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `1,281,167 files`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def pad(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
 

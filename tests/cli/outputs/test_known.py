@@ -11,14 +11,15 @@ import pytest
 
 from building import CREATED, as_json
 from serried.contract.files import write_json
+from serried.contract.outputs import Outputs, describe
 from serried.records import outputs
 from trees import tree
 from written import described, put
 
 
 def test_a_tree_that_was_only_unpacked_holds_no_outputs(started):
-    assert described(started()) == ([], outputs.Outputs())
-    assert described(started("m2n3p4", indices=range(2))) == ([], outputs.Outputs())
+    assert described(started()) == ([], Outputs())
+    assert described(started("m2n3p4", indices=range(2))) == ([], Outputs())
 
 
 @pytest.mark.usefixtures("run")
@@ -148,6 +149,6 @@ def test_a_file_server_that_fails_meanwhile_hides_a_folder_and_ends_nothing(run,
         return Failing(scan(folder), at) if Path(folder).name == "results" else scan(folder)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    found = outputs.describe(outputs.trees(run.where, run.plan))
+    found = describe(outputs.trees(run.where, run.plan))
     assert (found.unread, found.files) == (1, 2 if at == "entry" else 3)
     assert "; 1 folder cannot be read" in found.text

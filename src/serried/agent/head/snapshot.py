@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 from serried.agent.work import Work
 from serried.contract import files
+from serried.contract.contents import moment_of
 
 
 def prepare(work: Work) -> None:
@@ -32,17 +32,12 @@ def unpack(work: Work) -> None:
     aside = work.tree.with_name(f".source.{os.urandom(4).hex()}")
     aside.mkdir(mode=work.directory_mode)
     try:
-        extract(work.run.path / source["archive"], aside, _moment(work.plan))
+        extract(work.run.path / source["archive"], aside, moment_of(work.plan))
         for entry in source["links"]:
             link(Path(source["directory"]) / entry, aside / entry)
         _publish(aside, work.tree)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _moment(plan: Dict[str, Any]) -> int:
-    """When the run was submitted: the time of every file of the snapshot that no program has changed."""
-    return calendar.timegm(time.strptime(plan["created"], "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def _publish(aside: Path, tree: Path) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import calendar
 import os
-import tarfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 _CHUNK = 1 << 20
+
+
+def moment_of(plan: Mapping[str, Any]) -> int:
+    """When the run was submitted: the time of every file of the snapshot that no program has changed."""
+    return calendar.timegm(time.strptime(plan["created"], "%Y-%m-%dT%H:%M:%SZ"))
 
 
 class Contents:
     """Of an archive, as it was unpacked into the working trees of a run."""
 
-    def __init__(self, archive: Path | None, links: Mapping[str, str], moment: int) -> None:
+    def __init__(self, archive: Optional[Path], links: Mapping[str, str], moment: int) -> None:
         """`links` are those to entries of the project, with where they lead; `moment` is the time of every file."""
         self._archive = archive
         self._links = links
@@ -37,8 +42,10 @@ class Contents:
         return changed == self._moment or self._has_content(member, tree / path)
 
     @cached_property
-    def _members(self) -> dict[str, _Member] | None:
+    def _members(self) -> Optional[Dict[str, _Member]]:
         """None where the archive cannot be read."""
+        import tarfile
+
         if self._archive is None:
             return None
         try:
@@ -61,8 +68,7 @@ class Contents:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(NamedTuple):
     kind: str
     size: int
     offset: int
@@ -71,15 +77,17 @@ class _Member:
 
 
 @lru_cache(maxsize=8)
-def _members_of(archive: str) -> dict[str, _Member]:
+def _members_of(archive: str) -> Dict[str, _Member]:
     """By path. Many runs have the same code, and an archive is named after its content: it never changes."""
+    import tarfile
+
     with tarfile.open(archive) as tar:
         return {
             one.name: _Member("link" if one.issym() else "file", one.size, one.offset_data, one.linkname) for one in tar
         }
 
 
-def _target(path: Path) -> str | None:
+def _target(path: Path) -> Optional[str]:
     try:
         return str(path.readlink())
     except OSError:
