@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from serried.cli import answers, asking
 from serried.clusters import LOCAL
 from serried.contract import names
 from serried.errors import UsageError
+from serried.records import in_place
 from serried.records.ends import warnings
 from serried.records.smoke import tried_out
 from serried.records.status import status
@@ -61,6 +63,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     if prepared.plan.smoke:
         console.say_behind("", smoke_text(prepared.plan), "quiet")
     asking.say_about(prepared.notes, prepared.warnings)
+    began = time.time()
     outcome = run_here(
         prepared,
         gpu_ids=gpus,
@@ -71,11 +74,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     if as_json:
         console.out_json(answers.runs_json([status(outcome.record).to_json()]))
     array = prepared.plan.array
-    _say_the_end(outcome, None if array is None else array.indices[0])
+    _say_the_end(outcome, None if array is None else array.indices[0], began)
     sys.exit(outcome.status)
 
 
-def _say_the_end(outcome: Outcome, element: int | None) -> None:
+def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
     """`element` is the first of an array, whose logs are its elements' own."""
     run, end = outcome.record.id, outcome.end or {}
     logs = f"serried logs {run}" if element is None else f"serried logs {run}/{element}"
@@ -88,6 +91,7 @@ def _say_the_end(outcome: Outcome, element: int | None) -> None:
         console.say(
             f"{console.style('completed', 'good', sys.stderr)}{took}; its files are in {outcome.record.where.path}"
         )
+        _say_what_changed(outcome, began)
         for warning in warnings(end):
             console.warning(printable(warning["message"]))
         console.next_steps(
@@ -100,12 +104,14 @@ def _say_the_end(outcome: Outcome, element: int | None) -> None:
         return
     if outcome.status == INTERRUPTED:
         console.say(f"interrupted{took}; its files are in {outcome.record.where.path}")
+        _say_what_changed(outcome, began)
         return
     known = status(outcome.record).verdict  # where every agent was killed before it wrote the end
     message = end.get("message") or known.message or f"it ended with status {outcome.status}"
     state = end.get("state") or (known.state if known.has_ended else names.FAILED)
     console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
     console.say(f"its files are in {outcome.record.where.path}")
+    _say_what_changed(outcome, began)
     console.next_steps(
         [
             (f"serried why {run}", "what happened, and what to do"),
@@ -113,3 +119,11 @@ def _say_the_end(outcome: Outcome, element: int | None) -> None:
             (f"serried show {run}", "plan, timeline, and where its files are"),
         ]
     )
+
+
+def _say_what_changed(outcome: Outcome, began: float) -> None:
+    """A run in the project itself has no tree of its own, so that others may have changed these files too."""
+    project, where = Path(outcome.record.plan.source.directory), outcome.record.where.path
+    found = in_place.changed(project, began, leave_out=where.parents[1])
+    if found.text_in_place:
+        console.say_behind("  ", f"changed in {project} while it ran: {found.text_in_place}", "quiet")

@@ -67,20 +67,28 @@ class Outputs:
     @property
     def text(self) -> str:
         """`3 files, 1.2 GB, not fetched: results/model.pt, log.txt and 1 more`; empty where there are none."""
+        if not self.unfetched:
+            fetched = ", all fetched" if self.is_all else ", fetched so far as looked at"
+        elif self.unfetched < self.files:
+            fetched = f", of which {self.unfetched} not fetched"
+        else:
+            fetched = ", not fetched"
+        return self._text(fetched, self.unfetched or self.files)
+
+    @property
+    def text_in_place(self) -> str:
+        """The same of files that nobody needs to fetch."""
+        return self._text("", self.files)
+
+    def _text(self, fetched: str, named: int) -> str:
         if not (self.files or self.unread):
             return ""
         at_least = "" if self.is_all else "at least "
-        size = f"{at_least}{counted(self.files, 'file')}, {spell(self.bytes)}"
-        if not self.unfetched:
-            size += ", all fetched" if self.is_all else ", fetched so far as looked at"
-        elif self.unfetched < self.files:
-            size += f", of which {self.unfetched} not fetched"
-        else:
-            size += ", not fetched"
-        more = (self.unfetched or self.files) - len(self.newest)
+        more = named - len(self.newest)
         names = ", ".join(each.path for each in self.newest) + (f" and {more:,} more" if more else "")
         unread = f"; {counted(self.unread, 'folder')} cannot be read" if self.unread else ""
-        return size + (f": {names}" if names else "") + unread
+        size = f"{at_least}{counted(self.files, 'file')}, {spell(self.bytes)}"
+        return size + fetched + (f": {names}" if names else "") + unread
 
     def to_json(self) -> Dict[str, Any]:
         return {
@@ -146,7 +154,7 @@ class Tree:
         self._contents = contents
 
     def is_output(self, path: str, kind: str, size: int, changed: int) -> bool:
-        if kind not in _KINDS.values() or any(_is_noise(name) for name in path.split("/")):
+        if kind not in _KINDS.values() or any(is_noise(name) for name in path.split("/")):
             return False
         return not self._contents.has(self.path, path, kind, size, changed)
 
@@ -156,7 +164,7 @@ class Tree:
         while pending:
             folder = pending.pop()
             problems: List[OSError] = []
-            for name, state in _states_in(self.path / folder, problems.append):
+            for name, state in states_in(self.path / folder, problems.append):
                 path = f"{folder}/{name}" if folder else name
                 if stat.S_ISDIR(state.st_mode):
                     pending.append(path)
@@ -166,7 +174,7 @@ class Tree:
                 unread(problems[0])
 
 
-def _states_in(folder: Path, problem: Unread) -> Iterator[Tuple[str, os.stat_result]]:
+def states_in(folder: Path, problem: Unread) -> Iterator[Tuple[str, os.stat_result]]:
     """Of each entry that is still there, as far as the file server tells: it can fail at any step."""
     try:
         with os.scandir(folder) as entries:
@@ -212,7 +220,7 @@ def describe(
     """`most` is how many entries are looked at; None is all of them. `tell` hears now and then how many it was."""
     problems: List[OSError] = []
     everything = listed(found, problems.append)
-    every, unfetched = _Tally(), _Tally()
+    every, unfetched = Tally(), Tally()
     for number, entry in enumerate(itertools.islice(everything, most), 1):
         if number % _AT_ONCE == 0:
             tell(number)
@@ -232,7 +240,7 @@ def describe(
 _END = object()
 
 
-class _Tally:
+class Tally:
     def __init__(self) -> None:
         self.files = self.bytes = 0
         self._heap: List[Tuple[int, str, int]] = []
@@ -253,5 +261,5 @@ def _iso(changed: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(changed / 1e9))
 
 
-def _is_noise(name: str) -> bool:
+def is_noise(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in NOISE)
