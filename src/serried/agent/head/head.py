@@ -198,12 +198,12 @@ class Head:
         """End the ranks on every node: TERM, `grace`, KILL."""
         self.note("stopping", reason=reason, because=because)
         self._stop_reason = self._stop_reason or reason
-        self._members.tell("stop", reason=reason, hard=True, grace=grace)
+        is_new = self._members.stop(reason, grace)
         self._launching.stop()
-        if self._is_going:
-            self.loop.after(grace + OBEY_SECONDS, lambda: self._give_up("it did not stop"))
-        else:
+        if not self._is_going:
             self._abandon_launch()
+        elif is_new:
+            self.loop.after(grace + OBEY_SECONDS, lambda: self._give_up("it did not stop"))
 
     def _ask_to_save(self, reason: str, because: str) -> None:
         """Let ranks know that the end is near. A reason that weighs less than one before it changes nothing."""

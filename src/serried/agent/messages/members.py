@@ -62,6 +62,8 @@ class Members:
         self._members: Dict[int, Member] = {}
         self._is_open = True
         self._is_over = False
+        self._stops: Dict[str, float] = {}
+        """By when ranks are killed at the latest, by the reason that nodes were told: on the monotonic clock."""
         self._listener = rendezvous.listen(nodes)
         loop.watch(self._listener, self._accept)
 
@@ -87,7 +89,7 @@ class Members:
             member.is_done = True
 
     def are_done(self) -> bool:
-        return all(member.is_done for member in self)
+        return all(member.is_done for member in self._members.values())
 
     def silent_ranks(self, patience: float) -> List[int]:
         """All ranks that still run, if none of them has written anything for `patience` seconds."""
@@ -108,6 +110,18 @@ class Members:
             if member.is_connected:
                 member.channel.send({"do": do, **facts})
                 self._watch(member)
+
+    def stop(self, reason: str, grace: float) -> bool:
+        """Have all nodes end their ranks; False where they have been told so already.
+
+        A thousand ranks that lose one another fail at once: a word to all nodes for each would be a million.
+        """
+        due = time.monotonic() + grace
+        if self._stops.get(reason, due + 1) <= due:
+            return False
+        self._stops[reason] = due
+        self.tell("stop", reason=reason, hard=True, grace=grace)
+        return True
 
     def pass_on(self, index: int, message: Message) -> None:
         """Send to one what another says; one that is gone misses nothing more."""
@@ -141,8 +155,11 @@ class Members:
 
     def _tell_when_over(self) -> None:
         """Once, when no rank runs any more on any node: nobody writes what several nodes see."""
-        are_over = all(member.is_over or not member.is_connected for member in self)
-        if are_over and not (self._is_over or self.are_done()) and len(self) == self._nodes:
+        if self._is_over or len(self) < self._nodes:
+            return
+        # Asked at each message of each node: without sorting the nodes first.
+        are_over = all(member.is_over or not member.is_connected for member in self._members.values())
+        if are_over and not self.are_done():
             self._is_over = True
             self._on.rest()
             self.tell("all-over")
