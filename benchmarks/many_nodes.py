@@ -1,12 +1,13 @@
 """The node side of an attempt with very many nodes: as many real connections to the head, all from one process.
 
-many_nodes.py NODES REPORT FAIL COMMAND… stands in for srun. COMMAND, which would start a node's agent, is not used: each
-node calls the head by the agent's own code, and then only answers. Ranks "run" until the head ends them, or until all of
-them fail at once, FAIL seconds after they began (0: never).
+many_nodes.py NODES REPORT FAIL COMMAND… stands in for srun. COMMAND, which would start a node's agent, is not used:
+each node calls the head by the agent's own code, and then only answers. Ranks "run" until the head ends them, or until
+all of them fail at once, FAIL seconds after they began (0: never).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -117,7 +118,7 @@ class Nodes:
     @property
     def report(self) -> dict[str, Any]:
         beats = self.times.get("beat", {}).values()
-        gaps = [after - before for each in beats for before, after in zip(each, each[1:], strict=False)]
+        gaps = [after - before for each in beats for before, after in itertools.pairwise(each)]
         return {
             "began": self.began,
             "failed": self.failed,
