@@ -96,7 +96,8 @@ def parents(pid):
 def make_run(tmp_path, monkeypatch):
     """`make_run(command, nodes=…, ranks=…, **limits)` prepares a run directory; `start` runs its job.sh.
 
-    `seconds={"head.head.OBEY_SECONDS": 120.0}` gives its agents as long for something as any machine needs for it.
+    `seconds={"head.head.OBEY_SECONDS": 120.0}` gives its agents as long for something as any machine needs for it;
+    `code={"launchers.rank": "…"}` appends code to a module of its agents, to hold them up at a certain line.
     """
     monkeypatch.setitem(FRAGMENTS, "fake", dataclasses.replace(
         FRAGMENTS["local"], head_options=f"--hosts '{FAKE_HOSTS}' --node-variable FAKE_NODE"))  # fmt: skip
@@ -118,6 +119,7 @@ def make_run(tmp_path, monkeypatch):
         limit=None,
         site=None,
         seconds=None,
+        code=None,
         **changes,
     ):
         plan = Plan(
@@ -146,14 +148,14 @@ def make_run(tmp_path, monkeypatch):
         (place / "plan.json").write_text(json.dumps(plan.to_json()))
         (place / "job.sh").write_text(script.render(plan, python=sys.executable))
         (place / "agent.pyz").write_bytes(script.agent())
-        if seconds:
-            give(place / "agent.pyz", seconds)
+        if seconds or code:
+            give(place / "agent.pyz", seconds or {}, code or {})
         return plan
 
     return make
 
 
-def give(agent, seconds):
+def give(agent, seconds, code):
     with zipfile.ZipFile(agent) as packed:
         content = {name: packed.read(name) for name in packed.namelist()}
     for name, value in seconds.items():
@@ -161,7 +163,11 @@ def give(agent, seconds):
         path = f"serried/agent/{module.replace('.', '/')}.py"
         assert f"\n{constant} = ".encode() in content[path]
         content[path] += f"{constant} = {value}\n".encode()
-        del content[f"{path}c"]
+        content.pop(f"{path}c", None)
+    for module, lines in code.items():
+        path = f"serried/agent/{module.replace('.', '/')}.py"
+        content[path] += lines.encode()
+        content.pop(f"{path}c", None)
     with zipfile.ZipFile(agent, "w") as packed:
         for name, it in content.items():
             packed.writestr(name, it)

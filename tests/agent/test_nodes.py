@@ -19,6 +19,7 @@ from serried.plan import Source
 from serried.script.launcher import LAUNCHERS
 
 PYTHON = sys.executable
+PATIENT = {"head.head.LEAVE_SECONDS": 120.0, "head.head.OBEY_SECONDS": 120.0}
 
 
 def test_every_rank_knows_its_place(start):
@@ -39,8 +40,7 @@ def test_a_failure_on_one_node_ends_the_others_and_names_rank_and_node(start, ma
 
 
 def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_processes):
-    seconds = {"head.head.LEAVE_SECONDS": 120.0}
-    run = start("(setsid sleep 476 &); sleep 100", nodes=3, ranks=1, seconds=seconds)
+    run = start("(setsid sleep 476 &); sleep 100", nodes=3, ranks=1, seconds=PATIENT)
     wait_until(lambda: len(run.events("started")) == 3)
 
     os.kill(run.pid_of("node", FAKE_NODE="1"), signal.SIGKILL)
@@ -64,7 +64,7 @@ def test_an_agent_that_freezes_does_not_hold_up_the_end(start, wait_until):
 
 
 def test_an_agent_whose_launcher_dies_says_so_and_the_node_is_lost(start, wait_until, marked_processes):
-    run = start("sleep 100", nodes=2, ranks=1, seconds={"head.head.LEAVE_SECONDS": 120.0})
+    run = start("sleep 100", nodes=2, ranks=1, seconds=PATIENT)
     wait_until(lambda: len(run.events("started")) == 2)
 
     os.kill(run.pid_of("node", "2"), signal.SIGKILL)
@@ -166,7 +166,7 @@ def wire(launch_after, tmp_path):
 
 
 def test_a_broken_connection_is_no_killed_agent(start, wait_until, marked_processes, wire):
-    run = start("(setsid sleep 477 &); sleep 100", nodes=3, ranks=1, seconds={"head.head.LEAVE_SECONDS": 120.0})
+    run = start("(setsid sleep 477 &); sleep 100", nodes=3, ranks=1, seconds=PATIENT)
     wait_until(lambda: len(run.events("started")) == 3)
 
     wire.cut(1)

@@ -60,6 +60,27 @@ def test_a_failing_rank_is_named_as_under_agents(torchrun, marked_processes, lin
     assert marked_processes(run.mark) == []
 
 
+HELD = """
+spawn = system.spawn
+def spawn_and_wait(*words, **options):
+    child = spawn(*words, **options)
+    while os.environ["RANK"] == "1":
+        signal.pause()
+    return child
+system.spawn = spawn_and_wait
+"""
+
+
+def test_a_rank_that_is_killed_before_it_has_reported_its_start_is_named(torchrun, marked_processes):
+    patient = {"launchers.head.SETTLE_SECONDS": 120.0}
+    run = torchrun(FAILING + "kill -KILL $PPID; sleep 100", seconds=patient, code={"launchers.rank": HELD})
+
+    assert run.wait() == 137, run.log
+    assert run.ending == ("FAILED", 137, "signal", f"rank 1 on {run.exit['nodes'][0]} was killed by signal 9")
+    assert run.exit["first_failure"]["tail"][0] == "ready 1"
+    assert marked_processes(run.mark) == []
+
+
 def test_ranks_that_are_asked_to_save_have_time_for_it_and_leave_one_by_one(torchrun, warn):
     """Torchrun alone would end rank 1 as soon as rank 0 had left with 85."""
     run = torchrun(

@@ -22,6 +22,8 @@ class Guest:
         self.incarnation = 0
         self.rank: Optional[Rank] = None
         """Its program, once it runs."""
+        self.is_starting = False
+        """Its program may run, though its pid is not known yet."""
         self.has_ended = False
         """Its program has."""
 
@@ -74,6 +76,8 @@ class Door:
                 self._remotes.ask(guest.line, message["remote"], message["command"])
             elif "environ" in message:
                 self._on.arrival(guest, message["environ"])
+            elif "starting" in message:
+                guest.is_starting = True
             elif "began" in message:
                 self._on.began(guest, message["began"])
             elif "ended" in message:

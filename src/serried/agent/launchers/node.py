@@ -152,22 +152,24 @@ class Launched(Ranks):
 
     def _end(self, guest: Guest, message: Dict[str, Any]) -> None:
         guest.has_ended = True
-        if guest.rank is None:  # its program never began
-            guest.rank = Rank(guest.number, guest.local, 0, self.open_log(guest.number))
-        self._running.pop(guest.rank.pid, None)
         problem = tuple(message["problem"]) if message["problem"] else None
-        exit_ = self.record(guest.rank, message["ended"], problem, is_oom=message["oom"])
+        exit_ = self.record(self._forget(guest), message["ended"], problem, is_oom=message["oom"])
         self._conclude(guest, exit_, was_told=bool(message["told"]))
 
     def _lose(self, guest: Guest) -> None:
         """If its program had not ended, somebody killed the guest, and its program with it."""
-        if guest.rank is not None and not guest.has_ended:
-            self._running.pop(guest.rank.pid, None)
-            exit_ = self.record(guest.rank, signal.SIGKILL, None, is_oom=False)
-            self._conclude(guest, {**exit_, "vanished": True}, was_told=False)
+        if guest.is_starting and not guest.has_ended:
+            exit_ = self.record(self._forget(guest), signal.SIGKILL, None, is_oom=False)
+            self._conclude(guest, {**exit_, "vanished": True}, was_told=self._is_stopping)
+
+    def _forget(self, guest: Guest) -> Rank:
+        """Its program does not run any more, or never began."""
+        rank = guest.rank or Rank(guest.number, guest.local, 0, self.open_log(guest.number))
+        self._running.pop(rank.pid, None)
+        return rank
 
     def _conclude(self, guest: Guest, exit_: Exit, *, was_told: bool) -> None:
-        """`was_told`: the launcher has sent it a signal, so it did not end by itself."""
+        """`was_told`: the launcher has sent it a signal, or the attempt is being ended: it did not end by itself."""
         exit_["ended_by_us"] = exit_["ended_by_us"] or was_told
         may_return = self._may_start_again(guest, exit_)
         if may_return:

@@ -64,6 +64,7 @@ class Rank:
     def _start(self, told: Dict[str, Any]) -> None:
         log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, told["mode"])
         null = os.open(os.devnull, os.O_RDONLY)
+        self._line.send({"starting": True})  # the program may kill us before we can report its pid
         self._child = system.spawn(
             told["argv"],
             told["environment"],
