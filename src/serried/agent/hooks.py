@@ -17,10 +17,12 @@ from typing import Any, Dict, List, Optional, Set
 
 from serried.agent import system
 from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import SCHEMA, files, names
+from serried.contract import SCHEMA, files, names, outputs
 
 WEBHOOK_SECONDS = 10
 COMMAND_SECONDS = 20
+OUTPUTS_SECONDS = 3
+"""To look for outputs. A notice without them is better than none."""
 LINGER_SECONDS = 15.0
 """How long the end of a job waits for its notice: what it leaves is killed with it."""
 STEP_SECONDS = 0.05
@@ -134,7 +136,7 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
     signal.signal(signal.SIGALRM, _give_up)
     work = Work.load(run_directory(), None, 0)
     make_umask(work)
-    document = json.loads(sys.stdin.buffer.read())
+    document = _with_outputs(work, json.loads(sys.stdin.buffer.read()))
     wanted = work.plan["notify"]
     if wanted["webhook"]:
         problem = _post(os.environ.get(wanted["webhook"], ""), document)
@@ -142,6 +144,29 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
     if wanted["command"]:
         _note(document, "command", _run(work, wanted["command"], document))
     return 0
+
+
+def _with_outputs(work: Work, document: Dict[str, Any]) -> Dict[str, Any]:
+    """At an end: what there is of outputs, where that could be looked at in time."""
+    if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
+        return document
+    signal.alarm(OUTPUTS_SECONDS)
+    try:
+        found = outputs.describe(outputs.trees(work.run, work.plan, document["element"]), outputs.LOOKED)
+    except (_TooLongError, OSError, ValueError):
+        return document
+    finally:
+        signal.alarm(0)
+    if not found.files:
+        return document
+    text = f"{document['text']}\noutputs: {_plain(found.text)}"
+    return {**document, "text": text, "content": text, "outputs": found.to_json()}
+
+
+def _plain(text: str) -> str:
+    """File names may hold line ends, and bytes that are no text."""
+    spelled = (one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
+    return "".join(spelled)
 
 
 def _give_up(*_: object) -> None:
