@@ -105,7 +105,7 @@ def test_ranks_that_meet_by_a_file_get_none(local, wait_until):
 @pytest.mark.torch
 def test_lightning_without_devices_is_as_many_trainings_as_ranks(local):
     code = (FRAMEWORKS / "lightning_trainer.py").read_text()
-    for line in ('strategy="ddp",', "num_nodes=args.nodes,", "devices=args.devices,"):
+    for line in ('strategy="ddp",', "num_nodes=args.num_nodes,", "devices=args.devices,"):
         code = code.replace(f"        {line}\n", "")
     (local.project / "train.py").write_text(code.replace("t.strategy.cluster_environment", "t.strategy"))
     run = local.submit("--ranks", "2", "--", PYTHON, "train.py")

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -14,18 +13,27 @@ from pathlib import Path
 
 import pytest
 
+import documented
+from documented import PATIENCE, lines, prepare, submit
 from place import Place, environment
 from serried import templates
-from serried.contract.layout import RunDirectory
 
-SCRIPTS = Path(__file__).parents[1] / "frameworks"
+ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
-LEAVING, LIGHTNING, ACCELERATE, TORCHRUN = (
-    "leaving.py",
-    "lightning_trainer.py",
-    "accelerate_loop.py",
-    "torchrun_style.py",
-)
+LIGHTNING, ACCELERATE, TORCHRUN = "lightning_trainer.py", "accelerate_loop.py", "torchrun_style.py"
+RUN_BY = {
+    ("lightning", 0): "test_it_is_cut_by_its_time_limit_and_continues_by_the_command_of_its_page",
+    ("lightning", 1): "test_lightning_with_the_callback_of_its_template_goes_on_where_it_was_stopped",
+    ("lightning", 2): "test_where_lightning_requeues_its_job_by_itself_serried_does_not_too",
+    ("transformers", 0): "test_it_is_cut_by_its_time_limit_and_continues_by_the_command_of_its_page",
+    ("accelerate", 0): "test_it_is_cut_by_its_time_limit_and_continues_by_the_command_of_its_page",
+    ("accelerate", 1): "test_accelerate_within_a_session_goes_on_where_it_was_stopped",
+    ("nanogpt", 0): "test_it_is_cut_by_its_time_limit_and_continues_by_the_command_of_its_page",
+    ("nanogpt", 1): "test_nanogpt_on_one_cpu_is_started_as_by_hand",
+    ("torchrun", 0): "test_it_is_cut_by_its_time_limit_and_continues_by_the_command_of_its_page",
+    ("torchrun", 1): "test_a_rank_may_be_a_torchrun_that_starts_the_others",
+}
+"""The test that takes each command from the page."""
 
 pytestmark = pytest.mark.torch
 
@@ -40,22 +48,12 @@ def _installed() -> None:
             pytest.skip(reason)
 
 
-def submit(
-    place: Place, script: str, *arguments: str, nodes: int = 1, ranks: int = 2, cpus: int = 1, options=()
-) -> str:
-    for name in (script, LEAVING):
-        shutil.copy(SCRIPTS / name, place.project)
-    leaving = [LEAVING] if script in (LIGHTNING, ACCELERATE, TORCHRUN) else []  # a session leaves by itself
-    size = ("--nodes", str(nodes), "--ranks", str(ranks), "--cpus", str(cpus))
+def start(place: Place, script: str, *arguments: str, nodes: int = 1, ranks: int = 2, options=()) -> str:
+    """A script, by a command that no page shows."""
+    prepare(place, script)
+    size = ("--nodes", str(nodes), "--ranks", str(ranks), "--cpus", "1")
     threads = ("--set", "environment.env.OMP_NUM_THREADS=1")
-    return place.submit(*size, *threads, *options, "--", PYTHON, *leaving, script, *arguments)
-
-
-def lines(place: Place, run: str, pattern: str, attempt: int = 1) -> list[str]:
-    """What ranks of an attempt have written and fits `pattern`, sorted."""
-    logs = RunDirectory(place.directory(run)).path.glob(f"attempts/{attempt}/node-*/rank-*.log")
-    found = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-    return sorted(line for line in found if re.fullmatch(pattern, line))
+    return place.submit(*size, *threads, *options, "--", PYTHON, "train.py", *arguments)
 
 
 def ask_to_save(place: Place, run: str, reason: str = "limit") -> None:
@@ -64,36 +62,17 @@ def ask_to_save(place: Place, run: str, reason: str = "limit") -> None:
         control.write(json.dumps(request) + "\n")
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "ranks"),
-    [
-        (
-            LIGHTNING,
-            ("--nodes", "2"),
-            [
-                f"rank {r} of 4, local rank {r % 2} on node {r // 2}, TorchElasticEnvironment, from step 0"
-                for r in range(4)
-            ],
-        ),
-        (ACCELERATE, (), [f"rank {r} of 4, local rank {r % 2}, MULTI_CPU" for r in range(4)]),
-        (
-            TORCHRUN,
-            ("--output_dir", "{checkpoints}"),
-            [f"rank {r} of 4, local rank {r % 2}, from step 0" for r in range(4)],
-        ),
-    ],
-)
-def test_a_script_that_knows_nothing_of_serried_trains_on_two_nodes(slurm, script, arguments, ranks):
-    run = submit(slurm, script, *arguments, nodes=2)
+def test_accelerates_own_first_example_trains_on_two_nodes(slurm):
+    run = start(slurm, ACCELERATE, nodes=2)
 
     assert slurm.wait(run)[0] == 0, slurm.serried("logs", run).stdout
-    assert lines(slurm, run, "rank . of .*") == ranks
+    assert lines(slurm, run, "rank . of .*") == [f"rank {r} of 4, local rank {r % 2}, MULTI_CPU" for r in range(4)]
     assert len(lines(slurm, run, r"done at step 8.*, loss \d\.\d{3}")) == 4
 
 
 @pytest.mark.parametrize("script", [LIGHTNING, ACCELERATE, TORCHRUN])
 def test_the_rank_that_raised_is_named_and_not_those_that_lost_it(local, script):
-    run = submit(local, script, "--fail", "1")
+    run = start(local, script, "--fail", "1")
 
     status, end = local.wait(run)
     first = local.why(run)["first_failure"]
@@ -103,14 +82,13 @@ def test_the_rank_that_raised_is_named_and_not_those_that_lost_it(local, script)
 
 @pytest.mark.slurm
 def test_lightning_with_the_callback_of_its_template_goes_on_where_it_was_stopped(slurm, wait_until):
-    (slurm.project / "train.py").write_bytes(templates.files("lightning")["train.py"])
-    options = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--set", "limit.restarts=1")
-    run = slurm.submit(*options, "--", PYTHON, "train.py", "--epochs", "100000")
-    epochs = r"epoch \d+: accuracy .* \(2 ranks\)"
+    program = templates.files("lightning")["train.py"]
+    run = submit(slurm, "lightning", 1, program=program, leaves=True, arguments="--epochs 100000")
+    epochs = r"epoch \d+: accuracy .* \(4 ranks\)"
 
-    wait_until(lambda: lines(slurm, run, epochs), what="the first epoch")
+    wait_until(lambda: lines(slurm, run, epochs), seconds=PATIENCE, what="the first epoch")
     ask_to_save(slurm, run)
-    wait_until(lambda: lines(slurm, run, epochs, attempt=2), what="an epoch of the second attempt")
+    wait_until(lambda: lines(slurm, run, epochs, attempt=2), seconds=PATIENCE, what="an epoch of the second attempt")
     slurm.serried("stop", "-y", run)
     slurm.wait(run)
 
@@ -121,11 +99,11 @@ def test_lightning_with_the_callback_of_its_template_goes_on_where_it_was_stoppe
 
 
 def test_lightning_that_hears_the_notice_saves_and_goes_on_though_it_leaves_with_status_0(local, wait_until):
-    saving = ("--devices", "1", "--save-every", "100", "--folder", "{checkpoints}")
+    saving = ("--devices", "1", "--save_every", "100", "--save_last", "--default_root_dir", "{checkpoints}")
     options = ("--set", "limit.notify=TERM", "--set", "limit.restarts=1")
-    run = submit(local, LIGHTNING, "--hold", "5", *saving, ranks=1, options=options)
+    run = start(local, LIGHTNING, "--hold", "5", *saving, ranks=1, options=options)
 
-    wait_until(lambda: lines(local, run, "holding"), what="a step to end in")
+    wait_until(lambda: lines(local, run, "holding"), seconds=PATIENCE, what="a step to end in")
     ask_to_save(local, run)
     status, end = local.wait(run)
 
@@ -141,11 +119,10 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(project
     (tmp_path / "scratch").mkdir()
     patient = make_lab(nodes=1, gpus=0, settings={"KillWait": "120"})  # time to write down how it ended
     slurm = Place("slurm", project, environment(tmp_path, patient.variables))
-    keys = ("limit.notify=USR1", "limit.restarts=1", "limit.grace=10s")
-    options = ("--launch", "srun", *(word for key in keys for word in ("--set", key)))
-    run = submit(slurm, LIGHTNING, "--hold", "5", "--folder", "{checkpoints}", options=options)
+    grace = ("--set", "limit.grace=10s")
+    run = submit(slurm, "lightning", 2, program=LIGHTNING, options=grace, arguments="--hold 5")
 
-    wait_until(lambda: len(lines(slurm, run, "holding")) == 2, what="both ranks at the same place")
+    wait_until(lambda: len(lines(slurm, run, "holding")) == 2, seconds=PATIENCE, what="both ranks at the same place")
     ask_to_save(slurm, run)
     status, end = slurm.wait(run)
 
@@ -176,30 +153,58 @@ def test_under_srun_alone_a_session_leaves_lightning_to_what_it_finds_there(slur
     assert said.count("SLURM auto-requeueing enabled") == 2
 
 
-def test_accelerate_within_a_session_goes_on_where_it_was_stopped(local, wait_until):
-    run = submit(local, "accelerate_in_a_session.py", options=("--set", "limit.restarts=1"))
+@pytest.mark.slurm
+def test_accelerate_within_a_session_goes_on_where_it_was_stopped(slurm, wait_until):
+    run = submit(slurm, "accelerate", 1, program="accelerate_in_a_session.py", leaves=True)
 
-    wait_until(lambda: lines(local, run, "from step 0"), what="the first attempt")
-    ask_to_save(local, run)
-    (line,) = wait_until(lambda: lines(local, run, r"from step \d+", attempt=2), what="the second attempt")
-    local.serried("stop", "-y", run)
+    wait_until(lambda: lines(slurm, run, "from step 0"), seconds=PATIENCE, what="the first attempt")
+    ask_to_save(slurm, run)
+    resumed = r"from step \d+"
+    (line,) = wait_until(lambda: lines(slurm, run, resumed, attempt=2), seconds=PATIENCE, what="the second attempt")
+    slurm.serried("stop", "-y", run)
 
-    message = json.loads((local.directory(run) / "attempts" / "1" / "exit.json").read_text())["message"]
+    message = json.loads((slurm.directory(run) / "attempts" / "1" / "exit.json").read_text())["message"]
     assert int(line.split()[2]) > 0
     assert "the ranks have saved" in message
 
 
-def test_what_the_page_on_frameworks_shows_is_in_the_scripts():
-    page = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
-    code = templates.files("lightning")["train.py"].decode() + (SCRIPTS / "accelerate_in_a_session.py").read_text()
-    shown = [line for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+def test_nanogpt_on_one_cpu_is_started_as_by_hand(local):
+    """Its backend is nccl unless somebody says otherwise, and RANK alone makes it use that."""
+    run = submit(local, "nanogpt", 1, program="nanogpt_style.py")
+    assert local.wait(run)[1]["state"] == "COMPLETED", local.serried("logs", run).stdout
+    assert lines(local, run, "rank . of .*") == ["rank 0 of 1, from step 0"]
+
+
+@pytest.mark.slurm
+def test_a_rank_may_be_a_torchrun_that_starts_the_others(slurm):
+    run = submit(slurm, "torchrun", 1, program=TORCHRUN)
+    assert slurm.wait(run)[1]["state"] == "COMPLETED", slurm.serried("logs", run).stdout
+    assert lines(slurm, run, "rank . of .*") == [f"rank {r} of 4, local rank {r % 2}, from step 0" for r in range(4)]
+
+
+def test_every_command_of_the_pages_is_run_by_a_test():
+    shown = {(page, number) for page in documented.PAGES for number, _ in enumerate(documented.commands(page))}
+    files = "".join(path.read_text() for path in Path(__file__).parent.glob("test_frameworks*.py"))
+    assert [RUN_BY.get(command) for command in shown if f"def {RUN_BY.get(command)}(" not in files] == []
+    pages = [f"frameworks-{page}.md" for page in documented.PAGES]
+    assert sorted(path.name for path in documented.DOCS.glob("frameworks-*.md")) == sorted(pages)
+    known = [command for page in documented.PAGES for command in documented.commands(page)]
+    assert [command for command in documented.commands("") if command not in known] == []
+
+
+def test_what_the_pages_show_is_in_the_scripts():
+    pages = "".join(page.read_text() for page in documented.DOCS.glob("frameworks*.md"))
+    scripts = ("accelerate_in_a_session.py", "transformers_in_a_session.py")
+    code = "".join((documented.SCRIPTS / name).read_text() for name in scripts)
+    code += templates.files("lightning")["train.py"].decode() + (ROOT / "examples/plain/train.py").read_text()
+    shown = [line for block in re.findall(r"```python\n(.*?)```", pages, re.DOTALL) for line in block.splitlines()]
     known = {*code.replace("cpu=True", "").splitlines(), "    ..."}
     assert [line for line in shown if line not in known] == []
 
 
 @pytest.mark.slurm
 def test_lightning_finds_the_tasks_of_an_srun_that_starts_its_ranks(slurm):
-    run = submit(slurm, LIGHTNING, "--folder", "{checkpoints}", options=("--launch", "srun"))
+    run = start(slurm, LIGHTNING, "--default_root_dir", "{checkpoints}", options=("--launch", "srun"))
 
     status, end = slurm.wait(run)
     assert (status, end["state"]) == (0, "COMPLETED"), slurm.serried("logs", run).stdout

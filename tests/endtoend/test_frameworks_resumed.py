@@ -1,95 +1,120 @@
-"""Programs of frameworks, cut by the limit on two nodes of two ranks, resumed by the lines of docs/frameworks.md."""
+"""Programs of frameworks, started by the commands of their pages: they continue after a time limit or a stop."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import shutil
-import sys
 import time
-from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from documented import PATIENCE, lines, submit
 from place import Place
-from serried.contract.layout import RunDirectory
-
-ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "tests" / "frameworks"
-PYTHON = sys.executable
 
 pytestmark = pytest.mark.torch
 
-CASES = {
-    "Hugging Face's Trainer": (
+
+class Program(NamedTuple):
+    script: str
+    numbers: str
+    """What makes it small: it saves at steps 2, 4 …, and at step 5 its first attempt waits."""
+    checkpoint: str
+    """What its second attempt resumes from."""
+    place: str = "rank {rank} of 4"
+
+
+PROGRAMS = {
+    "lightning": Program(
+        "lightning_trainer.py",
+        "--save_every 2 --hold 5",
+        "epoch=0-step=4.ckpt",
+        "rank {rank} of 4, local rank {local} on node {node}, TorchElasticEnvironment",
+    ),
+    "transformers": Program(
         "transformers_trainer.py",
-        "--use_cpu --max_steps 8 --save_steps 2 --per_device_train_batch_size 2 --report_to none --disable_tqdm True",
+        "--use_cpu --max_steps 8 --save_steps 2 --per_device_train_batch_size 2 --report_to none --disable_tqdm True "
+        "--hold={attempt}",
         "checkpoint-4",
     ),
-    "accelerate without a session": (
-        "accelerate_complete.py",
-        "--checkpointing_steps 2 --num_epochs 2",
-        "step_4",
+    "accelerate": Program(
+        "accelerate_complete.py", "--checkpointing_steps 2 --num_epochs 2 --hold={attempt}", "step_4"
     ),
-    "nanoGPT": ("nanogpt_style.py", "--backend=gloo", "ckpt.pt"),
+    "nanogpt": Program("nanogpt_style.py", "--backend=gloo --hold={attempt}", "ckpt.pt"),
+    "torchrun": Program(
+        "torchrun_style.py", "--hold={attempt}", "checkpoint-4.pt", "rank {rank} of 4, local rank {local}"
+    ),
 }
-"""By the heading of the section with the line."""
+"""By page. Each page's first command is the one that continues after the time limit, and needs no change of code."""
 
 
-def documented(heading: str) -> list[str]:
-    """The words after `serried submit` in the section's first such line."""
-    page = (ROOT / "docs" / "frameworks.md").read_text()
-    (line,) = re.findall(r"(?m)^    serried submit (.*)$", page.partition(f"# {heading}\n")[2].partition("\n#")[0])
-    return shlex.split(line)
+def ranks(program: Program, step: int) -> list[str]:
+    places = [program.place.format(rank=rank, local=rank % 2, node=rank // 2) for rank in range(4)]
+    return [f"{place}, from step {step}" for place in places]
 
 
-def submit(place: Place, heading: str, *, options=(), arguments=()) -> str:
-    """As the page says, with smaller numbers after its own."""
-    script, numbers, _ = CASES[heading]
-    for name in (script, "leaving.py"):
-        shutil.copy(SCRIPTS / name, place.project)
-    words = documented(heading)
-    asked, command = words[: words.index("--")], words[words.index("--") + 1 :]
-    assert command[:2] == ["python", "train.py"]
-    offline = ("--set", "environment.env.HF_HUB_OFFLINE=1", "--set", "environment.env.OMP_NUM_THREADS=1", "--cpus", "1")
-    more = [*shlex.split(numbers), *arguments]
-    return place.submit(*asked, *offline, *options, "--", PYTHON, "leaving.py", script, *command[2:], *more)
+def ends(place: Place, run: str) -> list[dict]:
+    """How each attempt ended, in turn."""
+    folders = sorted((place.directory(run) / "attempts").iterdir(), key=lambda folder: int(folder.name))
+    return [json.loads((folder / "exit.json").read_text()) for folder in folders]
 
 
-def lines(place: Place, run: str, pattern: str, attempt: int) -> list[str]:
-    logs = RunDirectory(place.directory(run)).path.glob(f"attempts/{attempt}/node-*/rank-*.log")
-    found = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-    return sorted(line for line in found if re.fullmatch(pattern, line))
+def resumed_from(place: Place, run: str) -> list[str]:
+    events = (event["event"].partition(" go on from ") for event in place.show(run)["timeline"])
+    return [name for _, is_there, name in events if is_there]
+
+
+def ask_to_save(place: Place, run: str) -> None:
+    request = {"t": time.time(), "request": "stop", "reason": "limit", "by": "a test", "save": True}
+    with (place.directory(run) / "attempts" / "1" / "control.jsonl").open("a") as control:
+        control.write(json.dumps(request) + "\n")
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("heading", CASES)
-def test_it_is_cut_by_the_limit_and_goes_on_by_the_documented_line(slurm, wait_until, heading):
-    limits = ("limit.lead=1s", "limit.grace=1s", "limit.restarts=1")
-    options = [word for limit in limits for word in ("--set", limit)]
-    run = submit(slurm, heading, options=options, arguments=["--hold={attempt}"])
-    wait_until(lambda: len(lines(slurm, run, "holding", 1)) == 4, seconds=280, what="all ranks in step 5")
-    attempt = slurm.directory(run) / "attempts" / "1"
-    request = {"t": time.time(), "request": "stop", "reason": "limit", "by": "a test", "save": True}
-    with (attempt / "control.jsonl").open("a") as control:
-        control.write(json.dumps(request) + "\n")
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_it_is_cut_by_its_time_limit_and_continues_by_the_command_of_its_page(slurm, page):
+    """The limit is a real one. On a machine so slow that ranks are not in step 5 by then, it is doubled."""
+    program = PROGRAMS[page]
+    for minutes in (1, 2, 4, 8, 16):
+        run = submit(slurm, page, program=program.script, options=("--time", f"{minutes}m"), arguments=program.numbers)
+        done = slurm.serried("wait", "--json", "--timeout", f"{minutes * 3 + 5}m", run, timeout=3600)
+        end = json.loads(done.stdout)["runs"][0]
+        was_in_time = len(lines(slurm, run, "holding", 1)) == 4
+        if end["state"] not in ("COMPLETED", "TIMEOUT") or (was_in_time and end["state"] == "COMPLETED"):
+            break
+        assert not was_in_time or len(ends(slurm, run)) > 1  # step 4 was saved: there is something to continue from
 
-    status, end = slurm.wait(run)
+    logs = slurm.serried("logs", run).stdout
+    assert (done.returncode, end["state"], end["warnings"]) == (0, "COMPLETED", []), logs
+    first, *later = ends(slurm, run)
+    assert (first["state"], first["cause"]) == ("REQUEUED", "limit")
+    assert later
+    assert lines(slurm, run, "rank . of .*", 1) == ranks(program, 0)
+    assert lines(slurm, run, "rank . of .*", 2) == ranks(program, 4)
+    assert resumed_from(slurm, run)[0] == program.checkpoint
+    assert len(lines(slurm, run, "done at step 8.*", len(later) + 1)) == 4
 
-    assert (status, end["state"]) == (0, "COMPLETED"), slurm.serried("logs", run).stdout
-    for number, step in ((1, 0), (2, 4)):
-        started = [f"rank {rank} of 4, from step {step}" for rank in range(4)]
-        assert lines(slurm, run, "rank . of .*", number) == started
-    assert lines(slurm, run, r"done at step \d+", 2) == ["done at step 8"] * 4
-    went_on = [event["event"] for event in slurm.show(run)["timeline"] if " go on from " in event["event"]]
-    assert went_on == [f"ranks are told to go on from {CASES[heading][2]}"]
-    assert end["warnings"] == []
 
+@pytest.mark.slurm
+def test_the_callback_for_transformers_saves_at_one_step_on_all_ranks(slurm, wait_until):
+    numbers = "--use_cpu --max_steps 100000 --save_steps 100000 --report_to none --disable_tqdm True"
+    run = submit(
+        slurm,
+        "transformers",
+        program="transformers_in_a_session.py",
+        leaves=True,
+        arguments=f"{numbers} --disable_tqdm True",
+    )
+    started = "rank . of .*"
+    wait_until(lambda: len(lines(slurm, run, started, 1)) == 4, seconds=PATIENCE, what="the first attempt trains")
+    ask_to_save(slurm, run)
+    (line, *_) = wait_until(lambda: lines(slurm, run, started, 2), seconds=PATIENCE, what="the second attempt trains")
+    wait_until(lambda: len(lines(slurm, run, started, 2)) == 4, seconds=PATIENCE, what="all of its ranks train")
+    slurm.serried("stop", "-y", run)
+    slurm.wait(run)
 
-def test_nanogpt_on_one_cpu_is_started_as_by_hand(local):
-    """Its backend is nccl unless somebody says otherwise, and RANK alone makes it use that."""
-    shutil.copy(SCRIPTS / "nanogpt_style.py", local.project)
-    run = local.submit("--", PYTHON, "nanogpt_style.py", "--out_dir={checkpoints}", "{resume?--init_from=resume}")
-    assert local.wait(run)[1]["state"] == "COMPLETED", local.serried("logs", run).stdout
-    assert lines(local, run, "rank . of .*", 1) == ["rank 0 of 1, from step 0"]
+    step = int(line.rpartition(" ")[2])
+    first = ends(slurm, run)[0]
+    assert (first["state"], first["cause"], first["saved_step"]) == ("REQUEUED", "limit", step)
+    assert step > 0
+    assert lines(slurm, run, started, 2) == [f"rank {rank} of 4, from step {step}" for rank in range(4)]
+    assert resumed_from(slurm, run) == [f"checkpoint-{step}"]

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-import time
+import signal
 
 import torch
 from accelerate import Accelerator
@@ -15,7 +15,7 @@ parser.add_argument("--checkpointing_steps", default=None, help="a number, or `e
 parser.add_argument("--output_dir", default=".")
 parser.add_argument("--resume_from_checkpoint", default=None)
 parser.add_argument("--num_epochs", type=int, default=2)
-parser.add_argument("--hold", type=int, default=0, help="1: stay in step 5")
+parser.add_argument("--hold", type=int, default=0, help="1: stay in step 5 until a signal comes")
 args = parser.parse_args()
 
 accelerator = Accelerator(cpu=True)
@@ -59,7 +59,7 @@ for epoch in range(starting_epoch, args.num_epochs):
             accelerator.save_state(os.path.join(args.output_dir, f"step_{overall_step}"))
         if args.hold == 1 and overall_step == 5:
             print("holding", flush=True)
-            time.sleep(1000)
+            signal.pause()
     if args.checkpointing_steps == "epoch":
         accelerator.save_state(os.path.join(args.output_dir, f"epoch_{epoch}"))
 print(f"done at step {overall_step}", flush=True)

@@ -1,6 +1,6 @@
-"""`python leaving.py SCRIPT …` runs a script as it is, and leaves as soon as it has ended, with its status.
+"""`python train.py …` runs `program.py` beside it as it is, and leaves with its status as soon as it has ended.
 
-At Python's own leisure a thread of gloo's may abort the interpreter, in one rank of thirty: docs/pitfalls.md.
+With gloo, a rank that leaves at Python's own pace may abort in a thread of gloo: docs/frameworks.md.
 """
 
 import os
@@ -8,10 +8,9 @@ import runpy
 import sys
 import traceback
 
-del sys.argv[0]
 status = 0
 try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py"), run_name="__main__")
 except SystemExit as leaving:
     status = leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
 except BaseException:  # noqa: BLE001 - as Python would

@@ -11,11 +11,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--nodes", type=int, default=1)
+parser.add_argument("--num_nodes", type=int, default=1)
 parser.add_argument("--devices", type=int, default=2)
 parser.add_argument("--steps", type=int, default=8)
-parser.add_argument("--folder", default="lightning")
-parser.add_argument("--save-every", type=int, default=0, help="steps between checkpoints")
+parser.add_argument("--default_root_dir", default="lightning")
+parser.add_argument("--ckpt_path", default=None)
+parser.add_argument("--save_every", type=int, default=0, help="steps between checkpoints")
+parser.add_argument("--save_last", action="store_true", help="save on a signal too, and resume from the last one")
 parser.add_argument("--hold", type=int, default=None, help="stay in this step, if training has begun with the first")
 parser.add_argument("--fail", type=int, default=None, help="the rank that raises in step 3")
 args = parser.parse_args()
@@ -60,28 +62,24 @@ def main():
     pl.seed_everything(1, verbose=False)
     inputs = torch.randn(64, 8)
     data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
-    saving = ModelCheckpoint(
-        dirpath=args.folder,
-        every_n_train_steps=args.save_every,
-        save_last=True,
-        save_on_exception=True,
-    )
+    last = {"dirpath": args.default_root_dir, "save_last": True, "save_on_exception": True} if args.save_last else {}
+    saving = ModelCheckpoint(every_n_train_steps=args.save_every, **last)
     trainer = pl.Trainer(
         accelerator="cpu",
         strategy="ddp",
-        num_nodes=args.nodes,
+        num_nodes=args.num_nodes,
         devices=args.devices,
         max_steps=args.steps,
         max_epochs=-1,
-        default_root_dir=args.folder,
+        default_root_dir=args.default_root_dir,
         callbacks=[saving] if args.save_every else [],
         enable_checkpointing=bool(args.save_every),
         enable_progress_bar=False,
         enable_model_summary=False,
-        logger=False,
+        logger=bool(args.save_every),
     )
     loader = DataLoader(data, batch_size=4, shuffle=True)
-    trainer.fit(Regression(), loader, ckpt_path="last" if args.save_every else None)
+    trainer.fit(Regression(), loader, ckpt_path="last" if args.save_last else args.ckpt_path)
     loss = trainer.callback_metrics["loss"].item()
     assert math.isfinite(loss)
     print(f"done at step {trainer.global_step}, loss {loss:.3f}", flush=True)

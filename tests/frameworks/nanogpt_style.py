@@ -1,8 +1,8 @@
 """A training with nanoGPT's structure: its settings, its reading of RANK, its ckpt.pt. It knows nothing of Serried."""
 
 import os
+import signal
 import sys
-import time
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ while iter_num <= max_iters:
         torch.save(state, os.path.join(out_dir, "ckpt.pt"))
     if hold == 1 and iter_num == 5:
         print("holding", flush=True)
-        time.sleep(1000)
+        signal.pause()
     x = torch.randint(16, (4, 8))
     loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
     optimizer.zero_grad(set_to_none=True)

@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+import signal
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ parser.add_argument("--output_dir", type=Path, default=Path("output"))
 parser.add_argument("--max_steps", type=int, default=8)
 parser.add_argument("--save_steps", type=int, default=2)
 parser.add_argument("--local_rank", "--local-rank", type=int, default=-1)
+parser.add_argument("--hold", type=int, default=0, help="1: stay in step 5 until a signal comes")
 parser.add_argument("--fail", type=int, default=None, help="the rank that raises in step 3")
 args = parser.parse_args()
 if "LOCAL_RANK" in os.environ:
@@ -61,6 +63,9 @@ for batch, target in DataLoader(data, batch_size=4, sampler=DistributedSampler(d
     step += 1
     if rank == 0 and step % args.save_steps == 0:
         save(step, model.module, optimizer)
+    if args.hold == 1 and step == 5:
+        print("holding", flush=True)
+        signal.pause()
 
 assert math.isfinite(loss.item())
 print(f"done at step {step}, loss {loss.item():.3f}", flush=True)

@@ -1,6 +1,6 @@
 """A script for transformers' Trainer, with the calls of Hugging Face's examples; it knows nothing of Serried."""
 
-import time
+import signal
 from dataclasses import dataclass, field
 
 import torch
@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer,
 
 @dataclass
 class TestArguments:
-    hold: int = field(default=0, metadata={"help": "1: stay in step 5"})
+    hold: int = field(default=0, metadata={"help": "1: stay in step 5 until a signal comes"})
 
 
 class Say(TrainerCallback):
@@ -22,7 +22,7 @@ class Say(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         if self.hold == 1 and state.global_step == 5:
             print("holding", flush=True)
-            time.sleep(1000)
+            signal.pause()
 
 
 def main():

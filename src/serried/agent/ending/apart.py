@@ -25,3 +25,8 @@ def warnings(evidence: Evidence) -> List[Dict[str, str]]:
 
 def message(count: int) -> str:
     return f"no rank has connected to another: the program ran {count} times, each by itself"
+
+
+def early_message(count: int, seconds: float) -> str:
+    """While ranks run: they may only be slow to import what they need."""
+    return f"no rank has connected to another in {seconds:.0f} s: the program may run {count} times, each by itself"

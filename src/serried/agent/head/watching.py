@@ -78,9 +78,9 @@ class Watch:
 
     def _check_contact(self) -> None:
         if self._may_be_apart and not self._members.are_done():
-            message = apart.message(self._work.nodes * self._work.ranks)
+            message = apart.early_message(self._work.nodes * self._work.ranks, APART_SECONDS)
             self._on.note(names.RANKS_APART, message=message)
-            system.say(f"warning: {message} (after {APART_SECONDS:.0f} s)")
+            system.say(f"warning: {message}")
 
     def _read_control(self) -> None:
         for stop in self._requests.stops():
