@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 class Program(NamedTuple):
     script: str
     numbers: str
-    """What makes it small: it saves at steps 2, 4 …, and at step 5 its first attempt waits."""
+    """What makes it small: it saves at steps 2, 4 …, and at step 5 its first attempt waits, Lightning's at step 4."""
     checkpoint: str
     """What its second attempt resumes from."""
     place: str = "rank {rank} of 4"
@@ -26,7 +26,7 @@ class Program(NamedTuple):
 PROGRAMS = {
     "lightning": Program(
         "lightning_trainer.py",
-        "--save_every 2 --hold 5",
+        "--save_every 2 --hold 4",
         "epoch=0-step=4.ckpt",
         "rank {rank} of 4, local rank {local} on node {node}, TorchElasticEnvironment",
     ),
