@@ -89,8 +89,8 @@ def test_whoever_serves_the_rendezvous_port_may_meet_others_there(port):
     assert contact.is_seen is True
 
 
-def test_ranks_that_have_met_and_ended_between_two_looks_have_left_a_trace(port):
-    contact = Contact(port, list)
+def meet_and_end(port):
+    """Two ends of a connection, of which the kernel keeps an entry for a minute (TIME_WAIT)."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", port))
@@ -99,6 +99,22 @@ def test_ranks_that_have_met_and_ended_between_two_looks_have_left_a_trace(port)
         accepted, _ = server.accept()
         client.close()
         accepted.close()
+
+
+def test_ranks_that_have_met_and_ended_between_two_looks_have_left_a_trace(port):
+    contact = Contact(port, list)
+    meet_and_end(port)
+    contact.glance()
+    assert contact.is_seen is True
+
+
+def test_what_others_left_at_the_port_before_the_ranks_began_is_no_contact(port):
+    meet_and_end(port)
+    contact = Contact(port, list)
+    contact.glance()
+    contact.look()
+    assert contact.is_seen is False
+    meet_and_end(port)
     contact.glance()
     assert contact.is_seen is True
 

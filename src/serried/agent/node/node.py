@@ -115,11 +115,13 @@ class Node:
         place.update(self._bring.begin(message["left"]), local=str(self._folder.scratch), **self._staging.place)
         kind = kinds.of(self.work)
         if kind is None:
+            self._contact = contact.prepare(self.work, place["port"], self._leaders)
             self._ranks = Forked(self.work, self._index, place)
             for rank in self._ranks.running:
                 self._note("started", rank=rank.number, local_rank=rank.local, pid=rank.pid)
             self._tell("started")
-            self._contact = contact.watch(self.work, self.loop, place["port"], self._ranks, self._tell)
+            if self._contact:
+                self._contact.begin(self.loop, self._tell)
         else:
             from serried.agent.launchers import meeting
             from serried.agent.launchers.node import Launched, Post
@@ -128,6 +130,9 @@ class Node:
             self._ranks = ranks = Launched(self.work, self._index, place, kind, post)
             ranks.begin(meeting.word(self._key, self._private), message["hosts"], self._address, self._private)
         self._reap()
+
+    def _leaders(self) -> List[int]:
+        return [rank.pid for rank in self._ranks.running] if self._ranks else []
 
     def _lose_head(self) -> None:
         """Nobody can tell us anything any more: end what runs here."""

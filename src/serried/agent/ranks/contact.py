@@ -12,7 +12,6 @@ import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from serried.agent.loop import Loop
-from serried.agent.ranks.ranks import Ranks
 from serried.agent.work import Work
 
 PROC = "/proc"
@@ -38,6 +37,12 @@ class Contact:
         self._used_before = _cpu_seconds()
         self.is_seen: Optional[bool] = False
         """None where this node cannot tell."""
+        self._before: Set[Tuple[End, End]] = set()
+        """What used the rendezvous port before there were ranks: connections of others, closed within a minute."""
+        try:
+            self._before = {(it.local, it.remote) for it in _connections() if self._is_at_port(it)}
+        except (OSError, ValueError):
+            self.is_seen = None
 
     @property
     def cpu_seconds(self) -> float:
@@ -71,9 +76,14 @@ class Contact:
     def _judge(self, otherwise: Callable[[List[Connection]], bool]) -> None:
         try:
             found = list(_connections())
-            self.is_seen = any(self._port in (it.local[1], it.remote[1]) for it in found) or otherwise(found)
+            others = self._before
+            is_used = any(self._is_at_port(it) and (it.local, it.remote) not in others for it in found)
+            self.is_seen = is_used or otherwise(found)
         except (OSError, ValueError):
             self.is_seen = None
+
+    def _is_at_port(self, connection: Connection) -> bool:
+        return self._port in (connection.local[1], connection.remote[1])
 
     def _are_connected(self, connections: List[Connection]) -> bool:
         children = _children()
@@ -88,13 +98,9 @@ class Contact:
         return False
 
 
-def watch(work: Work, loop: Loop, port: int, ranks: Ranks, tell: Callable[..., None]) -> Optional[Contact]:
-    """None where ranks need not meet, or meet by a launcher's own means."""
-    if not work.expects_contact:
-        return None
-    contact = Contact(port, lambda: [rank.pid for rank in ranks.running])
-    contact.begin(loop, tell)
-    return contact
+def prepare(work: Work, port: int, leaders: Callable[[], Sequence[int]]) -> Optional[Contact]:
+    """Before the ranks start. None where ranks need not meet, or meet by a launcher's own means."""
+    return Contact(port, leaders) if work.expects_contact else None
 
 
 def _cpu_seconds() -> float:
