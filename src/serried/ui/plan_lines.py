@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from serried.contract.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
@@ -15,8 +16,9 @@ from serried.snapshot import Revision, Survey
 from serried.ui.data_lines import data_lines
 from serried.ui.text import duration, memory
 
-FILES_PER_ATTEMPT = 4
-"""Claim, requests, events and end; then each node's events, and a log for each rank."""
+FILES_OF_A_RUN, FILES_OF_AN_ELEMENT, FILES_OF_AN_ATTEMPT = 5, 2, 4
+"""`docs/run-directory.md` names them; then come each node's events, and a log for each rank and launcher."""
+FOLDERS_OF_A_RUN, FOLDERS_OF_AN_ELEMENT = 2, 3
 
 
 def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
@@ -32,6 +34,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("each node", _node(plan.allocation, plan.defaults)),
         ("ranks", _ranks(plan)),
         ("costs", _cost(plan)),
+        ("leaves", _files(plan, survey)),
         ("code", _code(plan, survey, revision)),
         ("python", environment_text(plan.environment)),
         ("container", container_text(plan.container)),
@@ -158,21 +161,48 @@ def _gpus_for(ranks: int, gpus: int) -> str:
 
 
 def _cost(plan: Plan) -> str:
-    """GPU-hours (CPU-hours without GPUs), files, and the time that there is before the warning."""
+    """GPU-hours (CPU-hours without GPUs), and the time that there is before the warning."""
     allocation = plan.allocation
     elements = len(plan.array.indices) if plan.array else 1
-    files = FILES_PER_ATTEMPT + allocation.nodes * (1 + allocation.ranks)
     unit = "GPU" if allocation.gpus else "CPU"
     limit, useful = allocation.time_seconds, plan.useful_seconds
     if limit is None or useful is None:
-        return f"no time limit; at least {elements * files} files per attempt"
+        return "no time limit"
     star = "*" if "resources.time" in plan.defaults else ""
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return (
-        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}-hours{each}; "
-        f"at least {elements * files} files per attempt"
+        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}-hours{each}"
     )
+
+
+def _files(plan: Plan, survey: Survey | None) -> str:
+    """What counts against a quota of files: what Serried makes in the run directory, and the copies of the code."""
+    elements = len(plan.array.indices) if plan.array else 1
+    run = FILES_OF_A_RUN + FOLDERS_OF_A_RUN + bool(plan.environment.setup) + bool(plan.array and plan.array.each)
+    run += elements + 1 if plan.array else 0
+    run += 2 if plan.has_links else bool(plan.after)
+    element = FILES_OF_AN_ELEMENT + FOLDERS_OF_AN_ELEMENT
+    attempt = _files_of_an_attempt(plan)
+    trees = elements if plan.source.tree_per_element else 1
+    code = 0 if survey is None else trees * _size_of_tree(survey)
+    total = run + elements * (element + attempt) + code
+    beside = " beside the code's" if survey is None and plan.source.snapshot else ""
+    links = " and 2 for its job" if plan.has_links else ""
+    further = f", {elements * attempt:,} more in each further attempt{links}" if plan.limit.restarts else ""
+    return f"{total:,} files and folders{beside}{further}"
+
+
+def _files_of_an_attempt(plan: Plan) -> int:
+    nodes = plan.allocation.nodes
+    logs = {"agent": 0, "single": 0, "horovod": 0, "srun": 1}.get(plan.launch.kind, nodes)
+    return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + plan.allocation.ranks) + logs
+
+
+def _size_of_tree(survey: Survey) -> int:
+    entries = [PurePosixPath(name) for name in (*survey.files, *survey.links)]
+    folders = {PurePosixPath(), *(parent for entry in entries for parent in entry.parents)}
+    return len(entries) + len(folders)
 
 
 def _figure(number: float) -> str:

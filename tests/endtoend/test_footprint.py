@@ -1,0 +1,43 @@
+"""The plan says how many files and folders a run leaves in its run directory: quotas count them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--", "true"),
+        ("--ranks", "3", "--", "true"),
+        ("--array", "0-2", "--", "true"),
+        ("--set", "environment.setup=ulimit -n 512", "--", "true"),
+        ("--set", "launch.kind=agent", "--set", "limit.restarts=2", "--", "true"),
+    ],
+    ids=["one rank", "three ranks", "three elements", "setup", "restarts"],
+)
+def test_a_run_leaves_as_many_files_as_the_plan_says(local, options):
+    (local.project / "sub").mkdir()
+    (local.project / "sub" / "data.txt").write_text("code")
+
+    done = local.serried("submit", *options)
+
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"^leaves +(\d+) files and folders", done.stderr, re.MULTILINE)
+    run = done.stdout.strip()
+    assert local.wait(run)[1]["state"] == "COMPLETED"
+    directory = local.directory(run)
+    assert int(said[1]) == 1 + sum(1 for _ in directory.rglob("*"))
+
+
+@pytest.mark.slurm
+def test_a_run_on_two_nodes_leaves_as_many_files_as_the_plan_says(slurm):
+    done = slurm.serried("submit", "--nodes", "2", "--ranks", "2", "--launch", "srun", "--", "true")
+
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"^leaves +(\d+) files and folders", done.stderr, re.MULTILINE)
+    run = done.stdout.strip()
+    assert slurm.wait(run)[1]["state"] == "COMPLETED"
+    assert int(said[1]) == 1 + sum(1 for _ in slurm.directory(run).rglob("*"))
