@@ -33,7 +33,14 @@ class FakeScheduler:
         return {"poll": len(self.polls)}
 
     def submission(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        after: str = "",
+        element: str = "",
+        held: bool = False,  # noqa: ARG002 - readers hold nothing
     ) -> Submission:
         return Submission((plan.run, token, after, element), environment)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.arrays import parse_indices, read_each
+from serried.arrays import divide, parse_indices, read_each
+from serried.contract import links
 from serried.errors import ConfigError, UsageError
 
 
@@ -74,3 +75,24 @@ def test_a_file_of_commands_that_is_wrong_says_where(
 def test_a_missing_file_of_commands_is_said_to_be_missing():
     with pytest.raises(ConfigError, match=r"^nowhere\.txt: cannot be read: no such file or directory$"):
         read_each(Path("nowhere.txt"))
+
+
+@pytest.mark.parametrize(
+    ("indices", "offsets", "own"),
+    [
+        (range(10), (0, 4, 8), [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1]]),
+        ((5000,), (5000,), [[0]]),
+        (range(0, 14, 3), (0, 6, 12), [[0, 3], [0, 3], [0]]),
+        ((1, 2, 900, 4_000_000), (1, 900, 4_000_000), [[0, 1], [0], [0]]),
+    ],
+)
+def test_a_large_array_is_divided_into_jobs_whose_indices_are_small(indices, offsets, own):
+    found: list[list[int]] = [[] for _ in offsets]
+    for index in indices:
+        found[links.part_of(offsets, index)].append(index - links.offset_of(offsets, index))
+    assert (divide(tuple(indices), 4), found) == (offsets, own)
+
+
+def test_an_array_of_one_job_has_the_elements_own_indices():
+    assert (links.offset_of((), 17), links.part_of((), 17), links.tokens_of("k3f9q2-1", ())) == (0, 0, ["k3f9q2-1"])
+    assert links.tokens_of("k3f9q2-1", (0, 1000)) == ["k3f9q2_0-1", "k3f9q2_1000-1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from serried.config import words
@@ -29,6 +30,15 @@ def parse_indices(text: str) -> tuple[int, ...]:
             raise UsageError(f"`{text}` makes over {MOST:,} elements", hint="make several runs of it")
         indices |= set(range(first, last + 1, step))
     return tuple(sorted(indices))
+
+
+def divide(indices: Sequence[int], size: int) -> tuple[int, ...]:
+    """The offsets of the fewest jobs that hold `indices`, sorted, when those of one job stay below `size`."""
+    offsets: list[int] = []
+    for index in indices:
+        if not offsets or index >= offsets[-1] + size:
+            offsets.append(index)
+    return tuple(offsets)
 
 
 def read_each(path: Path) -> tuple[tuple[str, ...], ...]:

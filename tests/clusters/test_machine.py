@@ -161,3 +161,20 @@ def test_a_distributions_packages_alone_are_no_cluster(monkeypatch: pytest.Monke
 def test_a_sites_own_slurm_is_a_cluster(tmp_path: Path):
     (tmp_path / "sbatch").touch(0o755)
     assert machine.has_slurm({"PATH": str(tmp_path)})
+
+
+def test_schedulers_say_how_large_an_array_may_be(fake_slurm, monkeypatch, tmp_path):
+    fake_slurm()
+    monkeypatch.setenv("FAKE_SLURM_ARRAY", "500")
+    assert machine.array_limits("slurm", os.environ) == machine.ArrayLimits(below=500)
+    assert machine.array_limits("local", os.environ) == machine.ArrayLimits()
+    (tmp_path / "qstat").write_text("#!/bin/sh\n")
+    (tmp_path / "qstat").chmod(0o755)
+    said = (Path(__file__).parent / "pbs" / "qstat-B-f.txt").read_text()
+    found = machine.array_limits("pbs", {**os.environ, "PATH": str(tmp_path)}, lambda *_: said)
+    assert found == machine.ArrayLimits(elements=10_000)
+
+
+def test_limits_are_read_where_they_are_said():
+    config = "MailProg                = /bin/true\nMaxArraySize            = 1001\nMaxJobCount             = 10000\n"
+    assert (slurm.limits(config), slurm.limits("")) == ((1001, 10_000), (None, None))

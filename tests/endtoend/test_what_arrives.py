@@ -146,16 +146,3 @@ def test_one_failing_element_fails_the_array_and_only_itself(place):
     assert (status, end["state"]) == (1, "FAILED")
     assert place.wait(f"{run}/0")[1]["state"] == "COMPLETED"
     assert place.wait(f"{run}/2")[1]["exit_code"] == 2
-
-
-@pytest.mark.slurm
-def test_an_array_that_slurm_would_not_take_is_refused_with_the_limit(slurm):
-    def submit(indices):
-        return slurm.serried("submit", "--cluster", "slurm", "--ranks", "1", "--array", indices, "--", "true")
-
-    refused = submit("0,1001")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "error: the array goes up to index 1,001, and `slurm` takes indices up to 1,000\n" in refused.stderr
-    assert "`--array 0-1000`, then the same with `--set seed=1001`" in refused.stderr
-    taken = submit("1000")
-    assert taken.returncode == 0, taken.stderr

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A Slurm of four commands over a folder of JSON files, for error paths that a real one does not show on demand.
+"""A Slurm of five commands over a folder of JSON files, for error paths that a real one does not show on demand.
 
 Put `tests/fakes/bin` first on PATH and set:
 
@@ -13,12 +13,15 @@ Put `tests/fakes/bin` first on PATH and set:
     refuse, refuse-option  sbatch says no: by the controller's words, or its own
     unreachable          no command finds the controller
     slow                 squeue and sacct never answer
+    slow-release         scontrol never comes to releasing a job
     old                  squeue knows of widths, and of nothing to put between fields
     banner               sbatch prints a site's banner first
     no-accounts          sacct says that accounting is disabled
     accounts-down        sacct cannot reach its database
   FAKE_SLURM_MINUTE    how many seconds a minute of a time limit has; 60
   FAKE_SLURM_KILL_WAIT how many seconds a job has between TERM and KILL; 30
+  FAKE_SLURM_FROM      from which sbatch on FAKE_SLURM_MODE counts; 1
+  FAKE_SLURM_ARRAY     MaxArraySize; 1001
   FAKE_SLURM_KEEP      how many seconds squeue remembers an ended job; 300
 
 Each call is noted in FAKE_SLURM_STATE/calls, a line of JSON each. The contract suite keeps it honest.
@@ -52,7 +55,9 @@ def main():
     if "unreachable" in MODE and command != "sacct":
         failed = "Batch job submission failed: " if command == "sbatch" else "slurm_load_jobs error: "
         fail(f"{command}: error: {failed}Unable to contact slurm controller (connect failure)")
-    {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel}[command](sys.argv[1:])
+    {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel, "scontrol": scontrol}[command](
+        sys.argv[1:]
+    )
 
 
 def fail(message, status=1):
@@ -77,6 +82,9 @@ def options_of(argv):
 
 
 def sbatch(argv):
+    with (STATE / "calls").open() as calls:
+        if sum('"command": "sbatch"' in line for line in calls) < int(os.environ.get("FAKE_SLURM_FROM", "1")):
+            MODE.clear()
     if "hang" in MODE:
         never_answer()
     if "refuse" in MODE:
@@ -117,6 +125,7 @@ def new_job(options, command):
         "limit": seconds_of(options["time"]) if "time" in options else None,
         "lead": int(options.get("signal", "@0").rpartition("@")[2]) * MINUTE / 60,
         "held": "begin" in options,
+        "on_hold": "hold" in options,
         "after": options.get("dependency", "").removeprefix("afterany:"),
         "throttle": int(throttle or 0),
         "elements": {str(index): new_element(number, index) for index in indices_of(listed)},
@@ -196,9 +205,7 @@ def step(job, key, element, children):
     if element["state"] == "PENDING":
         if is_cancelled(job, key):
             element.update(state="CANCELLED", end=time.time())
-        elif (
-            not job["held"] and not is_before_its_turn(job) and (not job["throttle"] or len(children) < job["throttle"])
-        ):
+        elif not is_before_its_turn(job) and (not job["throttle"] or len(children) < job["throttle"]):
             children[key] = launch(job, key, element)
             element.update(state="RUNNING", start=time.time())
     elif element["state"] in LIVE:
@@ -216,7 +223,7 @@ def step(job, key, element, children):
 
 def is_before_its_turn(job):
     """Whether it is held, or the job or element that it depends on has not ended."""
-    if job["held"]:
+    if job["held"] or (job["on_hold"] and not (STATE / f"{job['id']}.cancel" / "released").exists()):
         return True
     number, _, key = job["after"].partition("_")
     if not number or not (STATE / f"{number}.json").exists():
@@ -363,6 +370,20 @@ def scancel(argv):
             continue
         (STATE / f"{number}.cancel" / (key or "all")).touch()
     sys.exit(status)
+
+
+def scontrol(argv):
+    if argv == ["show", "config"]:
+        print(f"MaxArraySize            = {os.environ.get('FAKE_SLURM_ARRAY', '1001')}")
+    elif argv[0] == "release":
+        if "slow-release" in MODE:
+            time.sleep(600)
+        for number in argv[1].split(","):
+            if not (STATE / f"{number}.json").exists():
+                fail(f"Invalid job id specified for job {number}\nslurm_suspend error: Invalid job id specified")
+            (STATE / f"{number}.cancel" / "released").touch()
+    else:
+        fail(f"this scontrol has no {argv[0]}")
 
 
 if __name__ == "__main__":

@@ -159,6 +159,15 @@ def test_who_waits_for_an_element_waits_for_its_array():
     assert "depend=afterany:13[].head:14.head" in words
 
 
+def test_a_job_of_an_array_in_parts_has_pbs_own_indices_and_is_held():
+    plan = plan_with(indices=range(9))
+    plan = replace(plan, array=replace(plan.array, offsets=(0, 4, 8)))
+    several, one = (options.submission(plan.part(part), plan.tokens[part], {}, held=True).argv for part in (1, 2))
+    assert (after(plan.part(1), "-J"), after(plan.part(1), "-o")) == (["0-3"], [f"{D}/scheduler.log"])
+    assert (several[several.index("-h") :][:2], several[-2]) == (("-h", "--"), "k3f9q2_4-1")
+    assert ("-J" in one, one[one.index("-v") + 1], one[-2]) == (False, "SERRIED_ELEMENT=0", "k3f9q2_8-1")
+
+
 def test_the_type_of_a_gpu_is_called_as_the_site_calls_it():
     asked = Allocation(nodes=1, ranks=1, gpus=1, cpus=2, memory_mb=None, time_seconds=None, gpu_type="32gb")
     assert options.chunk(asked, gpu_resource="gpu_mem") == "ncpus=2:mpiprocs=1:ngpus=1:gpu_mem=32gb"

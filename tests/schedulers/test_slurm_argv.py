@@ -243,3 +243,17 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
 @pytest.mark.parametrize(("share", "umask"), [("user", 0o077), ("group", 0o027)])
 def test_the_job_starts_with_the_umask_of_who_may_read_the_run(share, umask):
     assert options.submission(replace(plan_with(), share=share), "k3f9q2-1", {}).umask == umask
+
+
+def test_a_job_of_an_array_in_parts_has_slurms_own_indices_and_is_held():
+    plan = plan_with(indices=range(10))
+    plan = replace(plan, array=replace(plan.array, offsets=(0, 4, 8), parallel=2))
+    words = options.submission(plan.part(2), plan.tokens[2], {}, after="12", held=True).argv
+    assert [word for word in words if word.startswith(("--array", "--dep", "--hold", "--job-name", "--output"))] == [
+        "--job-name=train-k3f9q2_8-1",
+        f"--output={D}/scheduler.log",
+        "--array=0-1%2",
+        "--dependency=afterany:12",
+        "--hold",
+    ]
+    assert words[-2:] == (f"{D}/job.sh", "k3f9q2_8-1")

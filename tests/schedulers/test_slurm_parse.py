@@ -205,8 +205,3 @@ def test_no_output_makes_the_parsers_fail(text):
 def test_no_row_makes_the_parsers_fail(fields):
     parse.queue(parse.SEPARATOR.join([*fields, ""]))
     parse.accounting(parse.SEPARATOR.join(fields[:6]))
-
-
-def test_the_limit_of_arrays_is_read_where_it_is_said():
-    config = "MailProg                = /bin/true\nMaxArraySize            = 1001\nMaxBatchRequeue         = 5\n"
-    assert (parse.array_limit(config), parse.array_limit("")) == (1001, None)

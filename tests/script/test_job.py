@@ -13,6 +13,7 @@ import pytest
 
 from building import a_plan
 from serried import script
+from serried.arrays import divide
 from serried.plan import Container, Environment
 from serried.script import package
 
@@ -24,6 +25,11 @@ def inside(plan, scheduler):
     return dataclasses.replace(plan, site=dataclasses.replace(plan.site, inside=scheduler))
 
 
+def in_parts(plan, size):
+    """The plan, its array in jobs of at most so many elements."""
+    return dataclasses.replace(plan, array=dataclasses.replace(plan.array, offsets=divide(plan.array.indices, size)))
+
+
 def with_environment(**said):
     return dataclasses.replace(a_plan(root="/scratch/ada"), environment=Environment(**said))
 
@@ -31,7 +37,9 @@ def with_environment(**said):
 PLANS = {
     "slurm": a_plan(root="/scratch/ada"),
     "slurm-array": a_plan(root="/scratch/ada", indices=range(3), gpus=2),
+    "slurm-parts": in_parts(a_plan(root="/scratch/ada", indices=range(9)), 4),
     "pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
+    "pbs-parts": in_parts(a_plan(root="/scratch/ada", scheduler="pbs", indices=range(9)), 4),
     "pbs-array": a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2),
     "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
     "inside-slurm": inside(a_plan(root="/scratch/ada", scheduler="local"), "slurm"),

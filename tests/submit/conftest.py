@@ -32,11 +32,22 @@ class ToldScheduler:
         """By token."""
         self.find_raises: BaseException | None = None
         self.asked: list[tuple[str, ...]] = []
+        self.released: list[str] = []
+        self.release_raises: BaseException | None = None
+        self.cancelled: list[str] = []
 
     def submission(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        after: str = "",
+        element: str = "",
+        held: bool = False,
     ) -> Submission:
         words = [f"--after={after}"] if after else [f"--array={element}"] if element else []
+        words += ["--hold"] if held else []
         return Submission(("true", f"--job-name={plan.name}-{token}", *words, token), environment)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
@@ -52,6 +63,14 @@ class ToldScheduler:
         if self.raises is not None:
             raise self.raises
         return self.jobs[handover.argv[-1]]
+
+    def release(self, ids: Sequence[str]) -> None:
+        if self.release_raises is not None:
+            raise self.release_raises
+        self.released += ids
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.cancelled += ids
 
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
         return {(job, None): Job(job, None, names.PENDING) for job in ids}

@@ -2,69 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-import serried
-from serried.contract.files import read_journal
+from killing import Cluster, kill
 from serried.contract.names import WITHDRAWN
 from serried.records.index import records
 from serried.submission.reconcile import reconcile
-from waiting import until
-
-FAKES = Path(__file__).parents[1] / "fakes" / "bin"
-HELD = ("--set", 'resources.extra=["--begin=now+1hour"]')
-
-
-class Cluster:
-    """A fake Slurm, and a project to submit from."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.state = folder / "slurm"
-        self.project = folder / "project"
-        self.project.mkdir()
-        (self.project / "serried.toml").write_text(f'[clusters.slurm]\nroot = "{folder}/scratch"\n')
-        (self.project / "train.py").write_text("print(1)\n")
-        self.set = monkeypatch.setenv
-        self.set("PATH", f"{FAKES}:{os.environ['PATH']}")
-        self.set("FAKE_SLURM_STATE", str(self.state))
-        self.set("PYTHONPATH", str(Path(serried.__file__).parents[1]))
-        self.set("SERRIED_SCHEDULER_TIMEOUT", "600")
-
-    def start(self, *flags: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "serried", "submit", "--cluster", "slurm", *HELD, *flags, "--", "true"]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(argv, cwd=self.project, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-
-    def submit(self, mode: str = "") -> tuple[int, str, str]:
-        self.set("FAKE_SLURM_MODE", mode)
-        with self.start() as process:
-            out, err = process.communicate(timeout=900)
-        return process.returncode, out, err
-
-    def recover(self) -> None:
-        self.set("FAKE_SLURM_MODE", "")
-        self.set("SERRIED_SCHEDULER_TIMEOUT", "600")
-
-    def calls(self, command: str) -> int:
-        return sum(call["command"] == command for call in read_journal(self.state / "calls"))
-
-    @property
-    def jobs(self) -> list[str]:
-        return sorted(path.stem for path in self.state.glob("*.json"))
-
-    def end(self) -> None:
-        for job in self.jobs:
-            (self.state / f"{job}.cancel" / "all").touch()
-        until(lambda: not any('"PENDING"' in (self.state / f"{job}.json").read_text() for job in self.jobs))
 
 
 @pytest.fixture
@@ -72,13 +22,6 @@ def cluster(tmp_path, monkeypatch):
     made = Cluster(tmp_path, monkeypatch)
     yield made
     made.end()
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """With its sbatch."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=900)
 
 
 def found_out(record) -> tuple[str, str | None]:

@@ -206,7 +206,7 @@ def test_each_line_of_a_file_is_repeated_with_the_same_seeds(project):
 
 def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_same():
     plan = json.loads(cli("run", "--repeat", "3", "--parallel", "1", "--dry-run", "--json", "--", "true").stdout)
-    array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3}
+    array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3, "offsets": []}
     assert (plan["plan"]["array"], plan["notes"]) == (
         array,
         ["no command says `{seed}` or `{repeat}`: repeats differ only if the program reads SERRIED_ELEMENT"],

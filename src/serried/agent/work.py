@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.contract import SCHEMA, checkpoints, files, names
+from serried.contract import SCHEMA, checkpoints, files, links, names
 from serried.contract.layout import ElementDirectory, RunDirectory
 
 BEAT_SECONDS = 5.0
@@ -38,6 +38,16 @@ class Work:
     def name(self) -> str:
         """As people call it: `k3f9q2`, `k3f9q2/17`."""
         return str(self.plan["run"]) if self.element is None else f"{self.plan['run']}/{self.element}"
+
+    @property
+    def offset(self) -> int:
+        """What the scheduler's own index of the element lacks."""
+        offsets = (self.plan.get("array") or {}).get("offsets", ())
+        return 0 if self.element is None else links.offset_of(offsets, self.element)
+
+    def job_of(self, job: str) -> str:
+        """Of `job`, an array job, the element as the scheduler writes it."""
+        return links.job_of(job, None if self.element is None else self.element - self.offset)
 
     @property
     def mark(self) -> str:

@@ -83,7 +83,7 @@ class Run:
 
     @property
     def job(self) -> str | None:
-        """The scheduler's id of its job: of the one that it is in now, where it goes on in further ones."""
+        """The scheduler's id of the job that it is in now; of an array in several jobs all, with commas."""
         return self._status().job
 
     @property

@@ -203,6 +203,7 @@ def _document(prepared: Prepared) -> dict[str, Any]:
         "plan": prepared.plan.to_json(),
         "each": [list(command) for command in prepared.each] or None,
         "argv": list(prepared.handover.argv),
+        **({"jobs": [list(each.argv) for each in prepared.handovers]} if prepared.plan.is_in_parts else {}),
         "environment": sorted(prepared.environment),
         "script": prepared.script,
         "setup": script.render_setup(prepared.plan),
@@ -214,7 +215,10 @@ def _document(prepared: Prepared) -> dict[str, Any]:
 
 def _print(prepared: Prepared) -> None:
     names = sorted(prepared.environment)
-    console.out(f"# the command\n{shlex.join(prepared.handover.argv)}\n")
+    commands = [shlex.join(each.argv) for each in prepared.handovers]
+    console.out(
+        "\n".join(["# the command" if len(commands) == 1 else f"# the {len(commands)} commands", *commands, ""])
+    )
     console.out(f"# variables that the job inherits\n{' '.join(names)}\n")
     console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")
     if setup := script.render_setup(prepared.plan):

@@ -16,7 +16,7 @@ from serried.contract.sizes import counted
 from serried.errors import SerriedError
 from serried.plan import Plan
 from serried.records import arrays, missing, outputs
-from serried.records.documents import RecordUnreadable
+from serried.records.documents import RecordUnreadable, jobs_text
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.records.smoke import tried_out
@@ -119,7 +119,11 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         ("project", f"{summary.project}, experiment {summary.experiment}"),
     ]
     facts.append(
-        ("cluster", f"{summary.cluster} ({summary.scheduler})" + (f", job {status.job}" if status.job else ""))
+        (
+            "cluster",
+            f"{summary.cluster} ({summary.scheduler})"
+            + (f", {jobs_text(status.job.split(','))}" if status.job else ""),
+        )
     )
     facts.append(("config", _config_text(_config(selection, plan))))
     facts.append(("smoke test", tried_out(selection.record, selection.element) if summary.smoke else ""))

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import click
 
 from serried.cli import answers, selecting
-from serried.contract.links import job_of
 from serried.errors import SubmissionUncertain, UsageError
 from serried.records import stopping
 from serried.records.index import Selection
@@ -108,6 +107,6 @@ def _end_by_force(selection: Selection, patience: int) -> None:
     status = statuses_of([selection])[0]
     if status.has_ended or status.job is None or status.summary is None:
         return
-    job = job_of(status.job, selection.element)
+    job = selection.record.job_of(status.job, selection.element)
     console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
     stopping.end_job(status, job)

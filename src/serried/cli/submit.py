@@ -14,7 +14,7 @@ import click
 from serried.cli import answers, asking, selecting
 from serried.contract import names
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
-from serried.records.documents import RecordUnreadable
+from serried.records.documents import RecordUnreadable, jobs_text
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.records.verdict import Verdict
@@ -152,7 +152,7 @@ def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bo
         more = ", ".join(str(link.job) for link in further if link.job)
         name = f" ({one.plan.name})" if len(prepared) > 1 else ""
         console.say(
-            f"submitted {record.id}{name} as job {first.job} of {one.plan.site.name}"
+            f"submitted {record.id}{name} as {jobs_text(first.jobs)} of {one.plan.site.name}"
             + (f", then {more}" if more else "")
         )
     if len(prepared) == 1:

@@ -168,6 +168,27 @@ def site(scheduler: str, environ: Mapping[str, str], command: Command = run, *, 
     return slurm_says.cluster_name(_kept(slurm_says.CONFIG, environ, command, seconds)) or ""
 
 
+@dataclass(frozen=True)
+class ArrayLimits:
+    """None: no such limit is known."""
+
+    below: int | None = None
+    """What the indices of a job have to stay below."""
+    elements: int | None = None
+    """How many elements a job may have."""
+    jobs: int | None = None
+    """What the number of all users' jobs stays below; each element is one."""
+
+
+def array_limits(scheduler: str, environ: Mapping[str, str], command: Command = run) -> ArrayLimits:
+    if scheduler == "slurm" and has_slurm(environ):
+        below, jobs = slurm_says.limits(_kept(slurm_says.CONFIG, environ, command))
+        return ArrayLimits(below=below, jobs=jobs)
+    if scheduler == "pbs":
+        return ArrayLimits(elements=pbs_says.array_limit(_kept(pbs_says.SERVER, environ, command)))
+    return ArrayLimits()
+
+
 def pbs(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
     """What PBS says of its queues and nodes, as a profile's table; empty when it does not answer."""
     queues = _kept(pbs_says.QUEUES, environ, command)

@@ -39,6 +39,12 @@ def server_name(server: str) -> str | None:
     return next((name for name, _ in _blocks(server, r"Server: (\S+)")), None)
 
 
+def array_limit(server: str) -> int | None:
+    """How many elements an array may have."""
+    sizes = (_first(attributes, "max_array_size") for _, attributes in _blocks(server, r"Server: (\S+)"))
+    return next((int(size) for size in sizes if size.isdecimal()), None)
+
+
 def _runs(queue: Attributes) -> bool:
     """A routing queue is a door to others, whose limits count."""
     return _first(queue, "queue_type") == "Execution" and _first(queue, "enabled") == "True"

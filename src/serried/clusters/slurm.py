@@ -80,6 +80,12 @@ def cluster_name(config: str) -> str | None:
     return _setting(config, "ClusterName") or None
 
 
+def limits(config: str) -> tuple[int | None, int | None]:
+    """MaxArraySize, one more than the highest index of an array, and MaxJobCount."""
+    size, jobs = _setting(config, "MaxArraySize"), _setting(config, "MaxJobCount")
+    return (int(size) if size.isdecimal() else None), (int(jobs) if jobs.isdecimal() else None)
+
+
 def _setting(config: str, name: str) -> str:
     found = re.search(rf"^{name}\s*= *(.*)$", config, re.MULTILINE)
     return found[1].strip() if found else ""

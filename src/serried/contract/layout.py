@@ -6,7 +6,8 @@
   setup.sh                                       the same, where the experiment has lines of `setup`
   commands.json                                  the same, for arrays with --each only
   scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
-  claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"
+  claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; of an array in
+                                                 parts one for each of its jobs
   shell.json                                     of `serried shell`: where it is, and how it ended
   link-commands.json                             how a job submits the next one (runs that go on in further jobs)
   links/TOKEN.json                               each further job: what submissions/1.json is to the first

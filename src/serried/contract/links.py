@@ -6,6 +6,7 @@ argument of a program can, so that nothing else is ever taken for one.
 
 from __future__ import annotations
 
+import bisect
 import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
@@ -67,9 +68,25 @@ def behind(jobs: Iterable[str]) -> str:
     return ":".join(dict.fromkeys(re.sub(r"\[\d+\]", "[]", job) for job in jobs))
 
 
+def offset_of(offsets: Sequence[int], element: int) -> int:
+    """What the scheduler's own index of an element lacks: 0 unless its array is several jobs, one for each offset."""
+    return offsets[part_of(offsets, element)] if offsets else 0
+
+
+def part_of(offsets: Sequence[int], element: int) -> int:
+    """Which of the jobs of an array, from 0, has the element."""
+    return max(bisect.bisect_right(offsets, element) - 1, 0)
+
+
 def token_of(run: str, element: Optional[int], number: int) -> str:
     """The token of a run's job `number`, or of the one that is an element's own: `k3f9q2-2`, `k3f9q2.17-2`."""
     return f"{run}-{number}" if element is None else f"{run}.{element}-{number}"
+
+
+def tokens_of(token: str, offsets: Sequence[int]) -> List[str]:
+    """The tokens of the jobs that a submission is: itself, or `k3f9q2_0-1`, `k3f9q2_1000-1` of an array in parts."""
+    run, _, number = token.rpartition("-")
+    return [f"{run}_{offset}-{number}" for offset in offsets] or [token]
 
 
 def element_of(token: str) -> Optional[int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from serried.contract import SCHEMA, names
 from serried.contract.layout import RunDirectory, run_directory
+from serried.contract.links import part_of, token_of, tokens_of
 from serried.plan.parts import (
     After,
     Array,
@@ -110,6 +111,24 @@ class Plan:
     def has_links(self) -> bool:
         """Whether further attempts are further jobs."""
         return self.limit.restarts > 0 and self.limit.form != names.REQUEUE
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether its array is several jobs."""
+        return self.array is not None and len(self.array.offsets) > 1
+
+    @property
+    def tokens(self) -> list[str]:
+        """Of the jobs that it is submitted as."""
+        return tokens_of(token_of(self.run, None, 1), self.array.offsets if self.array else ())
+
+    def part(self, number: int) -> Plan:
+        """The plan as one of those jobs has it: its elements under the scheduler's own indices."""
+        if self.array is None or not self.array.offsets:
+            return self
+        offsets = self.array.offsets
+        own = tuple(each - offsets[number] for each in self.array.indices if part_of(offsets, each) == number)
+        return dataclasses.replace(self, array=dataclasses.replace(self.array, indices=own))
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -130,6 +130,9 @@ class Array:
     """True: element I runs line I of commands.json; False: all run the plan's command."""
     repeat: int | None = None
     """How many elements in a row are repeats of one command, each with the next seed; None for no repeats."""
+    offsets: tuple[int, ...] = ()
+    """One for each job that the array is submitted as, where one job cannot hold it: what that job adds to the
+    scheduler's own indices, which begin at 0. Empty: one job, whose indices are the elements."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,8 @@ class After:
     """How it has to end: `ok`, `any` or `notok`."""
     element: int | None = None
     job: str | None = None
-    """Its first job; None where it had ended as it should before this one was submitted."""
+    """Its first job; of an array in parts all of them, with commas. None where it had ended as it should before this
+    one was submitted."""
 
     def __str__(self) -> str:
         """`k3f9q2`, `k3f9q2/17:any`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,9 @@ from serried.errors import SerriedError
 from serried.plan import After, Plan
 
 Document = TypeVar("Document", "Summary", "Submission")
+
+MOST_NAMED = 5
+"""Jobs of one submission that are listed one by one."""
 
 OPEN = ("submitting", "uncertain")
 """States of a submission that somebody has to find out about."""
@@ -112,6 +115,7 @@ class Submission:
     """UTC, ISO 8601."""
     by_pid: int
     job: str | None = None
+    """Its id. Of an array in parts the ids of all its jobs, or of those accepted so far, with commas."""
     message: str | None = None
     by_host: str = ""
     """Where `by_pid` means something."""
@@ -129,12 +133,24 @@ class Submission:
     def number(self) -> int:
         return number_of(self.token)
 
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The ids in `job`."""
+        return tuple(self.job.split(",")) if self.job else ()
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Submission:
         return _built(cls, value, "a submission of it")
+
+
+def jobs_text(jobs: Sequence[str]) -> str:
+    """`job 12`; of an array in parts `jobs 12, 13, 14`, or `120 jobs, 12 to 131`."""
+    if len(jobs) > MOST_NAMED:
+        return f"{len(jobs)} jobs, {jobs[0]} to {jobs[-1]}"
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
 
 
 def _built(kind: type[Document], value: Mapping[str, Any], whose: str) -> Document:

@@ -13,13 +13,14 @@ from typing import Any
 from serried.contract import names
 from serried.contract.files import numbers, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
-from serried.contract.links import job_of
+from serried.contract.links import offset_of, part_of
 from serried.processes import identify
 from serried.records import seen
 from serried.records.documents import Submission, Summary
 from serried.records.moments import seconds_of
 from serried.records.record import Record
 from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, Ending, Kind, Verdict
+from serried.schedulers.interface import Job
 
 _ELSEWHERE_SECONDS = 300.0
 """A `serried submit` on another login node, whose pid says nothing here, is believed to live for so long."""
@@ -52,7 +53,9 @@ class Evidence:
         """The jobs that the run or element has or may have, in their order; those that it has left behind are not."""
         own = self.links.get(element, ()) if element is not None else ()
         further = [link.job for link in (*self.links.get(None, ()), *own) if link.state == "submitted" and link.job]
-        first = [self.submission.job] if self.submission and self.submission.job else []
+        first = list(self.submission.jobs) if self.submission else []
+        if element is not None and len(first) > 1:
+            first = [first[part_of(self.record.offsets, element)]]
         every, last = [*first, *further], self.seen.job(element)
         return every[every.index(last.id) :] if last is not None and last.id in every else every
 
@@ -69,10 +72,27 @@ class Evidence:
             return self.jobs(None) if self.open_elements else []
         open_ = [index for index in self.open_elements if index is not None]
         doubtful = [index for index in open_ if index in self.begun or index in self.seen.missing]
+        job_of = self.record.job_of
         further = [job_of(job, index) for index in open_ if index in self.links for job in self.jobs(index)]
-        wholes = [submission.job, *(link.job for link in self.links.get(None, ()) if link.job)]
+        wholes = [*submission.jobs, *(link.job for link in self.links.get(None, ()) if link.job)]
         asked = [*wholes, *(job_of(job, index) for index in doubtful for job in self.jobs(index)), *further]
         return list(dict.fromkeys(asked)) if open_ else []
+
+    def own(self, answer: Mapping[tuple[str, int | None], Job]) -> Mapping[tuple[str, int | None], Job]:
+        """What a scheduler said, with the elements of an array in parts under their own indices."""
+        offsets = self.record.offsets if self.indices else ()
+        if not offsets or self.submission is None:
+            return answer
+        added = dict(zip(self.submission.jobs, offsets, strict=False))
+        for element, links in self.links.items():
+            if element is not None:
+                added |= {link.job: offset_of(offsets, element) for link in links if link.job}
+        mine = (
+            (job, element + added[job.id])
+            for (_, element), job in answer.items()
+            if element is not None and job.id in added
+        )
+        return {(job.id, element): dataclasses.replace(job, element=element) for job, element in mine}
 
     @property
     def open_elements(self) -> list[int | None]:

@@ -17,7 +17,7 @@ from typing import Any
 from serried.contract import SCHEMA, files
 from serried.contract.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.contract.layout import RecordDirectory, RunDirectory, state_directory
-from serried.contract.links import element_of
+from serried.contract.links import element_of, job_of, offset_of, tokens_of
 from serried.plan import Plan
 from serried.records.documents import RecordUnreadable, Submission, Summary
 
@@ -124,6 +124,19 @@ class Record:
             return {index: tuple(words[place]) for place, index in enumerate(array.indices if array else ())}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise RecordUnreadable(f"the commands of run `{self.id}` cannot be read: {path}") from error
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Of an array that is several jobs, what each adds to the scheduler's indices; else empty."""
+        return self.plan.array.offsets if self.plan.array else ()
+
+    def job_of(self, job: str, element: int | None) -> str:
+        """An element of an array job as its scheduler writes it; `job` itself where `element` is None."""
+        return job_of(job, None if element is None else element - offset_of(self.offsets, element))
+
+    def tokens_of(self, submission: Submission) -> list[str]:
+        """The tokens of the jobs that a submission is."""
+        return tokens_of(submission.token, self.offsets if submission.number == 1 else ())
 
     @functools.cached_property
     def summary(self) -> Summary:

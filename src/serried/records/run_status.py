@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from serried.contract.links import part_of
 from serried.records import arrays
 from serried.records.documents import Summary
 from serried.records.moments import iso, seconds_of
@@ -24,6 +25,7 @@ class RunStatus:
     verdict: Verdict
     element: int | None = None
     job: str | None = None
+    """The scheduler's id; of an array in parts all of them, with commas."""
     attempt: int | None = None
     started: float | None = None
     seconds: float | None = None
@@ -45,6 +47,15 @@ class RunStatus:
     @property
     def id(self) -> str:
         return self.record.id if self.element is None else f"{self.record.id}/{self.element}"
+
+    def job_of(self, element: int | None) -> str | None:
+        """The job that an element is in now, or the run itself."""
+        found = self.jobs.get(element) if element is not None else None
+        if found is not None:
+            return found.id
+        jobs = self.job.split(",") if self.job else []
+        is_one_of = element is not None and len(jobs) > 1
+        return jobs[part_of(self.record.offsets, element or 0)] if is_one_of else self.job
 
     @property
     def state(self) -> str:

@@ -108,6 +108,7 @@ def _is_behind(evidence: Evidence, answers: Mapping[str, Answer], now: float) ->
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
     if answer is None or not evidence.questions or _went_elsewhere(evidence):
         return False
+    answer = evidence.own(answer)
     remembered = {job.element: job for job in evidence.seen.jobs}
     for element in evidence.open_elements:
         said = seen.current(evidence.jobs(element), element, answer, remembered.get(element), now)
@@ -124,7 +125,7 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], strangers: Coll
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
     elsewhere = _elsewhere(evidence, strangers)
     stand = _array if evidence.indices else _single
-    state = stand(evidence, None if elsewhere else answer, now)
+    state = stand(evidence, None if elsewhere or answer is None else evidence.own(answer), now)
     if elsewhere:
         told = state.verdict if state.has_ended else dataclasses.replace(state.verdict, message=elsewhere)
         state = dataclasses.replace(state, verdict=told, is_elsewhere=True)
@@ -242,7 +243,7 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
     """One element's status out of its array's, with what its own exit.json adds."""
     if whole.elements is None or index not in whole.elements:
         if whole.has_ended or whole.elements is None:
-            return RunStatus(whole.record, whole.summary, whole.verdict, element=index, job=whole.job)
+            return RunStatus(whole.record, whole.summary, whole.verdict, element=index, job=whole.job_of(index))
         raise RunNotFoundError(f"run `{whole.record.id}` has no element {index}")
     verdict = whole.elements[index]
     document = read_json(whole.record.where.element(index).exit) or {}
@@ -256,7 +257,7 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
         whole.summary,
         verdict,
         element=index,
-        job=job.id if job else whole.job,
+        job=whole.job_of(index),
         attempt=attempts if isinstance(attempts, int) else None,
         started=started,
         seconds=_seconds(document, started, verdict),

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from serried.contract import names
 from serried.contract.files import Journal, claim, make_directory
-from serried.contract.links import job_of
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.records import seen
 from serried.records.documents import RecordUnreadable
@@ -90,20 +89,21 @@ def wait_for(asked: list[Selection], seconds: float) -> list[Selection]:
 
 
 def withdraw(record: Record) -> bool:
-    """Take the claim of a run that has not begun, so that it never can; False where a job has it already."""
+    """Take the claims of a run that has not begun, so that it never can; False where a job has one already."""
     submissions = [submission for submission in record.submissions if submission.state != "failed"]
     too_early = {submission.number - 1 for submission in submissions if submission.moved}
     for submission in submissions:
         if submission.number in too_early:
             continue  # that job has left, and its claim stays its own
-        path: Path = record.where.claim(submission.token)
-        try:
-            make_directory(path.parent)
-            owner = claim(path, names.WITHDRAWN)
-        except OSError:
-            return False
-        if owner != names.WITHDRAWN:
-            return False
+        for token in record.tokens_of(submission):
+            path: Path = record.where.claim(token)
+            try:
+                make_directory(path.parent)
+                owner = claim(path, names.WITHDRAWN)
+            except OSError:
+                return False
+            if owner != names.WITHDRAWN:
+                return False
     record.write_end(
         {
             "state": names.CANCELLED,
@@ -128,17 +128,18 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
     record, job, summary = status.record, status.job, status.summary
     if job is None or summary is None or not left:
         return None
+    jobs = job.split(",")
     is_whole = status.element is None and (now or status.elements is None)
     further = withdraw_further(status, [None] if is_whole else left)
     if status.element is None and withdraw(record):
         if not now and (other := _stranded(record, stopped)):
             return f"{other} waits for it, and would never start if it were deleted"
         try:
-            _cancel(status, list(dict.fromkeys([job, *further])))
+            _cancel(status, list(dict.fromkeys([*jobs, *further])))
         except SchedulerUnreachable:
             return "the scheduler does not answer"
         return None
-    ids = [job] if is_whole else [job_of(_job(status, index), index) for index in left]
+    ids = jobs if is_whole else [record.job_of(status.job_of(index) or job, index) for index in left]
     _cancel(status, [*ids, *(each for each in further if each not in ids)])
     remember_cancelled(status, waiting(status, left))
     return None
@@ -190,19 +191,13 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
                         continue  # it has begun, and may be the very one that runs
             if link.job:
                 several = left if element is None else [element]
-                queued += [job_of(link.job, index) for index in several]
+                queued += [status.record.job_of(link.job, index) for index in several]
     return queued
-
-
-def _job(status: RunStatus, element: int | None) -> str:
-    """The job that an element is in now."""
-    found = status.jobs.get(element) if element is not None else None
-    return found.id if found else status.job or ""
 
 
 def remember_cancelled(status: RunStatus, elements: Iterable[int | None]) -> None:
     """Keep that these never began: a scheduler without accounting forgets them within minutes."""
     record, before = status.record, seen.read(status.record)
-    cancelled = {one: Job(_job(status, one), one, names.CANCELLED, ended=time.time()) for one in elements}
+    cancelled = {one: Job(status.job_of(one) or "", one, names.CANCELLED, ended=time.time()) for one in elements}
     others = tuple(one for one in before.jobs if one.element not in cancelled)
     seen.write(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))

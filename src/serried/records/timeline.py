@@ -13,7 +13,7 @@ from serried.contract.files import read_journal, read_json
 from serried.contract.layout import AttemptDirectory, ElementDirectory
 from serried.contract.missing import left_out
 from serried.records import staging
-from serried.records.documents import Submission
+from serried.records.documents import Submission, jobs_text
 from serried.records.evidence import attempt_numbers
 from serried.records.moments import iso, seconds_of
 from serried.records.record import Record
@@ -107,7 +107,7 @@ def _submitted(record: Record, element: int | None) -> Iterator[Event]:
 
 def _as_job(submission: Submission) -> str:
     if submission.number == 1:
-        return f"submitted to {submission.cluster} as job {submission.job}"
+        return f"submitted to {submission.cluster} as {jobs_text(submission.jobs)}"
     if submission.moved:
         return f"too early: queued again as job {submission.job}, behind what it comes after"
     return f"job {submission.job} was submitted, to go on after it"

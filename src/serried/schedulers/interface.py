@@ -61,12 +61,19 @@ class Scheduler(Protocol):
         """How often each of the scheduler's commands was started by this object: what a question costs, for tests."""
 
     def submission(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        after: str = "",
+        element: str = "",
+        held: bool = False,
     ) -> Submission:
         """The command that submits `plan`'s job.sh under `token`. Pure.
 
         `after` is a job (`123`) or element (`123_4`) that must have ended before, however it did, or several with `:`
-        between; `element` makes it a job for that one element of the array.
+        between; `element` makes it a job for that one element of the array. A `held` job waits for `release`.
         """
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
@@ -91,9 +98,6 @@ class Scheduler(Protocol):
         It waits until the node has room for it, and until it has ended; its output is nobody's. It is paid for and
         queued as `plan` is.
         """
-
-    def array_limit(self) -> int | None:
-        """What the indices of an array must stay below; None where there is no such limit, or nobody answers."""
 
     def submit(self, submission: Submission) -> str:
         """Hand it over; return the job id.
@@ -122,6 +126,9 @@ class Scheduler(Protocol):
 
     def cancel(self, ids: Sequence[str]) -> None:
         """End jobs (`123`) or elements (`123_4`); ended or unknown ones are no error."""
+
+    def release(self, ids: Sequence[str]) -> None:
+        """Let jobs that were submitted `held` begin; for others it does nothing. Raises SchedulerUnreachable."""
 
     def explain(self, reason: str) -> str:
         """The scheduler's reason for waiting as a sentence that a user understands."""

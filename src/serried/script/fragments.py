@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from string import Template
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,14 @@ class Fragment:
     """Lines that run this job again. Where that cannot be they go on, with another $word to obey."""
     check: str = ""
     """Lines that end a job which cannot begin."""
+    index: str = ""
+    """A parameter of bash, without the `$`: the scheduler's own index of the element."""
+    index_variable: str = ""
+    """Where programs look for it."""
+    own_log: str = ""
+    """A line that gives the element of an array in parts a log of its own."""
+    of_part: str = ""
+    """Lines by which a job of an array in parts learns which element it is."""
 
 
 SLURM = Fragment(
@@ -53,6 +62,11 @@ run_again() {
     again="""\
   run_again
   conclude
+""",
+    index="SLURM_ARRAY_TASK_ID",
+    index_variable="SLURM_ARRAY_TASK_ID",
+    own_log="""
+exec >>"scheduler-$element.log" 2>&1
 """,
 )
 
@@ -95,6 +109,8 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some p
 cannot="the job's environment cannot be read here: $private"
 [[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "$cannot"
 """,
+    index="{PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}",
+    index_variable="PBS_ARRAY_INDEX",
 )
 
 LOCAL = Fragment(
@@ -105,6 +121,15 @@ LOCAL = Fragment(
     functions="",
     again="  exit 85\n",
 )
+
+OF_PART = Template("""\
+# This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
+# or which element it is for: `k3f9q2.1007-2`.
+task=$$$index
+element=$${token#*[._]} && element=$${element%-*}
+[[ $$token == *_* ]] && element=$$((element + task))
+export $variable=$$element
+""")
 
 FRAGMENTS: Mapping[str, Fragment] = {"slurm": SLURM, "pbs": PBS, "local": LOCAL}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from string import Template
@@ -9,7 +10,7 @@ from string import Template
 from serried.contract.files import MODES
 from serried.plan import Plan
 from serried.script.environment import activate
-from serried.script.fragments import FRAGMENTS, INSIDE, INTERACTIVE
+from serried.script.fragments import FRAGMENTS, INSIDE, INTERACTIVE, OF_PART, Fragment
 from serried.script.launcher import launcher
 
 BEGINNING = Template("""\
@@ -36,7 +37,7 @@ BODY = Template("""\
 # shellcheck disable=SC2016 # a run directory may be called anything
 
 token=$${1:?usage: job.sh TOKEN}
-${beginning}who=("$$token" --job $job$element)
+$of_part${beginning}who=("$$token" --job $job$element)
 $check$functions
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
 head=''
@@ -93,12 +94,15 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
     Raises ValueError where a path or a word of `command` holds a newline: no comment could carry it.
     """
     fragment = INSIDE[plan.site.inside] if plan.site.inside else FRAGMENTS[plan.site.scheduler]
+    if plan.array is not None and plan.array.offsets:
+        fragment = _of_part(fragment)
     start = launcher(plan)
     return BODY.substitute(
         command=_comment(plan, command),
         run=plan.run,
         beginning=_beginning(plan, fragment.cleanup, python),
         job=fragment.job,
+        of_part=fragment.of_part,
         element=f" --element {fragment.element}" if plan.array else "",
         check=fragment.check,
         functions=fragment.functions,
@@ -106,6 +110,17 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         again=fragment.again,
         head_options=f" {fragment.head_options}" if fragment.head_options else "",
         launcher=f"{start} " if start else "",
+    )
+
+
+def _of_part(fragment: Fragment) -> Fragment:
+    """The fragment for an array in parts."""
+    lines = OF_PART.substitute(index=fragment.index, variable=fragment.index_variable)
+    return dataclasses.replace(
+        fragment,
+        of_part=lines,
+        cleanup=fragment.own_log + fragment.cleanup,
+        functions=fragment.functions.replace(f"${fragment.index}", "$task"),
     )
 
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serried import schedulers, snapshot
@@ -20,7 +20,7 @@ from serried.contract.files import MODES, PRIVATE_FILE
 from serried.contract.layout import RunDirectory
 from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
-from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
+from serried.errors import SchedulerUnreachable, SerriedError, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.processes import myself
 from serried.records import stopping, waiting
@@ -32,7 +32,7 @@ from serried.records.run_status import RunStatus
 from serried.resources import whom_to_ask
 from serried.snapshot import Archive
 from serried.submission import directory
-from serried.submission.prepared import Prepared
+from serried.submission.prepared import Prepared, handover_of
 from serried.submission.root import plain_errors, probe
 
 FIND_OUT = "do not submit it again: the next `serried ps` finds out; `serried forget {run}` gives it up"
@@ -50,9 +50,9 @@ def deliver(prepared: Prepared) -> Record:
     submission = record.submissions[0]
     _mark_followed(plan)
     try:
-        job = schedulers.get(plan.site.scheduler).submit(prepared.handover)
+        job = _submit(record, prepared, plan)
     except SubmissionUncertain as error:
-        _note_uncertain(record, submission, error.message)
+        _note_uncertain(record, error.message)
         error.hint = FIND_OUT.format(run=record.id)
         raise
     except SerriedError as error:
@@ -63,13 +63,55 @@ def deliver(prepared: Prepared) -> Record:
     except BaseException as error:
         # Interrupted while the scheduler was asked: it may have heard us.
         message = f"interrupted while `{prepared.handover.argv[0]}` was asked; the job may have been accepted"
-        _note_uncertain(record, submission, message)
+        _note_uncertain(record, message)
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
     with plain_errors(record.directory.path):
         record.write_submission(dataclasses.replace(submission, state="submitted", job=job))
     if plan.has_links and plan.limit.form == PREQUEUED:
         prequeue(record, prepared, plan, job)
     return record
+
+
+def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
+    """Hand over its job, or the jobs of an array in parts; return the id, or all of them with commas.
+
+    Of an array in parts all begin or none: the jobs are held until the last was accepted. Those that were accepted
+    are in the record before the next one is submitted.
+
+    Raises SubmissionUncertain where a job may exist, and any other SerriedError where none does.
+    """
+    scheduler = schedulers.get(plan.site.scheduler)
+    jobs: list[str] = []
+    try:
+        for part in range(len(plan.tokens)):
+            handover = handover_of(plan, prepared.environment, prepared.jobs, part, jobs[-1]) if jobs else None
+            jobs.append(scheduler.submit(handover or prepared.handover))
+            if plan.is_in_parts:
+                with plain_errors(record.directory.path):
+                    # With the time of this job: another login node believes in a submission for minutes only.
+                    so_far = dataclasses.replace(record.first_submissions[0], job=",".join(jobs), at=iso(time.time()))
+                    record.write_submission(so_far)
+    except SubmissionUncertain:
+        raise
+    except SerriedError as error:
+        if jobs:
+            _take_back(jobs, plan, error)
+            error.message += f" (job {len(jobs) + 1} of the {len(plan.tokens)} of the array)"
+        raise
+    if plan.is_in_parts:
+        try:
+            scheduler.release(jobs)
+        except SchedulerUnreachable as error:
+            raise SubmissionUncertain(error.message, details=error.details) from error
+    return ",".join(jobs)
+
+
+def _take_back(jobs: Sequence[str], plan: Plan, error: SerriedError) -> None:
+    """Cancel jobs that are held. Raises SubmissionUncertain where they stay."""
+    try:
+        schedulers.get(plan.site.scheduler).cancel(jobs)
+    except SerriedError as problem:
+        raise SubmissionUncertain(f"{error.message}, and its other parts cannot be cancelled now") from problem
 
 
 def see_through(
@@ -173,6 +215,7 @@ def _mark_followed(plan: Plan) -> None:
             RunDirectory(Path(after.directory)).followed.touch(mode=PRIVATE_FILE)
 
 
-def _note_uncertain(record: Record, submission: Submission, message: str) -> None:
+def _note_uncertain(record: Record, message: str) -> None:
     with plain_errors(record.directory.path):
+        submission = record.first_submissions[0]
         record.write_submission(dataclasses.replace(submission, state="uncertain", message=message))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from serried import schedulers
 from serried.contract import names
-from serried.contract.links import job_of
+from serried.contract.links import job_of, part_of
 from serried.errors import RunNotFoundError, SubmissionUncertain, UsageError
 from serried.plan import After, Plan
 from serried.records import index
@@ -148,11 +148,14 @@ def _jobs(selection: Selection) -> tuple[str, ...]:
     submitted = [one for one in record.submissions_of(selection.element) if one.state == "submitted" and one.job]
     if not submitted:
         return ()
-    ids = [job_of(str(submitted[-1].job), selection.element)]
+    last = submitted[-1].jobs
     if selection.element is None:
-        own = [links[-1].job for element, links in record.links().items() if element is not None]
-        ids = [*dict.fromkeys([*(str(one.job) for one in submitted[:1] if own), *map(str, filter(None, own)), *ids])]
+        own = [str(links[-1].job) for element, links in record.links().items() if element is not None and links[-1].job]
+        ids = [*dict.fromkeys([*(submitted[0].jobs if own else ()), *own, *last])]
+    else:
+        part = part_of(record.offsets, selection.element) if len(last) > 1 else 0
+        ids = [record.job_of(last[part], selection.element)]
     known = schedulers.get(submitted[0].scheduler).poll(ids)
     open_ = [(number, element) for (number, element), job in known.items() if job.state not in names.ENDED]
-    live = {name for number, element in open_ for name in (number, job_of(number, element))}
+    live = {name for number, index in open_ for name in (number, job_of(number, index))}
     return tuple(each for each in ids if each in live)[:MOST_JOBS]

@@ -19,7 +19,6 @@ from serried.contract import files, names
 from serried.contract.environment import scrub
 from serried.contract.files import MODES
 from serried.contract.layout import RunDirectory
-from serried.contract.links import job_of
 from serried.errors import SerriedError, UsageError
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
@@ -204,7 +203,7 @@ def joining(
     text = script.render_join(plan, status.attempt, status.element, python=sys.executable)
     scheduler = schedulers.get(plan.site.scheduler)
     argv = scheduler.join(
-        job_of(status.job, status.element),
+        status.record.job_of(status.job, status.element),
         status.node_names[node],
         ("/bin/bash", "-c", text, "serried", *words),
         has_terminal=_has_terminal(),

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serried import config, inherit, schedulers, snapshot
+from serried import arrays, config, inherit, snapshot
+from serried.clusters import machine
 from serried.contract import names, settings
 from serried.environments import containers, trial
 from serried.environments.building import Observe, silent
@@ -24,8 +25,6 @@ from serried.submission import building, data, reach
 from serried.submission.prepared import Prepared, assemble
 
 MOST_PREQUEUED = 100
-SMALL_ARRAY = 1000
-"""Slurm's own default allows it, and nobody asks a site whether it allows less."""
 
 
 def prepare(
@@ -48,7 +47,7 @@ def prepare(
     """
     project = Path(plan.source.directory)
     _check_jobs(plan)
-    _check_array(plan)
+    plan = _divided(plan)
     _check_workdir(plan, project)
     _check_settings(plan, each)
     _check_after(plan, each)
@@ -100,6 +99,7 @@ def prepare_recorded(
     containers.check(plan)
     data.check(plan)
     choose(plan.environment, environ)
+    plan = _divided(plan)
     return dataclasses.replace(assemble(plan, _environment(plan, environ), each, warnings), code_of=code)
 
 
@@ -143,18 +143,29 @@ def _check_jobs(plan: Plan) -> None:
         )
 
 
-def _check_array(plan: Plan) -> None:
-    """A scheduler says no without a number, and so the number is asked for where it may be too small."""
-    highest = max(plan.array.indices) if plan.array else 0
-    if highest < SMALL_ARRAY:
-        return
-    limit = schedulers.get(plan.site.scheduler).array_limit()
-    if limit is not None and highest >= limit:
+def _divided(plan: Plan) -> Plan:
+    """The plan, its array in as many jobs as the scheduler needs for it. Raises UsageError where it is too large."""
+    if plan.array is None:
+        return plan
+    limits = machine.array_limits(plan.site.scheduler, os.environ)
+    indices = plan.array.indices
+    if limits.jobs is not None and len(indices) >= limits.jobs:
         raise UsageError(
-            f"the array goes up to index {highest:,}, and `{plan.site.name}` takes indices up to {limit - 1:,}",
-            hint=f"submit it in parts of at most {limit:,} elements: `--array 0-{limit - 1}`, then the same with "
-            f"`--set seed={plan.seed + limit}`; of `--each`, a file for each part",
+            f"the array has {len(indices):,} elements, and `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
+            hint=f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count too",
         )
+    size = limits.below or limits.elements
+    is_large = bool(
+        (limits.below and indices[-1] >= limits.below) or (limits.elements and len(indices) > limits.elements)
+    )
+    offsets = arrays.divide(indices, size) if size and is_large else ()
+    if offsets and plan.has_links and plan.limit.form == names.PREQUEUED:
+        raise UsageError(
+            f"`{plan.site.name}` takes arrays of up to {size:,} elements, and the further jobs of a larger one cannot "
+            "all be queued now",
+            hint=f'submit up to {size:,} elements at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
+        )
+    return dataclasses.replace(plan, array=dataclasses.replace(plan.array, offsets=offsets))
 
 
 def _check_workdir(plan: Plan, project: Path) -> None:

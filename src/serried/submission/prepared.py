@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from serried import schedulers, script, shell
@@ -45,6 +45,33 @@ class Prepared:
     jobs: tuple[str, ...] = ()
     """What the scheduler is to start it after, whatever becomes of them."""
 
+    @property
+    def handovers(self) -> Iterator[Submission]:
+        """For each job, what the scheduler is given; ids that are not known yet are `JOB-OF-TOKEN`."""
+        yield self.handover
+        for part in range(1, len(self.plan.tokens)):
+            before = f"JOB-OF-{self.plan.tokens[part - 1]}"
+            yield handover_of(self.plan, self.environment, self.jobs, part, before)
+
+
+def handover_of(
+    plan: Plan, environment: Mapping[str, str], jobs: Sequence[str], part: int = 0, before: str = ""
+) -> Submission:
+    """What the scheduler is given for a job: the run's, or one of those of an array in parts.
+
+    Those are held until all have been accepted. Where only so many elements may run at once, each begins after the one
+    `before` it has ended, because the scheduler counts each job by itself.
+    """
+    unknown = [f"JOB-OF-{after.run}" for after in plan.after if after.job == ""]
+    turn = [before] if part and plan.array and plan.array.parallel else []
+    return schedulers.get(plan.site.scheduler).submission(
+        plan.part(part),
+        plan.tokens[part],
+        environment,
+        after=behind_jobs([*jobs, *unknown, *turn]),
+        held=plan.is_in_parts,
+    )
+
 
 def assemble(
     plan: Plan,
@@ -59,8 +86,7 @@ def assemble(
     """
     token = token_of(plan.run, None, 1)
     scheduler = schedulers.get(plan.site.scheduler)
-    unknown = [f"JOB-OF-{after.run}" for after in plan.after if after.job == ""]
-    handover = scheduler.submission(plan, token, environment, after=behind_jobs([*jobs, *unknown]))
+    handover = handover_of(plan, environment, jobs)
     program = handover.argv[0]
     if "/" not in program and shell.which(program) is None:
         raise shell.missing_program(program)
@@ -78,7 +104,10 @@ def assemble(
 
 
 def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepared:
-    """The same once the runs that it comes after are `submitted`: by run, their jobs, the first one first."""
+    """The same once the runs that it comes after are `submitted`: by run, its jobs, the first one first.
+
+    The jobs of an array in parts are one, with commas.
+    """
     known = [after for after in prepared.plan.after if after.job == ""]
     if not known:
         return prepared
@@ -87,7 +116,7 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
         for after in prepared.plan.after
     )
     plan = dataclasses.replace(prepared.plan, after=afters)
-    jobs = (*prepared.jobs, *(submitted[after.run][-1] for after in known))
+    jobs = (*prepared.jobs, *(job for after in known for job in submitted[after.run][-1].split(",")))
     made = assemble(plan, prepared.environment, prepared.each, (), jobs)
     return dataclasses.replace(
         prepared, plan=plan, jobs=jobs, handover=made.handover, commands=made.commands, script=made.script

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 
 from serried import schedulers
 from serried.contract.files import claim
@@ -72,50 +73,72 @@ def forget(record: Record) -> str | None:
             hint=f"`serried stop {record.id}` ends it; `serried show {record.id}` tells how it stands",
         )
     for submission in open_:
-        owner = _withdraw(record, submission)
-        if owner not in (None, WITHDRAWN):
-            record.write_submission(_adopted(submission, str(owner)))
-            return owner
+        tokens = record.tokens_of(submission)
+        owners = [_withdraw(record, token) for token in tokens]
+        if len(tokens) == 1 and owners[0] not in (None, WITHDRAWN):
+            record.write_submission(_adopted(submission, str(owners[0])))
+            return owners[0]
+        if submission.jobs:  # of an array in parts, and held
+            schedulers.get(submission.scheduler).cancel(submission.jobs)
         record.write_submission(dataclasses.replace(submission, state="failed", message="forgotten by its user"))
     return None
 
 
 def _find_out(record: Record, submission: Submission, now: float) -> Submission:
     """The submission as it is known to stand at `now`."""
-    since = seconds_of(submission.at)
-    owner = _owner(record, submission)
-    if owner is None and is_elsewhere(submission):
+    since, tokens = seconds_of(submission.at), record.tokens_of(submission)
+    accepted = dict(zip(tokens, submission.jobs, strict=False))
+    owners = {token: _owner(record, token) or accepted.get(token) for token in tokens}
+    unknown = [token for token in tokens if owners[token] is None]
+    if (unknown or len(tokens) > 1) and is_elsewhere(submission):
         return dataclasses.replace(submission, state="uncertain", message=f"it went to cluster `{submission.site}`")
-    if owner is None:
-        try:
-            owner = schedulers.get(submission.scheduler).find(submission.token, since)
+    if unknown:
+        try:  # one is submitted after the other: there are none after the first that is not known
+            owners[unknown[0]] = schedulers.get(submission.scheduler).find(unknown[0], since)
         except SerriedError as error:  # no answer, or a login node without that scheduler's commands
             return dataclasses.replace(submission, state="uncertain", message=error.message)
-    if owner is None and submission.missed is not None and now - submission.missed >= BETWEEN_SECONDS:
+    jobs = [owner for owner in owners.values() if owner not in (None, WITHDRAWN)]
+    if None in owners.values() and submission.missed is not None and now - submission.missed >= BETWEEN_SECONDS:
         is_young = since is not None and now - since < PATIENCE_SECONDS
-        owner = None if is_young else _withdraw(record, submission)
-    if owner is None:
+        owners = owners if is_young else {token: _withdraw(record, token) for token in tokens}
+    if None in owners.values():
         message = "the scheduler does not know of it so far"
         return dataclasses.replace(submission, state="uncertain", message=message, missed=submission.missed or now)
-    return _failed(submission) if owner == WITHDRAWN else _adopted(submission, owner)
+    is_given_up = WITHDRAWN in owners.values()
+    if len(tokens) > 1 and (problem := _settle_parts(submission, jobs, is_given_up=is_given_up)):
+        return dataclasses.replace(submission, state="uncertain", message=problem)
+    return _failed(submission) if is_given_up else _adopted(submission, ",".join(map(str, owners.values())))
 
 
-def _owner(record: Record, submission: Submission) -> str | None:
-    """Who has claimed the submission; None where nobody has, or it cannot be seen."""
+def _settle_parts(submission: Submission, jobs: Sequence[str | None], *, is_given_up: bool) -> str | None:
+    """Let the jobs of an array in parts begin, or cancel them: all or none. Why that cannot be done now, if so."""
+    scheduler, ids = schedulers.get(submission.scheduler), [job for job in jobs if job]
     try:
-        return record.where.claim(submission.token).read_text(encoding="utf-8") or None
+        if is_given_up:
+            scheduler.cancel(ids)
+        else:
+            scheduler.release(ids)
+    except SerriedError as error:
+        return error.message
+    return None
+
+
+def _owner(record: Record, token: str) -> str | None:
+    """Who has claimed the job of `token`; None where nobody has, or it cannot be seen."""
+    try:
+        return record.where.claim(token).read_text(encoding="utf-8") or None
     except OSError:
         return None
 
 
-def _withdraw(record: Record, submission: Submission) -> str | None:
+def _withdraw(record: Record, token: str) -> str | None:
     """Take the claim for nobody; return who has it now. None: it cannot be taken, the run directory being away."""
     if not os.path.lexists(record.where.job_script):
         # Without job.sh no job can be under way: we died before we asked, or the site purged it all.
         return WITHDRAWN if record.where.path.parent.parent.parent.is_dir() else None
     try:
         record.where.claims.mkdir(mode=0o700, exist_ok=True)
-        return claim(record.where.claim(submission.token), WITHDRAWN)
+        return claim(record.where.claim(token), WITHDRAWN)
     except OSError:
         return None
 

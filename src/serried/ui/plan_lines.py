@@ -235,4 +235,5 @@ def _array(plan: Plan) -> str:
         each = f", {counted(plan.array.repeat, 'repeat')} of each line in turn; the command is the first one's"
     elif plan.array.repeat:
         each = ", repeats of one command"
-    return f"{counted(len(indices), 'element')} ({compress(indices)}){throttle}{each}"
+    parts = f", in {len(plan.array.offsets)} jobs" if plan.is_in_parts else ""
+    return f"{counted(len(indices), 'element')} ({compress(indices)}){parts}{throttle}{each}"

@@ -44,7 +44,7 @@ def main(arguments: List[str]) -> int:
     work = Work.load(run_directory(), options.element, 0)
     make_umask(work)
     token = links.token_of(str(work.plan["run"]), work.element, links.number_of(options.token) + 1)
-    before = links.job_of(options.job, work.element)
+    before = work.job_of(options.job)
     message = submit(work, token, before, lambda: _is_over(work, before))
     if message:
         print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
@@ -101,7 +101,8 @@ def _submit(
         return None, obstacle
     if _owner(work, token) == names.WITHDRAWN:
         return None, "it was withdrawn"
-    argv = links.fill(commands.submit, token=token, job=after, element=work.element)
+    index = None if work.element is None else work.element - work.offset
+    argv = links.fill(commands.submit, token=token, job=after, element=index)
     environment = {**scrub(os.environ), **commands.environment}
     try:
         said, complaint = _output(argv, {name: value for name, value in environment.items() if value is not None})
@@ -189,7 +190,7 @@ def _cancel(work: Work, token: str) -> None:
     job = (files.read_json(work.run.link(token)) or {}).get("job")
     if job and commands is not None:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            argv = links.fill(commands.cancel, job=links.job_of(job, work.element))
+            argv = links.fill(commands.cancel, job=work.job_of(job))
             subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=system.ANSWER_SECONDS, check=False)
 
 

@@ -113,7 +113,7 @@ def _check_turn(work: Work, token: str) -> None:
     if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
         raise Refused("the job that it comes after never began")
     end = files.read_json(work.place.attempt(before.number).exit)
-    word = chain.how_it_stands(work, links.job_of(str(claim["job"]), work.element), chain.AWAY_SECONDS)
+    word = chain.how_it_stands(work, work.job_of(str(claim["job"])), chain.AWAY_SECONDS)
     told = afterwards.by_the_scheduler(end or conclusion.assess(before, is_untold=True), word, is_untold=end is None)
     result = conclusion.publish(before, conclusion.reconsider(before, told, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:

@@ -14,7 +14,7 @@ from serried.agent.ending import afterwards, diagnose, saved, verdict
 from serried.agent.ending.evidence import Event, Evidence, Exit, first_failure
 from serried.agent.messages import handover
 from serried.agent.work import Work
-from serried.contract import files, links, names
+from serried.contract import files, names
 
 
 def conclude(work: Work, *, lingers: bool = False) -> None:
@@ -75,7 +75,7 @@ def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: 
         return afterwards.stopped(result, stop.by)
     was_ended = names.STOP_CANCEL in (final, result["cause"])
     if was_ended and work.form != names.REQUEUE and not next_is_here:
-        word = chain.how_it_stands(work, links.job_of(result["job"], work.element))
+        word = chain.how_it_stands(work, work.job_of(result["job"]))
         final = names.STOP_PREEMPT if word == "PREEMPTED" else final
     result = afterwards.finalise(result, final)
     may_go_on = work.restarts and not stop and afterwards.may_go_on(result, work.form)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import hooks
 from serried.agent.attempts import chain
@@ -75,10 +75,12 @@ def _look(work: Work, after: Dict[str, Any]) -> Others:
     run = RunDirectory(Path(after["directory"]))
     ended: List[str] = []
     jobs: List[str] = []
-    for element in _elements(run, after):
+    array = (files.read_json(run.plan) or {}).get("array") or {}
+    of_array = list(array.get("indices") or [None]) if after["element"] is None else [after["element"]]
+    for element in of_array:
         if len(jobs) == MOST_JOBS:
             break
-        state, job = _stand(work, run, after, element)
+        state, job = _stand(work, run, after, _Element(element, array.get("offsets", ())))
         if state is not None:
             ended.append(state)
         elif job not in jobs:
@@ -86,21 +88,32 @@ def _look(work: Work, after: Dict[str, Any]) -> Others:
     return Others(ended, jobs)
 
 
-def _elements(run: RunDirectory, after: Dict[str, Any]) -> List[Optional[int]]:
-    array = (files.read_json(run.plan) or {}).get("array")
-    if after["element"] is not None or not array:
-        return [after["element"]]
-    return list(array["indices"])
+class _Element(NamedTuple):
+    """Of another run; `number` None is the run."""
+
+    number: Optional[int]
+    offsets: Sequence[int]
+    """Of its array, where that is several jobs."""
+
+    def job_of(self, job: str) -> str:
+        if self.number is None:
+            return job
+        return links.job_of(job, self.number - links.offset_of(self.offsets, self.number))
+
+    def its(self, each: Sequence[str]) -> str:
+        """Of something for each job of the array, or for the one, its own."""
+        is_several = self.number is not None and len(each) > 1
+        return each[links.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
-def _stand(work: Work, run: RunDirectory, after: Dict[str, Any], element: Optional[int]) -> Tuple[Optional[str], str]:
+def _stand(work: Work, run: RunDirectory, after: Dict[str, Any], element: _Element) -> Tuple[Optional[str], str]:
     """The state in which it has ended, or the job in which it goes on."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
-        end = files.read_json(run.element(element).exit) or {}
+        end = files.read_json(run.element(element.number).exit) or {}
         if end and end.get("cause") not in AMBIGUOUS:
             return str(end.get("state")), ""
-        job = links.job_of(_newest(run, str(after["job"]), element), element)
+        job = element.job_of(_newest(run, element.its(str(after["job"]).split(",")), element.number))
         word = chain.how_it_stands(work, job, chain.AWAY_SECONDS)
         if word is None or (word not in OVER and word != "COMPLETING"):
             return None, job
@@ -113,12 +126,13 @@ def _stand(work: Work, run: RunDirectory, after: Dict[str, Any], element: Option
         time.sleep(BETWEEN_SECONDS)
 
 
-def _never_began(run: RunDirectory, name: str, element: Optional[int]) -> bool:
+def _never_began(run: RunDirectory, name: str, element: _Element) -> bool:
     """Whether it was stopped before its first attempt: nobody writes an end then, but a claim of it is taken."""
     numbers = {1, *(number for number, _ in _links(run, None))}
-    for number in () if run.element(element).attempts.exists() else numbers:
+    for number in () if run.element(element.number).attempts.exists() else numbers:
+        token = element.its(links.tokens_of(links.token_of(name, None, number), element.offsets))
         try:
-            if run.claim(links.token_of(name, None, number)).read_text(encoding="utf-8") == names.WITHDRAWN:
+            if run.claim(token).read_text(encoding="utf-8") == names.WITHDRAWN:
                 return True
         except OSError:
             continue

@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 
 from serried.agent.local import gone, room
 from serried.agent.work import Work
-from serried.contract import files, links, locks, names
+from serried.contract import files, locks, names
 
 OWNER, KEEP = "owner.json", "keep.json"
 SCRATCH = "scratch"
@@ -122,7 +122,7 @@ def job(work: Work) -> str:
     """As its scheduler writes it: from the claim, else from what the scheduler has set; "" where neither is seen."""
     claim = (files.read_json(work.place.attempt(work.number).claim) or {}).get("job")
     if claim:
-        return links.job_of(str(claim), work.element)
+        return work.job_of(str(claim))
     return next(filter(None, map(os.environ.get, JOB_VARIABLES)), "")
 
 

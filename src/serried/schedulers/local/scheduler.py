@@ -48,7 +48,14 @@ class Local:
         return self._calls
 
     def submission(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        after: str = "",
+        element: str = "",
+        held: bool = False,  # noqa: ARG002 - no array is too large
     ) -> Submission:
         request = argv.of_plan(plan, token, after=after, element=element)
         return Submission(request.argv(), scrub(environment), umask=MODES[plan.share].umask)
@@ -80,9 +87,6 @@ class Local:
 
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - here is all there is
         return tuple(words)
-
-    def array_limit(self) -> int | None:
-        return None
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
@@ -120,6 +124,9 @@ class Local:
         for job in ids:
             number, _, element = job.partition("_")
             _cancel(_folder(number), element or WHOLE)
+
+    def release(self, ids: Sequence[str]) -> None:
+        """Nothing is held: no array is too large for this queue."""
 
     def explain(self, reason: str) -> str:
         return REASONS.get(reason, f"this machine's queue says `{reason}`")

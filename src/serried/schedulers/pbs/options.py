@@ -27,7 +27,13 @@ MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 
 
 def submission(
-    plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    plan: Plan,
+    token: str,
+    environment: Mapping[str, str],
+    *,
+    after: str = "",
+    element: str = "",
+    held: bool = False,
 ) -> Submission:
     """The `qsub` command that submits `plan`'s job.sh under `token`.
 
@@ -48,7 +54,8 @@ def submission(
     # No job of PBS can wait for one element: so it waits for all of its array, and looks for itself how that one ended.
     jobs = dict.fromkeys(parse.split(job)[0] for job in after.split(":"))
     waits = ("-W", f"depend=afterany:{':'.join(jobs)}") if after else ()
-    argv = ("qsub", "-f", *_options(plan, token, element), *waits, *plan.allocation.extra, "--", *words)
+    hold = ("-h",) if held else ()
+    argv = ("qsub", "-f", *_options(plan, token, element), *waits, *hold, *plan.allocation.extra, "--", *words)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
 
 
@@ -175,12 +182,14 @@ def _pair(flag: str, value: str) -> tuple[str, str]:
 def _log(plan: Plan, element: str) -> str:
     """Where PBS's own words go; job.sh, which opens its log itself, adds to them.
 
-    PBS takes ASCII alone, and knows one placeholder, in arrays alone.
+    PBS takes ASCII alone, and knows one placeholder, in arrays alone: an index, which of an array in parts is no
+    element's.
     """
     log = str(RunDirectory(Path(plan.directory)).scheduler_log())
     if not (log.isascii() and log.isprintable()):
         return os.devnull
-    return log.removesuffix(".log") + "-^array_index^.log" if _is_array(plan, element) else log
+    is_named = _is_array(plan, element) and not (plan.array and plan.array.offsets)
+    return log.removesuffix(".log") + "-^array_index^.log" if is_named else log
 
 
 def _is_alone(plan: Plan) -> bool:

@@ -49,9 +49,16 @@ class Pbs:
         return self._run.counts
 
     def submission(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        after: str = "",
+        element: str = "",
+        held: bool = False,
     ) -> Submission:
-        return options.submission(plan, token, environment, after=after, element=element)
+        return options.submission(plan, token, environment, after=after, element=element, held=held)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - all is in the file
         return options.commands(plan)
@@ -73,9 +80,6 @@ class Pbs:
 
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         return options.errand(plan, host, words)
-
-    def array_limit(self) -> int | None:
-        return None  # `qsub` refuses by the number of elements
 
     def submit(self, submission: Submission) -> str:
         if submission.handover is None:
@@ -125,6 +129,12 @@ class Pbs:
         result = self._query(("qdel", *ids))
         if result.status and not _only_gone(result.stderr):
             raise SchedulerUnreachable("`qdel` failed; the jobs may still run", details=result.stderr)
+
+    def release(self, ids: Sequence[str]) -> None:
+        self._cache.forget()
+        result = self._query(("qrls", *ids))
+        if result.status and not _only_gone(result.stderr):
+            raise SchedulerUnreachable("`qrls` failed; the jobs are still held", details=result.stderr)
 
     def explain(self, reason: str) -> str:
         return reasons.explain(reason)

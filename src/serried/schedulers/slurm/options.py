@@ -29,12 +29,20 @@ CHANGED = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
 
 
 def submission(
-    plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+    plan: Plan,
+    token: str,
+    environment: Mapping[str, str],
+    *,
+    after: str = "",
+    element: str = "",
+    held: bool = False,
 ) -> Submission:
     """The `sbatch` command that submits `plan`'s job.sh under `token`."""
     script = plan.directory + "/job.sh"
     waits = [f"--dependency=afterany:{after}"] if after else []
-    argv = ("sbatch", "--parsable", *_options(plan, token, element), *waits, *plan.allocation.extra, script, token)
+    hold = ("--hold",) if held else ()
+    options = (*_options(plan, token, element), *waits, *hold, *plan.allocation.extra)
+    argv = ("sbatch", "--parsable", *options, script, token)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
 
 
@@ -89,13 +97,14 @@ def resources(plan: Plan, *, tasks: int) -> list[str]:
 def _log_pattern(plan: Plan) -> str:
     """Where job.sh's own output goes, in sbatch's escapes.
 
-    A backslash anywhere switches `%` off for the whole pattern, so elements then share one file.
+    A backslash anywhere switches `%` off for the whole pattern, so elements then share one file. They do too where
+    Slurm's indices are not theirs: job.sh then writes to files of their own, and only Slurm's words are left.
     """
     log = str(RunDirectory(Path(plan.directory)).scheduler_log())
     if "\\" in log:
         return log.replace("\\", "\\\\")
     escaped = log.replace("%", "%%")
-    return escaped if plan.array is None else escaped.removesuffix(".log") + "-%a.log"
+    return escaped if plan.array is None or plan.array.offsets else escaped.removesuffix(".log") + "-%a.log"
 
 
 def _memory(allocation: Allocation) -> list[str]:

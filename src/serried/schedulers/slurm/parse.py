@@ -70,12 +70,6 @@ _ID = re.compile(r"^(\d+)(?:_(\d+|\[[^\]]*\])|\+\d+)?$")
 _SUBMITTED = re.compile(r"^(\d+)(?:;[\w.-]+)?$")
 
 
-def array_limit(config: str) -> int | None:
-    """MaxArraySize in what `scontrol show config` prints: one more than the highest index of an array."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)\s*$", config, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
 def submitted_id(stdout: str) -> str | None:
     """The job id in what `sbatch --parsable` printed: the last line that is one, for sites print banners."""
     matches = [match for line in stdout.splitlines() if (match := _SUBMITTED.match(line.strip()))]

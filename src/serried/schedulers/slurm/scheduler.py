@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
@@ -43,9 +42,16 @@ class Slurm:
         return self._run.counts
 
     def submission(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, after: str = "", element: str = ""
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        after: str = "",
+        element: str = "",
+        held: bool = False,
     ) -> Submission:
-        return options.submission(plan, token, environment, after=after, element=element)
+        return options.submission(plan, token, environment, after=after, element=element, held=held)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
         return options.commands(plan, environment)
@@ -60,11 +66,6 @@ class Slurm:
 
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         return interactive.errand(plan, host, words)
-
-    def array_limit(self) -> int | None:
-        with contextlib.suppress(MissingProgramError, SchedulerUnreachable):
-            return parse.array_limit(self._query(("scontrol", "show", "config")).stdout)
-        return None
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)
@@ -108,6 +109,12 @@ class Slurm:
             )
         if result.status and not _only_gone(result.stderr):
             raise SchedulerUnreachable("`scancel` failed; the jobs may still run", details=result.stderr)
+
+    def release(self, ids: Sequence[str]) -> None:
+        self._cache.forget()
+        result = self._query(("scontrol", "release", ",".join(ids)))
+        if result.status and not _only_begun(result.stderr):
+            raise SchedulerUnreachable("`scontrol release` failed; the jobs are still held", details=result.stderr)
 
     def explain(self, reason: str) -> str:
         return reasons.explain(reason)
@@ -209,7 +216,16 @@ def _only(ids: Sequence[str], jobs: Mapping[tuple[str, int | None], Job]) -> dic
     return {key: job for key, job in jobs.items() if key in asked or (key[0], None) in asked}
 
 
+_GONE = re.compile(r"Invalid job id|already completing or completed|Job/step already|Invalid job array")
+_BEGUN = re.compile(rf"{_GONE.pattern}|no longer pending execution")
+
+
 def _only_gone(stderr: str) -> bool:
     """Whether scancel complained of nothing but jobs that have ended."""
-    gone = re.compile(r"Invalid job id|already completing or completed|Job/step already|Invalid job array")
-    return all(gone.search(line) for line in stderr.splitlines() if line.strip())
+    return all(_GONE.search(line) for line in stderr.splitlines() if line.strip())
+
+
+def _only_begun(stderr: str) -> bool:
+    """Whether `scontrol release` complained of nothing but jobs that have begun or ended."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return bool(lines) and all(_BEGUN.search(line) for line in lines)

@@ -1,0 +1,82 @@
+"""A fake Slurm to submit to by the command line, for tests that kill it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import serried
+from serried.contract.files import read_journal
+from waiting import until
+
+FAKES = Path(__file__).parent / "fakes" / "bin"
+HELD = ("--set", 'resources.extra=["--begin=now+1hour"]')
+
+
+class Cluster:
+    """A fake Slurm, and a project to submit from."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = folder / "slurm"
+        self.project = folder / "project"
+        self.project.mkdir()
+        (self.project / "serried.toml").write_text(f'[clusters.slurm]\nroot = "{folder}/scratch"\n')
+        (self.project / "train.py").write_text("print(1)\n")
+        self.set = monkeypatch.setenv
+        self.set("PATH", f"{FAKES}:{os.environ['PATH']}")
+        self.set("FAKE_SLURM_STATE", str(self.state))
+        self.set("PYTHONPATH", str(Path(serried.__file__).parents[1]))
+        self.set("SERRIED_SCHEDULER_TIMEOUT", "600")
+
+    def start(self, *flags: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "serried", "submit", "--cluster", "slurm", *HELD, *flags, "--", "true"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, cwd=self.project, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+    def submit(self, mode: str = "") -> tuple[int, str, str]:
+        self.set("FAKE_SLURM_MODE", mode)
+        with self.start() as process:
+            out, err = process.communicate(timeout=900)
+        return process.returncode, out, err
+
+    def recover(self) -> None:
+        self.set("FAKE_SLURM_MODE", "")
+        self.set("SERRIED_SCHEDULER_TIMEOUT", "600")
+
+    def calls(self, command: str) -> int:
+        return sum(call["command"] == command for call in read_journal(self.state / "calls"))
+
+    @property
+    def jobs(self) -> list[str]:
+        return sorted(path.stem for path in self.state.glob("*.json"))
+
+    @property
+    def live(self) -> list[str]:
+        """Jobs of which something has not ended."""
+        states = {job: json.loads((self.state / f"{job}.json").read_text())["elements"].values() for job in self.jobs}
+        return [job for job, elements in states.items() if any(each["state"] == "PENDING" for each in elements)]
+
+    @property
+    def released(self) -> list[list[str]]:
+        """The jobs of each call that let some begin."""
+        said = [call["argv"] for call in read_journal(self.state / "calls") if call["command"] == "scontrol"]
+        return [words[1].split(",") for words in said if words[0] == "release"]
+
+    def end(self) -> None:
+        for job in self.jobs:
+            (self.state / f"{job}.cancel" / "all").touch()
+        until(lambda: not any('"PENDING"' in (self.state / f"{job}.json").read_text() for job in self.jobs))
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """With its sbatch."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=900)

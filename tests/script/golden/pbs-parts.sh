@@ -1,0 +1,85 @@
+#!/bin/bash
+# sbatch '--comment=a b' job.sh
+#
+# Run k3f9q2, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
+# starts one agent per node, waits for them, has them say how it ended, and does as they say.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+token=${1:?usage: job.sh TOKEN}
+# This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
+# or which element it is for: `k3f9q2.1007-2`.
+task=${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}
+element=${token#*[._]} && element=${element%-*}
+[[ $token == *_* ]] && element=$((element + task))
+export PBS_ARRAY_INDEX=$element
+umask 077
+export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
+cd -- "$SERRIED_RUN_DIR" || exit 70
+
+exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
+
+# PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
+private=$2 # job.sh TOKEN FILE
+unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
+[[ -r $private ]] && while IFS= read -r -d '' entry; do
+  name=${entry%%=*}
+  case $name in
+    BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
+    *[!A-Za-z0-9_]*) ;; # no name that a shell could export
+    TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
+    *) export "${entry?}" ;;
+  esac
+done <"$private"
+PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
+
+for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+done
+if [[ -z $python ]]; then
+  echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
+  exit 70
+fi
+agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --element "${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}")
+
+# It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
+cannot="the job's environment cannot be read here: $private"
+[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "$cannot"
+
+# Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
+head=''
+final=''
+trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
+trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+
+"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS" -- pbsdsh -- &
+head=$!
+[[ -n $final ]] && kill -TERM "$head"
+while kill -0 "$head" 2>/dev/null; do wait "$head"; done
+wait "$head"
+status=$?
+head=''
+[[ $status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
+
+# A signal from here on comes too late to change how it ended, and must not keep that from being told.
+trap '' TERM USR1
+# A run directory that is away takes the agent with it: it is tried for minutes.
+conclude() {
+  local try
+  for ((try = 0; try < 60; try++)); do
+    word=$("${agent[@]}" finish "${who[@]}" --final "$final")
+    [[ -n $word ]] && return
+    sleep 5
+  done
+}
+conclude
+if [[ $word == requeue ]]; then
+  final=limit
+  conclude
+fi
+case $word in
+  done) exit 0 ;;
+  next) exit 85 ;; # saved; the next job of this run goes on
+  fail\ *) exit "${word#fail }" ;;
+  *) exit 70 ;;
+esac

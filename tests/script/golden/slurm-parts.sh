@@ -1,0 +1,87 @@
+#!/bin/bash
+# sbatch '--comment=a b' job.sh
+#
+# Run k3f9q2, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
+# starts one agent per node, waits for them, has them say how it ended, and does as they say.
+# shellcheck disable=SC2016 # a run directory may be called anything
+
+token=${1:?usage: job.sh TOKEN}
+# This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
+# or which element it is for: `k3f9q2.1007-2`.
+task=$SLURM_ARRAY_TASK_ID
+element=${token#*[._]} && element=${element%-*}
+[[ $token == *_* ]] && element=$((element + task))
+export SLURM_ARRAY_TASK_ID=$element
+umask 077
+export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
+cd -- "$SERRIED_RUN_DIR" || exit 70
+
+exec >>"scheduler-$element.log" 2>&1
+
+# What the submitting shell said to sbatch or srun must not change the steps of this job.
+for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
+
+for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+done
+if [[ -z $python ]]; then
+  echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
+  exit 70
+fi
+agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --element "$SLURM_ARRAY_TASK_ID")
+
+# The last act: Slurm ends this script soon after saying yes. A controller that is away is asked again. `incomplete`:
+# a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
+run_again() {
+  local id=$SLURM_JOB_ID next=$((${SLURM_RESTART_COUNT:-0} + 1)) try
+  [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && id=${SLURM_ARRAY_JOB_ID}_$task
+  trap '' TERM USR1
+  final=limit
+  for ((try = 0; try < 60; try++)); do
+    [[ $(scontrol show job "$id" 2>/dev/null) == *" Restarts=$next "* ]] && sleep 60 && exit 0
+    case $(squeue --noheader --jobs="$id" --format=%T 2>/dev/null) in
+      RUNNING) scontrol requeue incomplete "$id" && continue ;;
+      COMPLETING | CANCELLED) final=ended && return ;;
+    esac
+    sleep 5
+  done
+}
+
+# Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
+head=''
+final=''
+trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
+trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+
+"${agent[@]}" head "${who[@]}" --hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}" -- srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --overlap --export=ALL --kill-on-bad-exit=1 --wait=0 --input=none --unbuffered --job-name=serried &
+head=$!
+[[ -n $final ]] && kill -TERM "$head"
+while kill -0 "$head" 2>/dev/null; do wait "$head"; done
+wait "$head"
+status=$?
+head=''
+[[ $status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
+
+# A signal from here on comes too late to change how it ended, and must not keep that from being told.
+trap '' TERM USR1
+# A run directory that is away takes the agent with it: it is tried for minutes.
+conclude() {
+  local try
+  for ((try = 0; try < 60; try++)); do
+    word=$("${agent[@]}" finish "${who[@]}" --final "$final")
+    [[ -n $word ]] && return
+    sleep 5
+  done
+}
+conclude
+if [[ $word == requeue ]]; then
+  run_again
+  conclude
+fi
+case $word in
+  done) exit 0 ;;
+  next) exit 85 ;; # saved; the next job of this run goes on
+  fail\ *) exit "${word#fail }" ;;
+  *) exit 70 ;;
+esac
