@@ -60,12 +60,12 @@ faults: .venv/test slurm ## inject 250 random faults into real runs, and judge h
 	@touch $@
 
 .venv/demo: .venv/python pyproject.toml constraints.txt examples/digits/requirements.txt
-	@echo "installing Serried and what examples/digits needs into .venv (PyTorch is big; once only) ..." >&2
+	@echo "installing Serried and examples/digits into .venv (once; PyTorch is big) ..." >&2
 	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --requirement examples/digits/requirements.txt
 	@touch $@
 
 .venv/test: .venv/python pyproject.toml constraints.txt
-	@echo "installing Serried and what its tests need into .venv (PyTorch is big; once only) ..." >&2
+	@echo "installing Serried and its tests into .venv (once; PyTorch is big) ..." >&2
 	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group frameworks --group lint
 	@touch $@
 

@@ -158,8 +158,8 @@ class Trainer:
     def report(self, rate: float) -> None:
         """A line for each epoch reads as well in a log file as on a terminal."""
         now, last = self.history[-1], self.config.epochs
-        done = 20 * len(self.history) // last
-        bar = "#" * done + "." * (20 - done)
+        done = 15 * len(self.history) // last
+        bar = "#" * done + "." * (15 - done)
         print(
             f"[{bar}] epoch {now['epoch']:>2}/{last}  loss {now['loss']:.4f}  "
             f"accuracy {now['accuracy']:.3f}  {rate:>6,.0f} images/s",

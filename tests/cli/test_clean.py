@@ -49,7 +49,7 @@ def test_nothing_goes_unless_somebody_says_so(serried, ended, monkeypatch):
 
     assert (shown.code, refused.code, declined.code) == (0, 2, 0)
     assert shown.out.endswith("COMPLETED, 1 checkpoint, results still on n1\n")
-    assert refused.err.endswith("without being told twice\n\nhint: add -y\n")
+    assert refused.err.endswith("without confirmation\n\nhint: pass `--yes`\n")
     assert declined.err.endswith("[y/N] nothing was removed\n")
     assert (run.where.checkpoints / "step-1" / "weights").exists()
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from resolving import fake_slurm
 from serried import config
 from serried.cli import init
 from serried.config import schema
@@ -79,8 +80,31 @@ def test_a_job_script_that_is_here_can_be_imported(folder: Path):
 def test_a_script_that_shares_nothing_out_is_noted(folder: Path):
     (folder / "train.py").write_text("import torch")
     assert start().splitlines()[1] == (
-        "note: `train.py` seems to know nothing of other ranks: each would do all of the work; see docs/adapt.md"
+        "note: `train.py` seems to train alone, so it gets one rank; for several, see docs/adapt.md"
     )
+    assert "\nranks = 1 " in (folder / "serried.toml").read_text()
+
+
+def test_of_several_scripts_none_is_taken_and_some_are_named(folder: Path):
+    for name in "dcba":
+        (folder / f"{name}.py").write_text("import torch")
+    (folder / "setup.py").write_text("")
+    assert start().splitlines() == [
+        "wrote serried.toml for this folder on cluster `local`",
+        "note: write into `command` which script to run: `a.py`, `b.py`, `c.py` and 1 more are here",
+    ]
+
+
+def test_where_a_cluster_has_gpus_and_this_machine_none_the_next_step_is_on_cpus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_slurm(folder, monkeypatch)
+    (folder / "train.py").write_text("import torch.distributed")
+    assert start().splitlines()[1:] == [
+        "  serried run --gpus 0 --ranks 2   run it here, now, on CPUs",
+        "  serried submit --dry-run         see what would be submitted",
+        "  serried submit                   send it to `slurm`",
+    ]
 
 
 def test_where_no_environment_is_active_it_says_that_one_can_be_built(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import pytest
@@ -13,15 +14,15 @@ from serried.cli import VERBS, mistakes
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sho", "last"], "there is no verb `sho`|did you mean `serried show`? Show a run's plan, timeline and files."),
-        (["squeue"], "there is no verb `squeue`|did you mean `serried ps`? List runs, the running ones first."),
-        (["cancel", "last"], "there is no verb `cancel`|did you mean `serried stop`? Stop runs."),
-        (["xyzzy"], "there is no verb `xyzzy`|serried --help lists them"),
-        (["submit", "--clustr", "x"], "there is no option `--clustr`|did you mean `--cluster`?"),
-        (["submit", "--mem-per-gpu", "8G"], "there is no option `--mem-per-gpu`|did you mean `--mem`?"),
-        (["submit", "--nproc_per_node=4"], "there is no option `--nproc_per_node`|did you mean `--ranks`?"),
+        (["sho", "last"], "unknown command: `sho`|did you mean `serried show`? Show a run's plan, timeline and files."),
+        (["squeue"], "unknown command: `squeue`|did you mean `serried ps`? List runs, the running ones first."),
+        (["cancel", "last"], "unknown command: `cancel`|did you mean `serried stop`? Stop runs."),
+        (["xyzzy"], "unknown command: `xyzzy`|serried --help lists them"),
+        (["submit", "--clustr", "x"], "unknown option: `--clustr`|did you mean `--cluster`?"),
+        (["submit", "--mem-per-gpu", "8G"], "unknown option: `--mem-per-gpu`|did you mean `--mem`?"),
+        (["submit", "--nproc_per_node=4"], "unknown option: `--nproc_per_node`|did you mean `--ranks`?"),
         (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
-        (["ps", "--frobnicate"], "there is no option `--frobnicate`|serried ps --help lists them"),
+        (["ps", "--frobnicate"], "unknown option: `--frobnicate`|serried ps --help lists them"),
         (["show"], "missing argument `RUN`|serried show --help"),
         (["ps", "-n", "x"], "invalid value for `-n` / `--last`: `x` is not a valid integer|serried ps --help"),
     ],
@@ -32,6 +33,25 @@ def test_a_mistake_is_one_sentence_and_what_was_meant(words, said, monkeypatch, 
         cli.main()
     message, hint = said.split("|")
     assert (end.value.code, *capsys.readouterr()) == (2, "", f"error: {message}\n\nhint: {hint}\n")
+
+
+def _said(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", *words])
+    with contextlib.suppress(SystemExit):
+        cli.main()
+    return "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("words", [[], ["submit"], ["lab"]])
+def test_help_can_be_asked_for_by_a_word(words, monkeypatch, capsys):
+    helped = _said(["help", *words], monkeypatch, capsys)
+    assert helped == _said([*words, "--help"], monkeypatch, capsys)
+    assert helped.startswith(" ".join(["Usage: serried", *words]))
+
+
+def test_help_on_what_is_no_command_says_what_was_meant(monkeypatch, capsys):
+    said = _said(["help", "sbatch"], monkeypatch, capsys)
+    assert said.startswith("error: unknown command: `sbatch`\n\nhint: did you mean `serried submit`?")
 
 
 def test_help_is_what_comes_where_nothing_was_asked(monkeypatch, capsys):

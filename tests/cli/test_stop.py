@@ -192,7 +192,7 @@ def test_without_a_terminal_it_insists_on_yes(serried, make, slurm):
     done = serried("stop", "last")
     assert (done.code, done.err) == (
         2,
-        "error: not stopping k3f9q2 (train, RUNNING) without being told twice\n\nhint: add -y\n",
+        "error: refusing to stop k3f9q2 (train, RUNNING) without confirmation\n\nhint: pass `--yes`\n",
     )
     assert slurm.cancelled == []
 
@@ -227,7 +227,7 @@ def test_nothing_is_forgotten_without_a_terminal_or_yes(serried, make):
     refused, forgotten = serried("forget", "last"), serried("forget", "-y", "last")
     assert (refused.code, refused.err) == (
         2,
-        "error: not forgetting the submission of k3f9q2 without being told twice\n\nhint: add -y\n",
+        "error: refusing to forget the submission of k3f9q2 without confirmation\n\nhint: pass `--yes`\n",
     )
     assert (forgotten.code, forgotten.err) == (0, "forgot k3f9q2: if its job starts after all, it ends itself\n")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -7,6 +8,7 @@ import pytest
 
 from building import CREATED, a_failure
 from serried.agent.ending import diagnose
+from serried.contract.files import write_json
 from serried.plan import Limit
 from serried.records.advice import ADVICE, advice_for
 from serried.records.diagnosis import OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended
@@ -34,8 +36,8 @@ def test_a_failed_run_names_rank_node_status_last_lines_and_what_to_do(serried, 
         "  | ModuleNotFoundError: No module named 'tomlkit'\n"
         "\n"
         "  what to do\n"
-        "  - activate the environment that has it, then submit again: jobs use the one that is active at submit\n"
-        "  - see what the job inherits: serried show k3f9q2\n"
+        "  - install the module, or activate the environment that has it, and submit again from there\n"
+        "  - or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md\n"
     )
     assert (done.code, done.err) == (0, "")
 
@@ -219,8 +221,8 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 def test_every_row_of_advice_fills_in():
     for advice in ADVICE.values():
         for step in advice.steps:
-            filled = step.format(run="r", rank=0, host="n1", attempt=1, verb="run", time="4h", restarts=3)
-            assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts)\}", filled)
+            filled = step.format(run="r", rank=0, host="n1", attempt=1, verb="run", time="4h", restarts=3, here="h")
+            assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts|here)\}", filled)
 
 
 @pytest.mark.parametrize(
@@ -270,12 +272,24 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
         (Ended("FAILED", "command-not-found", exit_code=127), "command-not-found"),
         (Ended("FAILED", "exit", exit_code=85), "saved-unasked"),
         (Ended("FAILED", "exit", is_here=True), "exit-here"),
+        (Ended("FAILED", "signal", signal=9, is_here=True), "killed-here"),
+        (Ended("FAILED", "exit", ["MemoryError"], is_here=True), "out-of-memory-here"),
+        (Ended("FAILED", "exit", ["No module named 'x'", "ModuleNotFoundError"], is_here=True), "import-error-here"),
+        (Ended("FAILED", "exit", ["FileNotFoundError: '../data'"], is_here=True), "file-missing-here"),
         (Ended("FAILED", None, said=["job.sh: line 9: /x/log: No such file or directory"]), "untold"),
         (Ended("FAILED", None, said=["cp: No space left on device"]), "disk-full"),
     ],
 )
 def test_what_is_known_of_an_end_chooses_the_advice(ended, key):
     assert advice_for(ended)[0] == key
+
+
+def test_a_bug_is_looked_for_by_the_same_command_here(serried, make):
+    made = make(nodes=2, ranks=2)
+    plan = dataclasses.replace(made.plan, command=("python", "train.py", "--name", "a b"))
+    write_json(made.record.directory.plan, plan.to_json())
+    made.ending("FAILED", exit_code=1, first_failure=a_failure(tail=["ValueError: loss is nan"]))
+    assert "  - try it here: serried run --ranks 4 -- python train.py --name 'a b'\n" in serried("why", "last").out
 
 
 def test_a_run_that_used_its_restarts_is_not_told_to_set_them(serried, make):

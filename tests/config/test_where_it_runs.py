@@ -10,15 +10,23 @@ import pytest
 from resolving import BARE, fake_slurm, refusal, resolve
 
 
-def test_a_root_under_home_on_a_cluster_warns(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_root_under_home_is_noted_on_a_cluster_and_a_matter_of_course_in_a_lab(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     fake_slurm(folder, monkeypatch)
     monkeypatch.delenv("USER", raising=False)
     home = os.environ["HOME"]
     found = resolve(folder, command=BARE, resources__ranks=1)
-    assert (found.cluster.root, [warning.split(",")[0] for warning in found.warnings]) == (
+    assert (found.cluster.root, found.warnings, [note.split(",")[0] for note in found.notes]) == (
         f"{home}/serried",
+        (),
         [f"run directories go to `{home}/serried`"],
     )
+
+    (folder / "lab.json").write_text("{}")
+    monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    found = resolve(folder, command=BARE, resources__ranks=1)
+    assert (found.cluster.root, found.warnings, found.notes) == (f"{home}/serried", (), ())
 
 
 @pytest.mark.parametrize("variable", ["SCRATCH", "PSCRATCH"])

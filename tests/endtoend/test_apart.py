@@ -59,7 +59,7 @@ def test_two_nodes_of_two_equal_trainings_are_completed_with_a_warning(slurm):
     )
     assert warnings_of(slurm, run) == [MESSAGE.format(4)]
     said = slurm.serried("wait", run).stderr
-    assert f"; warning: {MESSAGE.format(4)}" in said.replace("\n", " ")
+    assert f"\n  warning: {MESSAGE.format(4)}\n" in said
 
 
 def test_a_foreground_run_ends_with_the_warning(local):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plain" / "train.py"
-EPOCH = re.compile(r"\[[#.]{20}\] epoch +(\d+)/(\d+)  loss (\d\.\d{4})  accuracy (\d\.\d{3}) +[\d,]+ images/s")
+EPOCH = re.compile(r"\[[#.]{15}\] epoch +(\d+)/(\d+)  loss (\d\.\d{4})  accuracy (\d\.\d{3}) +[\d,]+ images/s")
 
 pytestmark = pytest.mark.torch
 

@@ -44,8 +44,14 @@ def how(status: RunStatus) -> str:
     said = (
         f": {printable(status.verdict.message)}" if status.state != names.COMPLETED and status.verdict.message else ""
     )
-    doubts = "".join(f"; warning: {printable(one['message'])}" for one in status.warnings)
-    return f"{status.id}{name} {state}{after}{detail}{said}{doubts}"
+    return f"{status.id}{name} {state}{after}{detail}{said}"
+
+
+def say_how(status: RunStatus) -> None:
+    """How a run stands, and below that what is doubtful."""
+    console.say(how(status))
+    for warning in status.warnings:
+        console.say_behind("  warning: ", warning["message"], "warning")
 
 
 def say_outputs(found: Outputs) -> None:
@@ -88,18 +94,14 @@ def insist(statuses: Sequence[RunStatus]) -> None:
         )
 
 
-STOP, REMOVE, FORGET = (
-    ("stop", "stopping", "stopped"),
-    ("remove", "removing", "removed"),
-    ("forget", "forgetting", "forgotten"),
-)
+STOP, REMOVE, FORGET = ("stop", "stopped"), ("remove", "removed"), ("forget", "forgotten")
 
 
-def agreed(doing: tuple[str, str, str], what: str) -> bool:
+def agreed(doing: tuple[str, str], what: str) -> bool:
     """Whether the user wants that done. Raises UsageError where nobody can be asked."""
-    do, being_done, done = doing
+    do, done = doing
     if not console.can_ask():
-        raise UsageError(f"not {being_done} {what} without being told twice", hint="add -y")
+        raise UsageError(f"refusing to {do} {what} without confirmation", hint="pass `--yes`")
     is_agreed = console.confirm(f"{do} {what}?")
     if not is_agreed:
         console.say(f"nothing was {done}")

@@ -24,12 +24,15 @@ from serried.ui.text import pad, printable
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 COMMAND = "serried.command"
+WORDS = "serried.words"
+"""Everything that was typed after the verb."""
 
 
 class TakesCommand(options.Sorted):
     """A verb whose words after the first `--` are a command, verbatim; click would lose the `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = tuple(args)
         if "--" in args:
             at = args.index("--")
             ctx.meta[COMMAND] = tuple(args[at + 1 :])

@@ -70,14 +70,22 @@ def command(
         _tell(report, target, dry_run=dry_run)
     elif not back:
         console.say(f"nothing is missing: all that run `{status.id}` was to bring back is there")
-        answers.say_outputs(outputs.of(selection))
-        console.next_steps([(f"serried fetch {status.id} --to DIR", "copy its results and outputs to a folder")])
+        _offer(selection)
     if found is not None and target is not None and not dry_run:
         _remember(selection, found, report, target)
     answers.insist([status])
     is_missing = any(came.problem for came in back) and not dry_run
     if is_missing or report.kept or report.problems:
         raise SystemExit(1)
+
+
+def _offer(selection: Selection) -> None:
+    """Say what there is to copy, and how."""
+    answers.say_outputs(outputs.of(selection))
+    if fetching.has_any(selection):
+        console.next_steps([(f"serried fetch {selection} --to DIR", "copy its results and outputs to a folder")])
+    else:
+        console.say("it has neither results nor outputs")
 
 
 def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bool) -> list[Back]:

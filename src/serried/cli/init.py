@@ -28,6 +28,7 @@ from serried.ui.text import pad
 _PREFERRED = ("train.py", "main.py", "run.py")
 _MOST_SCRIPTS = 200
 _LONG_FOR_A_JOB = 64 * 1024
+_NAMED = 3
 _PARALLEL = re.compile(rb"distributed|serried|RANK|lightning|accelerat|Trainer|deepspeed|horovod|mpi4py|jax")
 """What a script that shares its work out among ranks names somewhere."""
 _DIRECTIVE = re.compile(rb"^#(SBATCH|PBS)\b", re.MULTILINE)
@@ -127,8 +128,16 @@ def _settings(here: Path) -> Draft:
         raise UsageError(f"`{sources.FILE}` is here already", hint="`serried config show` shows what it says")
     found = catalogue(here, os.environ)
     script = find_script(here)
-    gpus = len(machine.gpus(os.environ)) if found.here == LOCAL else 0
-    text = render(_readable(here.name) or "project", script, found.here, python=_python(), gpus=gpus)
+    is_alone = script is not None and not _may_be_parallel(here / script)
+    gpus = len(machine.gpus(os.environ))
+    text = render(
+        _readable(here.name) or "project",
+        script,
+        found.here,
+        python=_python(),
+        gpus=gpus if found.here == LOCAL else 0,
+        is_alone=is_alone,
+    )
     notes = []
     if found.file:
         notes.append(f"`{found.file}` described this folder until now; the new file takes its place here")
@@ -140,24 +149,34 @@ def _settings(here: Path) -> Draft:
         )
     if job := _job_script(here):
         notes.append(f"`{job}` is a job script: `serried import {shlex.quote(job)} >> serried.toml` adds what it does")
-    if script is None:
+    if script is None and (several := _programs(here)):
+        notes.append(
+            f"write into `command` which script to run: {', '.join(f'`{name}`' for name in several[:_NAMED])}"
+            + (f" and {len(several) - _NAMED} more are here" if len(several) > _NAMED else " are here")
+        )
+    elif script is None:
         notes.append(
             "no script was found: write its name into `command`; "
             "in a new folder `serried init --template train` writes one that trains"
         )
-    elif not _may_be_parallel(here / script):
-        notes.append(
-            f"`{script}` seems to know nothing of other ranks: each would do all of the work; see docs/adapt.md"
-        )
+    elif is_alone:
+        notes.append(f"`{script}` seems to train alone, so it gets one rank; for several, see docs/adapt.md")
     return Draft(
         {sources.FILE: text.encode()},
         f"wrote {sources.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`",
         tuple(notes),
-        (
-            ("serried run", "run it here, now"),
-            ("serried submit --dry-run", "see what would be submitted"),
-            ("serried submit", f"send it to `{found.here}`"),
-        ),
+        _next(found.here, gpus=gpus, is_alone=is_alone) if script else (),
+    )
+
+
+def _next(cluster: str, *, gpus: int, is_alone: bool) -> tuple[tuple[str, str], ...]:
+    """What one would type next; a file that asks for a GPU runs on this machine's CPUs where it has none."""
+    on_cpus = cluster != LOCAL and not gpus
+    here = f"serried run --gpus 0 --ranks {1 if is_alone else 2}" if on_cpus else "serried run"
+    return (
+        (here, "run it here, now, on CPUs" if on_cpus else "run it here, now"),
+        ("serried submit --dry-run", "see what would be submitted"),
+        ("serried submit", f"send it to `{cluster}`"),
     )
 
 
@@ -184,9 +203,15 @@ def find_script(folder: Path) -> str | None:
     named = [script for name in _PREFERRED for script in scripts if script.name == name]
     if named:
         return str(min(named, key=lambda script: (len(script.parts), _PREFERRED.index(script.name))))
-    here = [script for script in scripts if len(script.parts) == 1 and not _NO_PROGRAMS.fullmatch(script.name)]
-    programs = [script for script in here if _is_program(folder / script)] or here
-    return str(programs[0]) if len(programs) == 1 else None
+    programs = _programs(folder)
+    return programs[0] if len(programs) == 1 else None
+
+
+def _programs(folder: Path) -> list[str]:
+    """The programs in a folder itself: what has `if __name__ == "__main__"`; without any, every script."""
+    here = [path for path in sorted(_scripts(folder)) if path.parent == folder]
+    scripts = [path for path in here if not _NO_PROGRAMS.fullmatch(path.name)]
+    return [path.name for path in scripts if _is_program(path)] or [path.name for path in scripts]
 
 
 def _job_script(folder: Path) -> str | None:
@@ -227,16 +252,21 @@ def _is_program(path: Path) -> bool:
     return any("__name__" in ast.dump(test) and "__main__" in ast.dump(test) for test in tests)
 
 
-def render(project: str, script: str | None, cluster: str, *, python: str = "python", gpus: int = 0) -> str:
-    """The file's text, at most 20 lines. `gpus` are those of this machine, where `cluster` is this machine."""
+def render(
+    project: str, script: str | None, cluster: str, *, python: str = "python", gpus: int = 0, is_alone: bool = False
+) -> str:
+    """The file's text, at most 20 lines. `gpus` are those of this machine, where `cluster` is this machine.
+
+    A script that is alone knows nothing of other ranks.
+    """
     name = slug(Path(script).stem) if script else "train"
     table = f"experiments.{key(name)}"
     if cluster != LOCAL:
         resources = 'gpus = 1       # on each node; for CPUs alone: ranks = 4\ntime = "1h"'
     elif gpus:
-        resources = f"gpus = {gpus}       # on each node, one rank each"
+        resources = f"gpus = {1 if is_alone else gpus}       # on each node, one rank each"
     else:
-        resources = "ranks = 2      # processes; where there are GPUs: gpus = 4"
+        resources = f"ranks = {1 if is_alone else 2}      # processes; where there are GPUs: gpus = 4"
     return f"""\
 # What runs, and where. `serried config show` explains each setting.
 [project]

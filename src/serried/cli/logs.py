@@ -182,7 +182,7 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
         )
         raise SerriedError(f"the run directory is gone, and what ranks wrote with it: {record.where.path}", hint=hint)
     console.note("no rank has written anything")
-    console.say(answers.how(status))
+    answers.say_how(status)
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
     if printer.pump():
         console.note("this is what the job's script said (scheduler.log)")
@@ -218,7 +218,7 @@ def _follow(selection: Selection, choice: Choice) -> None:
         _nothing_written(selection, choice)
         return
     status = statuses_of([selection])[0]
-    console.say(answers.how(status))
+    answers.say_how(status)
     if status.has_ended and status.state != names.COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
 

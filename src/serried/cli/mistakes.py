@@ -52,7 +52,7 @@ def no_verb(word: str) -> UsageError:
     meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
     meant += difflib.get_close_matches(word, VERBS, n=1) if not meant else []
     other = f"did you mean `serried {meant[0]}`? {VERBS[meant[0]]}" if meant else "serried --help lists them"
-    return UsageError(f"there is no verb `{word}`", hint=other)
+    return UsageError(f"unknown command: `{word}`", hint=other)
 
 
 def _said(error: click.ClickException) -> str:
@@ -75,7 +75,7 @@ def show(error: click.ClickException) -> None:
         word = error.option_name.lstrip("-")
         close = [flag for flag, others in OPTIONS_MEANT.items() if flag in flags and word in others.split()]
         close = close or difflib.get_close_matches(error.option_name, flags, n=1)
-        message = f"there is no option `{error.option_name}`"
+        message = f"unknown option: `{error.option_name}`"
         hint = f"did you mean `{close[0]}`?" if close else f"{path} --help lists them"
     else:
         message = " ".join(_said(error).rstrip(".").replace("'", "`").split())

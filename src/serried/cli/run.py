@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import click
 
 from serried.cli import answers, asking
 from serried.clusters import LOCAL
+from serried.config.catalogue import catalogue
 from serried.contract import names
 from serried.errors import UsageError
 from serried.records import in_place
@@ -26,6 +29,11 @@ from serried.submission.request import decide
 from serried.ui import console
 from serried.ui.plan_lines import smoke_text
 from serried.ui.text import duration, printable
+
+_OF_HERE = ("--gpu-ids", "--cluster", "--json")
+"""Options that `serried submit` has not, or that name this machine."""
+_LONGEST = 36
+"""Columns for what was typed, which leave room for what it does on a line of 80."""
 
 
 @click.command(cls=asking.TakesCommand)
@@ -88,22 +96,22 @@ def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
     if outcome.status == 0:
         if outcome.record.summary.smoke:
             console.say(f"smoke test: {tried_out(outcome.record, None)}")
-        console.say(
-            f"{console.style('completed', 'good', sys.stderr)}{took}; its files are in {outcome.record.where.path}"
-        )
+        console.say(f"{console.style('completed', 'good', sys.stderr)}{took}")
+        console.say(f"its files are in {outcome.record.where.path}")
         _say_what_changed(outcome, began)
         for warning in warnings(end):
             console.warning(printable(warning["message"]))
         console.next_steps(
             [
                 (logs, "what it printed"),
-                (f"serried show {run}", "plan, timeline, and where its files are"),
-                ("serried submit …", "the same on the cluster"),
+                (f"serried show {run}", "plan, timeline and files"),
+                _submit_it(click.get_current_context().meta[asking.WORDS]),
             ]
         )
         return
     if outcome.status == INTERRUPTED:
-        console.say(f"interrupted{took}; its files are in {outcome.record.where.path}")
+        console.say(f"interrupted{took}")
+        console.say(f"its files are in {outcome.record.where.path}")
         _say_what_changed(outcome, began)
         return
     known = status(outcome.record).verdict  # where every agent was killed before it wrote the end
@@ -127,3 +135,15 @@ def _say_what_changed(outcome: Outcome, began: float) -> None:
     found = in_place.changed(project, began, leave_out=where.parents[1])
     if found.text_in_place:
         console.say_behind("  ", f"changed in {project} while it ran: {found.text_in_place}", "quiet")
+
+
+def _submit_it(words: Sequence[str]) -> tuple[str, str]:
+    """The same words for `serried submit`, where they mean the same there and fit into a line; and what that does."""
+    cluster = catalogue(Path.cwd(), os.environ).here
+    purpose = "the same in the background" if cluster == LOCAL else f"the same on `{cluster}`"
+    typed = shlex.join(words)
+    options = words[: words.index("--")] if "--" in words else words
+    is_same = not any(word.startswith(_OF_HERE) for word in options)
+    if not is_same or len(typed) > _LONGEST or not typed.isprintable():
+        typed = "…"
+    return f"serried submit {typed}".rstrip(), purpose

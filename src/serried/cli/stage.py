@@ -71,7 +71,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in brought]
         for text in console.table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows):
             console.out(text)
-        console.say(answers.how(status))
+        answers.say_how(status)
     if status.state != COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
         sys.exit(1)

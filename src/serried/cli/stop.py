@@ -42,7 +42,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     found = statuses_of(selections)
     for status in found:
         if status.has_ended:
-            console.say(answers.how(status))
+            answers.say_how(status)
     live = [status for status in found if not status.has_ended]
     _refuse_what_is_not_submitted(live)
     if not live or not (yes or _agreed(live)):
@@ -58,7 +58,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
     for status in statuses_of([one for one in selections if any(str(one) == before.id for before in live)]):
-        console.say(answers.how(status))
+        answers.say_how(status)
 
 
 def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:

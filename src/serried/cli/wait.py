@@ -99,7 +99,7 @@ def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> Non
     """How they stand, and what those that have ended wrote by relative paths."""
     unfetched = None
     for selection, status in zip(selections, found, strict=True):
-        console.say(answers.how(status))
+        answers.say_how(status)
         if status.has_ended:
             made = outputs.of(selection, LOOKED // len(found))
             answers.say_outputs(made)

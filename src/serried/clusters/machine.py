@@ -20,6 +20,9 @@ from serried.contract.layout import state_directory
 from serried.contract.slug import slug
 from serried.errors import UsageError
 
+LAB_RECORD = "lab.json"
+"""Beside the slurm.conf of a lab."""
+
 Command = Callable[[list[str], float, Mapping[str, str]], str | None]
 """Runs a command for at most so many seconds and returns what it printed; None when it failed."""
 
@@ -55,6 +58,11 @@ def scheduler(environ: Mapping[str, str]) -> str | None:
         return "slurm"
     path = environ.get("PATH", os.defpath)
     return "pbs" if shutil.which("qsub", path=path) and shutil.which("pbsnodes", path=path) else None
+
+
+def is_lab(environ: Mapping[str, str]) -> bool:
+    """Whether the Slurm here is a lab's: a cluster of this machine alone."""
+    return Path(environ.get("SLURM_CONF") or os.devnull).with_name(LAB_RECORD).is_file()
 
 
 def has_slurm(environ: Mapping[str, str]) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serried.config import definitions, env_file, roots, schema, words
+from serried.clusters import machine
+from serried.config import definitions, env_file, roots, schema, sources, words
 from serried.config.definitions import (
     Checkpoint,
     Cluster,
@@ -38,7 +39,7 @@ Made = TypeVar("Made")
 
 
 class Builder:
-    """Makes dataclasses from settings; keeps the origins and warnings that come up on the way."""
+    """Makes dataclasses from settings; keeps the origins, warnings and notes that come up on the way."""
 
     def __init__(self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str]) -> None:
         self._settings = settings
@@ -46,6 +47,7 @@ class Builder:
         self._environ = environ
         self.origins: dict[str, Origin] = {}
         self.warnings: list[str] = []
+        self.notes: list[str] = []
         for place, setting in settings.items():
             shown = ("cluster", *place[2:]) if place[0] == "clusters" else place
             self.origins[schema.dotted(shown)] = setting.origin
@@ -242,10 +244,12 @@ class Builder:
         else:
             root, reason = roots.default(scheduler, self._environ)
             self.origins["cluster.root"] = Origin("default", reason)
-        if scheduler != "local" and roots.is_under_home(root, self._environ):
-            self.warnings.append(
-                f"run directories go to `{root}`, under your home, where quotas are small and compute nodes may not "
-                f"write: set `root` in `[clusters.{self._cluster}]`"
+        is_shared = scheduler != "local" and not machine.is_lab(self._environ)
+        if is_shared and roots.is_under_home(root, self._environ):
+            file = sources.user_folder(self._environ) / "config.toml"
+            self.notes.append(
+                f"run directories go to `{root}`, under your home; where its quota is small or compute nodes "
+                f"cannot write there, set `root` in `[clusters.{self._cluster}]` of `{file}`"
             )
         return root
 

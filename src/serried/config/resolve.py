@@ -68,7 +68,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         cluster=place,
         origins=builder.origins | origins,
         warnings=(*warnings, *builder.warnings, *_for_a_shell(experiment), *_unknown_gpus(experiment, place)),
-        notes=notes,
+        notes=(*builder.notes, *notes),
         experiments=tuple(sources.names(given, "experiments")),
     )
 

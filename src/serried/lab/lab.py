@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serried import processes, shell
+from serried.clusters.machine import LAB_RECORD
 from serried.contract import files
 from serried.errors import SerriedError, UsageError
 from serried.lab import daemons
@@ -21,7 +22,6 @@ from serried.processes import Process
 PATIENCE_SECONDS = 180
 END_SECONDS = 60
 """For what was killed to be gone."""
-RECORD = "lab.json"
 
 
 @dataclass(frozen=True)
@@ -164,12 +164,12 @@ class Lab:
             "temporary": self.temporary,
             "processes": {name: _pair(process) for name, process in self._processes.items()},
         }
-        files.write_json((directory or self.spec.directory) / RECORD, record)
+        files.write_json((directory or self.spec.directory) / LAB_RECORD, record)
 
     @classmethod
     def load(cls, directory: Path) -> Lab | None:
         """The lab in this directory; None when there is none, or its record is gone."""
-        record = files.read_json(directory / RECORD)
+        record = files.read_json(directory / LAB_RECORD)
         if record is None:
             return None
         if record["spec"]["directory"] != str(directory):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from serried.records.advice_here import HERE
 from serried.records.advice_on_jobs import ON_JOBS, Advice
 from serried.records.diagnosis import Ended, key_of
 
 ADVICE: Mapping[str, Advice] = {
     "exit": Advice(
         "the program itself ended with an error",
-        ("read all that the rank wrote: serried logs {run} --rank {rank}", "try it here: serried run -- COMMAND"),
-    ),
-    "exit-here": Advice(
-        "the program itself ended with an error", ("read all that the rank wrote: serried logs {run} --rank {rank}",)
+        ("read all that the rank wrote: serried logs {run} --rank {rank}", "try it here: {here}"),
     ),
     "saved-unasked": Advice(
         "85 says `I have saved, go on`, but nobody had asked the program to stop",
@@ -117,8 +115,8 @@ ADVICE: Mapping[str, Advice] = {
     "import-error": Advice(
         "Python did not find a module in the environment of the job",
         (
-            "activate the environment that has it, then submit again: jobs use the one that is active at submit",
-            "see what the job inherits: serried show {run}",
+            "install the module, or activate the environment that has it, and submit again from there",
+            "or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md",
         ),
     ),
     "command-not-found": Advice(
@@ -267,6 +265,7 @@ ADVICE: Mapping[str, Advice] = {
         ),
     ),
     **ON_JOBS,
+    **HERE,
 }
 
 

@@ -12,7 +12,7 @@ class Advice:
     """One sentence: what this kind of end is."""
     steps: tuple[str, ...]
     """What to do. Filled in are `{run}`, `{rank}`, `{host}`, `{attempt}`, `{verb}` (`submit`, or `run`), and, for the
-    next try, `{time}` and `{restarts}`."""
+    next try, `{time}`, `{restarts}` and `{here}`, the same command for `serried run`."""
 
 
 ON_JOBS: Mapping[str, Advice] = {

@@ -97,6 +97,12 @@ _BY_STATE = {
 
 def key_of(ended: Ended, known: Container[str]) -> str | None:
     """The key of the advice for it. `known` are the causes that have advice of their own."""
+    key = _key_of(ended, known)
+    here = f"{key}-here"
+    return here if ended.is_here and here in known else key
+
+
+def _key_of(ended: Ended, known: Container[str]) -> str | None:
     key = ended.cause if ended.cause in known else _BY_STATE.get(ended.state)
     for holds, better in _REFINED.get(key or "", ()):
         if holds(ended):
@@ -123,7 +129,7 @@ _REFINED: Mapping[str, Sequence[tuple[Callable[[Ended], bool], str]]] = {
 
 def _by_text(key: str | None, ended: Ended) -> str | None:
     if key == "exit":
-        return _first(OF_OUTPUT, ended.output) or ("exit-here" if ended.is_here else "exit")
+        return _first(OF_OUTPUT, ended.output) or key
     if key == "untold":
         return _first(OF_SCRIPT, ended.said) or key
     if key == "launch":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,8 @@ from serried.records.waiting import never_starts
 from serried.resources import whom_to_ask
 
 _TAIL = 20
+_LONGEST = 200
+"""Characters of a command that is shown to be typed again."""
 
 _IS_THE_SITES = re.compile(r"never starts|allows|\baccount\b|\bQoS\b|administrator|\bsite\b|as may$")
 """Sentences about what a site allows, about which it can be asked."""
@@ -150,6 +153,7 @@ def _ended(status: RunStatus) -> Explanation:
         "verb": "run" if facts.is_here else "submit",
         "time": _spelled(2 * limit) if limit else "4h",
         "restarts": 2 * (facts.restarts + 1),
+        "here": _here(status),
     }
     return Explanation(
         status,
@@ -179,6 +183,20 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
         attempt=status.attempt or 1,
         is_here=bool(plan and plan.site.scheduler == LOCAL and not plan.source.snapshot),
     )
+
+
+def _here(status: RunStatus) -> str:
+    """The command as `serried run` takes it; a long one, or one of several lines, is left to the user."""
+    try:
+        plan = status.record.plan
+    except RecordUnreadable:
+        return "serried run -- COMMAND"
+    words = ["sh", "-c", *plan.command] if plan.shell else plan.command
+    command = shlex.join(words)
+    if len(command) > _LONGEST or not command.isprintable():
+        command = "COMMAND"
+    ranks = f"--ranks {plan.world_size} " if plan.world_size > 1 else ""
+    return f"serried run {ranks}-- {command}"
 
 
 def _spelled(seconds: int) -> str:

@@ -87,6 +87,14 @@ class Found:
     """By their sources, where it is remembered that they were copied, and under which name."""
 
 
+def has_any(selection: Selection) -> bool:
+    """Whether there are results or outputs to copy."""
+    try:
+        return bool(find(selection, (), Path()).entries)
+    except UsageError:
+        return False
+
+
 def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
     """What the patterns name of a run; results and outputs without them. Raises UsageError where that is nothing.
 

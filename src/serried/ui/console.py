@@ -107,10 +107,10 @@ def print_error(error: SerriedError) -> None:
 
 
 def _hint(text: str) -> None:
-    lines = text.splitlines()
-    say(f"{style('hint:', 'hint', sys.stderr)} {printable(lines[0])}")
-    for line in lines[1:]:
-        say(f"      {printable(line)}")
+    first, *others = text.splitlines()
+    say_behind("hint: ", first, "hint")
+    for line in others:
+        say_behind("      ", line, "hint")
 
 
 def next_steps(steps: Sequence[tuple[str, str]]) -> None:

@@ -164,15 +164,15 @@ def _cost(plan: Plan) -> str:
     """GPU-hours (CPU-hours without GPUs), and the time that there is before the warning."""
     allocation = plan.allocation
     elements = len(plan.array.indices) if plan.array else 1
-    unit = "GPU" if allocation.gpus else "CPU"
     limit, useful = allocation.time_seconds, plan.useful_seconds
     if limit is None or useful is None:
         return "no time limit"
     star = "*" if "resources.time" in plan.defaults else ""
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
+    unit = f"{'GPU' if allocation.gpus else 'CPU'}-hour{'' if _figure(hours) == '1' else 's'}"
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return (
-        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}-hours{each}"
+        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}{each}"
     )
 
 

@@ -1,0 +1,38 @@
+"""What `serried run` proposes to type next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import serried
+from serried.records.index import records
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(serried.__file__).parents[1]))
+    return tmp_path
+
+
+def cli(*words):
+    argv = [sys.executable, "-m", "serried", *words]
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900)
+
+
+def test_what_went_well_here_is_submitted_by_the_same_words(project):
+    (project / "a b.py").write_text("")
+    done = cli("run", "--ranks", "1", "--", "python3", "a b.py")
+    run = records()[0]
+    assert done.stderr.splitlines()[-4:] == [
+        f"its files are in {run.where.path}",
+        f"  serried logs {run.id}                           what it printed",
+        f"  serried show {run.id}                           plan, timeline and files",
+        "  serried submit --ranks 1 -- python3 'a b.py'   the same in the background",
+    ]
+    done = cli("run", "--cluster", "local", "--", "python3", "a b.py")
+    assert done.stderr.splitlines()[-1] == "  serried submit …      the same in the background"
