@@ -32,6 +32,7 @@ def test_the_first_job_of_each_page_is_one_that_its_cluster_takes(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("USER", "ada")
+    monkeypatch.setenv("SCRATCH", "/scratch/ada")  # without it, a note on a root under the home would come
     page = (DOCS / "clusters" / f"{name}.md").read_text(encoding="utf-8")
     text = next(block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "# serried.toml" in block)
     found = resolve(folder, text, cluster=name)
