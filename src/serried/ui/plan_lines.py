@@ -171,9 +171,7 @@ def _cost(plan: Plan) -> str:
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
     unit = f"{'GPU' if allocation.gpus else 'CPU'}-hour{'' if _figure(hours) == '1' else 's'}"
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
-    return (
-        f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}{each}"
-    )
+    return f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}{each}"
 
 
 def _files(plan: Plan, survey: Survey | None) -> str:
