@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -174,7 +175,7 @@ def give(agent, seconds, code):
 
 
 @pytest.fixture
-def start(make_run, tmp_path):
+def start(make_run, tmp_path, marked_processes):
     """`start(command, …)` makes a run and starts its job.sh; whatever still runs afterwards is ended."""
     started = []
 
@@ -200,6 +201,9 @@ def start(make_run, tmp_path):
         if each.process.poll() is None:
             each.process.terminate()
             each.process.wait(120)
+        for pid in marked_processes(each.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -123,7 +123,11 @@ def test_a_rank_that_heeds_no_term_says_where_it_was(start):
     run = start(
         f'if test $RANK = 0; then exec {PYTHON} -c "{deaf}"; else {failing}; fi',
         limit={"grace_seconds": 1},
-        seconds={"node.node.ABORT_SECONDS": 120.0, "head.head.OBEY_SECONDS": 120.0},
+        seconds={
+            "node.node.ABORT_SECONDS": 120.0,
+            "head.head.OBEY_SECONDS": 240.0,
+            "head.watching.SILENT_NODE_SECONDS": 600.0,
+        },
     )
 
     assert run.wait() == 4
@@ -131,8 +135,12 @@ def test_a_rank_that_heeds_no_term_says_where_it_was(start):
     assert [e["signal"] for e in run.events("node-ended")[0]["exits"]] == [None, signal.SIGABRT]
 
 
-def test_rank_0_may_end_before_the_others(start):
-    run = start("test $RANK = 0 || { sleep 1; echo done; }")
+def test_rank_0_may_end_before_the_others(start, wait_until):
+    run = start("test $RANK = 0 || { until test -e $SERRIED_RESULTS_DIR/go; do sleep 0.05; done; echo done; }")
+    journal = run.place.attempt(1).node_events(0)
+    wait_until(lambda: [event["rank"] for event in read_journal(journal) if event["event"] == "rank-exit"] == [0])
+
+    (run.place.results / "go").touch()
 
     assert run.wait() == 0
     assert run.output(rank=1) == "done\n"
@@ -231,14 +239,15 @@ def test_term_to_every_process_at_once_is_a_cancellation_and_no_failure(start, w
 
 
 def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_does_it(start):
-    """By the agents' own clock: it hears of it after three quarters of the time, and there is a twentieth left."""
-    hears = "until test -e $SERRIED_STOP_FILE; do sleep 0.1; done; cat $SERRIED_STOP_FILE; exec sleep 600"
-    run = start(hears, time_seconds=30, limit={"lead_seconds": 600})
+    """By the agents' own clock: it is asked after three quarters of the time, and ended before the last twentieth."""
+    seconds = {"head.watching.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 120.0}
+    run = start("exec sleep 600", time_seconds=30, limit={"lead_seconds": 600}, seconds=seconds)
 
     assert run.wait() == 124
     assert run.ending[:3] == ("TIMEOUT", 124, "limit")
-    assert [run.output(rank)[:5] for rank in (0, 1)] == ["limit", "limit"]
-    assert [event["because"] for event in run.events("stopping")] == ["time limit", "time limit"]
+    stops = [(event["because"], event.get("save", False)) for event in run.events("stopping")]
+    assert stops == [("time limit", True), ("time limit", False)]
+    assert [exit_["ended_by_us"] for exit_ in run.events("node-ended")[0]["exits"]] == [True, True]
 
 
 def test_who_could_not_keep_the_limit_in_time_does_not_call_it_a_cancellation(start, wait_until):
@@ -247,7 +256,8 @@ def test_who_could_not_keep_the_limit_in_time_does_not_call_it_a_cancellation(st
     wait_until(lambda: run.events("launching"))
     head = processes.identify(run.pid_of("head") or 0)
     head.send(signal.SIGSTOP)
-    time.sleep(12)
+    limit = run.events()[0]["limit"]
+    wait_until(lambda: time.time() > limit)
     head.send(signal.SIGTERM)
     head.send(signal.SIGCONT)
 

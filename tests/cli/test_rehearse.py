@@ -1,4 +1,4 @@
-"""`serried rehearse`, as it is typed: four ranks here, two as jobs of a real Slurm."""
+"""`serried rehearse`, as it is typed: with four ranks here, and as jobs of a real Slurm on two nodes."""
 
 from __future__ import annotations
 
@@ -156,11 +156,11 @@ def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns
 @pytest.mark.slurm
 def test_as_jobs_of_a_cluster_it_is_requeued_and_resumes_exactly(tmp_path, lab):
     place = a_place("slurm", tmp_path, lab.variables)
-    sizes = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--mem", "500M", "--time", "10m")
+    sizes = ("--nodes", "2", "--ranks", "2", "--cpus", "1", "--mem", "500M", "--time", "10m")
     done = rehearse(place, "--cluster", "slurm", *sizes, "--stops", "2", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["exact"], found["differences"], found["ranks"], found["values"]) == (True, 0, 2, 2 * 2 * 15)
+    assert (found["exact"], found["differences"], found["ranks"], found["values"]) == (True, 0, 4, 4 * 2 * 9)
     assert len(found["stops"]) == 2
     assert place.show(found["runs"]["stopped"])["attempt"] == 3
 

@@ -16,7 +16,7 @@ LAUNCHERS = ("torchrun", "srun", "mpirun", "horovod", "accelerate")
 pytestmark = pytest.mark.torch
 
 SESSION = """\
-import os, pathlib, signal, sys, time
+import os, signal, sys, threading
 import torch
 import torch.distributed as dist
 import serried.train as st
@@ -24,7 +24,7 @@ from serried.train import group
 
 CULPRIT, OTHERS = int(sys.argv[1]), sys.argv[2]
 group.LEAVE_SECONDS = group.COUNT_SECONDS = 600.0  # whoever is stopped meanwhile
-close = dist.destroy_process_group
+close, term = dist.destroy_process_group, threading.Event()
 
 class Gone(Exception):
     pass
@@ -32,10 +32,7 @@ class Gone(Exception):
 def close_and_stay():
     close()  # now the others lose this rank
     if run.rank == CULPRIT:
-        stop = pathlib.Path(os.environ["SERRIED_STOP_FILE"])
-        while not stop.exists():  # one of them is dead, and the agents are ending the rest
-            time.sleep(0.05)
-        time.sleep(1)  # this rank too, by TERM
+        term.wait()  # another rank has ended, and the agents are ending the rest
 
 dist.destroy_process_group = close_and_stay
 with st.session() as run:
@@ -44,6 +41,7 @@ with st.session() as run:
         if step == 3:
             ckpt.save()
             if run.rank == CULPRIT:
+                signal.signal(signal.SIGTERM, lambda *_: term.set())  # the session hears it by its own pipe
                 FAIL
         try:
             dist.all_reduce(torch.ones(3))
@@ -52,7 +50,7 @@ with st.session() as run:
                 raise Gone from None
             raise
 """
-"""The culprit ends last of all. That the others lost it is said by torch, or hidden by an exception of the script's."""
+"""The culprit stays until TERM reaches it. The others blame a lost peer, or the script hides it."""
 
 
 def sizes(place, *flags):
