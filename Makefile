@@ -121,14 +121,15 @@ containers:
 	fi
 
 # Ranks may have older Pythons and torches than Serried itself: COMPAT_TORCH=2.4.1 COMPAT_PYTHON=3.10 tries others. Not in CI: it
-# fetches a torch of 0.7 GB that nothing else needs.
+# fetches a torch of 0.7 GB that nothing else needs. Torch 2.1 leaves a temporary directory to the end of each process.
 COMPAT_PYTHON ?= 3.9
 COMPAT_TORCH ?= 2.1.2
 COMPAT := .venv-$(COMPAT_PYTHON)-$(COMPAT_TORCH)
 
 .PHONY: compat
 compat: .venv/test $(COMPAT)/done ## pass the training library's tests with the oldest Python and torch
-	@PYTHONPATH=src:tests:tests/train:tests/compat OMP_NUM_THREADS=1 $(COMPAT)/bin/python -m pytest -p plugin --confcutdir=tests/train \
+	@PYTHONPATH=$(CURDIR)/src:tests:tests/train:tests/compat OMP_NUM_THREADS=1 \
+	  PYTHONWARNINGS='default,ignore:Implicitly cleaning up:ResourceWarning' $(COMPAT)/bin/python -m pytest -p plugin --confcutdir=tests/train \
 	  --override-ini filterwarnings= --ignore-glob='*/test_whole.py' --ignore-glob='*/test_launchers.py' --ignore-glob='*/test_brought_along.py' \
 	  --ignore-glob='*/test_rehearsing.py' \
 	  $(PYTEST_ARGS) tests/train

@@ -27,7 +27,8 @@ class Ended:
 
 def environment(**changes):
     """This test's own, with Serried importable and no fight for the machine's few cores."""
-    return {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default", **changes}
+    warnings = os.environ.get("PYTHONWARNINGS", "default")
+    return {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": warnings, **changes}
 
 
 _held = deque()

@@ -76,8 +76,8 @@ class Preparing:
 class _Turn:
     def __init__(self, store: Any, key: str, preparing: int, who: Identity) -> None:
         self._store = store
-        self._done, self._beats, self._failed, self._heard = (
-            f"{key}/{name}" for name in ("done", "beats", "failed", "heard")
+        self._done, self._beats, self._failures, self._reason, self._heard = (
+            f"{key}/{name}" for name in ("done", "beats", "failures", "reason", "heard")
         )
         self._preparing = preparing
         """How many ranks prepare: one, or one on each node."""
@@ -112,7 +112,8 @@ class _Turn:
         told = f"rank {self._who.rank} on {socket.gethostname()} failed while others waited for it: {text}"
         end = time.monotonic() + (FAREWELL_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS)
         with contextlib.suppress(RuntimeError):
-            self._store.set(self._failed, told.encode(errors="replace"))
+            self._store.set(self._reason, told.encode(errors="replace"))
+            self._store.add(self._failures, 1)
             while self._store.add(self._heard, 0) < waiting and time.monotonic() < end:
                 time.sleep(0.02)
 
@@ -131,8 +132,8 @@ class _Turn:
         began = heard = looked = time.monotonic()
         beats, pause, next_word = 0, 0.02, FIRST_WORD_SECONDS
         while self._store.add(self._done, 0) < self._preparing:
-            if self._store.check([self._failed]):
-                told = bytes(self._store.get(self._failed)).decode(errors="replace")
+            if self._store.add(self._failures, 0):  # torch 2.1 has no `check`
+                told = bytes(self._store.get(self._reason)).decode(errors="replace")
                 with contextlib.suppress(RuntimeError):  # gone as soon as all have heard
                     self._store.add(self._heard, 1)
                 raise TrainError(told, "its own log has the whole of it")
