@@ -118,7 +118,7 @@ def test_a_rank_that_dies_with_all_agents_is_not_the_cause(running, wait_until):
     killed_by_its_scheduler(run, wait_until, with_head=True)
 
     work = Work.load(run.plan.directory, None, 1)
-    assert conclusion.assess(work, is_untold=True)["cause"] == "agent-killed"
+    assert conclusion.assess(work, is_unrecorded=True)["cause"] == "agent-killed"
     assert conclusion.assess(work)["cause"] == "signal"  # job.sh lives: it was this rank alone
 
 

@@ -295,7 +295,7 @@ def test_a_bug_is_looked_for_by_the_same_command_here(serried, make):
 def test_a_run_that_used_its_restarts_is_not_told_to_set_them(serried, make):
     make(limit=Limit(restarts=2)).ending("TIMEOUT", exit_code=124, cause="limit", number=3)
     said = serried("why", "last").out
-    assert "  - go on from its newest checkpoint: serried rerun k3f9q2\n" in said
+    assert "  - resume from its newest checkpoint: serried rerun k3f9q2\n" in said
     assert "  - or allow more attempts: serried submit --chain 6 …, or a longer --time\n" in said
     assert "limit.restarts`\n" not in said
 

@@ -20,7 +20,6 @@ RETRY_SECONDS = 300.0
 
 A scheduler that is about to kill us does so before.
 """
-RETRY_PAUSE_SECONDS = 2.0
 ENDED = "ended"
 """job.sh's word, the second time it calls us: the scheduler ended the job before it could be requeued."""
 STRAGGLER_SECONDS = 10.0
@@ -32,20 +31,10 @@ def main(arguments: List[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     finish = Finish(parse(arguments))
-    until = time.monotonic() + RETRY_SECONDS
-    while True:
-        try:
-            finish.conclude()
-            break
-        except claims.Refused:
-            finish.word = "done"
-            break
-        except (OSError, ValueError) as error:
-            if finish.is_unbegun or time.monotonic() > until:
-                system.say(f"cannot conclude: {error}")
-                break
-            system.say(f"cannot conclude yet: {error}")
-            time.sleep(RETRY_PAUSE_SECONDS)
+    try:
+        system.retry(finish.conclude, RETRY_SECONDS, (OSError, ValueError), lambda: finish.is_unbegun)
+    except claims.Refused:
+        finish.word = "done"
     print(finish.word)
     return 0
 
@@ -66,7 +55,7 @@ class Finish:
         make_umask(work)
         begun = self._begun(work)
         known = files.read_json(begun.place.attempt(begun.number).exit)
-        final = _told(begun, self._options.final)
+        final = _final_reason(begun, self._options.final)
         result = conclusion.reconsider(begun, known or _end(begun), final)
         self.word = afterwards.word(result, work.form)
         conclusion.publish(begun, result)
@@ -83,7 +72,7 @@ class Finish:
         return begun
 
 
-def _told(work: Work, final: str) -> str:
+def _final_reason(work: Work, final: str) -> str:
     """What job.sh knows. TERM at the limit is no cancel: Slurm, PBS and the local scheduler all send it.
 
     Never judged by what is there already: the same question may come again when its answer was lost.

@@ -6,10 +6,12 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+import time
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+RETRY_PAUSE_SECONDS = 2.0
 ANSWER_SECONDS = 20.0
 """How long one question to the scheduler, or one cancellation, may take."""
 
@@ -26,8 +28,8 @@ DEFAULTED = (
 )
 """What a child must not inherit: bash ignores INT and QUIT for what it starts with `&`, Python PIPE and XFSZ."""
 
-_OPEN_FILES: Dict[str, Tuple[int, int]] = {}
-"""The soft and the hard limit of open files `before` we raised the soft one."""
+_OPEN_FILES_BEFORE: List[Tuple[int, int]] = []
+"""The soft and the hard limit of open files, once we have raised the soft one."""
 
 OWN: Set[int] = set()
 """Processes that an agent has started beside its ranks, and ends itself: what looks for leftovers spares them."""
@@ -37,6 +39,32 @@ def say(text: str) -> None:
     """Print to the scheduler's log. A full disk there must not end the agent."""
     with contextlib.suppress(OSError):
         print(f"serried: {text}", file=sys.stderr, flush=True)
+
+
+def retry(
+    act: Callable[[], None],
+    seconds: float,
+    errors: Tuple[Type[Exception], ...] = (OSError,),
+    hopeless: Callable[[], bool] = lambda: False,
+) -> None:
+    """Call `act` again while it raises one of `errors`, as on a full disk: for so many seconds, or until `hopeless`.
+
+    Logs each new error, and the last one.
+    """
+    until, said = time.monotonic() + seconds, ""
+    while True:
+        try:
+            act()
+        except errors as error:
+            if hopeless() or time.monotonic() > until:
+                say(f"cannot conclude: {error}")
+                return
+            if str(error) != said:
+                said = str(error)
+                say(f"cannot conclude yet: {said}")
+            time.sleep(RETRY_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _prctl(option: int, value: int) -> None:
@@ -78,16 +106,16 @@ def allow_open_files(count: int) -> Optional[int]:
     if soft != resource.RLIM_INFINITY and soft < count:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            _OPEN_FILES.setdefault("before", (soft, hard))
+            _OPEN_FILES_BEFORE.append((soft, hard))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY or soft >= count else hard
 
 
 def _restore_open_files() -> None:
-    if _OPEN_FILES:
+    if _OPEN_FILES_BEFORE:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES["before"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES_BEFORE[0])
 
 
 def spawn(

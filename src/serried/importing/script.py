@@ -16,13 +16,13 @@ _SCRIPT = re.compile(r"[\w./-]+\.(?:sh|bash|sbatch|slurm|job|pbs)(?![\w.])")
 def text(content: bytes, file: str) -> str:
     """Its text. Raises UsageError for what is none: not bash, not text, or a script that only submits others."""
     if len(content) > MOST_BYTES:
-        raise UsageError(f"`{file}` is no job script: it has more than {MOST_BYTES // 1024} KiB")
+        raise UsageError(f"`{file}` is not a job script: it has more than {MOST_BYTES // 1024} KiB")
     try:
         found = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"`{file}` is no job script: it is not UTF-8 text") from None
+        raise UsageError(f"`{file}` is not a job script: it is not UTF-8 text") from None
     if "\0" in found:
-        raise UsageError(f"`{file}` is no job script: it holds NUL characters")
+        raise UsageError(f"`{file}` is not a job script: it holds NUL characters")
     found = found.replace("\r\n", "\n").replace("\r", "\n")
     first = found.split("\n", 1)[0]
     if first.startswith("#!") and not re.search(r"\b(ba|z|k|da)?sh\b", first):

@@ -71,14 +71,14 @@ ADVICE: Mapping[str, Advice] = {
         "it reached its time limit and did not go on, though `limit.restarts` allows it",
         (
             "save within `limit.lead` before the end, and exit 85: see docs/ending.md",
-            "go on from its newest checkpoint, if it has one: serried rerun {run}",
+            "resume from its newest checkpoint, if it has one: serried rerun {run}",
             "or ask for more: serried {verb} --time {time} …",
         ),
     ),
     "restarts-used": Advice(
         "it has used all of its attempts (`limit.restarts`)",
         (
-            "go on from its newest checkpoint: serried rerun {run}",
+            "resume from its newest checkpoint: serried rerun {run}",
             "or allow more attempts: serried submit --chain {restarts} …, or a longer --time",
         ),
     ),
@@ -99,7 +99,7 @@ ADVICE: Mapping[str, Advice] = {
     ),
     "supervisor-gone": Advice(
         "this machine was restarted, or somebody killed the process that looked after the job",
-        ("go on from its newest checkpoint, or begin again: serried rerun {run}",),
+        ("resume from its newest checkpoint, or begin again: serried rerun {run}",),
     ),
     "agent-killed": Advice(
         "Serried's own process on a node was killed, by the node's memory limit or by somebody",

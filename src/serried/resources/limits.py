@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from serried.config.values import show_duration, show_memory
 from serried.errors import UsageError, did_you_mean
 from serried.resources.asked import ALL, Allocation
 
@@ -112,9 +113,9 @@ def _check_rest(asked: Allocation, cluster: Cluster, partition: Partition | None
         raise UsageError(message, hint=f"`cpus` {per_unit}{_instead(asked, cluster)}")
     memory = asked.memory_mb or ALL
     if partition and partition.mem and memory > partition.mem:
-        has = f"a node of partition `{name}` has {size(partition.mem)}"
+        has = f"a node of partition `{name}` has {show_memory(partition.mem)}"
         raise UsageError(
-            f"{size(memory)} of memory per node were asked for and {has}",
+            f"{show_memory(memory)} of memory per node were asked for and {has}",
             hint=f"`mem` {per_unit}{_instead(asked, cluster)}",
         )
 
@@ -133,7 +134,7 @@ def _check_time(asked: Allocation, cluster: Cluster, partition: Partition | None
 
 def _shorter(seconds: int, longest: int, instead: str = "") -> str:
     links = -(-seconds // longest)
-    spelled = short(longest)
+    spelled = show_duration(longest)
     return f"--time {spelled}{instead}; or a chain, if it saves checkpoints: --time {spelled} --chain {links}"
 
 
@@ -172,16 +173,6 @@ def clock(seconds: int) -> str:
     hours, rest = divmod(rest, 3600)
     tail = f"{rest // 60:02}:{rest % 60:02}"
     return f"{days}-{hours:02}:{tail}" if days else f"{hours}:{tail}"
-
-
-def short(seconds: int) -> str:
-    """Seconds as one types them: `12h`, `1d12h`."""
-    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-    return "".join(f"{number}{unit}" for number, unit in parts if number)
-
-
-def size(mebibytes: int) -> str:
-    return f"{mebibytes}M" if mebibytes % 1024 else f"{mebibytes // 1024}G"
 
 
 def there_are(names: Collection[str]) -> str:

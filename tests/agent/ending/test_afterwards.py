@@ -45,7 +45,7 @@ COMPLETED = an_end("COMPLETED", None)
 
 
 @pytest.mark.parametrize(
-    ("end", "word", "is_untold", "expected"),
+    ("end", "word", "is_unrecorded", "expected"),
     [
         (CANCELLED, "CANCELLED", False, ("CANCELLED", "cancel")),
         (CANCELLED, "PREEMPTED", False, ("PREEMPTED", "preempt")),
@@ -65,14 +65,14 @@ COMPLETED = an_end("COMPLETED", None)
         (CANCELLED, "", True, ("CANCELLED", "cancel")),
     ],
 )
-def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_untold, expected):
-    told = afterwards.by_the_scheduler(end, word, is_untold=is_untold)
+def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_unrecorded, expected):
+    told = afterwards.by_the_scheduler(end, word, is_unrecorded=is_unrecorded)
 
     assert (told["state"], told["cause"]) == expected
 
 
 def test_what_is_lost_has_no_exit_code():
-    assert afterwards.by_the_scheduler(KILLED, "", is_untold=True)["exit_code"] is None
+    assert afterwards.by_the_scheduler(KILLED, "", is_unrecorded=True)["exit_code"] is None
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def _check_allowed(work: Work, job: str) -> None:
     last = history.last(work)
     if last is None or history.claim_of(last)["job"] != job:
         return
-    end = files.read_json(work.place.attempt(last.number).exit) or conclusion.assess(last, is_untold=True)
+    end = files.read_json(work.place.attempt(last.number).exit) or conclusion.assess(last, is_unrecorded=True)
     if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
         return
     progressed = bool(end.get("progress"))
@@ -114,7 +114,8 @@ def _check_turn(work: Work, token: str) -> None:
         raise Refused("the job that it comes after never began")
     end = files.read_json(work.place.attempt(before.number).exit)
     word = chain.how_it_stands(work, work.job_of(str(claim["job"])), chain.AWAY_SECONDS)
-    told = afterwards.by_the_scheduler(end or conclusion.assess(before, is_untold=True), word, is_untold=end is None)
+    known = end or conclusion.assess(before, is_unrecorded=True)
+    told = afterwards.by_the_scheduler(known, word, is_unrecorded=end is None)
     result = conclusion.publish(before, conclusion.reconsider(before, told, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:
         raise Refused(f"it has ended already: {result['message']}")

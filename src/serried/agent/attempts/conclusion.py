@@ -22,18 +22,18 @@ def conclude(work: Work, *, lingers: bool = False) -> None:
     publish(work, reconsider(work, assess(work), ""), lingers=lingers)
 
 
-def assess(work: Work, *, is_untold: bool = False) -> Dict[str, Any]:
-    """The contents of exit.json, from all evidence; `is_untold` where every agent was killed before it could write it.
+def assess(work: Work, *, is_unrecorded: bool = False) -> Dict[str, Any]:
+    """The contents of exit.json, from all evidence. `is_unrecorded`: every agent was killed before it wrote its end.
 
     Raises OSError where what is known cannot be read.
     """
-    evidence = gather(work, is_untold=is_untold)
+    evidence = gather(work, is_unrecorded=is_unrecorded)
     failure = first_failure(evidence)
     tail = _tail(work, evidence, failure) if failure else []
     return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
 
-def gather(work: Work, *, is_untold: bool = False) -> Evidence:
+def gather(work: Work, *, is_unrecorded: bool = False) -> Evidence:
     attempt = work.place.attempt(work.number)
     claim = files.read_json(attempt.claim) or {}
     head = files.entries(attempt.events)
@@ -57,7 +57,7 @@ def gather(work: Work, *, is_untold: bool = False) -> Evidence:
         saved=saved.since(work.place.checkpoints, attempt.claim, work.watch),
         progressed=progressed,
         obstacle=continuing.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
-        is_untold=is_untold,
+        is_unrecorded=is_unrecorded,
     )
 
 

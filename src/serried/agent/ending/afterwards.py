@@ -51,19 +51,19 @@ def finalise(end: End, reason: str) -> End:
     return end
 
 
-def by_the_scheduler(end: End, word: Optional[str], *, is_untold: bool) -> End:
+def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> End:
     """How an attempt ended by the scheduler's word for its job; "" and None are no word.
 
-    `is_untold`: nobody lived to write the end, and `end` is what was found afterwards. Where the scheduler does not
+    `is_unrecorded`: nobody lived to write the end, and `end` is what was found afterwards. Where the scheduler does not
     know it either the attempt is lost: it may have been cancelled.
     """
     if word in WERE_CANCELLED:
-        return _cancelled(end) if is_untold else finalise(end, names.STOP_CANCEL)
+        return _cancelled(end) if is_unrecorded else finalise(end, names.STOP_CANCEL)
     if word == "PREEMPTED":
-        return _preempted(end) if is_untold else finalise(end, names.STOP_PREEMPT)
-    if is_untold and word in WERE_ON_A_LOST_NODE:
+        return _preempted(end) if is_unrecorded else finalise(end, names.STOP_PREEMPT)
+    if is_unrecorded and word in WERE_ON_A_LOST_NODE:
         return _told(end, names.NODE_FAIL, "node-lost", f"node {end['nodes'][0]} was lost")
-    if is_untold and not word and end["cause"] in INTERRUPTED:
+    if is_unrecorded and not word and end["cause"] in INTERRUPTED:
         message = f"nothing says how job {end['job']} ended, so no attempt may follow it"
         return _told(end, names.LOST, "lost", message)
     return end

@@ -52,7 +52,7 @@ class Evidence(NamedTuple):
     """Its newest checkpoint is further than the one that the attempt found."""
     obstacle: Optional[Obstacle]
     """What keeps the run from going on, though something was saved; None where nothing does."""
-    is_untold: bool = False
+    is_unrecorded: bool = False
     """Both job.sh and the head were killed before they could record how it ended."""
 
     def all(self, event: str) -> List[Event]:
@@ -189,7 +189,7 @@ def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:
             return True
         if event["event"] == "rank-failed" and event["exit"]["rank"] == exit_["rank"]:
             return False
-    return evidence.is_untold
+    return evidence.is_unrecorded
 
 
 def _left_as_asked(evidence: Evidence, exit_: Exit) -> bool:

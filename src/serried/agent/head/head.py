@@ -5,11 +5,10 @@ It alone hears job.sh and reads control.jsonl, and its journal alone is enough t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from serried.agent import hooks, system
 from serried.agent.attempts import conclusion
@@ -36,7 +35,6 @@ EARLY_SECONDS = 65.0
 """A warning that comes by so much too early is Slurm's own, for the limit; an earlier one has another reason."""
 WRITE_SECONDS = 300.0
 """How long the end waits for a disk that is full or away; the scheduler may end us before."""
-WRITE_PAUSE_SECONDS = 1.0
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
 
@@ -50,7 +48,7 @@ class Head:
         self._stop_reason: Optional[str] = None
         self._may_save = self._is_going = self._is_over = False
         self._port = rendezvous.hold_port()
-        reactions = Reactions(self._welcome, self._heed, self._lose, lambda: self.note("all-over"))
+        reactions = Reactions(self._welcome, self._on_message, self._lose, lambda: self.note("all-over"))
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
         self._deadline = deadline.of(work, options.end, options.age)
         watched = watching.Reactions(self._stop, self._ask_to_save, self._lose, self.note)
@@ -85,9 +83,9 @@ class Head:
         if self._argv and any(member.is_lost for member in self._members):
             sweep_nodes(self.loop, self._argv, self.work)
         self.note("ended")
-        _persist(self._journal.write)
+        system.retry(self._journal.write, WRITE_SECONDS)
         if self._watch.is_orphaned or self._watch.is_superseded:
-            _persist(lambda: conclusion.conclude(self.work))
+            system.retry(lambda: conclusion.conclude(self.work), WRITE_SECONDS)
         return names.EXIT_REFUSED if self._watch.is_superseded else 0
 
     def _unpack(self) -> None:
@@ -142,16 +140,16 @@ class Head:
 
         return horovod.open_store(self.work)
 
-    def _heed(self, member: Member, message: Message) -> None:
+    def _on_message(self, member: Member, message: Message) -> None:
         if message["event"] != "beat":
             self._watch.check_parent()
-            self._heed_news(member, message)
+            self._on_news(member, message)
             return
         member.quiet, member.running = message["quiet"], message["running"]
         if self._stop_reason is None:
             self._watch.check_silence()
 
-    def _heed_news(self, member: Member, message: Message) -> None:
+    def _on_news(self, member: Member, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}
         event = message["event"]
         if event == "started":
@@ -284,13 +282,3 @@ class Head:
             self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
         except OSError as error:
             system.say(f"cannot write the journal: {error}")
-
-
-def _persist(write: Callable[[], None]) -> None:
-    """Write what a full disk has not taken so far: how the ranks ended."""
-    until = time.monotonic() + WRITE_SECONDS
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            write()
-            break
-        time.sleep(WRITE_PAUSE_SECONDS)

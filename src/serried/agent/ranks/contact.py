@@ -13,6 +13,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 
 from serried.agent.loop import Loop
 from serried.agent.work import Work
+from serried.contract import starting
 
 PROC = "/proc"
 LISTEN = "0A"
@@ -141,8 +142,7 @@ def _children() -> Dict[int, List[int]]:
     for name in os.listdir(PROC):  # noqa: PTH208 - thousands
         if name.isdigit():
             try:
-                with open(f"{PROC}/{name}/stat", "rb") as file:  # noqa: PTH123
-                    parent = int(file.read().rpartition(b") ")[2].split()[1])
+                parent = int(starting.stat(int(name))[1])
             except (OSError, IndexError, ValueError):
                 continue
             found.setdefault(parent, []).append(int(name))
