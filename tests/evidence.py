@@ -26,8 +26,8 @@ CONNECTED = [event("connected", node=0, host="n1"), event("connected", node=1, h
 STARTED = [*CONNECTED, event("started", node=0, host="n1"), event("started", node=1, host="n2")]
 
 
-def stopping(reason, because="x"):
-    return event("stopping", reason=reason, because=because)
+def stopping(reason, because="x", **facts):
+    return event("stopping", reason=reason, because=because, **facts)
 
 
 def asked(reason, notice=None):

@@ -65,6 +65,24 @@ def test_a_killed_job_script_ends_the_run_and_leaves_nothing(running, marked_pro
     assert marked_processes(run.mark) == []
 
 
+def test_a_job_script_that_is_killed_as_the_ranks_end_well_costs_no_verdict(start, wait_until, tmp_path):
+    release = tmp_path / "release"
+    run = start(f"until test -e {release}; do sleep 0.05; done", ranks=2)
+    wait_until(lambda: run.events("started"))
+    head = run.pid_of("head")
+
+    os.kill(head, signal.SIGSTOP)  # so that it hears of job.sh before it hears of the ranks
+    release.touch()
+    wait_until(lambda: len([event for event in journal(run) if event["event"] == "rank-exit"]) == 2)
+    kill(run.process.pid)
+    run.process.wait()
+    os.kill(head, signal.SIGCONT)
+
+    wait_until(lambda: run.events("ended") and run.pid_of("head") is None)
+    assert run.events("orphaned")
+    assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
+
+
 def test_a_disk_that_takes_no_end_when_the_job_script_is_killed_keeps_no_rank_alive(
     running, marked_processes, wait_until
 ):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from serried import processes
-from serried.plan import Source
+from serried import processes, script
+from serried.plan import Environment, Source
 from serried.script.launcher import LAUNCHERS
 
 PYTHON = sys.executable
@@ -48,6 +48,24 @@ def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_pr
     assert run.wait() == 137
     assert run.ending == ("FAILED", 137, "agent-killed", "the agent on fake2 was killed")
     assert marked_processes(run.mark) == []
+
+
+def test_an_agent_that_dies_before_it_calls_is_no_cancellation(make_run, start):
+    """Its launcher then ends the other agent by TERM, as a scheduler does that cancels the job."""
+    dies = """
+        if [ "$FAKE_NODE" = 1 ]; then
+          until grep -q '"connected"' "$SERRIED_RUN_DIR/attempts/1/events.jsonl"; do sleep 0.05; done
+          kill -9 $$
+        fi
+    """
+    plan = make_run("true", nodes=2, ranks=1, environment=Environment(setup=dies))
+    (Path(plan.directory) / "setup.sh").write_text(script.render_setup(plan))
+
+    run = start(None, plan=plan)
+
+    assert run.wait() == 70
+    assert run.events("stopping")[0]["because"] == "TERM on fake1"
+    assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
 
 
 def test_an_agent_that_freezes_does_not_hold_up_the_end(start, wait_until):

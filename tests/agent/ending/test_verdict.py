@@ -12,6 +12,9 @@ from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, first_failure
 from serried.agent.ending.verdict import Verdict
 
 FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
+SWEPT = [{**end, "swept": 0} for end in FINE]
+NOTHING_LEFT = event("swept", count=0, left=[])
+KILLED_SCRIPT = [event("orphaned"), stopping("lost")]
 OURS = [ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, signal=15, ours=True))]
 SAVED = [ended(0, exit_of(0, 85)), ended(1, exit_of(1, 85))]
 LOST = event("node-lost", node=1, host="n2", because="its connection ended")
@@ -38,8 +41,66 @@ CASES = {
     "nobody started": (evidence(CONNECTED), ("LAUNCH_FAILED", 70, "launch")),
     "the launch failed": (evidence([event("launch-failed", message="no")]), ("LAUNCH_FAILED", 70, "launch")),
     "cancelled before the start": (evidence([stopping("cancel")]), ("CANCELLED", 143, "cancel")),
+    "an agent died before the start, and its launcher ended the others": (
+        evidence(
+            [CONNECTED[0], stopping("cancel", node=0), ended(0), event("launcher-exit", status=137, said=["Killed"])],
+            nodes={1: []},
+        ),
+        ("LAUNCH_FAILED", 70, "launch"),
+    ),
+    "job.sh was killed before the start, and then the launcher": (
+        evidence([CONNECTED[0], *KILLED_SCRIPT, event("launcher-exit", status=143, said=["Terminated"])]),
+        ("LAUNCH_FAILED", 70, "job-script-killed"),
+    ),
+    "an agent died, and its launcher ended the others before that was known": (
+        evidence([*STARTED, stopping("cancel", node=0), LOST, stopping("lost"), LAUNCHER_EXIT, OURS[0]], nodes={1: []}),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "cancelled, and an agent had died": (
+        evidence([*STARTED, stopping("cancel", node=0), stopping("cancel"), OURS[0]], nodes={1: []}),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "cancelled, and the head was killed before it heard of all nodes": (
+        evidence([*STARTED, stopping("cancel", node=0)], nodes={0: [stopping("cancel")], 1: [stopping("cancel")]}),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "a step was cancelled, and TERM came to all agents": (
+        evidence([*STARTED, stopping("cancel", node=0), stopping("cancel", node=1), *OURS]),
+        ("CANCELLED", 143, "cancel"),
+    ),
     "the limit came before the start": (evidence([stopping("limit")]), ("TIMEOUT", 124, "limit")),
     "cancelled": (evidence([*STARTED, stopping("cancel"), *OURS]), ("CANCELLED", 143, "cancel")),
+    "job.sh was killed as the ranks ended well": (
+        evidence([*STARTED, *KILLED_SCRIPT, stopping("cancel", node=0), *SWEPT]),
+        ("COMPLETED", 0, None),
+    ),
+    "job.sh was killed as the ranks ended well, and something of theirs still ran": (
+        evidence([*STARTED, *KILLED_SCRIPT, SWEPT[0], {**SWEPT[1], "swept": 1}]),
+        ("FAILED", 137, "job-script-killed"),
+    ),
+    "job.sh was killed as the ranks ended well, and it was cancelled": (
+        evidence([*STARTED, stopping("cancel"), *KILLED_SCRIPT, *SWEPT]),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "the connections broke after the ranks had ended well": (
+        evidence([*STARTED, LOST, stopping("lost"), SWEPT[0]], nodes={1: [*node_journal(exit_of(1)), NOTHING_LEFT]}),
+        ("COMPLETED", 0, None),
+    ),
+    "a connection broke, and nobody knows what the ranks have left there": (
+        evidence([*STARTED, LOST, stopping("lost"), SWEPT[0]], nodes={1: node_journal(exit_of(1))}),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "a connection broke, and a rank there was ended for that": (
+        evidence(
+            [*STARTED, LOST, stopping("lost"), SWEPT[0]],
+            nodes={1: [*node_journal(exit_of(1, ours=True)), NOTHING_LEFT]},
+        ),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "job.sh was killed, and a rank of which nobody knows": (
+        evidence([*STARTED, *KILLED_SCRIPT, SWEPT[0]], nodes={1: []}),
+        ("FAILED", 137, "job-script-killed"),
+    ),
     "cancelled, and ranks ended well": (evidence([*STARTED, stopping("cancel"), *FINE]), ("CANCELLED", 143, "cancel")),
     "cancelled, and ranks have saved": (
         evidence([*STARTED, stopping("cancel"), *SAVED], has_checkpoint=True, obstacle=None),

@@ -77,7 +77,25 @@ class Evidence(NamedTuple):
     @property
     def reasons(self) -> List[str]:
         """Why it was to stop, the first reason first."""
-        return [str(event["reason"]) for event in self.all("stopping")]
+        stops = self.all("stopping")
+        if self._has_launcher_cancelled(stops):
+            stops = [event for event in stops if "node" not in event]
+        return [str(event["reason"]) for event in stops]
+
+    def _has_launcher_cancelled(self, stops: Sequence[Event]) -> bool:
+        """Whether TERM came from the launcher, which ends all agents when one of them has died.
+
+        A cancelled job's TERM also reaches job.sh, and with it the head.
+        """
+        if any(event["reason"] == names.STOP_CANCEL and "node" not in event for event in stops):
+            return False
+        terminated = {event["node"] for event in stops if "node" in event}
+        silent = [
+            node
+            for node, events in self.nodes.items()
+            if node not in terminated and not any(event["event"] == "stopping" for event in events)
+        ]
+        return bool(terminated and silent)
 
     @property
     def requests(self) -> List[Event]:
@@ -137,6 +155,15 @@ class Evidence(NamedTuple):
         """Whether every rank had left well before anything ended the attempt: only results were still to be brought."""
         order = [event["event"] for event in self.head]
         return "all-over" in order and "stopping" not in order[: order.index("all-over")] and self.are_all_well
+
+    @property
+    def were_well_though_lost(self) -> bool:
+        """Whether every rank left well, and nothing of theirs stayed, though an agent or job.sh was lost meanwhile."""
+        swept = {event["node"]: event.get("swept") for event in self.all("node-ended")}
+        for node, events in self.nodes.items():
+            swept[node] = next((event["count"] for event in events if event["event"] == "swept"), None)
+        is_only_lost = self.reasons[:1] == ["lost"] and not self.has("superseded")
+        return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
 
     @property
     def have_saved(self) -> bool:

@@ -39,7 +39,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
     asked = next((reason for reason in evidence.reasons if reason in ASKED), None)
     rules: Sequence[Tuple[bool, Callable[[], Verdict]]] = (
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
-        (evidence.were_all_well, lambda: _of_peace(evidence)),
+        (evidence.were_all_well or evidence.were_well_though_lost, lambda: _of_peace(evidence)),
         (
             reason not in (*ASKED, "lost", "silence") and failure is not None,
             lambda: _of_failure(evidence, failure or {}, tail),
@@ -102,6 +102,7 @@ def _of_launch(evidence: Evidence, reason: Optional[str]) -> Verdict:
     if evidence.has("orphaned") and not said:
         message = f"job.sh on {evidence.host} was killed before the ranks started"
         return _ended(names.LAUNCH_FAILED, "job-script-killed", message)
+    said += filter(None, (" / ".join(event["said"]) for event in evidence.all("launcher-exit")))
     message = said[0] if said else f"the head agent on {evidence.host} ended before the ranks started"
     return _ended(names.LAUNCH_FAILED, "launch", message)
 

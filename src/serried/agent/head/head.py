@@ -97,10 +97,10 @@ class Head:
         except OSError as error:
             self._fail_launch(f"cannot prepare the source: {error}")
 
-    def _terminated(self, reason: str, because: str) -> None:
+    def _terminated(self, reason: str, because: str, **facts: Any) -> None:
         """By the scheduler: for the limit, where that has passed before we could keep it."""
         is_late = self._deadline is not None and time.time() >= self._deadline.end
-        self._stop(names.STOP_LIMIT if is_late else reason, because, self.work.hurried_grace)
+        self._stop(names.STOP_LIMIT if is_late else reason, because, self.work.hurried_grace, **facts)
 
     def _warned(self) -> None:
         """By the scheduler. Slurm's warning may come a minute early; where we have a clock, ranks keep that minute."""
@@ -158,7 +158,7 @@ class Head:
             self.note("rank-failed", node=member.index, host=member.host, **facts)
             self._judge_failure(member, message["exit"])
         elif event == "stop":
-            self._terminated(message["reason"], f"TERM on {member.host}")
+            self._terminated(message["reason"], f"TERM on {member.host}", node=member.index)
         elif event == "orphaned":
             self._lose(member, "the scheduler's process there ended")
         elif event == "done":
@@ -192,9 +192,9 @@ class Head:
 
     # Why to stop.
 
-    def _stop(self, reason: str, because: str, grace: float) -> None:
+    def _stop(self, reason: str, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
-        self.note("stopping", reason=reason, because=because)
+        self.note("stopping", reason=reason, because=because, **facts)
         self._stop_reason = self._stop_reason or reason
         is_new = self._members.stop(reason, grace)
         self._launching.stop()

@@ -95,7 +95,7 @@ class Watch:
         self._check_superseded()
         self._members.tell("beat")
         for member in self._members:
-            if not member.is_done and time.monotonic() - member.heard > SILENT_NODE_SECONDS:
+            if not member.is_done and self._loop.awake() - member.heard > SILENT_NODE_SECONDS:
                 self._on.lose(member, f"silent for {SILENT_NODE_SECONDS:.0f} s")
 
     def check_parent(self) -> None:

@@ -18,7 +18,7 @@ GREETING_SECONDS = 10.0
 class Member:
     """A node agent that has proven itself."""
 
-    def __init__(self, host: str, channel: Channel, greeting: Message) -> None:
+    def __init__(self, host: str, channel: Channel, greeting: Message, heard: float) -> None:
         self.index = int(greeting["node"])
         self.host = host
         self.problem = str(greeting.get("problem", ""))
@@ -26,7 +26,8 @@ class Member:
         self.ports: List[int] = greeting.get("ports", [])
         """That it keeps for its ranks."""
         self.channel = channel
-        self.heard = time.monotonic()
+        self.heard = heard
+        """When, on the loop's clock of being awake."""
         self.quiet = 0.0
         """Since when its running ranks have written nothing, in seconds."""
         self.running: List[int] = []
@@ -202,7 +203,7 @@ class Members:
             self._dismiss(channel.connection)
             return
         host = self._hosts[index] if index < len(self._hosts) else str(greeting["host"])
-        member = self._members[index] = Member(host, channel, greeting)
+        member = self._members[index] = Member(host, channel, greeting, self._loop.awake())
         self._watch(member)
         self._on.join(member)
 
@@ -212,10 +213,10 @@ class Members:
             self.disconnect(member)
             self._on.loss(member, "its connection ended")
             return
-        member.heard = time.monotonic()
+        member.heard = self._loop.awake()
         self._watch(member)
         for message in messages:
-            member.patience = max(member.patience, member.heard + message.get("patience", 0.0))
+            member.patience = max(member.patience, time.monotonic() + message.get("patience", 0.0))
             member.is_over |= message["event"] == "done" or bool(message.get("over"))
             self._on.message(member, message)
         self._tell_when_over()

@@ -39,7 +39,7 @@ class Node:
         self._key = key
         self._index = index
         self._channel: Optional[Channel] = channel
-        self._heard = time.monotonic()
+        self._heard = self.loop.awake()
         self._master, self._address = master, channel.connection.getsockname()[0]
         attempt = work.place.attempt(work.number)
         files.make_directory(attempt.node(index), work.directory_mode)
@@ -89,7 +89,7 @@ class Node:
         if messages is None:
             self._lose_head()
             return
-        self._heard = time.monotonic()
+        self._heard = self.loop.awake()
         for message in messages:
             self._heed(message)
 
@@ -157,7 +157,7 @@ class Node:
     def _beat(self) -> None:
         self._check_parent()
         self._folder.touch()
-        if self._channel and time.monotonic() - self._heard > SILENT_HEAD_SECONDS:
+        if self._channel and self.loop.awake() - self._heard > SILENT_HEAD_SECONDS:
             self._lose_head()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
@@ -265,7 +265,7 @@ class Node:
         sweep.end_groups(self._ranks.leaders if self._ranks else [])
         self._note("swept", count=count, left=left)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
-        told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "unsaved": unsaved}
+        told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "swept": count, "unsaved": unsaved}
         if self._contact:
             told.update(contact=self._contact.is_seen, cpu_seconds=round(self._contact.cpu_seconds, 2))
         self._bring.finish(lambda missing: self._say_done({**told, **missing}), trusted=may_trust)
