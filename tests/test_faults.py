@@ -29,7 +29,8 @@ def write(case: Case, what: str, executions: list[tuple[int, int, int]]) -> None
 
 
 def judged(case: Case, state: str | None) -> list[str]:
-    return list(judging.broken(case, None if state is None else {"state": state}))
+    end = {"state": state, "exit_code": 0 if state == "COMPLETED" else 1, "message": "as it was said"}
+    return list(judging.broken(case, None if state is None else end))
 
 
 def test_a_success_is_one_where_every_rank_began_once_and_finished(case):
@@ -62,13 +63,28 @@ def test_what_is_executed_twice_or_once_too_often_is_told(case):
 
 
 def test_what_was_cancelled_neither_succeeds_nor_comes_back(case):
-    case.cancelled_in, case.restarts = 1, 2
+    case.cancelled_in, case.is_cancel_asked, case.restarts = 1, True, 2
     write(case, "began", ALL)
     write(case, "ended", ALL)
     assert judged(case, "CANCELLED") == []
     assert judged(case, "COMPLETED") == ["COMPLETED, though it was cancelled while its ranks worked"]
     write(case, "began", [(2, 0, 300)])
     assert judged(case, "CANCELLED") == ["attempt 2 began, though it was cancelled in attempt 1"]
+
+
+def test_nobody_is_said_to_have_done_what_nobody_did(case, tmp_path):
+    assert judged(case, "CANCELLED") == ["CANCELLED, though nobody cancelled it: as it was said"]
+    assert judged(case, "TIMEOUT") == ["TIMEOUT, though there was time left: as it was said"]
+    assert judged(case, "PREEMPTED") == ["PREEMPTED, though it was not: as it was said"]
+    case.has_short_limit = True
+    assert judged(case, "TIMEOUT") == []
+    assert list(judging.broken(case, {"state": "FAILED", "exit_code": 0})) == ["FAILED with exit code 0"]
+    record = tmp_path / "0/home/state/serried/runs/k3f9q2"
+    record.mkdir(parents=True)
+    (record / "exit.json").write_text('{"first_failure": {"rank": 2}}')
+    assert judged(case, "FAILED") == []
+    case.killed = ALL[1:2]
+    assert judged(case, "FAILED") == ["rank 2 is blamed, though ranks [1] were killed"]
 
 
 def test_no_end_is_no_good_end_and_neither_is_a_run_that_nobody_knows(case):
@@ -80,9 +96,9 @@ def test_no_end_is_no_good_end_and_neither_is_a_run_that_nobody_knows(case):
 
 
 def test_a_case_follows_from_its_seed_and_number(tmp_path):
-    def planned(seed: int) -> list[tuple[str, int, int, str]]:
+    def planned(seed: int) -> list[tuple[str, int, int, bool]]:
         cases = [plan(number, seed, tmp_path, None, list(KINDS)) for number in range(200)]
-        return [(case.kind, case.nodes, case.restarts, case.time_limit) for case in cases]
+        return [(case.kind, case.nodes, case.restarts, case.has_short_limit) for case in cases]
 
     assert planned(7) == planned(7) != planned(8)
     assert {kind for kind, *_ in planned(7)} == set(KINDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import secrets
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from faults.campaign import Result, campaign
 from faults.case import RANKS
 from faults.injections import KINDS
+from serried.contract.files import write_json
 from serried.errors import SerriedError
 
 
@@ -21,16 +21,26 @@ def main() -> int:
     asked = _parser().parse_args()
     seed = secrets.randbelow(1_000_000) if asked.seed is None else asked.seed
     kinds = asked.fault or [name for name, kind in KINDS.items() if not kind.needs_disk or os.geteuid() == 0]
-    numbers = [int(word) for word in asked.only.split(",")] if asked.only else list(range(asked.count))
+    numbers = (
+        [int(word) for word in asked.only.split(",")] if asked.only else range(asked.first, asked.first + asked.count)
+    )
     print(f"seed {seed}: {len(numbers)} faults", file=sys.stderr)
+
+    def keep(results: Sequence[Result], wrong: Sequence[str] = ()) -> None:
+        document = {"schema": 1, "seed": seed, "faults": kinds, "cases": results, "afterwards": wrong}
+        write_json(asked.json, document)
+
+    def tell(results: Sequence[Result]) -> None:
+        keep(results)
+        _tell(results[-1])
+
+    asked.json.parent.mkdir(parents=True, exist_ok=True)
     try:
-        results, wrong = campaign(numbers, seed, kinds, jobs=asked.jobs, minutes=asked.minutes, tell=_tell)
+        results, wrong = campaign(numbers, seed, kinds, jobs=asked.jobs, minutes=asked.minutes, tell=tell)
     except SerriedError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 2
-    document = {"schema": 1, "seed": seed, "faults": kinds, "cases": results, "afterwards": wrong}
-    asked.json.parent.mkdir(parents=True, exist_ok=True)
-    asked.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(results, wrong)
     for line in table(results):
         print(line)
     bad = [*(f"case {it['number']}: {text}" for it in results for text in it["violations"]), *wrong]
@@ -43,6 +53,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("--count", type=int, default=250, help="how many faults (250)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one: another part of the seed (0)")
     parser.add_argument("--seed", type=int, help="which faults: the same seed injects the same ones")
     parser.add_argument("--only", default="", help="numbers of cases of the seed, with commas between")
     parser.add_argument("--fault", action="append", choices=list(KINDS), help="only this kind; may be repeated")
@@ -53,12 +64,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _tell(result: Result) -> None:
-    bad = f"  BROKEN: {result['violations']}" if result["violations"] else ""
+    broken = f"BROKEN: {result['violations']}"
+    said = {"too late": not result["hit"], "hidden": result["hidden"], broken: result["violations"]}
+    remark = "  ".join(word for word, holds in said.items() if holds)
     where = f"{result['cluster']} {result['nodes']}x{RANKS}"
-    line = (
-        f"{result['number']:4} {result['fault']:<22} {where:<10} {result['state']:<14} {result['seconds']:6.1f} s{bad}"
-    )
-    print(line, file=sys.stderr, flush=True)
+    line = f"{result['number']:4} {result['fault']:<22} {where:<10} {result['state']:<14} {result['seconds']:6.1f} s  "
+    print(line + remark, file=sys.stderr, flush=True)
 
 
 def table(results: Sequence[Result]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,16 +31,21 @@ Result = dict[str, Any]
 
 
 def plan(number: int, seed: int, folder: Path, lab: Lab, kinds: Sequence[str]) -> Case:
-    """A case follows from the seed and its number alone. Each kind of fault has its turn before one comes again."""
-    lap, turn = divmod(number, len(kinds))
-    name = Random(f"{seed}-lap-{lap}").sample(list(kinds), len(kinds))[turn]
+    """A case follows from the seed and its number alone."""
+    name = kind_of(number, seed, kinds)
     random = Random(f"{seed}-{number}")
     kind = KINDS[name]
     is_local = kind.where == "local" or (not kind.where and random.random() < 0.3)
     nodes = 1 if is_local else kind.nodes or random.choice((1, 2, 2))
     restarts = int(random.random() < 0.4)
-    time_limit = "1m" if name.startswith("stop ") and random.random() < 0.15 and not kind.is_early else "20m"
-    return Case(number, name, random, folder / str(number), None if is_local else lab, nodes, restarts, time_limit)
+    is_for_good = name.startswith("stop ") and random.random() < 0.15 and not kind.is_early
+    return Case(number, name, random, folder / str(number), None if is_local else lab, nodes, restarts, is_for_good)
+
+
+def kind_of(number: int, seed: int, kinds: Sequence[str]) -> str:
+    """Each kind of fault has its turn before one comes again."""
+    lap, turn = divmod(number, len(kinds))
+    return Random(f"{seed}-lap-{lap}").sample(list(kinds), len(kinds))[turn]
 
 
 def run(case: Case) -> Result:
@@ -58,7 +64,8 @@ def run(case: Case) -> Result:
             violations = list(broken(case, end))
         except Exception as error:  # noqa: BLE001 - one case that breaks down must not cost the others
             violations.append(f"the campaign itself failed: {error!r}")
-    if not violations and (end is None or end["state"] != "CANCELLED"):
+    is_hidden_success = case.proofs.is_dir() and is_hidden(case, end)
+    if not violations and not is_hidden_success:
         shutil.rmtree(case.scratch, ignore_errors=True)
     return {
         "number": case.number,
@@ -74,7 +81,7 @@ def run(case: Case) -> Result:
         "message": end.get("message") if end else None,
         "executions": case.executions() if case.proofs.is_dir() else [],
         "finished": case.executions("ended") if case.proofs.is_dir() else [],
-        "hidden": is_hidden(case, end) if case.proofs.is_dir() else False,
+        "hidden": is_hidden_success,
         "violations": violations,
         "folder": str(case.folder),
         "seconds": round(time.monotonic() - began, 1),
@@ -111,55 +118,69 @@ def campaign(
     *,
     jobs: int,
     minutes: float,
-    tell: Callable[[Result], None],
+    tell: Callable[[Sequence[Result]], None],
 ) -> tuple[list[Result], list[str]]:
-    """The results of these cases of the seed, and what is wrong with all together."""
-    with _lab() as (lab, folder):
-        cases = [plan(number, seed, folder, lab, kinds) for number in numbers]
+    """The results of these cases of the seed, and what is wrong with all together.
+
+    `tell` is called with all results so far whenever there is another one.
+    """
+    with _labs() as (shared, alone, folder):
+        cases = [
+            plan(number, seed, folder, alone if KINDS[name].is_shared else shared, kinds)
+            for number in numbers
+            for name in [kind_of(number, seed, kinds)]
+        ]
         deadline = time.monotonic() + minutes * 60
         results: list[Result] = []
+        lock = threading.Lock()
 
         def one(case: Case) -> None:
             if time.monotonic() < deadline:
-                results.append(run(case))
-                tell(results[-1])
+                result = run(case)
+                with lock:
+                    results.append(result)
+                    tell(results)
 
-        alone = [case for case in cases if KINDS[case.kind].is_shared]
-        with ThreadPoolExecutor(jobs) as pool:
-            begun = [pool.submit(one, case) for case in cases if case not in alone]
+        with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(1) as single:
+            begun = [(single if KINDS[case.kind].is_shared else pool).submit(one, case) for case in cases]
             try:
                 for future in begun:
                     future.result()
             except BaseException:  # Ctrl-C: those that have begun are cleaned up
-                pool.shutdown(wait=False, cancel_futures=True)
+                for executor in (pool, single):
+                    executor.shutdown(wait=False, cancel_futures=True)
                 raise
-        for case in alone:
-            one(case)
-        wrong = list(_afterwards(cases, results, lab))
-        if not wrong and not any(result["violations"] for result in results):
+        wrong = list(_afterwards(cases, results, (shared, alone)))
+        if not wrong and not any(result["violations"] or result["hidden"] for result in results):
             shutil.rmtree(folder, ignore_errors=True)
     return sorted(results, key=lambda result: result["number"]), wrong
 
 
-def _afterwards(cases: Sequence[Case], results: Sequence[Result], lab: Lab) -> Iterator[str]:
-    """Nothing begins once a run has ended, however late one looks."""
+def _afterwards(cases: Sequence[Case], results: Sequence[Result], labs_: Sequence[Lab]) -> Iterator[str]:
+    """However late one looks, nothing has begun since a run ended, and it is said to have ended as before."""
     by_number = {case.number: case for case in cases}
     for result in results:
         case = by_number[result["number"]]
         if case.proofs.is_dir() and case.executions() != result["executions"]:
             yield f"case {case.number} ({case.kind}) went on after it had ended as {result['state']}"
-    left = lab.run("squeue", "--noheader", "--states=PENDING,RUNNING").stdout.strip()
-    if left:
-        yield f"jobs are left in the queue: {left}"
+        if case.run and (later := case.final()) and later["state"] != result["state"]:
+            yield f"case {case.number} ({case.kind}) was {result['state']}, and then {later['state']}"
+    for lab in labs_:
+        left = lab.run("squeue", "--noheader", "--states=PENDING,RUNNING").stdout.strip()
+        if left:
+            yield f"jobs are left in the queue: {left}"
 
 
 @contextlib.contextmanager
-def _lab() -> Iterator[tuple[Lab, Path]]:
+def _labs() -> Iterator[tuple[Lab, Lab, Path]]:
+    """One for many cases at a time; one for those that harm its daemons, each of which is alone there."""
     folder = Path(tempfile.mkdtemp(prefix="serried-faults-"))
     os.environ["SERRIED_LAB_ROOT"] = f"/tmp/serried-faults-{os.getpid()}"
     print(f"the cases are in {folder}", file=sys.stderr)
-    lab = labs.up("faults", nodes=2, gpus=0, temporary=True, settings=SETTINGS)
-    try:
-        yield lab, folder
-    finally:
-        lab.down()
+    with contextlib.ExitStack() as stack:
+        found = []
+        for name in ("shared", "alone"):
+            lab = labs.up(name, nodes=2, gpus=0, temporary=True, settings=SETTINGS)
+            stack.callback(lab.down)
+            found.append(lab)
+        yield found[0], found[1], folder

@@ -1,4 +1,4 @@
-"""One run on which a fault is injected: its folder, its program, its processes, and what became of it."""
+"""One run on which a fault is injected: its folder, its program, its processes, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from place import Place, command
-from serried import processes
-from serried.contract import names
+from faults import moments
+from faults.moments import RANKS
+from faults.repairing import repair
+from faults.seen import LOOK_SECONDS, Executions, Seen
+from place import Place
+from serried.contract import files, names
+from serried.contract.layout import AttemptDirectory
 from serried.lab import Lab
 from serried.processes import Process
 
-RANKS = 2
 LONGEST_SECONDS = 150
 """For a rank to wait until it may end, should nobody say so."""
 PATIENCE_SECONDS = 900.0
 """For a final state, when the fault is over: job.sh and `finish` try for five minutes each to write it down."""
+POLL_SECONDS = 0.002
+"""Between two looks at the condition of a fault: some of the moments that it has to hit are short."""
 
 PROGRAM = """\
 import os, pathlib, sys, time
@@ -45,9 +50,6 @@ while time.monotonic() < end and not (proofs / "release").exists():
 It ends when it is released, so that a fault which is to meet it at work does, on a machine however slow.
 """
 
-Executions = list[tuple[int, int, int]]
-"""Attempt, rank and pid of each."""
-
 
 @dataclass
 class Case:
@@ -60,7 +62,8 @@ class Case:
     """None: on this machine."""
     nodes: int
     restarts: int
-    time_limit: str = "20m"
+    has_short_limit: bool = False
+    """Its time limit comes while it is stopped."""
     detail: list[str] = field(default_factory=list)
     """What was done, in words, with the seconds since it began."""
     run: str | None = None
@@ -70,7 +73,14 @@ class Case:
     """Whether there was something to inject the fault into."""
     cancelled_in: int | None = None
     """The attempt in which it was cancelled while no rank could end by itself; 0 before the first."""
-    seen: dict[str, Process] = field(default_factory=dict)
+    is_cancel_asked: bool = False
+    """Whether somebody has tried to cancel it."""
+    may_be_cancelled: bool = False
+    """Whether the scheduler may have done so by itself."""
+    needs_repair: bool = False
+    """Whether a daemon of the scheduler was lost, so that an administrator has to look after the lab."""
+    seen: Seen = field(default_factory=Seen)
+    _directory: Path | None = None
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -110,7 +120,7 @@ class Case:
         flags = ["--nodes", str(self.nodes)] if self.lab else ["--set", f"clusters.local.root={self.scratch}"]
         words = [
             *(sys.executable, "-m", "serried", "submit", "--json", "--cluster", place.cluster, *flags),
-            *("--ranks", str(RANKS), "--cpus", "1", "--mem", "100M", "--time", self.time_limit),
+            *("--ranks", str(RANKS), "--cpus", "1", "--mem", "100M", "--time", "1m" if self.has_short_limit else "20m"),
             *("--set", f"limit.restarts={self.restarts}", "--set", "limit.grace=3s"),
             *("--", sys.executable, "work.py", str(self.proofs), str(LONGEST_SECONDS)),
         ]
@@ -132,20 +142,34 @@ class Case:
             cli.kill()
             err = cli.communicate()[1]
             self.say("submit did not come back")
-        self._learn_run()
+        assert self.record or cli.returncode, "submit exits with 0 and leaves no record"
         if cli.returncode:
             self.say(f"submit exited with {cli.returncode}: {' '.join(err.strip().splitlines()[:1])}")
 
-    def _learn_run(self) -> None:
-        """From the record, which is there before the command has said anything."""
+    @property
+    def record(self) -> Path | None:
+        """Its record, which is there before the command has said anything; it tells the run's id."""
         records = self.folder / "home/state/serried/runs"
-        found = [path.name for path in records.iterdir() if path.name[0] != "."] if records.is_dir() else []
-        self.run = next(iter(found), None)
+        if self.run is None and records.is_dir():
+            self.run = next((path.name for path in records.iterdir() if path.name[0] != "."), None)
+        return records / self.run if self.run else None
+
+    @property
+    def submission(self) -> dict[str, Any]:
+        return (self.record and files.read_json(self.record / "submissions/1.json")) or {}
 
     @property
     def directory(self) -> Path | None:
         """The run directory, where it is there."""
-        return next(self.scratch.glob(f"**/{self.run}"), None) if self.run else None
+        if self._directory is None and self.run:
+            self._directory = next(self.scratch.glob(f"**/{self.run}"), None)
+        return self._directory if self._directory and self._directory.is_dir() else None
+
+    @property
+    def attempt(self) -> AttemptDirectory | None:
+        """Its first attempt, where it is there. Faults come during this one."""
+        directory = self.directory
+        return AttemptDirectory(directory / "attempts/1") if directory and (directory / "attempts/1").is_dir() else None
 
     def executions(self, what: str = "began") -> Executions:
         found = (re.fullmatch(rf"{what}-(\d+)-(\d+)-(\d+)", path.name) for path in self.proofs.iterdir())
@@ -153,97 +177,105 @@ class Case:
 
     def look(self) -> None:
         """Remember which processes it has, by what they are: later they are no longer told apart."""
-        if self.run is None:
-            self._learn_run()
-        if self.run is None:
-            return
-        for role, pid in self._agents():
-            self._see(f"{role}-{pid}" if role == "node" else role, pid)
-            if role == "head" and (fields := processes.stat(pid)):
-                self._see("job.sh", int(fields[1]))
-        for job in (self.folder / "local").glob("jobs/*/job.json"):
-            with contextlib.suppress(OSError, ValueError):
-                self._see("supervisor", json.loads(job.read_text(encoding="utf-8"))["supervisor"]["pid"])
-        for attempt, rank, pid in self.executions():
-            self._see(f"rank {attempt} {rank}", pid)
+        if self.record is not None and self.run:
+            self.seen.look(self.run, self.folder / "local", self.executions())
 
-    def _agents(self) -> Iterator[tuple[str, int]]:
-        """Role and pid of each, found in one look over all processes: `finish` lives for a moment only."""
-        mine = f"/{self.run}/agent.pyz".encode()
-        for pid in processes.pids():
-            words = command(pid)
-            if any(word.endswith(mine) for word in words) and b"srun" not in words[0]:
-                yield from ((role, pid) for role in ("head", "node", "finish") if role.encode() in words)
+    @property
+    def is_over(self) -> bool:
+        """Whether its job has ended, so that no fault can meet it any more."""
+        return self.seen.has_lost("job.sh")
 
-    def _see(self, name: str, pid: int) -> None:
-        found = processes.identify(pid)
-        if found is not None and pid > 1:
-            self.seen[name] = found
-
-    def await_(self, happened: Callable[[], bool], seconds: float = 90.0) -> bool:
-        """Whether it happened before the run's time was over; looks at the processes meanwhile."""
+    def await_(self, happened: Callable[[], bool], seconds: float = 90.0, *, looks: bool = True) -> bool:
+        """Whether it happened before the run's time was over; looks at the processes meanwhile, which takes time."""
         deadline = time.monotonic() + seconds
+        looked = 0.0
         while not happened():
             if time.monotonic() > deadline:
                 return False
-            self.look()
-            time.sleep(0.05)
-        self.look()
+            if looks and time.monotonic() - looked > LOOK_SECONDS:
+                self.look()
+                looked = time.monotonic()
+            time.sleep(POLL_SECONDS)
         return True
 
-    def moment(self, target: str = "", *, holds: bool = False) -> None:
-        """Wait for the moment of the fault: while the run, or its process `target`, starts, works or ends.
+    def moment(self, target: str = "", *, phase: str = "", lasts: str = "", holds: bool = False) -> None:
+        """Wait for the moment of the fault: a condition of the run while its process `target` lives, or some time
+        between that condition and the next one.
 
-        Ranks that are at work are released then or after the fault; with `holds`, after it.
+        `phase` is the only one in question, `lasts` what has to last, if it is not `target`. Ranks that are at work
+        are released at that moment or after the fault; with `holds`, after it.
         """
-        when = self.random.choices(("starts", "works", "ends"), (3, 4, 0 if holds else 3))[0]
-        delay = self.random.uniform(0, 0.6 if when == "ends" else 1.0)
+        weights = {name: weight for name, weight in moments.WEIGHTS.items() if name != "ends" or not holds}
+        chance = self.random.choices(list(weights), list(weights.values()))[0]
+        phase = phase or chance
+        choice = moments.of(lasts or target, phase)
+        chosen = self.random.choice(choice)
+        delay = self.random.random() ** 2 * (0.1 if target == "finish" else 1.0)
         is_released = self.random.random() < 0.5 and not holds
-        if when == "starts":
-            self.await_(lambda: any(name.startswith(target) for name in self.seen.keys() - {"submit"}))
-        else:
-            self.await_(lambda: len(self.executions()) >= self.nodes * RANKS)
-        if when == "ends" or (when == "works" and is_released and delay > 0.5):
+        if phase == "ends":
+            self.await_(lambda: self.is_at_work() or self.is_over)
+            self.look()
             self.release()
-        self.pause(delay)
-        if is_released:
+
+        def has_passed() -> bool:
+            return self.is_over or (bool(target) and self.seen.has_lost(target))
+
+        looks = phase not in ("ends", "stops")  # all have been seen, but for `finish`, and what follows is quick
+        self.await_(
+            lambda: has_passed() or (chosen.has_come(self) and (not target or self.seen.has(target))), looks=looks
+        )
+        following = choice[choice.index(chosen) + 1 :]
+        if phase == "works":
+            self.pause(delay)
+        elif following:
+            self.await_(lambda: has_passed() or following[0].has_come(self), delay, looks=looks)
+        if phase in ("starts", "works") and is_released:
             self.release()
-        self.say(f"while it {when}")
+        self.say(chosen.name)
+
+    def is_at_work(self) -> bool:
+        return len(self.executions()) >= self.nodes * RANKS
+
+    @property
+    def is_released(self) -> bool:
+        return (self.proofs / "release").exists()
 
     def release(self) -> None:
         """Let the ranks end."""
         (self.proofs / "release").touch()
 
     def pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.look()
-            time.sleep(0.02)
+        """Let the fault last."""
+        self.await_(lambda: False, seconds)
 
     def final(self) -> dict[str, Any] | None:
-        """How it has ended, as `serried wait` says; None where that does not come."""
+        """How it has ended, as `serried wait` says; None where that does not come.
+
+        It returns before that where a run never starts, or where nobody knows whether it was submitted.
+        """
         assert self.run is not None
-        words = ("wait", "--json", "--timeout", "60s", self.run)
+        words = ("wait", "--json", "--timeout", "20s" if self.needs_repair else "60s", self.run)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
+        while True:
             done = self.place.serried(*words, timeout=PATIENCE_SECONDS)
             with contextlib.suppress(ValueError, LookupError):
                 found: dict[str, Any] = json.loads(done.stdout)["runs"][0]
                 if found["state"] in names.ENDED:
                     return found
-            time.sleep(1)
-        self.say(f"wait exited with {done.returncode}: {done.stderr.strip()[-300:]}")
-        return None
+            if time.monotonic() > deadline:
+                self.say(f"wait exited with {done.returncode}: {done.stderr.strip()[-300:]}")
+                return None
+            repair(self)
+            self.pause(1)
+
+    @property
+    def blamed(self) -> int | None:
+        """The rank that is said to have failed first."""
+        ending = (self.record and files.read_json(self.record / "exit.json")) or {}
+        return (ending.get("first_failure") or {}).get("rank")
 
     def leftovers(self) -> list[Process]:
-        """What still runs of it: agents, ranks and what they started, job.sh and the supervisor."""
-        if self.run is None:
-            return []
-        mark = f"{self.run}/"
-        found = list(processes.with_environment(lambda it: it.get("SERRIED_MARK", "").startswith(mark)))
-        found += filter(None, (processes.identify(pid) for _, pid in self._agents()))
-        found += [it for name, it in self.seen.items() if it.is_alive and name in ("job.sh", "supervisor")]
-        return sorted(set(found), key=lambda process: process.pid)
+        return self.seen.left_of(self.run) if self.run else []
 
     def clean(self) -> None:
         """End what it has left, so that the next case starts with nothing."""
@@ -254,7 +286,4 @@ class Case:
                 self.lab.run(
                     "bash", "-c", f"squeue -h -o '%A %j' | grep -- '-{self.run}-' | cut -d' ' -f1 | xargs -r scancel"
                 )
-
-
-def describe(process: Process) -> str:
-    return f"{process.pid} {b' '.join(command(process.pid))[:200].decode(errors='replace')}"
+        repair(self)

@@ -22,6 +22,8 @@ from serried.processes import Process
 Heal = Callable[[], None]
 FAST, SLOW = 1.5, 12.0
 """Bounds of how long a fault that passes lasts, in seconds."""
+SLOWEST = 35.0
+"""The same of a daemon of the scheduler: Slurm notices that a node is gone."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,9 @@ def nothing() -> None:
 
 def hit_process(case: Case, name: str, *, kill: bool) -> Heal:
     """Kill -9 a process of the run, or stop it for a while, or for good."""
-    beginning = {"node": "node-", "rank": "rank "}.get(name, name)
-    if name == "finish":
-        case.moment()
-        case.release()
-        case.await_(lambda: "finish" in case.seen, 15)
-    elif name != "submit":
-        case.moment(beginning)
-    found = _find(case, beginning)
-    if found is None or not found.is_alive:
+    case.moment(name, phase={"finish": "ends", "submit": "submits"}.get(name, ""))
+    found = _find(case, name)
+    if found is None:
         case.say(f"no {name} to hit")
         return nothing
     case.is_hit = True
@@ -66,9 +62,9 @@ def hit_process(case: Case, name: str, *, kill: bool) -> Heal:
     return nothing
 
 
-def _find(case: Case, beginning: str) -> Process | None:
-    names = [known for known, process in case.seen.items() if known.startswith(beginning) and process.is_alive]
-    return case.seen[case.random.choice(sorted(names))] if names else None
+def _find(case: Case, kind: str) -> Process | None:
+    names = case.seen.alive(kind)
+    return case.seen[case.random.choice(names)] if names else None
 
 
 def _kill_rank(case: Case, rank: Process) -> None:
@@ -84,7 +80,7 @@ def _kill_rank(case: Case, rank: Process) -> None:
 
 def _stop(case: Case, name: str, found: Process) -> Heal:
     found.send(signal.SIGSTOP)
-    if name != "submit" and case.time_limit == "1m":
+    if case.has_short_limit:
         case.say(f"stopped {name} {found.pid} for good")
         return nothing
     seconds = case.random.uniform(FAST, SLOW)
@@ -93,36 +89,31 @@ def _stop(case: Case, name: str, found: Process) -> Heal:
     return lambda: found.send(signal.SIGCONT)
 
 
-def hit_submit(case: Case, *, kill: bool) -> Heal:
-    case.pause(3 * case.random.random() ** 2)  # mostly early: how long it takes hangs on the machine
-    return hit_process(case, "submit", kill=kill)
-
-
 def hit_daemon(case: Case, name: str, *, kill: bool) -> Heal:
     """A daemon of the scheduler dies or is stopped, and comes back after a while."""
     assert case.lab is not None
     lab = case.lab
-    if case.random.random() < 0.3:
-        case.pause(case.random.uniform(0, 1.5))
-    else:
-        case.moment()
+    case.moment(phase="submits" if case.random.random() < 0.3 else "")
     daemon = case.random.choice(("n1", "n2")) if name == "slurmd" else name
+    seconds = case.random.uniform(FAST, SLOW if case.random.random() < 0.7 else SLOWEST)
+    case.is_hit = not case.is_over
+    if kill and name == "slurmctld":
+        case.may_be_cancelled = True  # it forgets what it began last, finds it running, and cancels it
     (lab.kill if kill else lab.stop)(daemon)
-    case.is_hit = True
-    seconds = case.random.uniform(FAST, SLOW)
     case.say(f"{'killed' if kill else 'stopped'} {daemon} for {seconds:.1f} s")
     case.pause(seconds)
+    case.needs_repair = True
     return lambda: lab.restart(daemon)
 
 
 def fill_disk(case: Case) -> Heal:
     """No byte more fits where the run directory is; for a while, or for good."""
     case.moment()
+    case.is_hit = not case.is_over
     filler = case.scratch / "filler"
     with filler.open("wb") as file, contextlib.suppress(OSError):
         while True:
             os.write(file.fileno(), bytes(4096))
-    case.is_hit = True
     if case.random.random() < 0.3:
         case.say("the disk is full for good")
         return nothing
@@ -135,8 +126,8 @@ def fill_disk(case: Case) -> Heal:
 def lose_directory(case: Case, *, for_good: bool) -> Heal:
     case.moment()
     directory = case.directory
-    if directory is None:
-        case.say("no run directory to lose")
+    if directory is None or case.is_over:
+        case.say("no run to lose its directory")
         return nothing
     case.is_hit = True
     aside = directory.with_name(f"{directory.name}-away")
@@ -153,28 +144,33 @@ def lose_directory(case: Case, *, for_good: bool) -> Heal:
 
 def _put_back(aside: Path, directory: Path) -> None:
     """Over whatever was made in its place meanwhile."""
-    shutil.rmtree(directory, ignore_errors=True)
-    aside.rename(directory)
+    while aside.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something was made in its place again
+            aside.rename(directory)
 
 
 def cut_network(case: Case) -> Heal:
     """The kernel breaks the connections between the head and a node's agent."""
-    case.moment()
-    heads = {name: it.pid for name, it in case.seen.items() if name.startswith(("head", "node-")) and it.is_alive}
-    shown = subprocess.run(["ss", "-tnpH", "state", "established"], capture_output=True, text=True, check=False).stdout
-    head = heads.get("head")
-    ours = [line.split() for line in shown.splitlines() if head and f"pid={head}," in line]
+    case.moment("head", lasts="connection")
+    head = case.seen.get("head")
+    ours = _connections(head.pid) if head and head.is_alive else []
     if not ours:
         case.say("no connection to cut")
         return nothing
-    chosen = case.random.choice(ours)
-    source, destination = chosen[2], chosen[3]
-    cut = subprocess.run(
-        ["ss", "-K", "-tn", "src", source, "dst", destination], capture_output=True, text=True, check=False
-    )
-    case.is_hit = cut.returncode == 0
-    case.say(f"cut {source} from {destination}")
+    ends = case.random.choice(ours)
+    subprocess.run(["ss", "-K", "-tn", "src", ends[0], "dst", ends[1]], capture_output=True, check=False)
+    assert head is not None
+    case.is_hit = head.is_alive and ends not in _connections(head.pid)
+    case.say(f"cut {ends[0]} from {ends[1]}" if case.is_hit else "the kernel did not cut the connection")
     return nothing
+
+
+def _connections(pid: int) -> list[tuple[str, str]]:
+    """Both ends of each that this process has."""
+    shown = subprocess.run(["ss", "-tnpH", "state", "established"], capture_output=True, text=True, check=True).stdout
+    words = [line.split() for line in shown.splitlines() if f"pid={pid}," in line]
+    return [(it[2], it[3]) for it in words]
 
 
 def cancel(case: Case, *, by_scheduler: bool, then: str = "") -> Heal:
@@ -188,25 +184,29 @@ def cancel(case: Case, *, by_scheduler: bool, then: str = "") -> Heal:
     else:
         words = [sys.executable, "-m", "serried", "stop", "-y", str(case.run)]
     silent = subprocess.DEVNULL
+    case.is_cancel_asked = True
     asking = subprocess.Popen(
         words, cwd=place.project, env=dict(place.environ), stdin=silent, stdout=silent, stderr=silent
     )
+    is_killed = False
     if then:
-        case.pause(case.random.uniform(0, 2))
+        case.moment(then, phase="stops")
         found = _find(case, then)
         if found is not None:
             found.send(signal.SIGKILL)
-            case.say(f"killed {then} {found.pid} while it was being cancelled")
-    case.is_hit = asking.wait(timeout=PATIENCE_SECONDS) == 0
-    if case.is_hit:
+            is_killed = True
+            case.say(f"killed {then} {found.pid}")
+    is_cancelled = asking.wait(timeout=PATIENCE_SECONDS) == 0
+    if is_cancelled:
         case.cancelled_in = attempt
-    case.say("cancelled" if case.is_hit else "could not be cancelled")
+    case.is_hit = is_killed if then else is_cancelled
+    case.say("cancelled" if is_cancelled else "could not be cancelled")
     return nothing
 
 
 KINDS: Mapping[str, Kind] = {
-    "kill submit": Kind(partial(hit_submit, kill=True), is_early=True),
-    "stop submit": Kind(partial(hit_submit, kill=False), is_early=True),
+    "kill submit": Kind(partial(hit_process, name="submit", kill=True), is_early=True),
+    "stop submit": Kind(partial(hit_process, name="submit", kill=False), is_early=True),
     **{f"kill {name}": Kind(partial(hit_process, name=name, kill=True)) for name in ("job.sh", "head", "finish")},
     **{f"stop {name}": Kind(partial(hit_process, name=name, kill=False)) for name in ("job.sh", "head")},
     "kill node agent": Kind(partial(hit_process, name="node", kill=True)),

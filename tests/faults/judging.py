@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from faults.case import RANKS, Case, describe
+from faults.case import RANKS, Case
+from faults.seen import describe
+from serried.contract import names
 
 LEFT_SECONDS = 90.0
 """For processes to be gone after the run is said to have ended."""
@@ -25,6 +27,8 @@ def broken(case: Case, end: Mapping[str, Any] | None) -> Iterator[str]:
         yield from _false_success(case)
         if case.cancelled_in is not None:
             yield "COMPLETED, though it was cancelled while its ranks worked"
+    if end is not None:
+        yield from _false_reason(case, end)
     yield from _came_back(case)
     yield from _executed_twice(case)
     yield from _left_behind(case)
@@ -38,6 +42,22 @@ def _false_success(case: Case) -> Iterator[str]:
         yield f"COMPLETED, though ranks {sorted(missing)} of attempt {last} have not finished"
     if killed := [rank for attempt, rank, _ in case.killed if attempt == last]:
         yield f"COMPLETED, though ranks {killed} of attempt {last} were killed"
+
+
+def _false_reason(case: Case, end: Mapping[str, Any]) -> Iterator[str]:
+    """Nobody is said to have cancelled a run that nobody has, and so of its time limit and of the rank that failed."""
+    state = end["state"]
+    if (end["exit_code"] == 0) != (state == names.COMPLETED):
+        yield f"{state} with exit code {end['exit_code']}"
+    if state == names.CANCELLED and not (case.is_cancel_asked or case.may_be_cancelled):
+        yield f"CANCELLED, though nobody cancelled it: {end['message']}"
+    if state == names.TIMEOUT and not case.has_short_limit:
+        yield f"TIMEOUT, though there was time left: {end['message']}"
+    if state in (names.PREEMPTED, names.OUT_OF_MEMORY):
+        yield f"{state}, though it was not: {end['message']}"
+    killed = {rank for _, rank, _ in case.killed}
+    if killed and case.blamed is not None and case.blamed not in killed:
+        yield f"rank {case.blamed} is blamed, though ranks {sorted(killed)} were killed"
 
 
 def _came_back(case: Case) -> Iterator[str]:
@@ -68,6 +88,6 @@ def is_hidden(case: Case, end: Mapping[str, Any] | None) -> bool:
 
     No rule forbids that: a node agent that was killed may have hidden it. It is counted all the same.
     """
-    if end is None or end["state"] in ("COMPLETED", "CANCELLED"):
+    if end is None or end["state"] == names.COMPLETED or case.is_cancel_asked:
         return False
     return bool(case.executions()) and not list(_false_success(case))
