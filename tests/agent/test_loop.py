@@ -26,7 +26,7 @@ def hear():
 
 
 loop.watch(sys.stdin, hear)
-loop.every(0.05, lambda: print(time.monotonic(), flush=True))
+loop.every(0.05, lambda: print("beat", flush=True))
 loop.run()
 print(time.monotonic() - began[0], loop.awake() - began[1], flush=True)
 """
@@ -42,7 +42,7 @@ def agent():
     process.communicate()
 
 
-def test_a_process_that_was_stopped_hears_what_has_come_before_its_timers_act(agent, wait_until):
+def test_the_time_for_which_a_process_was_stopped_is_not_time_awake(agent, wait_until):
     assert agent.stdout.readline()
     agent.send_signal(signal.SIGSTOP)
     wait_until(lambda: (processes.stat(agent.pid) or "?")[0] == "T")
@@ -52,7 +52,5 @@ def test_a_process_that_was_stopped_hears_what_has_come_before_its_timers_act(ag
     wait_until(lambda: time.monotonic() - stopped > 2)  # longer than LATE_SECONDS
     agent.send_signal(signal.SIGCONT)
 
-    *beats, end = agent.stdout.read().splitlines()
-    assert [beat for beat in beats if float(beat) > stopped] == []
-    passed, awake = map(float, end.split())
+    passed, awake = map(float, agent.stdout.read().splitlines()[-1].split())
     assert passed - awake > 1

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Tuple
 
 LATE_SECONDS = 5.0
-"""A timer that is so late has waited for a process that was stopped."""
+"""A loop that goes on so late was stopped."""
 Action = Callable[[], None]
 
 
@@ -33,7 +33,7 @@ class Loop:
         self._order = itertools.count()
         self._reactions: Dict[int, Action] = {}
         self._is_running = False
-        self._stopped_seconds = self._woke = 0.0
+        self._expected, self._stopped_seconds = time.monotonic(), 0.0
         self._woken, waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
@@ -75,32 +75,29 @@ class Loop:
         """Call back until `stop` is called."""
         self._is_running = True
         while self._is_running:
-            ready = self._selector.select(self._patience())
-            if self._was_stopped():  # then `select` may say that nothing has come, whatever has
-                ready = self._selector.select(0)
+            patience = self._patience()
+            self._notice_stop()
+            self._expected += patience
+            ready = self._selector.select(patience)
+            self._notice_stop()
             for key, _ in ready:
                 key.data()
-            while self._is_running and self._is_due() and not self._was_stopped():
+            while self._is_running and self._timers and self._timers[0][0] <= time.monotonic():
                 timer = heapq.heappop(self._timers)[2]
                 if not timer.is_cancelled:
                     timer.action()
 
     def awake(self) -> float:
         """The monotonic clock without the time for which this process was stopped, as a suspended job's are."""
+        self._notice_stop()
         return time.monotonic() - self._stopped_seconds
 
-    def _is_due(self) -> bool:
-        return bool(self._timers) and self._timers[0][0] <= time.monotonic()
-
-    def _was_stopped(self) -> bool:
-        """Whether a timer is so late that this process was stopped since it was asked last."""
+    def _notice_stop(self) -> None:
         now = time.monotonic()
-        late = now - max(self._timers[0][0], self._woke) if self._timers else 0.0
-        if late <= LATE_SECONDS:
-            return False
-        self._stopped_seconds += late
-        self._woke = now
-        return True
+        late = now - self._expected
+        self._expected = now
+        if late > LATE_SECONDS:
+            self._stopped_seconds += late
 
     def _patience(self) -> float:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 3600.0
