@@ -21,6 +21,7 @@ from faults.injections import KINDS, Kind
 from faults.judging import broken, is_hidden
 from serried import lab as labs
 from serried import processes
+from serried.contract import names
 from serried.lab import Lab
 
 DISK = "48m"
@@ -65,8 +66,6 @@ def run(case: Case) -> Result:
         except Exception as error:  # noqa: BLE001 - one case that breaks down must not cost the others
             violations.append(f"the campaign itself failed: {error!r}")
     is_hidden_success = case.proofs.is_dir() and is_hidden(case, end)
-    if not violations and not is_hidden_success:
-        shutil.rmtree(case.scratch, ignore_errors=True)
     return {
         "number": case.number,
         "fault": case.kind,
@@ -163,7 +162,8 @@ def _afterwards(cases: Sequence[Case], results: Sequence[Result], labs_: Sequenc
         case = by_number[result["number"]]
         if case.proofs.is_dir() and case.executions() != result["executions"]:
             yield f"case {case.number} ({case.kind}) went on after it had ended as {result['state']}"
-        if case.run and (later := case.final()) and later["state"] != result["state"]:
+        is_judged = case.directory is not None and result["state"] in names.ENDED  # a disk of its own is gone by now
+        if is_judged and (later := case.final()) and later["state"] != result["state"]:
             yield f"case {case.number} ({case.kind}) was {result['state']}, and then {later['state']}"
     for lab in labs_:
         left = lab.run("squeue", "--noheader", "--states=PENDING,RUNNING").stdout.strip()
