@@ -348,6 +348,17 @@ def test_ranks_are_apart_only_where_every_node_saw_no_contact(nodes, early, expe
     assert apart(*nodes, early=early) == expected
 
 
+@pytest.mark.parametrize(("early", "expected"), [(False, []), (True, ["x"])], ids=["not reported", "reported early"])
+def test_ranks_that_were_ended_are_apart_only_as_it_was_reported_while_they_ran(early, expected):
+    ends = [
+        {**ended(node, exit_of(node, None, signal=15, ours=True)), "contact": False, "cpu_seconds": 9.0}
+        for node in (0, 1)
+    ]
+    head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), stopping("limit"), *ends]
+    document = verdict.document(evidence(head), None, [], Verdict("TIMEOUT", 124, "limit", "time limit"))
+    assert [warning["message"] for warning in document.get("warnings", ())] == expected
+
+
 def test_a_rank_that_failed_before_it_could_join_is_not_apart():
     failure = exit_of(0, 1, node=0, host="n1")
     ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]

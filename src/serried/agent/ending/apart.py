@@ -17,10 +17,13 @@ def warnings(evidence: Evidence) -> List[Dict[str, str]]:
     is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
     if not is_known or evidence.has("ranks-in-contact"):
         return []
-    was_busy = sum(end["cpu_seconds"] for end in ends) >= BUSY_SECONDS * evidence.world_size
-    if not was_busy and not evidence.has(names.RANKS_APART):
-        return []
-    return [{"code": names.RANKS_APART, "message": message(evidence.world_size)}]
+    reported = evidence.all(names.RANKS_APART)
+    if evidence.are_all_ended:
+        was_busy = sum(end["cpu_seconds"] for end in ends) >= BUSY_SECONDS * evidence.world_size
+        text = message(evidence.world_size) if was_busy or reported else None
+    else:  # a rank that was ended while it imported torch would have connected later
+        text = str(reported[0]["message"]) if reported else None
+    return [{"code": names.RANKS_APART, "message": text}] if text else []
 
 
 def message(count: int) -> str:
