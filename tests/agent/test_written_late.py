@@ -18,9 +18,22 @@ def said(tmp_path: Path) -> Path:
     return tmp_path / "said"
 
 
-def test_a_run_directory_that_is_away_as_the_ranks_end_costs_no_verdict(start, said, wait_until):
-    leaves = 'mv "$SERRIED_RUN_DIR" "$SERRIED_RUN_DIR.away"'
-    run = start(f"test $RANK = 3 && {leaves}; exit 0", ranks=4, prefix=(*LOGS, said))
+@pytest.fixture
+def ends(start, said):
+    """Start four ranks; once all of them run, rank 3 executes `command`."""
+
+    def begin(command, nodes, **options):
+        began = said.with_name("began")
+        all_began = f"until test -e {began}-0 -a -e {began}-1 -a -e {began}-2; do sleep 0.05; done"
+        program = f"touch {began}-$RANK; test $RANK = 3 && {{ {all_began}; {command}; }}; exit 0"
+        return start(program, nodes=nodes, ranks=4 // nodes, prefix=(*LOGS, said), **options)
+
+    return begin
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_run_directory_that_is_away_as_the_ranks_end_costs_no_verdict(ends, said, wait_until, nodes):
+    run = ends('mv "$SERRIED_RUN_DIR" "$SERRIED_RUN_DIR.away"', nodes)
     wait_until(lambda: "can't open file" in said.read_text())
 
     run.directory.path.with_name(f"{run.plan.run}.away").rename(run.directory.path)
@@ -41,19 +54,18 @@ def small_disk(tmp_path: Path) -> Path:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize(("state", "status"), [("COMPLETED", 0), ("FAILED", 3)])
-def test_a_disk_that_is_full_as_the_ranks_end_costs_no_verdict(start, small_disk, wait_until, state, status):
-    said = small_disk.with_name("said")
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("ending", [("COMPLETED", 0), ("FAILED", 3)])
+def test_a_disk_that_is_full_as_the_ranks_end_costs_no_verdict(ends, small_disk, wait_until, ending, nodes):
     fills = f"head -c 16m /dev/zero >{small_disk}/filler 2>/dev/null"
-    run = start(f"test $RANK = 3 && {{ {fills}; exit {status}; }}; exit 0", ranks=4, directory="small",
-                prefix=(*LOGS, said))  # fmt: skip
-    wait_until(lambda: "No space left" in said.read_text())
+    run = ends(f"{fills}; exit {ending[1]}", nodes, directory="small")
+    wait_until(lambda: "No space left" in small_disk.with_name("said").read_text())
 
     (small_disk / "filler").unlink()
 
-    assert run.wait() == status
-    assert run.ending[:2] == (state, status)
-    assert len(run.events("node-ended")[0]["exits"]) == 4
+    assert run.wait() == ending[1]
+    assert run.ending[:2] == ending
+    assert sum(len(event["exits"]) for event in run.events("node-ended")) == 4
 
 
 def test_what_a_full_disk_has_not_taken_of_a_journal_is_written_when_there_is_room(small_disk):
