@@ -50,7 +50,7 @@ def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_pr
     assert marked_processes(run.mark) == []
 
 
-def test_an_agent_that_dies_before_it_calls_is_no_cancellation(make_run, start):
+def test_an_agent_that_dies_before_it_calls_is_named_and_is_no_cancellation(make_run, start):
     """Its launcher then ends the other agent by TERM, as a scheduler does that cancels the job."""
     dies = """
         if [ "$FAKE_NODE" = 1 ]; then
@@ -65,6 +65,7 @@ def test_an_agent_that_dies_before_it_calls_is_no_cancellation(make_run, start):
 
     assert run.wait() == 70
     assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
+    assert run.ending[3].startswith("no agent answered from fake2")
 
 
 def test_an_agent_that_freezes_does_not_hold_up_the_end(start, wait_until):

@@ -103,6 +103,8 @@ def _of_launch(evidence: Evidence, reason: Optional[str]) -> Verdict:
         message = f"job.sh on {evidence.host} was killed before the ranks started"
         return _ended(names.LAUNCH_FAILED, "job-script-killed", message)
     said += filter(None, (" / ".join(event["said"]) for event in evidence.all("launcher-exit")))
+    absent = [", ".join(event["absent"]) for event in evidence.all("stopping") if event.get("absent")]
+    said += [f"no agent answered from {hosts}" for hosts in absent]
     message = said[0] if said else f"the head agent on {evidence.host} ended before the ranks started"
     return _ended(names.LAUNCH_FAILED, "launch", message)
 

@@ -187,14 +187,17 @@ class Head:
         if self._is_going:
             self._stop("lost", f"lost {member.host}", self.work.grace)
         else:
-            self._fail_launch(f"lost the agent on {member.host} before the ranks started")
+            absent = ", ".join(self._members.missing())
+            first = f"no agent answered from {absent}, and " if absent else ""
+            self._fail_launch(f"{first}lost the agent on {member.host} before the ranks started")
         self._check_over()
 
     # Why to stop.
 
     def _stop(self, reason: str, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
-        self.note("stopping", reason=reason, because=because, **facts)
+        absent = {} if self._is_going else {"absent": self._members.missing()}
+        self.note("stopping", reason=reason, because=because, **absent, **facts)
         self._stop_reason = self._stop_reason or reason
         is_new = self._members.stop(reason, grace)
         self._launching.stop()
