@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,31 @@ def test_each_element_runs_once_with_its_own_index_command_seed_and_results(slur
     assert (code, ended["elements"]) == (1, {"FAILED": "5"})
     own = json.loads((Path(ended["directory"]) / "elements/5/results/said.json").read_text())
     assert own == said[5]
+
+
+def test_jobs_that_were_released_though_nobody_heard_so_are_found_to_have_begun(slurm, tmp_path, wait_until):
+    (slurm.project / "wait.py").write_text(WAITS)
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(
+        f'#!/bin/bash\n{shutil.which("scontrol")} "$@"\n[[ $1 != release ]] && exit\n'
+        "echo 'Unable to contact slurm controller (connect failure)' >&2\nexit 1\n"
+    )
+    scontrol.chmod(0o700)
+    path = f"{tmp_path / 'bin'}:{slurm.environ['PATH']}"
+    deaf = Place("slurm", slurm.project, {**slurm.environ, "PATH": path})
+    # The first element ends at once, and others run or wait when the jobs are released again.
+    words = (*SMALL, "--cpus", "16", "--array", "0-9", "--", "bash", "-c")
+    program = f"(( SERRIED_ELEMENT == 0 )) || exec {sys.executable} wait.py"
+
+    submitted = deaf.serried("submit", "--cluster", "slurm", *words, program)
+
+    assert submitted.returncode == 3, submitted.stderr
+    wait_until(lambda: list((tmp_path / "scratch").glob("**/elements/0/exit.json")) and "1_0 " not in queue(slurm))
+    (run,) = json.loads(slurm.serried("ps", "--json").stdout)["runs"]
+    assert run["state"] == "RUNNING"
+    Path(slurm.environ["GO"], "go").touch()
+    assert slurm.wait(run["id"])[1]["elements"] == {"COMPLETED": "0-9"}
 
 
 def test_stopping_the_run_cancels_all_its_jobs(slurm, wait_until):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from serried.cli import answers, selecting
+from serried.records.documents import jobs_text
 from serried.submission.reconcile import forget
 from serried.ui import console
 
@@ -23,6 +24,8 @@ def command(run: str, *, yes: bool) -> None:
         return
     job = forget(record)
     if job is not None:
-        console.note(f"run {record.id} has started after all, as job {job}; `serried stop {record.id}` ends it")
+        console.note(
+            f"run {record.id} has started after all, as {jobs_text(job.split(','))}; `serried stop {record.id}` ends it"
+        )
     else:
         console.say(f"forgot {record.id}: if its job starts after all, it ends itself")

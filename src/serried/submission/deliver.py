@@ -20,7 +20,7 @@ from serried.contract.files import MODES, PRIVATE_FILE
 from serried.contract.layout import RunDirectory
 from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
-from serried.errors import SchedulerUnreachable, SerriedError, SubmissionRefused, SubmissionUncertain
+from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
 from serried.plan import Plan
 from serried.processes import myself
 from serried.records import stopping, waiting
@@ -101,7 +101,7 @@ def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
     if plan.is_in_parts:
         try:
             scheduler.release(jobs)
-        except SchedulerUnreachable as error:
+        except SerriedError as error:
             raise SubmissionUncertain(error.message, details=error.details) from error
     return ",".join(jobs)
 

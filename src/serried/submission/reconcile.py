@@ -74,12 +74,21 @@ def forget(record: Record) -> str | None:
         )
     for submission in open_:
         tokens = record.tokens_of(submission)
+        begun = any(_owner(record, token) not in (None, WITHDRAWN) for token in tokens)
+        if begun and len(submission.jobs) == len(tokens) > 1:  # an array in parts, which was released
+            record.write_submission(_adopted(submission, str(submission.job)))
+            return submission.job
         owners = [_withdraw(record, token) for token in tokens]
         if len(tokens) == 1 and owners[0] not in (None, WITHDRAWN):
             record.write_submission(_adopted(submission, str(owners[0])))
             return owners[0]
-        if submission.jobs:  # of an array in parts, and held
-            schedulers.get(submission.scheduler).cancel(submission.jobs)
+        held = list(submission.jobs)
+        if len(held) < len(tokens) > 1:
+            with contextlib.suppress(SerriedError):
+                found = _unwritten(record, submission)
+                held += [found] if found else []
+        if held:
+            schedulers.get(submission.scheduler).cancel(held)
         record.write_submission(dataclasses.replace(submission, state="failed", message="forgotten by its user"))
     return None
 
@@ -92,12 +101,16 @@ def _find_out(record: Record, submission: Submission, now: float) -> Submission:
     unknown = [token for token in tokens if owners[token] is None]
     if (unknown or len(tokens) > 1) and is_elsewhere(submission):
         return dataclasses.replace(submission, state="uncertain", message=f"it went to cluster `{submission.site}`")
-    if unknown:
-        try:  # one is submitted after the other: there are none after the first that is not known
-            owners[unknown[0]] = schedulers.get(submission.scheduler).find(unknown[0], since)
+    next_ = next((token for token in tokens if token not in accepted), None)
+    # Of an array in parts, a job may be on hold although its claim is taken: whoever took that could not cancel it.
+    found = None
+    if next_ and (owners[next_] is None or (len(tokens) > 1 and owners[next_] == WITHDRAWN)):
+        try:
+            found = _unwritten(record, submission)
         except SerriedError as error:  # no answer, or a login node without that scheduler's commands
             return dataclasses.replace(submission, state="uncertain", message=error.message)
-    jobs = [owner for owner in owners.values() if owner not in (None, WITHDRAWN)]
+        owners[next_] = owners[next_] or found
+    jobs = dict.fromkeys([*submission.jobs, found, *(owner for owner in owners.values() if owner != WITHDRAWN)])
     if None in owners.values() and submission.missed is not None and now - submission.missed >= BETWEEN_SECONDS:
         is_young = since is not None and now - since < PATIENCE_SECONDS
         owners = owners if is_young else {token: _withdraw(record, token) for token in tokens}
@@ -105,9 +118,18 @@ def _find_out(record: Record, submission: Submission, now: float) -> Submission:
         message = "the scheduler does not know of it so far"
         return dataclasses.replace(submission, state="uncertain", message=message, missed=submission.missed or now)
     is_given_up = WITHDRAWN in owners.values()
-    if len(tokens) > 1 and (problem := _settle_parts(submission, jobs, is_given_up=is_given_up)):
+    if len(tokens) > 1 and (problem := _settle_parts(submission, [*jobs], is_given_up=is_given_up)):
         return dataclasses.replace(submission, state="uncertain", message=problem)
     return _failed(submission) if is_given_up else _adopted(submission, ",".join(map(str, owners.values())))
+
+
+def _unwritten(record: Record, submission: Submission) -> str | None:
+    """A job that the scheduler has and the submission does not name.
+
+    Of an array in parts, one job is submitted after the other: there can be one such job at most.
+    """
+    token = record.tokens_of(submission)[len(submission.jobs)]
+    return schedulers.get(submission.scheduler).find(token, seconds_of(submission.at))
 
 
 def _settle_parts(submission: Submission, jobs: Sequence[str | None], *, is_given_up: bool) -> str | None:

@@ -217,7 +217,8 @@ def _only(ids: Sequence[str], jobs: Mapping[tuple[str, int | None], Job]) -> dic
 
 
 _GONE = re.compile(r"Invalid job id|already completing or completed|Job/step already|Invalid job array")
-_BEGUN = re.compile(rf"{_GONE.pattern}|no longer pending execution")
+_BEGUN = re.compile(rf"{_GONE.pattern}|no longer pending execution|Job has already finished|: No error$")
+"""Where elements of an array fare differently, `scontrol` has a line for each fate, that of the released ones too."""
 
 
 def _only_gone(stderr: str) -> bool:
