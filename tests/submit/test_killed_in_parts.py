@@ -129,6 +129,13 @@ def test_a_later_job_that_is_refused_takes_the_others_back(cluster, tmp_path):
     assert [path.name for path in (tmp_path / "scratch/project").iterdir()] == ["sources"]
 
 
+def test_jobs_that_are_released_together_cannot_be_held_by_their_user(cluster):
+    process = cluster.start(*TEN, "--set", 'resources.extra=["--hold"]')
+    _, err = process.communicate(timeout=900)
+    assert (process.returncode, cluster.jobs, records()) == (2, [], [])
+    assert "are released together, whatever `--hold` in `resources.extra` says" in err
+
+
 def test_ctrl_c_between_the_jobs_keeps_the_record_and_none_begins(cluster, wait_until):
     cluster.set("FAKE_SLURM_MODE", "hang")
     cluster.set("FAKE_SLURM_FROM", "2")

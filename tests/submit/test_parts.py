@@ -6,6 +6,8 @@ import pytest
 
 from serried.clusters import machine
 from serried.errors import UsageError
+from serried.submission import following
+from serried.submission.deliver import deliver
 
 
 @pytest.fixture
@@ -62,3 +64,11 @@ def test_further_jobs_of_all_parts_cannot_be_queued_at_once(ask, limits):
     with pytest.raises(UsageError, match="`local` takes arrays of up to 4 elements, and the further jobs of a larger"):
         ask(array="0-9", overrides=chain)
     assert ask(array="0-3", overrides=chain).plan.limit.restarts == 2
+
+
+def test_a_run_comes_after_all_jobs_of_an_array(ask, limits):
+    limits(below=4)
+    record = deliver(ask(array="0-99"))
+    jobs = record.submissions[0].jobs
+    assert len(jobs) == 25
+    assert following.run(record.id, ask().plan).jobs == jobs

@@ -158,4 +158,4 @@ def _jobs(selection: Selection) -> tuple[str, ...]:
     known = schedulers.get(submitted[0].scheduler).poll(ids)
     open_ = [(number, element) for (number, element), job in known.items() if job.state not in names.ENDED]
     live = {name for number, index in open_ for name in (number, job_of(number, index))}
-    return tuple(each for each in ids if each in live)[:MOST_JOBS]
+    return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]

@@ -25,6 +25,8 @@ from serried.submission import building, data, reach
 from serried.submission.prepared import Prepared, assemble
 
 MOST_PREQUEUED = 100
+HOLDS = {"slurm": ("--hold", "-H"), "pbs": ("-h",)}
+"""Schedulers' options for jobs that do not begin until their user releases them."""
 
 
 def prepare(
@@ -164,6 +166,13 @@ def _divided(plan: Plan) -> Plan:
             f"`{plan.site.name}` takes arrays of up to {size:,} elements, and the further jobs of a larger one cannot "
             "all be queued now",
             hint=f'submit up to {size:,} elements at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
+        )
+    hold = next((word for word in plan.allocation.extra if word in HOLDS.get(plan.site.scheduler, ())), None)
+    if hold and len(offsets) > 1:
+        raise UsageError(
+            f"`{plan.site.name}` takes arrays of up to {size:,} elements, and the jobs of a larger one are released "
+            f"together, whatever `{hold}` in `resources.extra` says",
+            hint=f"leave it out, or submit up to {size:,} elements at a time",
         )
     return dataclasses.replace(plan, array=dataclasses.replace(plan.array, offsets=offsets))
 
