@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,8 @@ def test_jobs_that_were_released_though_nobody_heard_so_are_found_to_have_begun(
     assert run["state"] == "RUNNING"
     Path(slurm.environ["GO"], "go").touch()
     assert slurm.wait(run["id"])[1]["elements"] == {"COMPLETED": "0-9"}
+    said = re.search(r"^leaves +(\d+) files and folders", submitted.stderr, re.MULTILINE)
+    assert int(said[1]) == 1 + sum(1 for _ in Path(run["directory"]).rglob("*"))
 
 
 def test_stopping_the_run_cancels_all_its_jobs(slurm, wait_until):

@@ -178,7 +178,7 @@ def _files(plan: Plan, survey: Survey | None) -> str:
     """What counts against a quota of files: what Serried makes in the run directory, and the copies of the code."""
     elements = len(plan.array.indices) if plan.array else 1
     run = FILES_OF_A_RUN + FOLDERS_OF_A_RUN + bool(plan.environment.setup) + bool(plan.array and plan.array.each)
-    run += elements + 1 if plan.array else 0
+    run += elements + 1 + len(plan.array.offsets) if plan.array else 0  # in parts: a claim for each, and one more log
     run += 2 if plan.has_links else bool(plan.after)
     element = FILES_OF_AN_ELEMENT + FOLDERS_OF_AN_ELEMENT
     attempt = _files_of_an_attempt(plan)
