@@ -65,9 +65,15 @@ def test_killed_while_sbatch_hangs_after_it_was_accepted_the_job_is_found(cluste
     assert (cluster.jobs, cluster.calls("sbatch")) == (["1"], 1)
 
 
-@pytest.mark.parametrize("milliseconds", range(30, 330, 30))
-def test_killed_at_any_moment_there_is_one_job_or_none_and_it_is_known(cluster, milliseconds):
+AT_ITS_BEGINNING = [(0, milliseconds) for milliseconds in range(30, 330, 30)]
+WHILE_IT_ASKS = [(1, milliseconds) for milliseconds in range(0, 200, 40)]
+
+
+@pytest.mark.parametrize(("calls", "milliseconds"), AT_ITS_BEGINNING + WHILE_IT_ASKS)
+def test_killed_at_any_moment_there_is_one_job_or_none_and_it_is_known(cluster, wait_until, calls, milliseconds):
+    """That long after it began, or after it called sbatch."""
     process = cluster.start()
+    wait_until(lambda: cluster.calls("sbatch") >= calls)
     time.sleep(milliseconds / 1000)
     kill(process)
     states = [found_out(record) for record in records()]

@@ -106,9 +106,15 @@ def test_killed_while_the_jobs_are_released_they_all_begin(cluster, wait_until):
     assert all_or_none(cluster) == "submitted"
 
 
-@pytest.mark.parametrize("milliseconds", range(40, 840, 80))
-def test_killed_at_any_moment_all_jobs_begin_or_none(cluster, milliseconds):
+AT_ITS_BEGINNING = [(0, milliseconds) for milliseconds in range(40, 840, 80)]
+WHILE_IT_ASKS = [(calls, milliseconds) for calls in (1, 2, 3, 4) for milliseconds in (0, 20, 100)]
+
+
+@pytest.mark.parametrize(("calls", "milliseconds"), AT_ITS_BEGINNING + WHILE_IT_ASKS)
+def test_killed_at_any_moment_all_jobs_begin_or_none(cluster, wait_until, calls, milliseconds):
+    """That long after so many calls of Slurm's commands: three of sbatch, then the release."""
     process = cluster.start(*TEN)
+    wait_until(lambda: cluster.calls("sbatch") + len(cluster.released) >= calls)
     time.sleep(milliseconds / 1000)
     kill(process)
     if records():
