@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -184,12 +185,23 @@ def test_a_rank_may_be_a_torchrun_that_starts_the_others(slurm):
 
 def test_every_command_of_the_pages_is_run_by_a_test():
     shown = {(page, number) for page in documented.PAGES for number, _ in enumerate(documented.commands(page))}
-    files = "".join(path.read_text() for path in Path(__file__).parent.glob("test_frameworks*.py"))
-    assert [RUN_BY.get(command) for command in shown if f"def {RUN_BY.get(command)}(" not in files] == []
+    trees = [ast.parse(path.read_text()) for path in Path(__file__).parent.glob("test_frameworks*.py")]
+    tests = {test.name: test for tree in trees for test in ast.walk(tree) if isinstance(test, ast.FunctionDef)}
+    assert [command for command in shown if not _submits(tests.get(RUN_BY.get(command, "")), *command)] == []
     pages = [f"frameworks-{page}.md" for page in documented.PAGES]
     assert sorted(path.name for path in documented.DOCS.glob("frameworks-*.md")) == sorted(pages)
     known = [command for page in documented.PAGES for command in documented.commands(page)]
     assert [command for command in documented.commands("") if command not in known] == []
+
+
+def _submits(test: ast.FunctionDef | None, page: str, number: int) -> bool:
+    """Whether a test has `submit(place, PAGE, number)`; a parameter `page` stands for all that it is called with."""
+    for call in ast.walk(test) if test else ():
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "submit":
+            shown = ast.unparse(call.args[2]) if len(call.args) > 2 else "0"
+            if ast.unparse(call.args[1]).strip("'") in ("page", page) and shown == str(number):
+                return True
+    return False
 
 
 def test_what_the_pages_show_is_in_the_scripts():
