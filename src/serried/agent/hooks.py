@@ -147,7 +147,7 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
 
 
 def _with_outputs(work: Work, document: Dict[str, Any]) -> Dict[str, Any]:
-    """At an end: what there is of outputs, where that could be looked at in time."""
+    """Add the run's outputs to the notice of an end, if they can be listed in time."""
     if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
         return document
     signal.alarm(OUTPUTS_SECONDS)

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Tuple
 
 LATE_SECONDS = 5.0
-"""A loop that goes on so late was stopped."""
+"""A loop that wakes up this much too late was suspended in between."""
 Action = Callable[[], None]
 
 

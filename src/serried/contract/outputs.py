@@ -1,7 +1,7 @@
 """Outputs: what a run has written in its working tree by relative paths, and what of it was fetched.
 
 Everything in the tree that the snapshot did not put there, and files of the snapshot that the run has changed. Links
-to entries of the project are not the run's, and byte code is nobody's output.
+to entries of the project are not the run's, and byte code does not count as output.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Ledger:
 
     @cached_property
     def fetched(self) -> FrozenSet[Tuple[str, int, int]]:
-        """As (path, bytes, when it had been changed): a file that is changed later counts anew."""
+        """The fetched file as (path, size in bytes, modification time); a later change makes it unfetched again."""
         return frozenset(
             (str(one.get("path")), int(one.get("bytes", -1)), int(one.get("changed", -1)))
             for one in read_journal(self._path)

@@ -2,8 +2,8 @@
 
 .serried/environments/
   NAME.json          the environment is whole, and where it is; written last
-  NAME-XXXX/         the environment; every build gets its own folder, because a running job may use an older one
-  NAME-XXXX.log      the output of its build
+  NAME-RANDOM/       the environment; every build gets its own folder, because a running job may use an older one
+  NAME-RANDOM.log    the output of its build
   NAME.claims/N/     who builds: the highest N, as long as `owner.json` there changes now and then
 
 A builder that died is found out by its process, or elsewhere by its silence, and the next one takes N + 1.

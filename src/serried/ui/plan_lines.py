@@ -175,7 +175,7 @@ def _cost(plan: Plan) -> str:
 
 
 def _files(plan: Plan, survey: Survey | None) -> str:
-    """What counts against a quota of files: what Serried makes in the run directory, and the copies of the code."""
+    """The entries that count against a file quota: Serried's own in the run directory, and the copies of the code."""
     elements = len(plan.array.indices) if plan.array else 1
     run = FILES_OF_A_RUN + FOLDERS_OF_A_RUN + bool(plan.environment.setup) + bool(plan.array and plan.array.each)
     run += elements + 1 + len(plan.array.offsets) if plan.array else 0  # in parts: a claim for each, and one more log

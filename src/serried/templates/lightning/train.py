@@ -62,7 +62,7 @@ class Classifier(pl.LightningModule):
 
 
 class LeaveInTime(pl.Callback):
-    """Saves and ends the training when Serried asks, before the time limit; the next attempt goes on from there."""
+    """Saves and ends the training when Serried asks, before the time limit; the next attempt resumes there."""
 
     def __init__(self, run: st.Run, checkpoint: Path | None) -> None:
         self.run, self.checkpoint = run, checkpoint
