@@ -61,6 +61,17 @@ def test_what_is_promised_names_its_tests(page: str):
     assert len(named_tests(ROOT / page)) > 10
 
 
+PROMISE = re.compile(r"(?m)^\| ([A-Z]\d+) \| ")
+PROOF = re.compile(r"(?m)^- ([A-Z]\d+): `tests/")
+
+
+@pytest.mark.parametrize("page", ["guarantees", "pitfalls"])
+def test_each_promise_has_tests_in_the_list_at_the_end_of_its_page(page: str):
+    table, proofs = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split("\n## Tests\n")
+    assert PROMISE.findall(table) == PROOF.findall(proofs)
+    assert len(set(PROMISE.findall(table))) == len(PROMISE.findall(table)) > 50
+
+
 @each_page
 def test_no_page_is_lost(page: Path):
     if page.parent.name == "docs":
