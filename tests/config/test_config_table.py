@@ -11,7 +11,7 @@ import pytest
 from resolving import BARE, refusal, resolve
 from serried import config
 from serried.errors import UsageError
-from serried.plan import plan
+from serried.planning import plan
 
 TEXT = """
 [defaults.config]

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from resolving import BARE, refusal, resolve
-from serried import plan as plans
+from serried import planning
 from serried.errors import UsageError
-from serried.plan import Data, Staged, Sync
+from serried.plan import Data, Plan, Staged, Sync
 
 ROOT = '[defaults.data]\nroot = "/pool"\nstage = '
 
 
-def planned(folder: Path, text: str, **options: Any) -> plans.Plan:
+def planned(folder: Path, text: str, **options: Any) -> Plan:
     resolved = resolve(folder, text, **{"command": BARE, "cluster": "local", **options})
-    return plans.plan(resolved, run_id="k3f9q2", created="2026-11-18T11:06:40Z")
+    return planning.plan(resolved, run_id="k3f9q2", created="2026-11-18T11:06:40Z")
 
 
 @pytest.mark.parametrize(

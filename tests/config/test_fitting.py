@@ -8,7 +8,7 @@ import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
 from serried.errors import UsageError
-from serried.resources import allocate
+from serried.planning import allocate
 
 EVERYWHERE = """
 [experiments.train]

@@ -11,7 +11,7 @@ import pytest
 from resolving import resolve
 from serried.config import quickstarts, schema
 from serried.errors import UsageError
-from serried.resources import allocate
+from serried.planning import allocate
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "clusters.md").read_text(encoding="utf-8")

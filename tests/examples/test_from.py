@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from serried import config, importing
-from serried.plan import Plan, plan
+from serried.plan import Plan
+from serried.planning import plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OF_HOROVOD = ("from-satori", "from-kaust-horovod")

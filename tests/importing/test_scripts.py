@@ -13,8 +13,8 @@ import pytest
 from job_scripts import SCRIPTS, expected, shown
 from serried import config, importing
 from serried.config import writing
-from serried.plan import plan
-from serried.resources.allocation import CPUS
+from serried.planning import plan
+from serried.planning.allocate import CPUS
 
 each_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 

@@ -13,8 +13,8 @@ import pytest
 
 from building import a_plan
 from serried import script
-from serried.arrays import divide
 from serried.plan import Container, Environment
+from serried.planning.arrays import divide
 from serried.script import package
 
 GOLDEN = Path(__file__).parent / "golden"

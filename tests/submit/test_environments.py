@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serried import config, plan
+from serried import config, planning
 from serried.environments import conda
 from serried.environments.choice import choose
 from serried.errors import EnvironmentFailed, UsageError
@@ -159,10 +159,10 @@ def test_the_strongest_source_says_whether_it_is_a_virtual_or_a_conda_environmen
 def test_the_job_that_builds_has_a_gpu_where_the_profile_says_so_and_is_paid_for_as_the_run(project):
     said = {"resources.nodes": 3, "resources.gpus": 4, "resources.account": "def-ada", "environment.env.A": "b"}
     resolved = config.resolve(None, ("true",), said, "narval", project, {"HOME": str(project), "USER": "ada"})
-    run = plan.plan(resolved, run_id="k3f9q2", created="2026-11-21T00:00:00Z")
+    run = planning.plan(resolved, run_id="k3f9q2", created="2026-11-21T00:00:00Z")
 
     asked = {where: building._resolved(run, resolved, where, {"LOG": "/l"}) for where in ("job", "gpu-job")}
-    jobs = {where: plan.plan(it, run_id="k3f9q3", created=run.created) for where, it in asked.items()}
+    jobs = {where: planning.plan(it, run_id="k3f9q3", created=run.created) for where, it in asked.items()}
 
     sizes = {where: (job.allocation.nodes, job.allocation.gpus, job.allocation.ranks) for where, job in jobs.items()}
     assert sizes == {"job": (1, 0, 1), "gpu-job": (1, 1, 1)}

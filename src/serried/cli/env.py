@@ -15,7 +15,8 @@ from serried.cli import asking, options
 from serried.contract import SCHEMA
 from serried.environments import store
 from serried.errors import EnvironmentFailed, UsageError
-from serried.plan import Plan, environment_of
+from serried.plan import Plan
+from serried.planning import environment_of
 from serried.submission import building, inspecting
 from serried.ui import console
 

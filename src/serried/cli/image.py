@@ -11,7 +11,7 @@ from serried import config
 from serried.cli import asking, options
 from serried.contract import SCHEMA
 from serried.environments.building import silent
-from serried.plan import environment_of
+from serried.planning import environment_of
 from serried.submission import imaging
 from serried.ui import console
 

@@ -1,4 +1,4 @@
-"""What a script asks for and how many ranks it starts -> Serried's `resources`. Pure, like `serried.resources`."""
+"""What a script asks for and how many ranks it starts -> Serried's `resources`. Pure, like `serried.planning`."""
 
 from __future__ import annotations
 

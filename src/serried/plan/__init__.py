@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from serried.plan.decide import environment_of, plan
-from serried.plan.launch import elements
+from serried.plan.allocation import Allocation
 from serried.plan.model import Plan
 from serried.plan.parts import (
     After,
@@ -20,8 +19,8 @@ from serried.plan.parts import (
     Source,
     Staged,
     Sync,
+    whom_to_ask,
 )
-from serried.resources import Allocation
 
 __all__ = [
     "After",
@@ -40,7 +39,5 @@ __all__ = [
     "Source",
     "Staged",
     "Sync",
-    "elements",
-    "environment_of",
-    "plan",
+    "whom_to_ask",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 from serried.contract import SCHEMA, names
 from serried.contract.layout import RunDirectory, run_directory
 from serried.contract.links import part_of, token_of, tokens_of
+from serried.plan.allocation import Allocation
 from serried.plan.parts import (
     After,
     Array,
@@ -27,7 +28,6 @@ from serried.plan.parts import (
     Source,
     Sync,
 )
-from serried.resources import Allocation
 
 
 @dataclass(frozen=True)

@@ -266,3 +266,9 @@ class Site:
     """Where its documentation is."""
     private: str = ""
     """Where a job's environment goes instead of the run directory; absolute."""
+
+
+def whom_to_ask(contact: str | None, docs: str | None) -> str | None:
+    """`ask help@site, or see https://…`, as far as the profile knows."""
+    ways = [f"ask {contact}" if contact else "", f"see {docs}" if docs else ""]
+    return ", or ".join(way for way in ways if way) or None

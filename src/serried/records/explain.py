@@ -12,7 +12,7 @@ from serried.clusters import LOCAL
 from serried.contract import names
 from serried.contract.files import read_journal, read_json
 from serried.errors import SerriedError
-from serried.plan import After
+from serried.plan import After, whom_to_ask
 from serried.records import arrays, missing, warned
 from serried.records.advice import advice_for
 from serried.records.diagnosis import Ended
@@ -24,7 +24,6 @@ from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, element_of, registered, statuses
 from serried.records.waiting import never_starts
-from serried.resources import whom_to_ask
 
 _TAIL = 20
 _LONGEST = 200

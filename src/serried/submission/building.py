@@ -14,7 +14,7 @@ from serried.environments.building import Builder, Observe, Tick, silent
 from serried.environments.recipe import Recipe, recipe
 from serried.environments.store import Store
 from serried.plan import Plan
-from serried.plan import plan as make_plan
+from serried.planning import plan as make_plan
 from serried.records.moments import iso
 from serried.records.record import Record, new_id
 from serried.submission.deliver import see_through

@@ -16,7 +16,7 @@ from serried.contract.sizes import spell
 from serried.environments.building import Observe, silent
 from serried.errors import UsageError, did_you_mean, reason
 from serried.plan import Plan, Site, Staged
-from serried.plan.data import default_root
+from serried.planning.data import default_root
 from serried.submission import making
 from serried.submission.counting import Count, count
 

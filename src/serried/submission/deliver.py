@@ -21,7 +21,7 @@ from serried.contract.layout import RunDirectory
 from serried.contract.links import token_of
 from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
-from serried.plan import Plan
+from serried.plan import Plan, whom_to_ask
 from serried.processes import myself
 from serried.records import stopping, waiting
 from serried.records.documents import RecordUnreadable, Submission
@@ -29,7 +29,6 @@ from serried.records.index import Selection
 from serried.records.moments import iso
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
-from serried.resources import whom_to_ask
 from serried.snapshot import Archive
 from serried.submission import directory
 from serried.submission.prepared import Prepared, handover_of

@@ -10,14 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serried import arrays, config, inherit, snapshot
+from serried import config, inherit, snapshot
 from serried.clusters import machine
 from serried.contract import names, settings
 from serried.environments import containers, trial
 from serried.environments.building import Observe, silent
 from serried.environments.choice import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Plan, mistyped, typed
+from serried.plan import Plan
+from serried.planning import arrays, placeholder_check, unwrap_torchrun
 from serried.records.record import Record
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
@@ -76,8 +77,8 @@ def prepare(
         cautions = (*cautions, *_about_snapshot(plan, surveyed), *reach.warnings(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
-        *typed.warnings(resolved.experiment.command),
-        *mistyped.warnings(resolved.experiment.command),
+        *unwrap_torchrun.warnings(resolved.experiment.command),
+        *placeholder_check.warnings(resolved.experiment.command),
         *said,
         *cautions,
     )

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried import arrays, config, resources
+from serried import config
 from serried.contract import names
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Array, Plan, elements
-from serried.plan import plan as make_plan
+from serried.plan import Array, Plan
+from serried.planning import arrays, elements, limits
+from serried.planning import plan as make_plan
 from serried.records.moments import iso
 from serried.records.record import new_id
 from serried.submission import following
@@ -75,7 +76,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     each = tuple(elements(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
     notes = [
-        *resources.notes(plan.allocation, resolved.cluster, count, array.parallel if array else None),
+        *limits.notes(plan.allocation, resolved.cluster, count, array.parallel if array else None),
         *_same_repeats(plan, each),
     ]
     resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *notes))

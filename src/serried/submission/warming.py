@@ -11,9 +11,10 @@ from serried import config
 from serried.contract.files import read_journal
 from serried.environments.building import Observe
 from serried.errors import UsageError
-from serried.plan import Plan, environment_of
-from serried.plan import plan as make_plan
-from serried.plan.data import data as data_of
+from serried.plan import Plan
+from serried.planning import environment_of
+from serried.planning import plan as make_plan
+from serried.planning.data import data as data_of
 from serried.records.evidence import latest_attempt
 from serried.records.moments import iso
 from serried.records.record import new_id

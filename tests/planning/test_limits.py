@@ -9,7 +9,9 @@ import pytest
 
 from serried.config import Cluster, Partition, Resources
 from serried.errors import UsageError
-from serried.resources import Allocation, allocate, notes
+from serried.plan import Allocation
+from serried.planning import allocate
+from serried.planning.limits import notes
 
 SLURM = Cluster("slurm", gpus_per_node=8)
 CPUS_ONLY = Cluster("cpus", gpus_per_node=0)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried.config.values.environment import is_source
 from serried.errors import UsageError
-from serried.plan.chain import Chain, chain
-from serried.plan.data import data, sync
-from serried.plan.launch import launch as launch_of
-from serried.plan.launch import words as launch_words
+from serried.plan.allocation import Allocation
 from serried.plan.model import Plan
 from serried.plan.parts import Array, Build, Container, Environment, Limit, Notify, Site, Source
-from serried.resources import Allocation, allocate, left_out
+from serried.planning.allocate import allocate, left_out, longest
+from serried.planning.data import data, sync
+from serried.planning.launch import launch as launch_of
+from serried.planning.launch import words as launch_words
 
 if TYPE_CHECKING:
     from serried import config
@@ -32,7 +32,7 @@ def plan(
     Raises UsageError where the request cannot be met on this cluster.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
-    links = chain(experiment, cluster)
+    links = _chain(experiment, cluster)
     asked = dataclasses.replace(experiment.resources, time=links.link_seconds) if links else experiment.resources
     launch, allocation = launch_of(experiment, cluster, allocate(asked, cluster))
     return Plan(
@@ -61,6 +61,33 @@ def plan(
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,
     )
+
+
+class Chain(NamedTuple):
+    """How a long training is cut into attempts."""
+
+    link_seconds: int
+    """The time limit of each job."""
+    links: int
+    """How many attempts there are to be."""
+
+
+def _chain(experiment: config.Experiment, cluster: config.Cluster) -> Chain | None:
+    """The links that `limit.total_time` makes; None where nobody asked.
+
+    Raises UsageError where nobody knows how long one of them may be.
+    """
+    total, asked = experiment.limit.total_time, experiment.resources.time
+    if total is None:
+        return None
+    most = asked or longest(experiment.resources, cluster)
+    if most is None and cluster.scheduler != "local":
+        raise UsageError(
+            f"`limit.total_time` is to be cut into jobs, and how long one may be on `{cluster.name}` is not known",
+            hint="say it: `--time 6h`, or `time` of the partition in the cluster's profile",
+        )
+    link = min(total, most or total)
+    return Chain(link, -(-total // link))
 
 
 def environment_of(resolved: config.Resolved) -> Plan:

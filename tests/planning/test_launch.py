@@ -9,7 +9,8 @@ import pytest
 
 from serried import config
 from serried.errors import UsageError
-from serried.plan import Plan, plan, typed
+from serried.plan import Plan
+from serried.planning import plan, unwrap_torchrun
 from serried.submission.request import Request, decide
 
 
@@ -208,10 +209,10 @@ def test_a_torchrun_that_was_typed_is_the_launcher_and_not_what_a_rank_runs(plan
 
 def test_the_old_name_of_torchrun_is_taken_with_a_warning():
     old = ("python3", "-m", "torch.distributed.launch", "train.py")
-    assert [warning.partition(":")[0] for warning in typed.warnings(old)] == [
+    assert [warning.partition(":")[0] for warning in unwrap_torchrun.warnings(old)] == [
         "`torch.distributed.launch` is deprecated by PyTorch"
     ]
-    assert list(typed.warnings(("torchrun", "train.py"))) == []
+    assert list(unwrap_torchrun.warnings(("torchrun", "train.py"))) == []
 
 
 @pytest.mark.parametrize(

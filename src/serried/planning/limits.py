@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from serried.config.values import show_duration, show_memory
 from serried.errors import UsageError, did_you_mean
-from serried.resources.asked import ALL, Allocation
+from serried.plan.allocation import ALL, Allocation
+from serried.plan.parts import whom_to_ask
 
 if TYPE_CHECKING:  # who only reads plans must not pay for the definitions
     from serried.config.definitions import Cluster, Partition, Resources
@@ -42,12 +43,6 @@ def check(asked: Allocation, request: Resources, cluster: Cluster, partition: Pa
     except UsageError as error:
         error.hint = "\n".join(filter(None, (error.hint, whom_to_ask(cluster.contact, cluster.docs))))
         raise
-
-
-def whom_to_ask(contact: str | None, docs: str | None) -> str | None:
-    """`ask help@site, or see https://…`, as far as the profile knows."""
-    ways = [f"ask {contact}" if contact else "", f"see {docs}" if docs else ""]
-    return ", or ".join(way for way in ways if way) or None
 
 
 def _check_shares(asked: Allocation) -> None:

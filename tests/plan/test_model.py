@@ -7,7 +7,8 @@ import pytest
 
 from serried import config
 from serried.contract import SCHEMA
-from serried.plan import Allocation, Array, Environment, Limit, Plan, Site, Source, plan
+from serried.plan import Allocation, Array, Environment, Limit, Plan, Site, Source
+from serried.planning import plan
 
 TEXT = """
 [project]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serried.resources import limits
-from serried.resources.asked import ALL, Allocation
+from serried.plan.allocation import ALL, Allocation
+from serried.planning import limits
 
 if TYPE_CHECKING:  # who only reads plans must not pay for the definitions
     from serried.config.definitions import Cluster, Gpu, Partition, Resources

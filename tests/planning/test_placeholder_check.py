@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.plan.mistyped import warnings
+from serried.planning.placeholder_check import warnings
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from serried.errors import UsageError
-from serried.plan import programs, typed
+from serried.plan.allocation import Allocation
 from serried.plan.parts import Launch
-from serried.resources import Allocation
+from serried.planning import launch_programs, unwrap_torchrun
 
 if TYPE_CHECKING:
     from serried import config
@@ -28,7 +28,7 @@ ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-d
 def words(experiment: config.Experiment, command: Sequence[str]) -> tuple[str, ...]:
     """What one rank runs: the command, without the launcher that it may have been typed with. Raises UsageError."""
     is_typed = experiment.launch.kind == "torchrun" and not experiment.shell and command
-    return typed.torchrun(command) if is_typed else tuple(command)
+    return unwrap_torchrun.torchrun(command) if is_typed else tuple(command)
 
 
 def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:
@@ -109,12 +109,12 @@ def _check_options(made: Launch, allocation: Allocation) -> None:
 
 def _check_command(made: Launch, experiment: config.Experiment, command: Sequence[str], allocation: Allocation) -> None:
     is_typed = words(experiment, command) != tuple(command)
-    for started in programs.started(command, is_shell=experiment.shell):
+    for started in launch_programs.started(command, is_shell=experiment.shell):
         _check_program(made, started, allocation, is_typed=is_typed)
 
 
-def _check_program(made: Launch, started: programs.Command, allocation: Allocation, *, is_typed: bool) -> None:
-    program = programs.name_of(started)
+def _check_program(made: Launch, started: launch_programs.Command, allocation: Allocation, *, is_typed: bool) -> None:
+    program = launch_programs.name_of(started)
     ranks = allocation.nodes * allocation.ranks
     if program in OF_A_CLUSTER and ranks > 1:
         raise UsageError(
@@ -133,7 +133,7 @@ def _check_program(made: Launch, started: programs.Command, allocation: Allocati
         )
 
 
-def _spans(started: programs.Command, allocation: Allocation) -> bool:
+def _spans(started: launch_programs.Command, allocation: Allocation) -> bool:
     """Whether one on each node is what was meant: it is told of several."""
     told = {word.partition("=")[0].replace("_", "-") for word in started}
     return allocation.ranks == 1 and bool(told & SPANNING)

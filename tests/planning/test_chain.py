@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from resolving import refusal, resolve
-from serried.plan import plan
+from serried.planning import plan
 from serried.snapshot import Revision
 from serried.ui.plan_lines import plan_lines
 

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.config import Cluster, Gpu, Partition, Resources
-from serried.resources import Allocation, allocate, clock, left_out
+from serried.plan import Allocation
+from serried.planning.allocate import allocate, left_out
+from serried.planning.limits import clock
 
 SLURM = Cluster("slurm", gpus_per_node=8)
 CPUS_ONLY = Cluster("cpus", gpus_per_node=0)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.arrays import divide, parse_indices, read_each
 from serried.contract import links
 from serried.errors import ConfigError, UsageError
+from serried.planning.arrays import divide, parse_indices, read_each
 
 
 @pytest.mark.parametrize(

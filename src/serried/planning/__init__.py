@@ -1,0 +1,9 @@
+"""An experiment on a cluster -> its plan. Pure; the only place that counts GPUs, CPUs and memory."""
+
+from __future__ import annotations
+
+from serried.planning.allocate import allocate
+from serried.planning.decide import environment_of, plan
+from serried.planning.launch import elements
+
+__all__ = ["allocate", "elements", "environment_of", "plan"]
