@@ -19,7 +19,7 @@ from serried.submission import errands
 
 def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_uses_it(serried, ended, tmp_path):
     run = ended("k3f9q2")
-    site = dataclasses.replace(run.plan.site, local_disk=str(tmp_path / "disk"))
+    site = run.plan.site._replace(local_disk=str(tmp_path / "disk"))
     write_json(run.record.directory.plan, dataclasses.replace(run.plan, site=site).to_json())
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
     names = ("aaaa", "bbbb", "cccc")
@@ -47,7 +47,7 @@ def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_u
 
 def test_of_a_disk_that_others_may_write_to_nothing_is_taken_for_staged_data(serried, ended, tmp_path):
     run, precious = ended("k3f9q2"), tmp_path / "precious"
-    site = dataclasses.replace(run.plan.site, local_disk=str(tmp_path / "disk"))
+    site = run.plan.site._replace(local_disk=str(tmp_path / "disk"))
     write_json(run.record.directory.plan, dataclasses.replace(run.plan, site=site).to_json())
     room = tmp_path / "disk" / f"serried-{os.getuid()}"
     make_directory(precious / "thesis")

@@ -71,7 +71,7 @@ def test_what_a_run_needs_stays_by_whatever_spelling_of_the_root(serried, ended,
     make_directory(sources)
     (sources / "aaaaaaaaaaaaaaaa.tar").write_text("x")
     programs = brings_along(live, b"1")
-    site = dataclasses.replace(other.plan.site, root=str(tmp_path / "alias"))
+    site = other.plan.site._replace(root=str(tmp_path / "alias"))
     write_json(other.record.directory.plan, dataclasses.replace(other.plan, site=site).to_json())
     aged(tmp_path / "scratch")
 
@@ -150,7 +150,7 @@ def test_what_another_login_node_knows_more_of_stays(serried, ended, tmp_path):
     there.where.exit.unlink()
     there.record.remove()
     away = ended("wayxxx")
-    site = dataclasses.replace(away.plan.site, root=str(tmp_path / "not-mounted"))
+    site = away.plan.site._replace(root=str(tmp_path / "not-mounted"))
     write_json(away.record.directory.plan, dataclasses.replace(away.plan, site=site).to_json())
     aged(built)
     serried("ps")

@@ -47,7 +47,7 @@ class Bench:
         directory.mkdir(parents=True)
         (directory / "job.sh").write_text(self._beginning(plan) + script + "\n")
         return replace(
-            plan, limit=Limit(lead_seconds=self.lead), site=replace(plan.site, private=str(self.root / "private"))
+            plan, limit=Limit(lead_seconds=self.lead), site=plan.site._replace(private=str(self.root / "private"))
         )
 
     def _beginning(self, plan: Plan) -> str:
@@ -64,8 +64,8 @@ class Bench:
     def blocked(self, plan: Plan) -> Plan:
         """The plan, made to wait for as long as a test takes."""
         if self.scheduler.name in WAITING:
-            return replace(plan, allocation=replace(plan.allocation, extra=WAITING[self.scheduler.name]))
-        both_slots = replace(plan.allocation, cpus=2)
+            return replace(plan, allocation=plan.allocation._replace(extra=WAITING[self.scheduler.name]))
+        both_slots = plan.allocation._replace(cpus=2)
         blocker = replace(self.plan("sleep 600"), allocation=both_slots)
         self.await_state(self.submit(blocker), names.RUNNING)
         return plan

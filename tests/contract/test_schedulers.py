@@ -159,7 +159,7 @@ def test_one_element_can_be_cancelled_and_asked_for_by_itself(bench):
 
 def test_no_more_elements_run_at_once_than_allowed(bench):
     plan = bench.plan("mkdir alone || exit 1; sleep 0.5; rmdir alone", indices=range(3))
-    plan = replace(plan, array=replace(plan.array, parallel=1))
+    plan = replace(plan, array=plan.array._replace(parallel=1))
     assert {each.state for each in bench.await_end(bench.submit(plan)).values()} == {names.COMPLETED}
 
 
@@ -272,4 +272,4 @@ def test_a_name_of_any_kind_is_submitted_and_found(bench):
 
 
 def plan_with_kill_wait(plan, seconds):
-    return replace(plan, site=replace(plan.site, kill_wait_seconds=seconds))
+    return replace(plan, site=plan.site._replace(kill_wait_seconds=seconds))

@@ -30,7 +30,7 @@ class Machine:
         directory = Path(plan.directory)
         directory.mkdir(parents=True)
         (directory / "job.sh").write_text(script)
-        return replace(plan, site=replace(plan.site, kill_wait_seconds=60))
+        return replace(plan, site=plan.site._replace(kill_wait_seconds=60))
 
     def submit(self, plan):
         job = self.local.submit(self.local.submission(plan, f"{plan.run}-1", os.environ))

@@ -51,7 +51,7 @@ def test_a_job_knows_when_its_limit_comes(machine):
 
 def test_the_command_says_what_is_asked_for():
     plan = replace(a_plan(root="/scratch", scheduler="local", gpus=2, indices=range(10)), limit=Limit(60, restarts=1))
-    plan = replace(plan, array=replace(plan.array, parallel=4))
+    plan = replace(plan, array=plan.array._replace(parallel=4))
     made = Local().submission(plan, "k3f9q2-1", {"PATH": "/bin", "SERRIED_JOB": "7"})
     assert made.argv == (
         sys.executable,

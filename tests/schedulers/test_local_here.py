@@ -101,7 +101,7 @@ def test_an_interrupt_is_passed_on_as_TERM_and_the_handlers_come_back(machine): 
 
 def test_the_second_interrupt_kills(machine):
     plan = machine.plan("trap '' TERM; touch up; sleep 600 & wait")
-    plan = replace(plan, site=replace(plan.site, kill_wait_seconds=600))
+    plan = replace(plan, site=plan.site._replace(kill_wait_seconds=600))
 
     def interrupt():
         if (Path(plan.directory) / "up").exists():

@@ -21,7 +21,7 @@ def plan_with(**allocation):
         scheduler="pbs",
         **{"nodes": 1, "cpus": 2, "memory_mb": None, "time_seconds": 3600, **allocation},
     )
-    return replace(plan, site=replace(plan.site, private="/home/ada/private"))
+    return replace(plan, site=plan.site._replace(private="/home/ada/private"))
 
 
 def argv(plan):
@@ -49,7 +49,7 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         extra=("-P", "vision"),
         indices=range(1000),
     )
-    plan = replace(plan, limit=Limit(lead_seconds=120), array=replace(plan.array, parallel=8))
+    plan = replace(plan, limit=Limit(lead_seconds=120), array=plan.array._replace(parallel=8))
     assert argv(plan) == [
         *("qsub", "-f"),
         *("-N", "train-k3f9q2-1"),
@@ -92,13 +92,13 @@ def test_the_environment_is_in_a_private_file_and_not_on_argv():
 )
 def test_nodes_are_shared_unless_their_memory_or_gpus_cannot_be(allocation, hides, place):
     plan = plan_with(**allocation)
-    plan = replace(plan, site=replace(plan.site, hides_gpus=hides))
+    plan = replace(plan, site=plan.site._replace(hides_gpus=hides))
     assert f"place={place}" in after(plan, "-l")
 
 
 def with_old_nodes(**allocation):
     plan = plan_with(nodes=2, cpus=8, **allocation)
-    return replace(plan, site=replace(plan.site, node_option="nodes"))
+    return replace(plan, site=plan.site._replace(node_option="nodes"))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_job_without_a_limit_asks_for_none():
 
 def test_the_environment_is_handed_over_in_the_run_directory_which_every_node_sees():
     plan = plan_with()
-    beside_the_run = replace(plan, site=replace(plan.site, private=""))
+    beside_the_run = replace(plan, site=plan.site._replace(private=""))
     assert argv(beside_the_run)[-1] == f"{plan.directory}/private/{plan.run}"
     assert argv(plan)[-1] == f"/home/ada/private/{plan.run}"  # as the profile says
 
@@ -149,7 +149,7 @@ def test_the_environment_is_handed_over_in_the_run_directory_which_every_node_se
 @pytest.mark.parametrize("root", ["/scratch/é", "/scratch/a\nb"])
 def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
     plan = plan_with()
-    plan = replace(plan, site=replace(plan.site, root=root))
+    plan = replace(plan, site=plan.site._replace(root=root))
     assert after(plan, "-o") == ["/dev/null"]
 
 
@@ -161,7 +161,7 @@ def test_who_waits_for_an_element_waits_for_its_array():
 
 def test_a_job_of_an_array_in_parts_has_pbs_own_indices_and_is_held():
     plan = plan_with(indices=range(9))
-    plan = replace(plan, array=replace(plan.array, offsets=(0, 4, 8)))
+    plan = replace(plan, array=plan.array._replace(offsets=(0, 4, 8)))
     several, one = (options.submission(plan.part(part), plan.tokens[part], {}, held=True).argv for part in (1, 2))
     assert (after(plan.part(1), "-J"), after(plan.part(1), "-o")) == (["0-3"], [f"{D}/scheduler.log"])
     assert (several[several.index("-h") :][:2], several[-2]) == (("-h", "--"), "k3f9q2_4-1")

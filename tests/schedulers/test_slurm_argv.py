@@ -23,7 +23,7 @@ def plan_with(**allocation):
 
 
 def at(plan, **site):
-    return replace(plan, site=replace(plan.site, **site))
+    return replace(plan, site=plan.site._replace(**site))
 
 
 def test_everything_that_can_be_asked_for_is_on_argv():
@@ -47,7 +47,7 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         extra=("--nice=100", "--switches=1"),
         indices=range(1000),
     )
-    plan = replace(plan, limit=Limit(lead_seconds=120, restarts=2), array=replace(plan.array, parallel=8))
+    plan = replace(plan, limit=Limit(lead_seconds=120, restarts=2), array=plan.array._replace(parallel=8))
     assert argv(plan) == [
         "sbatch",
         "--parsable",
@@ -247,7 +247,7 @@ def test_the_job_starts_with_the_umask_of_who_may_read_the_run(share, umask):
 
 def test_a_job_of_an_array_in_parts_has_slurms_own_indices_and_is_held():
     plan = plan_with(indices=range(10))
-    plan = replace(plan, array=replace(plan.array, offsets=(0, 4, 8), parallel=2))
+    plan = replace(plan, array=plan.array._replace(offsets=(0, 4, 8), parallel=2))
     words = options.submission(plan.part(2), plan.tokens[2], {}, after="12", held=True).argv
     assert [word for word in words if word.startswith(("--array", "--dep", "--hold", "--job-name", "--output"))] == [
         "--job-name=train-k3f9q2_8-1",

@@ -22,12 +22,12 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def inside(plan, scheduler):
     """The plan, in a job of that scheduler that somebody else has asked for."""
-    return dataclasses.replace(plan, site=dataclasses.replace(plan.site, inside=scheduler))
+    return dataclasses.replace(plan, site=plan.site._replace(inside=scheduler))
 
 
 def in_parts(plan, size):
     """The plan, its array in jobs of at most so many elements."""
-    return dataclasses.replace(plan, array=dataclasses.replace(plan.array, offsets=divide(plan.array.indices, size)))
+    return dataclasses.replace(plan, array=plan.array._replace(offsets=divide(plan.array.indices, size)))
 
 
 def with_environment(**said):
@@ -93,7 +93,7 @@ def test_a_path_with_a_newline_is_refused():
 
 def test_the_profiles_python_is_the_only_one_tried():
     plan = a_plan(root="/r")
-    named = dataclasses.replace(plan, site=dataclasses.replace(plan.site, python="/opt/py thon"))
+    named = dataclasses.replace(plan, site=plan.site._replace(python="/opt/py thon"))
 
     assert "\nfor python in '/opt/py thon' ''; do\n" in script.render(named, python="python3")
 
@@ -112,7 +112,7 @@ def test_the_launcher_says_everything_about_its_step():
 
 def on_site(**facts):
     plan = a_plan(scheduler=facts.get("scheduler", "pbs"))
-    return dataclasses.replace(plan, site=dataclasses.replace(plan.site, **facts))
+    return dataclasses.replace(plan, site=plan.site._replace(**facts))
 
 
 def test_the_profile_chooses_what_starts_agents_on_pbs():
@@ -169,7 +169,7 @@ def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path,
 
 def test_without_a_python_it_says_so(tmp_path):
     plan = a_plan(root=str(tmp_path), scheduler="local", nodes=1)
-    named = dataclasses.replace(plan, site=dataclasses.replace(plan.site, python="/nosuch/python"))
+    named = dataclasses.replace(plan, site=plan.site._replace(python="/nosuch/python"))
     Path(plan.directory).mkdir(parents=True)
     job = tmp_path / "job.sh"
     job.write_text(script.render(named, python="python3"))

@@ -31,7 +31,7 @@ def test_data_is_said_in_lines_of_its_own():
         Staged("/pool/c", "c"),
     )
     whole = Data(stage, in_place=("/imagenet",), results=("*.csv", "samples"))
-    site = dataclasses.replace(a_plan().site, local_disk="$SLURM_TMPDIR")
+    site = a_plan().site._replace(local_disk="$SLURM_TMPDIR")
     plan = dataclasses.replace(a_plan(), site=site, data=whole, sync=Sync(("logs/*.pt",), 30, 3))
     said = dict(plan_lines(plan, None, Revision()))
     assert [said[label] for label in ("data", "in place", "results", "watches")] == [
@@ -41,7 +41,7 @@ def test_data_is_said_in_lines_of_its_own():
         "logs/*.pt: kept safe every 30s, the last 3 stay",
     ]
     assert said["costs"].startswith("at most 1h00m (58m45s until the warning), ")
-    without = dataclasses.replace(site, local_disk=None)
+    without = site._replace(local_disk=None)
     sync = Sync(("{checkpoints}/*.pt", "logs/*.pt"), 30, 3)
     elsewhere = dataclasses.replace(plan, data=Data(stage[:1], results=("*",)), site=without, sync=sync)
     said = dict(plan_lines(elsewhere, None, Revision()))

@@ -91,7 +91,7 @@ def _asked(what: str | None, overrides: Mapping[str, Any], values: Mapping[str, 
 
 def _open(asked: Request, words: tuple[str, ...], *, now: bool, dry_run: bool) -> None:
     decided = decide(asked, Path.cwd(), os.environ)
-    limit = dataclasses.replace(decided.plan.limit, restarts=0)
+    limit = decided.plan.limit._replace(restarts=0)
     plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, limit=limit, after=())
     plan = plan if asked.experiment else dataclasses.replace(plan, experiment="shell")
     with asking.progress(dry_run=dry_run) as observe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -158,7 +157,7 @@ def _document(plan: Plan, rate: rates.Rate | None) -> dict[str, Any]:
         "experiment": plan.experiment,
         "cluster": plan.site.name,
         "nodes": plan.allocation.nodes,
-        "items": [dataclasses.asdict(item) for item in stage],
+        "items": [item._asdict() for item in stage],
         "bytes": size if known else None,
         "files": sum(item.files or 0 for item in stage) if known else None,
         "local_disk": plan.site.local_disk,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool
     if environment.venv:
         _check_venv(environment.venv)
     elif environment.conda:
-        environment = dataclasses.replace(environment, conda=str(conda.find(environment.conda, environ)))
+        environment = environment._replace(conda=str(conda.find(environment.conda, environ)))
     elif environment.modules and not environment.build and not inside:
         environment = _active(environment, environ)
     for prefix in filter(None, (environment.venv, environment.conda)):
@@ -85,8 +84,8 @@ def idle(plan: Plan, project: Path, active: Path | None) -> tuple[str, ...]:
 def _active(environment: Environment, environ: Mapping[str, str]) -> Environment:
     """The one that is active now: modules may bring a Python too, which must not be found before."""
     if environ.get("VIRTUAL_ENV"):
-        return dataclasses.replace(environment, venv=environ["VIRTUAL_ENV"])
-    return dataclasses.replace(environment, conda=environ.get("CONDA_PREFIX") or None)
+        return environment._replace(venv=environ["VIRTUAL_ENV"])
+    return environment._replace(conda=environ.get("CONDA_PREFIX") or None)
 
 
 def _check_venv(prefix: str) -> None:

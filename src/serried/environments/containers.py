@@ -29,12 +29,12 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
             "ranks run in a container, and `environment` asks for a virtual or conda environment of the host",
             hint='`container.requirements` installs packages into an image; `container.image = "off"` runs in none',
         )
-    container = dataclasses.replace(container, runtime=container.runtime or _runtime(plan, environ))
+    container = container._replace(runtime=container.runtime or _runtime(plan, environ))
     if container.runtime == PYXIS:
         return dataclasses.replace(plan, container=_for_pyxis(container, plan))
     container = _with_image(container, plan)
     _check(container, plan)
-    return dataclasses.replace(plan, container=dataclasses.replace(container, local=_is_local(container, plan)))
+    return dataclasses.replace(plan, container=container._replace(local=_is_local(container, plan)))
 
 
 def to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, ...]) -> images.Recipe:
@@ -53,7 +53,7 @@ def to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, ...]) -
             f"images for `{runtime}` are not made by Serried",
             hint="for Charliecloud `ch-image build`, then `ch-convert`; for pyxis `enroot import`",
         )
-    bare = dataclasses.replace(plan.environment, setup="", check=None)
+    bare = plan.environment._replace(setup="", check=None)
     return dataclasses.replace(found, program=runtime, options=options, environment=bare)
 
 
@@ -125,7 +125,7 @@ def _with_image(container: Container, plan: Plan) -> Container:
             f"no image has been made from `{recipe.source}` yet, or that has changed since",
             hint=f"`serried image build {plan.experiment}`, then submit again",
         )
-    return dataclasses.replace(container, image=str(built), made_from=recipe.source)
+    return container._replace(image=str(built), made_from=recipe.source)
 
 
 def _check(container: Container, plan: Plan) -> None:
@@ -186,4 +186,4 @@ def _for_pyxis(container: Container, plan: Plan) -> Container:
         raise UsageError(f"`pyxis` makes its mounts before `{binds.LOCAL}` is known: leave it out of `container.binds`")
     if plan.environment.check:
         raise UsageError("`environment.check` cannot be tried here: only jobs enter a container of pyxis")
-    return dataclasses.replace(container, local=False)
+    return container._replace(local=False)

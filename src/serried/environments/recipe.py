@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import shutil
@@ -78,7 +77,7 @@ def recipe(environment: Environment, project: Path, environ: Mapping[str, str]) 
     if build is None:
         return None
     source = sources.find(build, project)
-    bare = dataclasses.replace(environment, build=None, venv=None, conda=None, setup="", check=None)
+    bare = environment._replace(build=None, venv=None, conda=None, setup="", check=None)
     if build.kind == "conda":
         tool, version = _conda(bare, environ), ""
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,7 +79,7 @@ def check(
     code = environment.check
     if code == "" or (code is None and not activation.lines(environment)):
         return
-    tried = environment if code else dataclasses.replace(environment, setup="")
+    tried = environment if code else environment._replace(setup="")
     _try(tried, code or "", variables, workdir, container)
 
 

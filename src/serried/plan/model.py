@@ -128,10 +128,10 @@ class Plan:
             return self
         offsets = self.array.offsets
         own = tuple(each - offsets[number] for each in self.array.indices if part_of(offsets, each) == number)
-        return dataclasses.replace(self, array=dataclasses.replace(self.array, indices=own))
+        return dataclasses.replace(self, array=self.array._replace(indices=own))
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
@@ -139,6 +139,14 @@ class Plan:
         if value.get("schema", 0) > SCHEMA:
             raise ValueError(f"this plan has schema {value['schema']}; this Serried reads up to {SCHEMA}")
         return typing.cast("Plan", _build(cls, value))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON holds of a part of a plan: each part is an object by the names of its fields."""
+    if not isinstance(value, tuple):
+        return value
+    items = map(_plain, value)
+    return dict(zip(value._fields, items, strict=True)) if hasattr(value, "_fields") else tuple(items)
 
 
 def _build(kind: Any, value: Any) -> Any:
@@ -149,11 +157,10 @@ def _build(kind: Any, value: Any) -> Any:
         choices = [choice for choice in typing.get_args(kind) if choice is not type(None)]
         tuples = [choice for choice in choices if typing.get_origin(choice) is tuple]
         return _build(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        known = {f.name: _build(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value}
-        return typing.cast("Any", kind)(**known)
+    if kind is Plan or hasattr(kind, "_fields"):
+        hints = typing.get_type_hints(kind).items()
+        return kind(**{name: _build(hint, value[name]) for name, hint in hints if name in value})
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)[0]
-        return tuple(_build(inner, item) if dataclasses.is_dataclass(inner) else item for item in value)
+        return tuple(_build(inner, item) for item in value)
     return value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from serried.contract import names
 
 
-@dataclass(frozen=True)
-class Build:
+class Build(NamedTuple):
     """An environment that Serried builds, and keeps as what it is built from says."""
 
     kind: str
@@ -22,11 +21,10 @@ class Build:
     """`here`, `job` or `gpu-job`."""
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """What ranks find and inherit. Values of secrets are never here, only their names."""
 
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
     env_file: tuple[str, ...] = ()
     """Names that the env_file defines; their values travel like secrets."""
@@ -48,8 +46,7 @@ class Environment:
     """Python that has to run in it before the run is submitted; None only makes it active, "" does not try it."""
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """What ranks run in; the agents stay outside, but for pyxis."""
 
     image: str
@@ -70,8 +67,7 @@ class Container:
     """What Serried made the image from."""
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     lead_seconds: int = 60
     """How long before the time limit ranks are told."""
     grace_seconds: int = 30
@@ -88,8 +84,7 @@ class Limit:
     """How much time was asked for in all, which `restarts` follows from; None where nobody said."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """What starts the ranks. A kind with a module in `agent/launchers/kinds/` starts them through `agent rank`."""
 
     kind: str = "agent"
@@ -101,8 +96,7 @@ class Launch:
     """Whether ranks are told of each other by `TF_CONFIG`."""
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """What code the ranks run."""
 
     directory: str
@@ -121,8 +115,7 @@ class Source:
     """Folders (relative to the tree) put before PYTHONPATH: editable installs redirected to the snapshot."""
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(NamedTuple):
     indices: tuple[int, ...]
     parallel: int | None = None
     """How many elements may run at once; None leaves it to the scheduler."""
@@ -135,8 +128,7 @@ class Array:
     scheduler's own indices, which begin at 0. Empty: one job, whose indices are the elements."""
 
 
-@dataclass(frozen=True)
-class Notify:
+class Notify(NamedTuple):
     """Whom to tell of what becomes of the run."""
 
     command: tuple[str, ...] = ()
@@ -146,8 +138,7 @@ class Notify:
     """`start`, `finish`, `fail`, `stall`."""
 
 
-@dataclass(frozen=True)
-class After:
+class After(NamedTuple):
     """A run, or an element of one, that this one comes after."""
 
     run: str
@@ -168,8 +159,7 @@ class After:
         return f"{self.run}{element}{condition}"
 
 
-@dataclass(frozen=True)
-class Resume:
+class Resume(NamedTuple):
     """What a run begins from, where it has no checkpoint of its own yet."""
 
     checkpoints: tuple[str, ...]
@@ -184,8 +174,7 @@ class Resume:
         return f"{self.run}, {path.rpartition('/')[2]}" if self.run else path
 
 
-@dataclass(frozen=True)
-class Staged:
+class Staged(NamedTuple):
     """Something that each node copies to its own disk before ranks start."""
 
     source: str
@@ -199,8 +188,7 @@ class Staged:
     files: int | None = None
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(NamedTuple):
     """What goes to the nodes, and what comes back."""
 
     stage: tuple[Staged, ...] = ()
@@ -213,8 +201,7 @@ class Data:
     """`times` or `hashes`."""
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(NamedTuple):
     """Checkpoints that the agents bring to the run's own, because the program does not."""
 
     watch: tuple[str, ...]
@@ -227,8 +214,7 @@ class Sync:
     """How many stay on the node's disk; None for all."""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """What the script and the agent must know about the cluster."""
 
     name: str

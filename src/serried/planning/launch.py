@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -73,7 +72,7 @@ def _single(ranks: int | None, allocation: Allocation) -> Allocation:
             f'`launch.kind = "single"` is one process, and {ranks} ranks were asked for',
             hint="leave `ranks` out: it sees all GPUs of its node",
         )
-    return dataclasses.replace(allocation, ranks=1)
+    return allocation._replace(ranks=1)
 
 
 def _check_gpus(made: Launch, allocation: Allocation) -> None:

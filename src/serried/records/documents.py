@@ -98,8 +98,7 @@ class Summary:
 
 
 def _after(value: Mapping[str, Any]) -> str:
-    fields = {field.name: value[field.name] for field in dataclasses.fields(After) if field.name in value}
-    return str(After(**fields))
+    return str(After(**{name: value[name] for name in After._fields if name in value}))
 
 
 @dataclass(frozen=True)

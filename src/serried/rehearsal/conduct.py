@@ -80,7 +80,7 @@ def prepare_take(
         name=f"{plan.name}.{kind}",
         smoke=steps,
         notify=None,
-        environment=dataclasses.replace(plan.environment, env=variables),
+        environment=plan.environment._replace(env=variables),
     )
     return prepare(plan, decided.resolved, os.environ, observe=observe)
 

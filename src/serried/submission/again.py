@@ -50,7 +50,7 @@ def prepare_again(
         raise UsageError(error.message, hint=error.hint) from None
     array, each = old.array, _each(selection)
     if array is not None and selection.element is not None:
-        array = dataclasses.replace(array, indices=(selection.element,), parallel=None)
+        array = array._replace(indices=(selection.element,), parallel=None)
     found = Found(_beginning(old, array), ()) if fresh else go_on(selection, array, _beginning(old, array))
     plan = dataclasses.replace(
         old,
@@ -61,14 +61,14 @@ def prepare_again(
         array=array,
         resume=found.resume,
         rerun_of=str(selection),
-        after=tuple(dataclasses.replace(one, job=None) for one in old.after),
+        after=tuple(one._replace(job=None) for one in old.after),
     )
     warnings = (*found.warnings, *(() if found.resume is None or fresh else _completed(selection)))
     if plan.source.snapshot and not new_code:
         return prepare_recorded(plan, record, environ, each, warnings)
     if not plan.source.snapshot:
         warnings = (*warnings, f"run `{record.id}` ran in place, so the code is what is there now")
-    plan = dataclasses.replace(plan, source=dataclasses.replace(plan.source, archive=None))
+    plan = dataclasses.replace(plan, source=plan.source._replace(archive=None))
     here = Path(plan.source.directory)
     if not here.is_dir():
         raise UsageError(f"the project's folder `{here}` is not there")
@@ -81,7 +81,7 @@ def _beginning(old: Plan, array: Array | None) -> Resume | None:
     if old.resume is None or old.array is None or array is None or len(old.resume.checkpoints) == 1:
         return old.resume
     paths = dict(zip(old.array.indices, old.resume.checkpoints, strict=True))
-    return dataclasses.replace(old.resume, checkpoints=tuple(paths[index] for index in array.indices))
+    return old.resume._replace(checkpoints=tuple(paths[index] for index in array.indices))
 
 
 def _completed(selection: Selection) -> tuple[str, ...]:

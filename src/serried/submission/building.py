@@ -44,7 +44,7 @@ def wanted(plan: Plan, environ: Mapping[str, str]) -> Wanted | None:
     """What there is to build for a plan; None where nothing is. Raises UsageError."""
     if plan.environment.build is None:
         return None
-    variables = inherit.job_environment(dataclasses.replace(plan.environment, venv=None, conda=None), environ)
+    variables = inherit.job_environment(plan.environment._replace(venv=None, conda=None), environ)
     project = Path(plan.source.directory)
     made = recipe(plan.environment, project, variables)
     return Wanted(made, Store(project, made.name), variables) if made else None
@@ -76,9 +76,9 @@ def with_prefix(plan: Plan, prefix: str) -> Plan:
     """The plan whose environment is built in `prefix`."""
     environment = plan.environment
     if environment.build and environment.build.kind == "conda":
-        environment = dataclasses.replace(environment, conda=prefix)
+        environment = environment._replace(conda=prefix)
     else:
-        environment = dataclasses.replace(environment, venv=prefix)
+        environment = environment._replace(venv=prefix)
     return dataclasses.replace(plan, environment=environment)
 
 

@@ -66,7 +66,7 @@ def settle(
         counts = _count(plan.data.stage, observe or silent)
         _check_room(plan.data.stage, counts, plan.site)
         stage = tuple(map(_with_size, plan.data.stage, counts))
-        plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, stage=stage))
+        plan = dataclasses.replace(plan, data=plan.data._replace(stage=stage))
         words = itertools.chain(*map(_worth_a_word, stage, counts))
         notes = (*_in_place(plan), *_perhaps_too_large(stage, counts, plan.site), *words)
     return plan, notes
@@ -111,7 +111,7 @@ def _count(stage: Sequence[Staged], observe: Observe) -> list[Count]:
 
 
 def _with_size(item: Staged, found: Count) -> Staged:
-    return dataclasses.replace(item, bytes=found.bytes, files=found.files) if found.is_whole else item
+    return item._replace(bytes=found.bytes, files=found.files) if found.is_whole else item
 
 
 def _worth_a_word(item: Staged, found: Count) -> Iterator[str]:

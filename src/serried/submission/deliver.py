@@ -142,7 +142,7 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
     if prepared.survey is not None:
         with plain_errors(root):
             archive = snapshot.store(prepared.survey, sources_directory(plan), modes)
-        plan = dataclasses.replace(plan, source=dataclasses.replace(plan.source, archive=str(archive.path)))
+        plan = dataclasses.replace(plan, source=plan.source._replace(archive=str(archive.path)))
     with plain_errors(records_directory()):
         record = Record.create(plan, intent(prepared.token, plan))
     try:

@@ -52,7 +52,7 @@ def run_here(
     from serried.schedulers.local import here
 
     # Who sits in front of it need not queue again: it goes on in this very job.
-    limit = dataclasses.replace(prepared.plan.limit, form=REQUEUE)
+    limit = prepared.plan.limit._replace(form=REQUEUE)
     prepared = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, limit=limit), commands=None)
     record, plan = establish(prepared)
     submission = record.submissions[0]

@@ -175,7 +175,7 @@ def _divided(plan: Plan) -> Plan:
             f"together, whatever `{hold}` in `resources.extra` says",
             hint=f"leave it out, or submit up to {size:,} elements at a time",
         )
-    return dataclasses.replace(plan, array=dataclasses.replace(plan.array, offsets=offsets))
+    return dataclasses.replace(plan, array=plan.array._replace(offsets=offsets))
 
 
 def _check_workdir(plan: Plan, project: Path) -> None:
@@ -211,9 +211,7 @@ def _surveyed(plan: Plan, resolved: config.Resolved, project: Path) -> tuple[Pla
     if root == project:
         return plan, _survey(plan, resolved, project), ()
     within = os.path.relpath(os.path.realpath(project), root)
-    source = dataclasses.replace(
-        plan.source, directory=str(root), workdir=os.path.normpath(f"{within}/{plan.source.workdir}")
-    )
+    source = plan.source._replace(directory=str(root), workdir=os.path.normpath(f"{within}/{plan.source.workdir}"))
     at_root = dataclasses.replace(plan, source=source)
     try:
         return at_root, _survey(at_root, resolved, root, within), ()
@@ -244,7 +242,7 @@ def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str])
     sites = [site for prefix in prefixes for site in site_folders(prefix)]
     redirected = snapshot.redirect(surveyed, sites)
     own = plan.array is not None and snapshot.fits_each(surveyed, len(plan.array.indices))
-    source = dataclasses.replace(plan.source, links=surveyed.links, python_path=redirected, tree_per_element=own)
+    source = plan.source._replace(links=surveyed.links, python_path=redirected, tree_per_element=own)
     if plan.source.workdir != os.curdir and not _is_in(surveyed, plan.source.workdir):
         raise UsageError(
             f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",

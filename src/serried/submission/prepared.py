@@ -112,8 +112,7 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
     if not known:
         return prepared
     afters = tuple(
-        dataclasses.replace(after, job=submitted[after.run][0]) if after in known else after
-        for after in prepared.plan.after
+        after._replace(job=submitted[after.run][0]) if after in known else after for after in prepared.plan.after
     )
     plan = dataclasses.replace(prepared.plan, after=afters)
     jobs = (*prepared.jobs, *(job for after in known for job in submitted[after.run][-1].split(",")))

@@ -42,7 +42,7 @@ def as_it_stages(resolved: config.Resolved) -> Plan:
     nodes = resolved.experiment.resources.nodes or 1
     return dataclasses.replace(
         plan,
-        allocation=dataclasses.replace(plan.allocation, nodes=nodes),
+        allocation=plan.allocation._replace(nodes=nodes),
         data=data_of(resolved.experiment.data, resolved.cluster, resolved.project),
     )
 

@@ -30,7 +30,7 @@ def decide(request: Request, inside: Inside, directory: Path, environ: Mapping[s
         request = dataclasses.replace(request, cluster=inside.scheduler)
     decided = decide_anywhere(request, directory, environ)
     plan = decided.plan
-    site = dataclasses.replace(plan.site, scheduler="local", inside=inside.scheduler)
+    site = plan.site._replace(scheduler="local", inside=inside.scheduler)
     allocation = _allocation(plan.allocation, inside, ranks_are_said="resources.ranks" not in plan.defaults)
     return dataclasses.replace(decided, plan=dataclasses.replace(plan, site=site, allocation=allocation))
 

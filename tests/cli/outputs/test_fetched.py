@@ -124,7 +124,7 @@ def test_two_outputs_that_would_have_one_place_both_come(serried, started, proje
 def test_where_ranks_start_within_the_project_patterns_begin_there_too(serried, started, project, monkeypatch):
     """And what is fetched into that folder goes to its place."""
     made = started()
-    source = dataclasses.replace(made.plan.source, workdir="results")
+    source = made.plan.source._replace(workdir="results")
     write_json(made.record.directory.plan, dataclasses.replace(made.plan, source=source).to_json())
     put(made.where.source, {"results/a.pt": "a", "results/deep/b.pt": "b", "c.pt": "c", "other/a.pt": "d"})
     monkeypatch.chdir(project / "results")

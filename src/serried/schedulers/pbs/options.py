@@ -6,7 +6,6 @@ started by a login shell that resets PATH and dies of the first signal, and may 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,7 +92,7 @@ def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_t
 
 def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
     """A job on that node which `qsub` waits for. It inherits nothing: PBS would show that to everybody."""
-    asked = dataclasses.replace(plan.allocation, mail_type=(), mail_user=None)
+    asked = plan.allocation._replace(mail_type=(), mail_user=None)
     if plan.site.node_option == "nodes":
         size: tuple[str, ...] = (f"nodes={host}:ppn=1", f"mem={ERRAND_MEMORY_MB}mb")
     else:

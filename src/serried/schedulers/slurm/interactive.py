@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from serried.contract.environment import scrub
@@ -40,7 +39,7 @@ def join(job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tu
 
 def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
     """`words` on that node, in a job that has one core and no GPU."""
-    asked = dataclasses.replace(plan.allocation, exclusive=False, mail_type=(), mail_user=None, constraint=())
+    asked = plan.allocation._replace(exclusive=False, mail_type=(), mail_user=None, constraint=())
     size = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={ERRAND_MEMORY_MB}M", "--gres=none")
     where = (f"--nodelist={host}", f"--time={options.walltime(ERRAND_SECONDS)}", f"--chdir={plan.directory}")
     name = f"--job-name={job_name(plan.name, f'{plan.run}-errand')}"
