@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from serried.agent import system
+from serried.agent.comms import rendezvous
+from serried.agent.comms.channel import Channel
 from serried.agent.loop import Loop
-from serried.agent.messages import rendezvous
-from serried.agent.messages.channel import Channel
-from serried.contract import names
+from serried.protocol import names
 
 JOIN_SECONDS = 100.0
 STACK = 256 * 1024

@@ -15,9 +15,9 @@ from typing import Any
 from measure import Figure, record
 
 from serried import script
-from serried.contract.files import Journal, read_journal, read_json
-from serried.contract.layout import RunDirectory
+from serried.fs.files import Journal, read_journal, read_json
 from serried.plan import Allocation, Limit, Plan, Site, Source
+from serried.protocol.layout import RunDirectory
 from serried.script.fragments import FRAGMENTS
 from serried.script.launcher import LAUNCHERS
 

@@ -31,10 +31,10 @@ OURS = """\
 import sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-from serried.agent.staging.cache import Cache
-from serried.agent.staging.holding import Holdings
-from serried.agent.staging.items import Items
-from serried.agent.staging.task import Item, Place
+from serried.agent.stage_in.cache import Cache
+from serried.agent.stage_in.availability import Holdings
+from serried.agent.stage_in.stager import Items
+from serried.agent.stage_in.item import Item, Place
 disk = Path(sys.argv[2])
 (disk / "data").mkdir(parents=True)
 place = Place(disk / "job" / "data", Cache(disk / "data"), True)

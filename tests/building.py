@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from serried.contract.files import Journal, make_directory, write_json
-from serried.contract.links import token_of
+from serried.fs.files import Journal, make_directory, write_json
 from serried.plan import Allocation, Array, Limit, Plan, Site, Source
+from serried.protocol.successor_commands import token_of
 from serried.records.documents import Submission
 from serried.records.record import Record
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serried.agent.ending.evidence import NO_ATTEMPT_LEFT, Evidence
-from serried.agent.ending.saved import Saved
+from serried.agent.outcome.checkpoint_progress import Saved
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Evidence
 
 
 def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from serried.contract.links import Commands
 from serried.errors import SchedulerUnreachable
 from serried.plan import Plan
+from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Submission
 
 

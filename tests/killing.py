@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import serried
-from serried.contract.files import read_journal
+from serried.fs.files import read_journal
 from waiting import until
 
 FAKES = Path(__file__).parent / "fakes" / "bin"

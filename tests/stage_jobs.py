@@ -6,10 +6,10 @@ import os
 import threading
 from pathlib import Path
 
-from serried.agent.staging.cache import Cache
-from serried.agent.staging.holding import Holdings
-from serried.agent.staging.items import Items
-from serried.agent.staging.task import Item, Place, StageError
+from serried.agent.stage_in.availability import Holdings
+from serried.agent.stage_in.cache import Cache
+from serried.agent.stage_in.item import Item, Place, StageError
+from serried.agent.stage_in.stager import Items
 
 
 class Job:

@@ -21,8 +21,8 @@ ORDER = (
     "ui",
     "lab",
     "api",
-    "rehearsal",
-    "space",
+    "resume_check",
+    "cleanup",
     "submission",
     "records",
     "snapshot",
@@ -40,35 +40,37 @@ ORDER = (
     "shell",
     "errors",
     "train",
-    "contract",
+    "protocol",
+    "process",
+    "fs",
 )
 """A room imports only from rooms that stand below it here."""
 
-TRAVELLERS = ("agent", "contract")
-"""What goes to the compute node: the standard library of Python 3.9 and `contract`, nothing else."""
+TRAVELLERS = ("agent", "protocol", "process", "fs")
+"""What goes to the compute node: the standard library of Python 3.9, `protocol`, `process` and `fs`, nothing else."""
 
 WITHIN_AGENT = (
-    "interactive",
+    "shell",
     "head",
     "node",
     "launchers",
     "ranks",
-    "bringing",
-    "staging",
+    "stage_out",
+    "stage_in",
     "containers",
-    "unable",
+    "failed_setup",
     "finish",
     "attempts",
-    "sweep",
-    "local",
-    "messages",
-    "hooks",
-    "ending",
-    "beside",
+    "orphans",
+    "node_disk",
+    "comms",
+    "notifications",
+    "outcome",
+    "helper_process",
     "options",
     "loop",
     "system",
-    "work",
+    "attempt",
 )
 """The same for what is in `agent`: its folders, and the modules beside them."""
 
@@ -180,10 +182,10 @@ def test_what_travels_to_the_compute_node_imports_the_contract_and_the_standard_
         name
         for name in imports(path)
         if name.split(".")[0] not in sys.stdlib_module_names
-        and not name.startswith(("serried.contract", "serried.agent"))
+        and not name.startswith(("serried.protocol", "serried.process", "serried.fs", "serried.agent"))
     }
     assert foreign == set()
-    if room_of(path) == "contract":
+    if room_of(path) != "agent":
         assert "agent" not in rooms_imported(path)
 
 

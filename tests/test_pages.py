@@ -11,7 +11,7 @@ import pytest
 from house import HOUSE, MODULES, ROOT, holds_for, name_of, room_of, tree_of
 from serried import errors
 from serried.cli import MODULE_OF, VERBS
-from serried.contract import names
+from serried.protocol import names
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -84,10 +84,10 @@ OURS_ALONE = {"SERRIED_LAB", "SERRIED_LAB_NODE", "SERRIED_", "SERRIED_TABLE_KEY"
 
 
 def test_every_variable_that_serried_reads_is_on_its_page():
-    """Those of a job are not: `contract/names.py` has them, and the page on how a job starts."""
+    """Those of a job are not: `protocol/names.py` has them, and the page on how a job starts."""
     read: set[str] = set()
     for path in MODULES:
-        if name_of(path) != "contract/names.py" and room_of(path) not in {"agent", "train"}:
+        if name_of(path) != "protocol/names.py" and room_of(path) not in {"agent", "train"}:
             strings = (node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
             read |= {string for string in strings if isinstance(string, str) and READ_BY_SERRIED.fullmatch(string)}
     page = (ROOT / "docs" / "variables.md").read_text(encoding="utf-8")

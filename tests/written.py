@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from building import CREATED
-from serried.contract.outputs import describe
+from serried.protocol.outputs import describe
 from serried.records import outputs
 
 

@@ -16,9 +16,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serried.config.env_file import read_env_file
-from serried.contract import names
 from serried.errors import UsageError
 from serried.plan import Environment
+from serried.protocol import names
 
 LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 """What a fresh login gives; passed on whatever `inherit` says."""

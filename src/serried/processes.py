@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import shell
-from serried.contract import starting
+from serried.process import environ
 
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()
@@ -55,7 +55,7 @@ def myself() -> Process:
 def stat(pid: int) -> list[str]:
     """Fields 3 and on of /proc/PID/stat; the second, the name, may hold spaces and parentheses."""
     try:
-        return starting.stat(pid)
+        return environ.stat(pid)
     except OSError:
         return []
 
@@ -68,7 +68,7 @@ def pids() -> list[int]:
 def environment(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty when it is gone or another user's."""
     try:
-        raw = starting.environ(pid)
+        raw = environ.environ(pid)
     except OSError:
         return {}
     pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from serried import processes, script
-from serried.contract.files import read_journal, read_json
-from serried.contract.layout import RunDirectory
+from serried.fs.files import read_journal, read_json
 from serried.plan import Allocation, Array, Limit, Plan, Site, Source
+from serried.protocol.layout import RunDirectory
 from serried.script.fragments import FRAGMENTS
 from serried.script.launcher import LAUNCHERS
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serried import processes
-from serried.contract.files import Journal, read_journal, read_json
+from serried.fs.files import Journal, read_journal, read_json
 from serried.plan import Source
 
 PYTHON = sys.executable
@@ -126,7 +126,7 @@ def test_a_rank_that_heeds_no_term_says_where_it_was(start):
         seconds={
             "node.node.ABORT_SECONDS": 120.0,
             "head.head.OBEY_SECONDS": 240.0,
-            "head.watching.SILENT_NODE_SECONDS": 600.0,
+            "head.monitor.SILENT_NODE_SECONDS": 600.0,
         },
     )
 
@@ -240,7 +240,7 @@ def test_term_to_every_process_at_once_is_a_cancellation_and_no_failure(start, w
 
 def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_does_it(start):
     """By the agents' own clock: it is asked after three quarters of the time, and ended before the last twentieth."""
-    seconds = {"head.watching.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 120.0}
+    seconds = {"head.monitor.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 120.0}
     run = start("exec sleep 600", time_seconds=30, limit={"lead_seconds": 600}, seconds=seconds)
 
     assert run.wait() == 124

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from serried.agent.attempts import conclusion
-from serried.agent.work import Work
-from serried.contract.files import read_journal
+from serried.agent.attempt import Work
+from serried.agent.attempts import finalize
+from serried.fs.files import read_journal
 
 DEAF = "trap '' TERM; echo ready; while :; do sleep 1; done"
 """Ranks that stay for the whole grace after the first of them was killed."""
@@ -136,8 +136,8 @@ def test_a_rank_that_dies_with_all_agents_is_not_the_cause(running, wait_until):
     killed_by_its_scheduler(run, wait_until, with_head=True)
 
     work = Work.load(run.plan.directory, None, 1)
-    assert conclusion.assess(work, is_unrecorded=True)["cause"] == "agent-killed"
-    assert conclusion.assess(work)["cause"] == "signal"  # job.sh lives: it was this rank alone
+    assert finalize.assess(work, is_unrecorded=True)["cause"] == "agent-killed"
+    assert finalize.assess(work)["cause"] == "signal"  # job.sh lives: it was this rank alone
 
 
 def test_a_rank_that_was_killed_before_its_job_script_is_the_cause(running, wait_until):

@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from building import CREATED
-from serried.agent import hooks
-from serried.contract import names
-from serried.contract.layout import RunDirectory
+from serried.agent import notifications
+from serried.protocol import names
+from serried.protocol.layout import RunDirectory
 
 KEEP = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
-TELL = "from serried.agent import hooks; hooks.OUTPUTS_SECONDS = hooks.COMMAND_SECONDS = 900; hooks.main([])"
+TELL = "from serried.agent import notifications as n; n.OUTPUTS_SECONDS = n.COMMAND_SECONDS = 900; n.main([])"
 HOSTILE = "a\nb \udcff"
 
 
@@ -90,9 +90,9 @@ def test_other_notices_say_nothing_of_outputs(tell, event, source):
 
 def test_a_look_that_takes_too_long_leaves_the_notice_without_outputs(monkeypatch):
     def never_ends(*_):
-        raise hooks._TooLongError
+        raise notifications._TooLongError
 
-    monkeypatch.setattr(hooks.outputs, "trees", never_ends)
+    monkeypatch.setattr(notifications.outputs, "trees", never_ends)
     document = {"event": "finish", "element": None, "text": "it ended"}
     work = type("Work", (), {"run": None, "plan": {}})()
-    assert hooks._with_outputs(work, document) == document
+    assert notifications._with_outputs(work, document) == document

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from serried.agent import sweep, system
+from serried.agent import orphans, system
 from serried.agent.node.node import Node
 
 
@@ -22,7 +22,7 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
         return [each for each in tried if each[0]]
 
     def leftovers(_):
-        return [sweep.Leftover(left.pid, "sleep")] if left.pid not in heard else []
+        return [orphans.Leftover(left.pid, "sleep")] if left.pid not in heard else []
 
     monkeypatch.setattr(system, "reap", reap)
     monkeypatch.setattr(Node, "_leftovers", leftovers)

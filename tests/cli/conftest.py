@@ -10,7 +10,7 @@ import pytest
 from building import CREATED, RunOnDisk
 from fake_scheduler import FakeScheduler
 from serried import cli, schedulers
-from serried.contract.files import make_directory, write_json
+from serried.fs.files import make_directory, write_json
 
 REAL_SCHEDULER, REAL_SLEEP = schedulers.get, time.sleep
 

@@ -10,11 +10,11 @@ import re
 
 from building import as_json
 from cleaning import OLD, aged, kinds
-from serried.contract.files import make_directory, write_json
+from serried.cleanup import disk_usage, removal, run_directories
+from serried.cleanup.disk_items import Thing
+from serried.fs.files import make_directory, write_json
 from serried.plan import After, Data, Resume, Staged
 from serried.schedulers.interface import Job
-from serried.space import directories, measuring, removing
-from serried.space.things import Thing
 from serried.ui import console
 
 
@@ -151,22 +151,22 @@ def test_two_at_once_and_one_that_was_interrupted_lose_nothing_else(ended, monke
     run, other = ended("k3f9q2"), ended("m2n3p4")
     stays = other.where.path
     thing = Thing("run", "k3f9q2", run.where.path, run="k3f9q2", has_record=False)
-    monkeypatch.setattr(removing.removal, "remove", lambda _: False)
+    monkeypatch.setattr(removal.removal, "remove", lambda _: False)
 
-    assert (removing.remove(thing) or "").startswith("what is left of it is in ")
+    assert (removal.remove(thing) or "").startswith("what is left of it is in ")
 
     (aside,) = stays.parent.glob(".removing-*")
     assert not run.where.path.exists()
-    assert removing.remove(thing) is None
+    assert removal.remove(thing) is None
     monkeypatch.undo()
-    assert removing.remove(Thing("half-removed", aside.name, aside)) is None
+    assert removal.remove(Thing("half-removed", aside.name, aside)) is None
     assert [path.name for path in stays.parent.iterdir()] == ["m2n3p4"]
 
 
 def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
     experiment = tmp_path / "digits" / "train"
     make_directory(experiment / ".removing-m2n3p4-0123abcd")
-    names, scan = directories._names, os.scandir
+    names, scan = run_directories._names, os.scandir
 
     def names_of_what_goes(folder):
         found = names(folder)
@@ -174,8 +174,8 @@ def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monk
             (experiment / found[0]).rmdir()
         return found
 
-    monkeypatch.setattr(directories, "_names", names_of_what_goes)
-    assert list(directories.half_removed(tmp_path)) == []
+    monkeypatch.setattr(run_directories, "_names", names_of_what_goes)
+    assert list(run_directories.half_removed(tmp_path)) == []
 
     (experiment / "stays").touch()
     (experiment / "goes").touch()
@@ -190,4 +190,4 @@ def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monk
         yield found
 
     monkeypatch.setattr(os, "scandir", scan_what_goes)
-    assert measuring.newest_within(experiment) == OLD
+    assert disk_usage.newest_within(experiment) == OLD

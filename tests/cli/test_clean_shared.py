@@ -9,11 +9,11 @@ from pathlib import Path
 from building import as_json
 from cleaning import DAY, OLD, aged, kinds
 from serried import script
-from serried.contract.files import MODES, make_directory, write_json
-from serried.contract.layout import PROGRAMS
+from serried.cleanup import disk_usage, removal
+from serried.cleanup.disk_items import Thing
+from serried.fs.files import MODES, make_directory, write_json
 from serried.plan import Environment, Source
-from serried.space import measuring, removing
-from serried.space.things import Thing
+from serried.protocol.layout import PROGRAMS
 
 
 def brings_along(run, content):
@@ -52,12 +52,12 @@ def test_what_a_submission_stores_again_meanwhile_stays(ended):
     run = ended("k3f9q2")
     agent, _ = brings_along(run, b"1")
     aged(agent.parent)
-    found = Thing("source", agent.name, agent, measuring.newest_within(agent))
+    found = Thing("source", agent.name, agent, disk_usage.newest_within(agent))
     run.where.agent.unlink()
 
     brings_along(ended("m2n3p4"), b"1")
 
-    assert removing.remove(found) == "it is needed by now"
+    assert removal.remove(found) == "it is needed by now"
     assert agent.exists()
 
 
@@ -171,6 +171,6 @@ def test_code_that_a_submission_finds_to_be_its_own_meanwhile_stays(tmp_path):
     aged(archive)
     thing = Thing("source", "digits/aaaaaaaaaaaaaaaa.tar", archive, used=OLD)
     os.utime(archive)
-    assert removing.remove(thing) == "it is needed by now"
+    assert removal.remove(thing) == "it is needed by now"
     aged(archive)
-    assert (removing.remove(thing), archive.exists()) == (None, False)
+    assert (removal.remove(thing), archive.exists()) == (None, False)

@@ -13,12 +13,12 @@ import pytest
 
 from building import CREATED
 from serried import script
-from serried.contract.files import Journal, read_json, write_json
+from serried.fs.files import Journal, read_json, write_json
 from serried.plan import Data
-from serried.records import missing
+from serried.records import missing_outputs
 from serried.records.index import Selection
 from serried.records.record import Record
-from serried.submission import copies, onefile
+from serried.submission import fetch_copy, file_copy
 
 ODD = "a b\n$(x) {data} 'ü"
 
@@ -177,24 +177,24 @@ def test_nothing_is_written_through_a_link_that_stands_for_a_folder(serried, run
 def test_a_copy_that_was_cut_short_goes_on(tmp_path):
     """Killed after the first half: the second copy reads only the rest, and looks at the whole."""
     source, target = tmp_path / "source", tmp_path / "to"
-    content = os.urandom(3 * onefile.CHUNK)
+    content = os.urandom(3 * file_copy.CHUNK)
     source.mkdir()
     (source / "big").write_bytes(content)
-    entries = copies.find(source, ["*"], pytest.fail)
+    entries = fetch_copy.find(source, ["*"], pytest.fail)
 
     def interrupt(count):
         if count:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        copies.copy(entries, target, force=False, observe=interrupt)
+        fetch_copy.copy(entries, target, force=False, observe=interrupt)
     (part,) = target.iterdir()
-    assert (part.name[0], part.stat().st_size) == (".", onefile.CHUNK)
+    assert (part.name[0], part.stat().st_size) == (".", file_copy.CHUNK)
 
     done = []
-    report = copies.copy(entries, target, force=False, observe=done.append)
+    report = fetch_copy.copy(entries, target, force=False, observe=done.append)
 
-    assert (report.copied, report.problems, done) == (["big"], {}, [onefile.CHUNK] * 3)
+    assert (report.copied, report.problems, done) == (["big"], {}, [file_copy.CHUNK] * 3)
     assert [path.name for path in target.iterdir()] == ["big"]
     assert (target / "big").read_bytes() == content
 
@@ -202,29 +202,29 @@ def test_a_copy_that_was_cut_short_goes_on(tmp_path):
 def test_a_file_that_changes_meanwhile_is_copied_as_it_is_in_the_end(tmp_path):
     source, target = tmp_path / "source", tmp_path / "to"
     fill(source, log="begun")
-    (entry,) = copies.find(source, ["*"], pytest.fail)
+    (entry,) = fetch_copy.find(source, ["*"], pytest.fail)
     left = ["begun, and more", "begun, and more, and done"]
 
     def grow(count):
         if count and left:
             (source / "log").write_text(left.pop(0))
 
-    report = copies.copy([entry], target, force=False, observe=grow)
+    report = fetch_copy.copy([entry], target, force=False, observe=grow)
     assert (report.problems, tree(target)) == ({}, {"log": "begun, and more, and done"})
 
 
 def test_what_goes_while_it_is_looked_for_is_no_problem(tmp_path, monkeypatch):
     """A program writes aside and renames."""
     fill(tmp_path, a="one", b__c="two", **{"b__c.tmp": "half"})
-    entries = copies.patterns.entries
+    entries = fetch_copy.patterns.entries
 
     def go_then(folder, problem):
         found = entries(folder, problem)
         (tmp_path / "b" / "c.tmp").unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr(copies.patterns, "entries", go_then)
-    assert [entry.path for entry in copies.find(tmp_path / "b", ["*"], pytest.fail)] == ["c"]
+    monkeypatch.setattr(fetch_copy.patterns, "entries", go_then)
+    assert [entry.path for entry in fetch_copy.find(tmp_path / "b", ["*"], pytest.fail)] == ["c"]
 
 
 ON_N2 = {"node": 1, "host": "n2", "folder": "/disk/x", "kind": "results", "files": 2, "bytes": 9, "names": ["a", "b"]}
@@ -245,9 +245,9 @@ def test_what_nodes_have_is_told_and_left_alone_by_a_dry_run(serried, make):
 
 def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serried, make):
     made = make().ending(missing=[FULL])
-    (found,) = missing.of(Selection(made.record), has_ended=True)
+    (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
     serried("ps", "--all")  # it ends up in the record
-    missing.give_up(Selection(Record.load("k3f9q2")), found)
+    missing_outputs.give_up(Selection(Record.load("k3f9q2")), found)
 
     done = serried("fetch", "last")
 
@@ -260,8 +260,8 @@ def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serrie
 def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
     message = "node n2 was lost; 2 files of results could not be brought back from n2: {}; another attempt goes on"
     made = make().ending(message=message.format(FULL["problem"]), missing=[FULL])
-    (found,) = missing.of(Selection(made.record), has_ended=True)
-    missing.strike(Selection(made.record), found)
+    (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
+    missing_outputs.strike(Selection(made.record), found)
     end = read_json(made.where.element(None).exit) or {}
     told = "node n2 was lost; what had stayed on nodes was fetched later; another attempt goes on"
     assert (end["message"], end["missing"]) == (told, [])
@@ -274,9 +274,9 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
     for node in (0, 1):
         made.journal({"event": "bringing", "folder": f"/disk/{node}", "kinds": ["results"]}, node=node)
     of_it = Selection(made.record)
-    by_host = {found.host: found for found in missing.of(of_it, has_ended=True)}
+    by_host = {found.host: found for found in missing_outputs.of(of_it, has_ended=True)}
 
-    assert missing.of(of_it, has_ended=False) == []  # its nodes still bring it
+    assert missing_outputs.of(of_it, has_ended=False) == []  # its nodes still bring it
     assert {host: found.told for host, found in by_host.items()} == {
         "n1": "results on n1 (its agent ended before it had brought everything)",
         "n2": "results on n2 (its agent ended before it had brought everything)",
@@ -286,15 +286,15 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
         journal = Journal(made.attempt().fetched(node))
         journal.append({"event": "ended", "token": "t", **problem})
         journal.close()
-    assert [(found.host, found.is_lost) for found in missing.of(of_it, has_ended=True)] == [("n2", True)]
+    assert [(found.host, found.is_lost) for found in missing_outputs.of(of_it, has_ended=True)] == [("n2", True)]
 
 
 def test_attempts_that_are_removed_while_they_are_looked_at_miss_nothing(make, monkeypatch):
     run = make()
     run.attempt()
     numbers = iter([[1], []])
-    monkeypatch.setattr(missing, "attempt_numbers", lambda _: next(numbers))
-    assert missing.of(Selection(run.record), has_ended=True) == []
+    monkeypatch.setattr(missing_outputs, "attempt_numbers", lambda _: next(numbers))
+    assert missing_outputs.of(Selection(run.record), has_ended=True) == []
 
 
 @pytest.fixture
@@ -359,21 +359,21 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     fill(source, **{f"file_{number}": str(number) for number in range(40)})
     fill(other, file_0="older")
     os.utime(other / "file_0", (CREATED - 1, CREATED - 1))
-    entries = [*copies.find(source, ["*"], pytest.fail), *copies.find(other, ["*"], pytest.fail)]
-    at_once, most, are_all, copy_file = [], [], threading.Event(), copies.copy_file
+    entries = [*fetch_copy.find(source, ["*"], pytest.fail), *fetch_copy.find(other, ["*"], pytest.fail)]
+    at_once, most, are_all, copy_file = [], [], threading.Event(), fetch_copy.copy_file
 
     def slow(path, place, observe):
         at_once.append(path)
-        if len(at_once) == copies.THREADS:
+        if len(at_once) == fetch_copy.THREADS:
             are_all.set()
         most.append(len(at_once))
         wait_until(lambda: observe(0) or are_all.is_set(), what="every thread copies a file")
         copy_file(path, place, observe)
         at_once.remove(path)
 
-    monkeypatch.setattr(copies, "copy_file", slow)
+    monkeypatch.setattr(fetch_copy, "copy_file", slow)
     monkeypatch.setattr(time, "process_time", lambda: 0.0)  # however slow this machine is, it waits for files
-    report = copies.copy(entries, target, force=False, observe=lambda _: None)
+    report = fetch_copy.copy(entries, target, force=False, observe=lambda _: None)
     assert (len(report.copied), report.kept, report.problems) == (40, ["file_0"], {})
     assert tree(target) == tree(source)
-    assert max(most) == copies.THREADS
+    assert max(most) == fetch_copy.THREADS

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from serried import cli
-from serried.cli import VERBS, mistakes
+from serried.cli import VERBS, click_errors
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_help_is_what_comes_where_nothing_was_asked(monkeypatch, capsys):
 
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():
-    words = [word for others in mistakes.MEANT.values() for word in others.split()]
-    assert set(mistakes.MEANT) <= set(VERBS)
+    words = [word for others in click_errors.MEANT.values() for word in others.split()]
+    assert set(click_errors.MEANT) <= set(VERBS)
     assert len(words) == len(set(words))
     assert set(words) & set(VERBS) == set()

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from serried.cli import MODULE_OF, VERBS
 from serried.config import schema
-from serried.contract import names
 from serried.errors import SerriedError
+from serried.protocol import names
 
 DOCS = Path(__file__).parents[2] / "docs"
 PHRASES = (DOCS / "phrasebook.md").read_text(encoding="utf-8")

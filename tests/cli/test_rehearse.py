@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from place import Place, environment
-from serried.contract.files import read_json
-from serried.contract.layout import RecordDirectory, RunDirectory
+from serried.fs.files import read_json
+from serried.protocol.layout import RecordDirectory, RunDirectory
 from serried.records.metrics import metrics
-from serried.rehearsal.conduct import Prompter
-from serried.rehearsal.curves import compare
+from serried.resume_check.conduct import Prompter
+from serried.resume_check.curves import compare
 
 pytestmark = pytest.mark.torch
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from building import CREATED, a_failure
-from serried.contract.files import write_json
+from serried.fs.files import write_json
 from serried.plan import Array, Limit
 from serried.schedulers.interface import Job
 

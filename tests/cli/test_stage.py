@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from building import RunOnDisk
 from serried.cli import stage
-from serried.contract.files import Journal, make_directory
 from serried.errors import UsageError
+from serried.fs.files import Journal, make_directory
 from serried.submission import data
 
 TEXT = """

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from building import CREATED, as_json
-from serried.contract.files import claim, make_directory, read_journal
-from serried.contract.links import Commands
+from serried.fs.files import claim, make_directory, read_journal
+from serried.protocol.successor_commands import Commands
 from serried.records import stopping
 from serried.records.record import Record
 from serried.schedulers.interface import Job

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from building import CREATED, a_failure
-from serried.agent.ending import diagnose
-from serried.contract.files import write_json
+from serried.agent.outcome import diagnose
+from serried.fs.files import write_json
 from serried.plan import Limit
 from serried.records.advice import ADVICE, advice_for
 from serried.records.diagnosis import OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.clusters import learning, pbs, slurm
+from serried.clusters import discovery, pbs, slurm
 from serried.config import profile, schema
 
 OPENPBS = Path(__file__).parent / "pbs"
@@ -110,7 +110,7 @@ def test_queues_of_which_something_stays_unknown_are_none_to_refuse_others_by(no
 
 def test_a_pbs_is_learnt_as_a_profile_that_can_be_read():
     answers = {pbs.QUEUES: "qstat-Q-f.txt", pbs.SERVER: "qstat-B-f.txt", pbs.NODES: "pbsnodes-a.txt"}
-    learnt = learning.ask("pbs", {}, "ada", lambda argv, *_: said(answers[tuple(argv)]))
+    learnt = discovery.ask("pbs", {}, "ada", lambda argv, *_: said(answers[tuple(argv)]))
     assert learnt is not None
     text = profile.text("pbs", learnt, "login3.oak.example", "2026-11-21")
     assert learnt.name == "pbshead"
@@ -161,10 +161,10 @@ match = "the name of this host, login3.oak.example"
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
 def test_a_scheduler_that_does_not_answer_teaches_nothing(scheduler: str):
-    assert learning.ask(scheduler, {}, "ada", lambda *_: None) is None
+    assert discovery.ask(scheduler, {}, "ada", lambda *_: None) is None
 
 
 def test_odd_names_survive_the_way_into_a_profile():
-    learnt = learning.Learnt("x", {"partitions": {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}}, {"partitions": "me"})
+    learnt = discovery.Learnt("x", {"partitions": {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}}, {"partitions": "me"})
     read = tomllib.loads(profile.text("slurm", learnt, "h", "today"))
     assert read["partitions"] == {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}

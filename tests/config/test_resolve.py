@@ -9,8 +9,8 @@ import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
 from serried.config import Data, definitions
-from serried.contract.names import JOB_VARIABLES
 from serried.errors import UsageError
+from serried.protocol.names import JOB_VARIABLES
 
 
 def test_a_command_needs_no_file_at_all(folder: Path):

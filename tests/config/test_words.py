@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.config import words
+from serried.config import shell_words
 
 
 @pytest.mark.parametrize(
@@ -25,18 +25,18 @@ from serried.config import words
     ],
 )
 def test_a_command_is_split_as_a_shell_would_and_nothing_is_expanded(text: str, expected: tuple[str, ...]):
-    assert words.split(text) == expected
+    assert shell_words.split(text) == expected
 
 
 @pytest.mark.parametrize("text", ["it's", 'say "hello', "ends in \\"])
 def test_an_open_quote_is_refused(text: str):
     with pytest.raises(ValueError, match=r"quote that is never closed|lone backslash"):
-        words.split(text)
+        shell_words.split(text)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"))))
 def test_quoted_words_come_back_as_they_were(given_words: list[str]):
-    assert words.split(shlex.join(given_words)) == tuple(given_words)
+    assert shell_words.split(shlex.join(given_words)) == tuple(given_words)
 
 
 @settings(max_examples=50, deadline=None)
@@ -49,12 +49,12 @@ def test_a_real_shell_agrees(pieces: list[str]):
     text = "x " + "".join(pieces)
     shell = subprocess.run(["sh", "-c", f"printf '%s\\0' {text}"], capture_output=True, check=True)
     printed = tuple(shell.stdout.decode().split("\0")[:-1])
-    assert words.split(text) == printed
+    assert shell_words.split(text) == printed
 
 
 def test_a_file_of_commands_has_comments_blank_lines_and_continued_lines():
     text = "# a comment\n\npython a.py\r\n  # another\npython b.py \\\n  --lr 1\npython c.py # not a comment\n"
-    assert words.lines(text) == (
+    assert shell_words.lines(text) == (
         (3, "python a.py"),
         (5, "python b.py \\\n  --lr 1"),
         (7, "python c.py # not a comment"),
@@ -62,14 +62,14 @@ def test_a_file_of_commands_has_comments_blank_lines_and_continued_lines():
 
 
 def test_variables_that_no_shell_will_fill_in_are_found():
-    assert words.variables(("--dir", "$SLURM_TMPDIR/x", "${HOME}", "5$", "$SLURM_TMPDIR")) == (
+    assert shell_words.variables(("--dir", "$SLURM_TMPDIR/x", "${HOME}", "5$", "$SLURM_TMPDIR")) == (
         "$SLURM_TMPDIR",
         "${HOME}",
     )
 
 
 def test_variables_that_a_shell_in_the_command_fills_in_are_no_concern():
-    assert words.variables(("/bin/bash", "-c", "echo $HOME")) == ()
+    assert shell_words.variables(("/bin/bash", "-c", "echo $HOME")) == ()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_variables_that_a_shell_in_the_command_fills_in_are_no_concern():
     ],
 )
 def test_a_bare_command_is_called_after_its_script(command: tuple[str, ...], name: str):
-    assert words.experiment_name(command) == name
+    assert shell_words.experiment_name(command) == name
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_a_bare_command_is_called_after_its_script(command: tuple[str, ...], nam
     ],
 )
 def test_a_line_for_a_shell_is_called_after_what_it_starts(text: str, name: str):
-    assert words.experiment_name((text,), is_shell=True) == name
+    assert shell_words.experiment_name((text,), is_shell=True) == name

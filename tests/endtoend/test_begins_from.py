@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from serried.contract.files import Journal
+from serried.fs.files import Journal
 
 SCRIPT = """\
 import json, os, pathlib, sys, time

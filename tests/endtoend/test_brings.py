@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from serried.contract.files import read_json
+from serried.fs.files import read_json
 from trees import tree
 
 TRAIN = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.contract.files import Journal
+from serried.fs.files import Journal
 
 TRAINS = """
 mkdir "$SERRIED_CHECKPOINT_DIR/step-$SERRIED_ATTEMPT"

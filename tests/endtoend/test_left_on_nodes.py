@@ -13,7 +13,7 @@ import pytest
 
 from place import agents, command
 from serried import processes
-from serried.contract.files import read_json, write_json
+from serried.fs.files import read_json, write_json
 
 SLEEP = ("--", "bash", "-c", "touch $SLURM_TMPDIR/file; echo up >$SERRIED_RESULTS_DIR/up-$RANK; sleep 1000")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.contract.files import read_journal
+from serried.fs.files import read_journal
 
 RANK = """\
 import json, os, pathlib, sys

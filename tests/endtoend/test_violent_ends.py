@@ -15,7 +15,7 @@ import pytest
 
 from place import Place, agents, environment, job_script
 from serried import processes
-from serried.contract.files import Journal
+from serried.fs.files import Journal
 
 PYTHON = sys.executable
 SLEEPS = ("--set", "limit.grace=2s", "--", PYTHON, "-c", "import time; print('up', flush=True); time.sleep(1000)")

@@ -21,8 +21,8 @@ from faults.injections import KINDS, Kind
 from faults.judging import broken, is_hidden
 from serried import lab as labs
 from serried import processes
-from serried.contract import names
 from serried.lab import Lab
+from serried.protocol import names
 
 DISK = "48m"
 SETTINGS = {"MessageTimeout": "60", "SlurmdTimeout": "20", "KillWait": "10", "MinJobAge": "3600"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serried.contract import files
+from serried.fs import files
 
 if TYPE_CHECKING:
     from faults.case import Case

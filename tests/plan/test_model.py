@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from serried import config
-from serried.contract import SCHEMA
 from serried.plan import Allocation, Array, Environment, Limit, Plan, Site, Source
 from serried.planning import plan
+from serried.protocol import SCHEMA
 
 TEXT = """
 [project]

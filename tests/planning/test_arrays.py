@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.contract import links
 from serried.errors import ConfigError, UsageError
 from serried.planning.arrays import divide, parse_indices, read_each
+from serried.protocol import successor_commands
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,14 @@ def test_a_missing_file_of_commands_is_said_to_be_missing():
 def test_a_large_array_is_divided_into_jobs_whose_indices_are_small(indices, offsets, own):
     found: list[list[int]] = [[] for _ in offsets]
     for index in indices:
-        found[links.part_of(offsets, index)].append(index - links.offset_of(offsets, index))
+        found[successor_commands.part_of(offsets, index)].append(index - successor_commands.offset_of(offsets, index))
     assert (divide(tuple(indices), 4), found) == (offsets, own)
 
 
 def test_an_array_of_one_job_has_the_elements_own_indices():
-    assert (links.offset_of((), 17), links.part_of((), 17), links.tokens_of("k3f9q2-1", ())) == (0, 0, ["k3f9q2-1"])
-    assert links.tokens_of("k3f9q2-1", (0, 1000)) == ["k3f9q2_0-1", "k3f9q2_1000-1"]
+    assert (
+        successor_commands.offset_of((), 17),
+        successor_commands.part_of((), 17),
+        successor_commands.tokens_of("k3f9q2-1", ()),
+    ) == (0, 0, ["k3f9q2-1"])
+    assert successor_commands.tokens_of("k3f9q2-1", (0, 1000)) == ["k3f9q2_0-1", "k3f9q2_1000-1"]

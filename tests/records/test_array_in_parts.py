@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from serried.contract import names
-from serried.contract.files import write_json
+from serried.fs.files import write_json
+from serried.protocol import names
 from serried.records import stopping
 from serried.records.record import Record
 from serried.records.status import element_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serried.contract import names
+from serried.protocol import names
 from serried.records.advice import ADVICE
 from serried.records.arrays import _WORST_FIRST
 from serried.records.verdict import SUBMITTING, TABLE, UNCERTAIN, Kind, Say

@@ -9,8 +9,8 @@ import pytest
 
 import serried
 from building import RunOnDisk
-from serried.contract.layout import RunDirectory
 from serried.errors import UsageError
+from serried.protocol.layout import RunDirectory
 from serried.records.metrics import metrics, ranks
 
 

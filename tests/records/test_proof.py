@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from building import CREATED
-from serried.contract.files import Journal, make_directory
+from serried.fs.files import Journal, make_directory
 from serried.records.proof import MESSAGE
 from serried.schedulers.interface import Job
 from standing import NOW, the

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from building import a_plan
-from serried.contract.files import make_directory
+from serried.fs.files import make_directory
 from serried.records import index
 from serried.records import record as records
 from serried.records.documents import RecordUnreadable, Submission, Summary

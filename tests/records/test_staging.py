@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.contract.layout import AttemptDirectory
+from serried.protocol.layout import AttemptDirectory
 from serried.records import staging
 
 GB = 1_000_000_000

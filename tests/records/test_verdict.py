@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from building import a_failure, an_ending
-from serried.contract import names
+from serried.protocol import names
 from serried.records.verdict import (
     ABSENT,
     TABLE,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.contract import names
 from serried.processes import Process
+from serried.protocol import names
 from serried.schedulers.local.scheduler import Local
 from serried.schedulers.local.state import JobFolder
 

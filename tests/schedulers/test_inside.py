@@ -8,9 +8,9 @@ import pytest
 
 from serried import schedulers
 from serried.errors import UsageError
-from serried.schedulers.inside import Inside
-from serried.schedulers.pbs import inside as pbs
-from serried.schedulers.slurm import inside as slurm
+from serried.schedulers.current_job import Inside
+from serried.schedulers.pbs import current_job as pbs
+from serried.schedulers.slurm import current_job as slurm
 
 NOW = time.mktime(time.strptime("2026-11-21T19:09:31", "%Y-%m-%dT%H:%M:%S"))
 

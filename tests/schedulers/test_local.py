@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.contract import names
 from serried.errors import SubmissionRefused
 from serried.plan import Limit
+from serried.protocol import names
 from serried.schedulers.local import argv
 from serried.schedulers.local.scheduler import Local
 from serried.schedulers.local.state import new_folder, prune

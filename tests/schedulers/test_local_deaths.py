@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from serried import processes
-from serried.contract import names
 from serried.processes import Process, identify
-from serried.schedulers.local import marked, slots
-from serried.schedulers.local.marked import members
+from serried.protocol import names
+from serried.schedulers.local import process_tracking, slots
+from serried.schedulers.local.process_tracking import members
 from serried.schedulers.local.state import JobFolder
 
 SLEEPS = r"""until [ "$(tr '\0' ' ' </proc/$(<pid)/cmdline)" = 'sleep 600 ' ]; do sleep 0.05; done"""
@@ -133,6 +133,6 @@ def test_parents_hear_of_an_end_before_their_children_also_where_pids_began_anew
     """An agent whose rank dies before it has heard would call that the rank's own failure."""
     job = [Process(7, "1000"), Process(9, "998"), Process(8, "1001")]
     told = []
-    monkeypatch.setattr(marked, "members", lambda *_: job)
+    monkeypatch.setattr(process_tracking, "members", lambda *_: job)
     monkeypatch.setattr(Process, "send", lambda process, _: told.append(process.pid))
-    assert (marked.signal_all(None, "mark", signal.SIGTERM), told) == (3, [9, 7, 8])
+    assert (process_tracking.signal_all(None, "mark", signal.SIGTERM), told) == (3, [9, 7, 8])

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from serried import processes
-from serried.contract import names
 from serried.processes import identify
+from serried.protocol import names
 from serried.schedulers.local import slots
-from serried.schedulers.local.here import run_here
+from serried.schedulers.local.foreground import run_here
 
 
 def here(machine, plan, **options):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.schedulers.naming import job_name, names_token
+from serried.schedulers.job_name import job_name, names_token
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.contract import names
+from serried.protocol import names
 from serried.schedulers.pbs import parse, reasons
 
 RECORDED = (Path(__file__).parent / "qstat.txt").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.contract.files import read_environment
 from serried.errors import SchedulerUnreachable, SubmissionRefused
+from serried.fs.files import read_environment
 from serried.schedulers.cache import Cache
 from serried.schedulers.interface import Submission
 from serried.schedulers.pbs.scheduler import Pbs

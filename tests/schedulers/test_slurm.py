@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.contract import names
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
+from serried.protocol import names
 from serried.schedulers import cache
 from serried.schedulers.slurm.scheduler import Slurm
 

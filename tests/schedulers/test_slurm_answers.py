@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.schedulers.slurm.answers import Outcome, classify
+from serried.schedulers.slurm.submit_outcome import Outcome, classify
 
 FAILED = "sbatch: error: Batch job submission failed: "
 

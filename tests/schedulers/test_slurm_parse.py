@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.contract import names
+from serried.protocol import names
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
 

@@ -139,15 +139,17 @@ def test_agent_pyz_is_the_same_bytes_from_the_same_sources(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
 
 
-def test_agent_pyz_holds_the_agent_and_the_contract_and_nothing_else(tmp_path):
+def test_agent_pyz_holds_the_agent_and_what_it_shares_with_the_submitting_side_and_nothing_else(tmp_path):
     (tmp_path / "agent.pyz").write_bytes(script.agent())
 
     rooms = {name.split("/")[1] for name in zipfile.ZipFile(tmp_path / "agent.pyz").namelist() if "/" in name}
-    assert rooms == {"__init__.py", "agent", "contract"}
+    assert rooms == {"__init__.py", "agent", "fs", "process", "protocol"}
 
 
 def imported_from(agent):
-    program = f"import sys; sys.path.insert(0, {str(agent)!r}); from serried.agent import work; print(work.__file__)"
+    program = (
+        f"import sys; sys.path.insert(0, {str(agent)!r}); from serried.agent import attempt; print(attempt.__file__)"
+    )
     argv = [sys.executable, "-I", "-S", "-c", program]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -156,7 +158,7 @@ def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
     agent = tmp_path / "agent.pyz"
     agent.write_bytes(script.agent())
 
-    assert imported_from(agent) == f"{agent}/serried/agent/work.pyc"
+    assert imported_from(agent) == f"{agent}/serried/agent/attempt.pyc"
 
 
 def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path, monkeypatch):
@@ -164,7 +166,7 @@ def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path,
     agent = tmp_path / "agent.pyz"
     agent.write_bytes(script.agent())
 
-    assert imported_from(agent) == f"{agent}/serried/agent/work.py"
+    assert imported_from(agent) == f"{agent}/serried/agent/attempt.py"
 
 
 def test_without_a_python_it_says_so(tmp_path):

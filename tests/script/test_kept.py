@@ -17,7 +17,7 @@ def house(tmp_path, monkeypatch):
     house = tmp_path / "installed" / "serried"
     shutil.copytree(package.HOUSE, house, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(package, "HOUSE", house)
-    monkeypatch.setattr(package, "PACKAGE", house / "contract" / "brought.py")
+    monkeypatch.setattr(package, "PACKAGE", house / "protocol" / "library_init.py")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return house
 
@@ -52,7 +52,7 @@ def test_it_is_packed_once(packed, tmp_path):
 
 def test_what_has_changed_is_packed_anew(packed, house, tmp_path):
     packed()
-    changed, state = house / "agent" / "work.py", (house / "agent" / "work.py").stat()
+    changed, state = house / "agent" / "attempt.py", (house / "agent" / "attempt.py").stat()
     changed.write_bytes(changed.read_bytes().replace(b'"""', b"'''", 2))
     os.utime(changed, ns=(state.st_atime_ns, state.st_mtime_ns))  # as long as it was, and by its own account as old
 
@@ -60,9 +60,9 @@ def test_what_has_changed_is_packed_anew(packed, house, tmp_path):
 
     assert (times, b"'''" in agent) == (1, True)
     assert packed()[2] == 0
-    (house / "contract" / "new.py").write_text("NEW = 'a module more'\n")
+    (house / "protocol" / "new.py").write_text("NEW = 'a module more'\n")
     assert [b"a module more" in archive for archive in packed()[:2]] == [True, True]
-    (house / "contract" / "new.py").unlink()
+    (house / "protocol" / "new.py").unlink()
     assert [b"a module more" in archive for archive in packed()[:2]] == [False, False]
     assert len(kept(tmp_path)) == 2
 

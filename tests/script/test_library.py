@@ -31,7 +31,7 @@ def installed(tmp_path):
     """A folder where a Serried is installed whose training library is another one."""
     folder = tmp_path / "site-packages"
     shutil.copytree(SOURCE / "serried", folder / "serried", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("train", "contract"):
+    for name in ("train", "fs", "process", "protocol"):
         with (folder / "serried" / name / "__init__.py").open("a") as file:
             file.write("\nOTHER = True\n")
     return folder
@@ -61,9 +61,9 @@ def test_it_is_the_same_bytes_from_the_same_sources(library, tmp_path):
 
 def test_it_holds_the_training_library_and_the_contract_and_nothing_else(library):
     names = [name for name in zipfile.ZipFile(library).namelist() if name.endswith(".py")]
-    rooms = {SOURCE / "serried" / room for room in ("contract", "train")}
+    rooms = {SOURCE / "serried" / room for room in ("fs", "process", "protocol", "train")}
     expected = {path.relative_to(SOURCE).as_posix() for room in rooms for path in room.rglob("*.py")}
-    assert set(names) == (expected - {"serried/contract/brought.py"}) | {"serried/__init__.py"}
+    assert set(names) == (expected - {"serried/protocol/library_init.py"}) | {"serried/__init__.py"}
 
 
 def test_a_rank_imports_the_library_of_its_run_though_another_is_installed(library, installed, say):
@@ -75,7 +75,7 @@ def test_a_rank_imports_the_library_of_its_run_though_another_is_installed(libra
 def test_the_command_serried_within_a_rank_is_the_installed_one_and_all_of_it(library, installed, say):
     status, said = say("--help", library, installed, arguments=("-m", "serried"))
     assert (status, "submit" in said) == (0, True), said
-    program = "import serried.cli, serried.contract as c, serried.train as t; print(c.OTHER, t.OTHER)"
+    program = "import serried.cli, serried.protocol as c, serried.train as t; print(c.OTHER, t.OTHER)"
     assert say(program, library, installed) == (0, "True True")
 
 

@@ -15,10 +15,10 @@ import pytest
 import serried
 from building import a_plan
 from serried import script
-from serried.agent.messages.handover import Handover
-from serried.agent.work import Work
-from serried.contract.files import read_environment, read_json, write_environment, write_json
-from serried.contract.layout import RunDirectory
+from serried.agent.attempt import Work
+from serried.agent.comms.env_file import Handover
+from serried.fs.files import read_environment, read_json, write_environment, write_json
+from serried.protocol.layout import RunDirectory
 from serried.script.fragments import FRAGMENTS
 
 HOSTILE = {
@@ -33,7 +33,7 @@ HOSTILE = {
     "not a name": "dropped by the shell, which could not export it",
 }
 
-TAKE = "import os, sys; from serried.agent.messages.handover import take; take(sys.argv[1]); print(dict(os.environ))"
+TAKE = "import os, sys; from serried.agent.comms.env_file import take; take(sys.argv[1]); print(dict(os.environ))"
 """What a node's agent does with the file, and what it then has."""
 
 
@@ -115,8 +115,8 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
     handover.write({"SERRIED_KEY": "secret"})
     assert handover.path == tmp_path / "private-3"
     program = (
-        "import json, os, sys; from serried.agent.messages import handover\n"
-        "handover.take(sys.argv[1]); print(json.dumps(dict(os.environ)))"
+        "import json, os, sys; from serried.agent.comms import env_file\n"
+        "env_file.take(sys.argv[1]); print(json.dumps(dict(os.environ)))"
     )
     source = str(Path(__file__).parents[2] / "src")
     told = subprocess.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serried import script
-from serried.contract import files
+from serried.fs import files
 
 MODES = files.MODES["user"]
 CONTENT = bytes(range(256)) * 4096

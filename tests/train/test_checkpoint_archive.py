@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from serried.train.checkpoints import archive
+from serried.train.checkpoints import torch_zip
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.torch
 
 def written(path, pickle, tensors):
     with path.open("wb", buffering=0) as file:
-        sink = archive.Sink(file.fileno())
-        archive.write(sink, archive.records(pickle, tensors))
+        sink = torch_zip.Sink(file.fileno())
+        torch_zip.write(sink, torch_zip.records(pickle, tensors))
     return sink
 
 
@@ -53,7 +53,7 @@ def test_size_and_checksum_are_those_of_the_file(tmp_path):
 
 
 def test_every_zip_reader_finds_the_records_whole_and_aligned(tmp_path):
-    tensors = [os.urandom(size) for size in (0, 1, 63, 64, 65, archive.CHUNK + 1)]
+    tensors = [os.urandom(size) for size in (0, 1, 63, 64, 65, torch_zip.CHUNK + 1)]
     written(tmp_path / "state.pt", b"pickle", tensors)
     with zipfile.ZipFile(tmp_path / "state.pt") as zipped:
         assert zipped.testzip() is None

@@ -7,7 +7,7 @@ import signal
 import pytest
 import train_ranks
 
-from serried.contract import failing
+from serried.protocol import failure_report
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
@@ -57,8 +57,8 @@ def test_the_rank_that_failed_first_says_so_first_and_the_others_that_they_lost_
     expected = [1, 1, exit_code if number is None else -number, 1]
     assert [each.status for each in ended] == expected, ended[2].errors
     # None: rank 0 was gone already, and the store with it.
-    first, *others = [failing.take(str(tmp_path / "stop"), rank, 4) for rank in (2, 0, 1, 3)]
-    assert first._replace(at=0.0) == failing.Word(4, 0.0, exit_code, number, error, lost_peer=False, order=1)
+    first, *others = [failure_report.take(str(tmp_path / "stop"), rank, 4) for rank in (2, 0, 1, 3)]
+    assert first._replace(at=0.0) == failure_report.Word(4, 0.0, exit_code, number, error, lost_peer=False, order=1)
     assert all(other.at > first.at and other.lost_peer and other.order in (2, 3, 4, None) for other in others)
     assert others[0].error == "Mine: gone"  # by what it was raised from
 
@@ -133,7 +133,7 @@ with st.session() as run:
 def test_a_rank_that_fails_does_not_wait_for_a_store_that_does_not_answer(tmp_path):
     _, second = train_ranks.finish(start(DEAF_STORE, tmp_path / "stop", world_size=2))
     assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
-    word = failing.take(str(tmp_path / "stop"), 1, 2)
+    word = failure_report.take(str(tmp_path / "stop"), 1, 2)
     assert (word.error, word.order, word.lost_peer) == ("ValueError: bad batch", None, False)
 
 
@@ -154,5 +154,5 @@ with st.session() as run:
 def test_a_rank_that_gets_no_more_threads_says_why_it_fails_and_leaves(tmp_path):
     first, second = train_ranks.finish(start(NO_THREADS, tmp_path / "stop", world_size=2))
     assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
-    assert failing.take(str(tmp_path / "stop"), 1, 2).error == "ValueError: bad batch"
+    assert failure_report.take(str(tmp_path / "stop"), 1, 2).error == "ValueError: bad batch"
     assert first.status == 1, first.errors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.contract.sources import elastic_id
+from serried.protocol.launcher_env import elastic_id
 from serried.train.errors import IdentityError
 from serried.train.identities import Identity, identity, tasks_per_node
 

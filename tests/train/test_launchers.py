@@ -14,8 +14,8 @@ import pytest
 import train_ranks
 
 import serried
-from serried.contract.files import Journal, read_journal, read_json
-from serried.contract.layout import RunDirectory
+from serried.fs.files import Journal, read_journal, read_json
+from serried.protocol.layout import RunDirectory
 from serried.records.metrics import metrics
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from serried.contract import addresses
+from serried.protocol import addresses
 from serried.train import network
 from serried.train.errors import StartError
 from serried.train.identities import Identity

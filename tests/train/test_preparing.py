@@ -9,10 +9,10 @@ import pytest
 import torch.distributed as dist
 import train_ranks
 
-from serried.train import preparing
+from serried.train import run_first
 from serried.train.errors import TrainError
 from serried.train.identities import Identity
-from serried.train.preparing import Preparing
+from serried.train.run_first import Preparing
 
 UNEVEN = [Identity(rank, 4, local, size, node) for rank, local, size, node in
           [(0, 0, 3, 0), (1, 1, 3, 0), (2, 2, 3, 0), (3, 0, 1, 1)]]  # fmt: skip
@@ -93,7 +93,7 @@ def test_what_fails_for_one_fails_for_all_with_its_text(error):
 
 
 def test_one_who_prepares_and_is_not_heard_of_any_more_is_given_up(monkeypatch):
-    monkeypatch.setattr(preparing, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(run_first, "SILENT_SECONDS", 0.3)
     given_up = threading.Event()
 
     def program(preparing, rank):
@@ -141,9 +141,9 @@ class Hours:
 
 
 def test_a_heart_beats_while_something_is_prepared(monkeypatch):
-    hours = Hours(2 * preparing.SILENT_SECONDS)
-    monkeypatch.setattr(preparing, "time", hours)
-    monkeypatch.setattr(preparing, "BEAT_SECONDS", 0.01)
+    hours = Hours(2 * run_first.SILENT_SECONDS)
+    monkeypatch.setattr(run_first, "time", hours)
+    monkeypatch.setattr(run_first, "BEAT_SECONDS", 0.01)
 
     def program(preparing, rank):
         with preparing.first("job") as is_first:
@@ -164,12 +164,12 @@ def test_who_was_stopped_itself_does_not_take_the_others_for_silent(monkeypatch)
         if hours.are_over.is_set():  # the other has been heard
             looks.append(seconds)
         if len(looks) == 2:
-            hours.now += 10 * preparing.SILENT_SECONDS
+            hours.now += 10 * run_first.SILENT_SECONDS
         if len(looks) == 3:
             went_on.set()
 
     hours.sleep = sleep
-    monkeypatch.setattr(preparing, "time", hours)
+    monkeypatch.setattr(run_first, "time", hours)
 
     def program(preparing, rank):
         try:

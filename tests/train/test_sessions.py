@@ -145,13 +145,13 @@ def test_ranks_that_nobody_told_an_address_find_one_another_and_leave_no_note(tm
 LATE = """
 import time
 import serried.train as st
-from serried.train import meeting
-wait = meeting._await_roll
+from serried.train import rendezvous
+wait = rendezvous._await_roll
 def wait_for_rank_2(store, who, end):
     while not store.add("here/2", 0):
         time.sleep(0.02)
     return wait(store, who, end if who.rank else 0)  # rank 0's time is up as soon as rank 2 is here
-meeting._await_roll = wait_for_rank_2
+rendezvous._await_roll = wait_for_rank_2
 with st.session() as run:
     pass
 """
@@ -173,8 +173,8 @@ def test_a_rank_that_does_not_come_is_named_by_all_who_wait():
 
 JUST_IN_TIME = """
 import serried.train as st
-from serried.train import meeting
-call, missing = meeting._call_the_roll, meeting._who_is_missing
+from serried.train import rendezvous
+call, missing = rendezvous._call_the_roll, rendezvous._who_is_missing
 def come_late(store, who, end, where):
     if who.rank == 1:
         store.wait(["time is up"])
@@ -183,7 +183,7 @@ def look_late(store, who, here):
     store.set("time is up", "")
     store.wait(["called"])  # by now rank 1 has said that all are here
     return missing(store, who, here)
-meeting._call_the_roll, meeting._who_is_missing = come_late, look_late
+rendezvous._call_the_roll, rendezvous._who_is_missing = come_late, look_late
 with st.session() as run:
     print(run.all_reduce_max(run.rank), flush=True)
 """

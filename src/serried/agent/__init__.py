@@ -1,7 +1,7 @@
 """What runs on a compute node: one process on each, and one more, the head, on the first.
 
 Standard library only, Python 3.9 or later, shipped into the run directory as `agent.pyz`. It meets the
-rest of Serried through `plan.json`, environment variables and the files of `serried.contract.layout`.
+rest of Serried through `plan.json`, environment variables and the files of `serried.protocol.layout`.
 
     head     claims the attempt, starts the node agents, tells them to stop, keeps the attempt's journal
     node     starts this node's ranks, reports the first that fails, leaves nothing behind

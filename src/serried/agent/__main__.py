@@ -7,22 +7,22 @@ import sys
 from typing import List
 
 ROLES = {
-    "head": "head.beginning",
-    "node": "node.joining",
+    "head": "head.entry",
+    "node": "node.entry",
     "rank": "launchers.rank",
-    "remote": "launchers.remote",
-    "store": "ranks.store",
-    "unable": "unable",
+    "remote": "launchers.remote_shell",
+    "store": "ranks.horovod_rendezvous",
+    "unable": "failed_setup",
     "finish": "finish",
-    "bring": "bringing.service",
-    "image": "containers.imagecopy",
-    "stage": "staging.stage",
-    "link": "attempts.chain",
-    "tell": "hooks",
-    "shell": "interactive",
-    "sweep": "sweep",
-    "fetch": "bringing.fetching",
-    "tidy": "local.tidying",
+    "bring": "stage_out.worker",
+    "image": "containers.image_cache",
+    "stage": "stage_in.worker",
+    "link": "attempts.successor_jobs",
+    "tell": "notifications",
+    "shell": "shell",
+    "sweep": "orphans",
+    "fetch": "stage_out.recovery",
+    "tidy": "node_disk.cleanup",
 }
 """And the module of each."""
 

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from serried.agent import sweep, system
-from serried.agent.attempts import claims, conclusion, history
-from serried.agent.ending import afterwards
+from serried.agent import orphans, system
+from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempts import claims, finalize, history
 from serried.agent.options import Options, parse
-from serried.agent.work import Work, make_umask, run_directory
-from serried.contract import files, names
+from serried.agent.outcome import reconcile
+from serried.fs import files
+from serried.protocol import names
 
 RETRY_SECONDS = 300.0
 """How long a full disk, or a run directory that is away, may keep the end from being written.
@@ -56,9 +57,9 @@ class Finish:
         begun = self._begun(work)
         known = files.read_json(begun.place.attempt(begun.number).exit)
         final = _final_reason(begun, self._options.final)
-        result = conclusion.reconsider(begun, known or _end(begun), final)
-        self.word = afterwards.word(result, work.form)
-        conclusion.publish(begun, result)
+        result = finalize.reconsider(begun, known or _end(begun), final)
+        self.word = reconcile.word(result, work.form)
+        finalize.publish(begun, result)
 
     def _begun(self, work: Work) -> Work:
         """The job's attempt. One that never began is made, to tell of it."""
@@ -89,9 +90,9 @@ def _end(work: Work) -> Dict[str, Any]:
     attempt = work.place.attempt(work.number)
     if not any(event["event"] == "ended" for event in files.read_journal(attempt.events)):
         _await_stragglers(work)
-    sweep.clear(work)
-    sweep.end_groups(_unended(work))
-    result = conclusion.assess(work)
+    orphans.clear(work)
+    orphans.end_groups(_unended(work))
+    result = finalize.assess(work)
     with contextlib.suppress(OSError):  # it is written again when all is known
         files.write_json(attempt.exit, result, work.file_mode)
     return result

@@ -76,7 +76,7 @@ def submit(
         SubmissionUncertain: it may have been submitted; asking a run's state finds out.
     """
     from serried.config.schema import dotted
-    from serried.config.words import given
+    from serried.config.shell_words import given
     from serried.submission.prepare import prepare
     from serried.submission.request import Request, decide
 

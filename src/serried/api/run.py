@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serried.contract.layout import ElementDirectory
-from serried.contract.names import COMPLETED
-from serried.contract.outputs import listed
 from serried.errors import RunFailed, SerriedWarning, UsageError
+from serried.protocol.layout import ElementDirectory
+from serried.protocol.names import COMPLETED
+from serried.protocol.outputs import listed
 from serried.records import logs, metrics, stopping, waiting
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
@@ -167,7 +167,7 @@ class Run:
 
         Raises as `submit`.
         """
-        from serried.submission.again import prepare_again
+        from serried.submission.rerun import prepare_again
 
         return delivered(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
 

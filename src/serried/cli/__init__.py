@@ -80,7 +80,7 @@ class Verbs(click.Group):
                 click.echo(ctx.get_help(), color=ctx.color)
                 ctx.exit()
         if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from serried.cli.mistakes import no_verb
+            from serried.cli.click_errors import no_verb
 
             raise no_verb(args[0])
         return super().resolve_command(ctx, args)
@@ -123,7 +123,7 @@ def main() -> None:
     try:
         serried.main(prog_name="serried", standalone_mode=False)
     except click.ClickException as error:
-        from serried.cli.mistakes import show
+        from serried.cli.click_errors import show
 
         show(error)
         sys.exit(error.exit_code)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 
-from serried.cli import answers, selecting
-from serried.contract import SCHEMA
-from serried.contract.sizes import counted, spell
+from serried.cleanup import disk_usage, nodes, policy, removal
+from serried.cleanup.disk_items import Thing
+from serried.cleanup.disk_usage import Size
+from serried.cleanup.policy import Choice
+from serried.cli import formatting, run_selector
 from serried.errors import SerriedError, UsageError
-from serried.space import choosing, measuring, nodes, removing
-from serried.space.choosing import Choice
-from serried.space.measuring import Size
-from serried.space.things import Thing
+from serried.protocol import SCHEMA
+from serried.protocol.sizes import counted, spell
 from serried.ui import console
 from serried.ui.text import ago, printable
 
@@ -29,7 +29,7 @@ Measured = list[tuple[Thing, Size]]
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=selecting.complete_runs)
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_selector.complete_runs)
 @click.option("--older-than", "age", metavar="TIME", help="Also runs that ended before: 30d, 2026-09-01.")
 @click.option(
     "--node", "hosts", metavar="NAME", multiple=True, help="What dead jobs left on a node's disk, by a job there."
@@ -70,14 +70,14 @@ def command(
         _sweep(hosts, dry_run=dry_run, as_json=as_json)
         return
     now = time.time()
-    older = answers.moment("--older-than", age, now) if age else None
+    older = formatting.moment("--older-than", age, now) if age else None
     choice = _choose(runs, now, older, records=records, with_outputs=outputs)
     found = _measured(choice.go)
     if as_json and not (dry_run or yes):
         raise UsageError("`--json` cannot ask", hint="--dry-run shows what would go, --yes removes it")
     if not as_json:
         _show(found, choice, now)
-    if found and not dry_run and (yes or answers.agreed(answers.REMOVE, _total(found))):
+    if found and not dry_run and (yes or formatting.agreed(formatting.REMOVE, _total(found))):
         again = _choose(runs, now, older, records=records, with_outputs=outputs)  # what was shown may be needed by now
         left = _remove(found, {thing.path for thing in again.go})
     else:
@@ -91,11 +91,11 @@ def command(
 def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bool, with_outputs: bool) -> Choice:
     if runs and older is not None:
         raise UsageError("`--older-than` and named runs cannot both be")
-    selections = selecting.select_all(runs)
+    selections = run_selector.select_all(runs)
     for selection in selections:
         if selection.element is not None:
             raise UsageError(f"`{selection}` is an element: a run is removed whole", hint=f"serried clean {runs[0]}")
-    known = choosing.look()
+    known = policy.look()
     with console.status_line("looking for outputs") as line:
 
         def tell(name: str, looked: int) -> None:
@@ -103,8 +103,8 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
 
         if runs:
             ids = [selection.record.id for selection in selections]
-            return choosing.of_runs(known, ids, records=records, with_outputs=with_outputs, tell=tell)
-        return choosing.of_all(known, now, older, records=records, with_outputs=with_outputs, tell=tell)
+            return policy.of_runs(known, ids, records=records, with_outputs=with_outputs, tell=tell)
+        return policy.of_all(known, now, older, records=records, with_outputs=with_outputs, tell=tell)
 
 
 def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
@@ -121,7 +121,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
             by_host[host] = came
 
     with console.status_line("") as line:
-        nodes.sweep(choosing.look(), wanted, heed, line.update, dry=dry_run)
+        nodes.sweep(policy.look(), wanted, heed, line.update, dry=dry_run)
     found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
         told = [dataclasses.asdict(each) for each in found]
@@ -144,7 +144,7 @@ def _show_left(found: Sequence[nodes.Left], *, dry_run: bool) -> None:
 def _measured(found: Sequence[Thing]) -> Measured:
     with console.status_line("looking how large it is") as line:
         return [
-            (thing, measuring.measure(thing.path, lambda files, thing=thing: line.update(_progress(thing, files))))  # type: ignore[misc]
+            (thing, disk_usage.measure(thing.path, lambda files, thing=thing: line.update(_progress(thing, files))))  # type: ignore[misc]
             for thing in found
         ]
 
@@ -163,7 +163,7 @@ def _show(found: Measured, choice: Choice, now: float) -> None:
         console.note(f"{thing.name} stays: {thing.needed}")
     unfetched = [thing.run for thing in choice.stay if thing.unfetched]
     if unfetched:
-        console.note(choosing.TO_FETCH.format(run=unfetched[0] if len(unfetched) == 1 else "RUN"))
+        console.note(policy.TO_FETCH.format(run=unfetched[0] if len(unfetched) == 1 else "RUN"))
 
 
 def _row(thing: Thing, size: Size, now: float) -> list[str]:
@@ -195,7 +195,7 @@ def _remove(found: Measured, still: set[Path]) -> dict[object, str]:
         for thing, size in found:
             line.update(f"removing {thing.name}")
             is_meant = thing.path in still or not os.path.lexists(thing.path)
-            why = removing.remove(thing) if is_meant else "it is needed by now"
+            why = removal.remove(thing) if is_meant else "it is needed by now"
             if why is None:
                 gone.append((thing, size))
             else:

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import asking, options
+from serried.cli import options, submit_options
 from serried.config import definitions, schema
 from serried.config.definitions import Key
-from serried.contract import SCHEMA
+from serried.protocol import SCHEMA
 from serried.ui import console
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -61,7 +61,7 @@ def show(
     cells = [(row["key"], row["text"], row["origin"]) for row in rows]
     for line in console.table(["KEY", "VALUE", "ORIGIN"], cells, shrink=1, whole=True):
         console.out(line)
-    asking.say_about(resolved.notes, resolved.warnings)
+    submit_options.say_about(resolved.notes, resolved.warnings)
 
 
 def _rows(resolved: config.Resolved) -> Iterator[Row]:

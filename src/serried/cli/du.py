@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from serried.cli import selecting
-from serried.contract import SCHEMA
-from serried.contract.layout import RunDirectory
-from serried.contract.sizes import spell
+from serried.cleanup import disk_items, disk_usage, policy
+from serried.cleanup.disk_items import Known, Thing
+from serried.cleanup.disk_usage import Size
+from serried.cli import run_selector
 from serried.errors import UsageError
-from serried.space import choosing, measuring, things
-from serried.space.measuring import Size
-from serried.space.things import Known, Thing
+from serried.protocol import SCHEMA
+from serried.protocol.layout import RunDirectory
+from serried.protocol.sizes import spell
 from serried.ui import console
 from serried.ui.text import ago, printable
 
@@ -38,7 +38,7 @@ class Row:
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=selecting.complete_runs)
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_selector.complete_runs)
 @click.option("--all", "everything", is_flag=True, help=f"More than the {_SHOWN} largest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
@@ -68,7 +68,7 @@ def _look(runs: Sequence[str]) -> list[Row]:
         def tell(name: str, files: int) -> None:
             line.update(f"looking how large {name} is: {files:,} files")
 
-        known = choosing.look()
+        known = policy.look()
         chosen = _named(known, runs) if runs else _everything(known)
         rows = [_row(thing, known, lambda files, name=thing.name: tell(name, files)) for thing in chosen]
     return (
@@ -81,9 +81,9 @@ def _look(runs: Sequence[str]) -> list[Row]:
 
 
 def _named(known: Known, runs: Sequence[str]) -> list[Thing]:
-    there = {thing.run: thing for thing in things.runs(known) if thing.has_record}
+    there = {thing.run: thing for thing in disk_items.runs(known) if thing.has_record}
     chosen = []
-    for selection in selecting.select_all(runs):
+    for selection in run_selector.select_all(runs):
         if selection.record.id not in there:
             raise UsageError(
                 f"the run directory of `{selection.record.id}` is gone", hint=f"it was {selection.record.where.path}"
@@ -93,25 +93,25 @@ def _named(known: Known, runs: Sequence[str]) -> list[Thing]:
 
 
 def _everything(known: Known) -> Iterable[Thing]:
-    yield from things.runs(known)
-    yield from things.remains(known)
-    yield from things.sources(known)
-    yield from things.built(known)
-    yield from things.staged(known)
-    yield from things.kept(known)
+    yield from disk_items.runs(known)
+    yield from disk_items.remains(known)
+    yield from disk_items.sources(known)
+    yield from disk_items.built(known)
+    yield from disk_items.staged(known)
+    yield from disk_items.kept(known)
 
 
 def _row(thing: Thing, known: Known, tell: Any) -> Row:
-    if thing.kind != things.RUN:
-        return Row(thing, measuring.measure(thing.path, tell))
+    if thing.kind != disk_items.RUN:
+        return Row(thing, disk_usage.measure(thing.path, tell))
     where = RunDirectory(thing.path)
     elements = [where, *(where.element(int(name)) for name in _numbers(where.elements))]
     folders = {"checkpoints": [one.checkpoints for one in elements], "results": [one.results for one in elements]}
-    parts = {part: sum((measuring.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
-    trees = things.trees(known, thing) or []
+    parts = {part: sum((disk_usage.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
+    trees = disk_items.trees(known, thing) or []
     apart = [*(path for paths in folders.values() for path in paths), *(tree.path for tree in trees)]
-    parts["outputs"], source = measuring.measure_trees(trees, tell)
-    parts[_REST] = measuring.measure(thing.path, tell, apart) + source
+    parts["outputs"], source = disk_usage.measure_trees(trees, tell)
+    parts[_REST] = disk_usage.measure(thing.path, tell, apart) + source
     return Row(thing, sum(parts.values(), Size()), parts)
 
 

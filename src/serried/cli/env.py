@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import click
 
 from serried import config
-from serried.cli import asking, options
-from serried.contract import SCHEMA
+from serried.cli import options, submit_options
 from serried.environments import store
 from serried.errors import EnvironmentFailed, UsageError
 from serried.plan import Plan
 from serried.planning import environment_of
-from serried.submission import building, inspecting
+from serried.protocol import SCHEMA
+from serried.submission import environment_build, environment_info
 from serried.ui import console
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -56,7 +56,7 @@ def _takes_experiment(function: Function) -> Function:
 def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Show which environment EXPERIMENT has, and which setting says so."""
     plan, resolved = _asked(experiment, cluster, settings)
-    found = inspecting.inspect(plan, os.environ)
+    found = environment_info.inspect(plan, os.environ)
     if as_json:
         console.out_json({"schema": SCHEMA, "environment": found.to_json()})
         return
@@ -77,9 +77,9 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
             "Serried does not build this environment",
             hint="`venv = true` in `[experiments.NAME.environment]` builds one from your requirements",
         )
-    with asking.progress() as observe:
-        plan, _ = building.settle(plan, resolved, os.environ, observe)
-    found = inspecting.inspect(plan, os.environ)
+    with submit_options.progress() as observe:
+        plan, _ = environment_build.settle(plan, resolved, os.environ, observe)
+    found = environment_info.inspect(plan, os.environ)
     if as_json:
         console.out_json({"schema": SCHEMA, "environment": found.to_json()})
     else:
@@ -91,12 +91,12 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
 def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Make the environment of EXPERIMENT active here, as a job would, and run its `check`; exit 1 if that fails."""
     plan, _ = _asked(experiment, cluster, settings)
-    found = inspecting.inspect(plan, os.environ)
+    found = environment_info.inspect(plan, os.environ)
     if not found.ready:
         raise EnvironmentFailed(
             f"the environment is not built yet, from `{found.source}`", hint="serried env build, or serried submit"
         )
-    about = inspecting.about(found.plan, os.environ)
+    about = environment_info.about(found.plan, os.environ)
     if as_json:
         console.out_json({"schema": SCHEMA, "environment": found.to_json(), "found": about})
         return
@@ -117,7 +117,7 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
         for name in known.experiments:
             with contextlib.suppress(UsageError):  # what cannot run there has no environment there
                 elsewhere.append(_asked(name, cluster.name, ())[0])
-    removed = inspecting.unused(plans, elsewhere, os.environ, project)
+    removed = environment_info.unused(plans, elsewhere, os.environ, project)
     if not dry_run:
         for prefix in removed:
             store.remove(prefix)
@@ -133,11 +133,11 @@ def _asked(experiment: str | None, cluster: str | None, settings: tuple[str, ...
     return environment_of(resolved), resolved
 
 
-def _rows(found: inspecting.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
+def _rows(found: environment_info.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
     said = found.to_json()
     where = {"job": ", by a job", "gpu-job": ", by a job with a GPU"}.get(said["where"] or "", "")
     source = f"{said['source']}{where}" + ("" if found.ready else " (not built yet)") if said["source"] else ""
-    active = inspecting.active(os.environ)
+    active = environment_info.active(os.environ)
     return [
         ("container", said["container"] or "", ("container.image",)),
         ("python", said["prefix"] or ("" if said["container"] else active), ("environment.venv", "environment.conda")),

@@ -8,18 +8,18 @@ from typing import Any
 
 import click
 
-from serried.cli import answers, selecting
-from serried.contract import SCHEMA
-from serried.contract.sizes import counted, spell
+from serried.cli import formatting, run_selector
 from serried.errors import SerriedError, UsageError, reason
-from serried.records import missing, outputs
+from serried.protocol import SCHEMA
+from serried.protocol.sizes import counted, spell
+from serried.records import missing_outputs, outputs
 from serried.records.index import Selection
-from serried.records.missing import Missing
+from serried.records.missing_outputs import Missing
 from serried.records.waiting import statuses_of
-from serried.submission import copies, fetching
-from serried.submission.copies import Report
-from serried.submission.fetching import Back, Found
-from serried.submission.root import check_there
+from serried.submission import fetch, fetch_copy
+from serried.submission.fetch import Back, Found
+from serried.submission.fetch_copy import Report
+from serried.submission.run_root import check_there
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -27,7 +27,7 @@ _NAMED = 5
 
 
 @click.command()
-@selecting.one_run()
+@run_selector.one_run()
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option(
     "--to", "target", metavar="DIR", type=Path, help="Copy results and outputs there.  [with a PATTERN: here]"
@@ -50,17 +50,17 @@ def command(
     and outputs, or begins with `checkpoints/`. What is there already is not copied again, and a copy
     that was cut short is resumed. The exit code is 1 if anything is still missing at the end.
     """
-    selection = selecting.select(run)
+    selection = run_selector.select(run)
     status = statuses_of([selection])[0]
     target = target or (Path() if patterns else None)
     if not status.has_ended:
         console.note(f"run `{status.id}` has not ended: there may be more later")
     check_there(selection.record, "results")
-    lacking = missing.of(selection, has_ended=status.has_ended)
+    lacking = missing_outputs.of(selection, has_ended=status.has_ended)
     back = _bring_back(selection, lacking, dry_run=dry_run)
     report, found = Report(), None
     if target is not None:
-        found = fetching.find(selection, patterns, target.expanduser())
+        found = fetch.find(selection, patterns, target.expanduser())
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
         nodes = [_node_json(*each) for each in zip(lacking, back, strict=True)]
@@ -73,7 +73,7 @@ def command(
         _offer(selection)
     if found is not None and target is not None and not dry_run:
         _remember(selection, found, report, target)
-    answers.insist([status])
+    formatting.insist([status])
     is_missing = any(came.problem for came in back) and not dry_run
     if is_missing or report.kept or report.problems:
         raise SystemExit(1)
@@ -81,8 +81,8 @@ def command(
 
 def _offer(selection: Selection) -> None:
     """Say what there is to copy, and how."""
-    answers.say_outputs(outputs.of(selection))
-    if fetching.has_any(selection):
+    formatting.say_outputs(outputs.of(selection))
+    if fetch.has_any(selection):
         console.next_steps([(f"serried fetch {selection} --to DIR", "copy its results and outputs to a folder")])
     else:
         console.say("it has neither results nor outputs")
@@ -108,7 +108,7 @@ def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bo
 
     if there and not dry_run:
         with console.status_line("") as line:
-            fetching.bring_back(selection, [lacking[number] for number in there], heed, line.update)
+            fetch.bring_back(selection, [lacking[number] for number in there], heed, line.update)
     return back
 
 
@@ -128,7 +128,7 @@ def _tell_of_node(found: Missing, came: Back) -> None:
 def _copy(found: Found, target: Path, *, force: bool, dry_run: bool) -> Report:
     folder, entries = target.expanduser(), found.entries
     if dry_run:
-        return copies.compare(entries, folder, force=force)
+        return fetch_copy.compare(entries, folder, force=force)
     done, size = 0, spell(sum(entry.bytes for entry in entries))
     files = sum(entry.kind != "folder" for entry in entries)
     with console.status_line(f"{size} in {counted(files, 'file')}") as line:
@@ -139,14 +139,14 @@ def _copy(found: Found, target: Path, *, force: bool, dry_run: bool) -> Report:
             line.update(f"{spell(done)} of {size}")
 
         try:
-            return copies.copy(entries, folder, force=force, observe=observe)
+            return fetch_copy.copy(entries, folder, force=force, observe=observe)
         except OSError as error:
             raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
 
 
 def _remember(selection: Selection, found: Found, report: Report, target: Path) -> None:
     try:
-        fetching.note_fetched(selection, found, report, target.expanduser())
+        fetch.note_fetched(selection, found, report, target.expanduser())
     except OSError as error:
         console.warning(
             f"the run directory does not remember what was fetched: {reason(error)}",

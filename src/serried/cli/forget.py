@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from serried.cli import answers, selecting
+from serried.cli import formatting, run_selector
 from serried.records.documents import jobs_text
 from serried.submission.reconcile import forget
 from serried.ui import console
 
 
-@click.command(epilog=selecting.HELP)
-@selecting.one_run()
+@click.command(epilog=run_selector.HELP)
+@run_selector.one_run()
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def command(run: str, *, yes: bool) -> None:
     """Give up a submission whose fate cannot be found out.
@@ -19,8 +19,8 @@ def command(run: str, *, yes: bool) -> None:
     Only for runs that `serried ps` calls UNCERTAIN: the command that submitted them was killed, or got
     no answer. Should the scheduler have the job after all, it ends itself when it starts.
     """
-    record = selecting.select(run).record
-    if not yes and not answers.agreed(answers.FORGET, f"the submission of {record.id}"):
+    record = run_selector.select(run).record
+    if not yes and not formatting.agreed(formatting.FORGET, f"the submission of {record.id}"):
         return
     job = forget(record)
     if job is not None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from serried import config
-from serried.cli import asking, options
-from serried.contract import SCHEMA
+from serried.cli import options, submit_options
 from serried.environments.building import silent
 from serried.planning import environment_of
-from serried.submission import imaging
+from serried.protocol import SCHEMA
+from serried.submission import image_build
 from serried.ui import console
 
 
@@ -25,7 +25,7 @@ def command() -> None:
     """
 
 
-@command.command(cls=asking.TakesCommand, short_help="Make the image of an experiment.")
+@command.command(cls=submit_options.TakesCommand, short_help="Make the image of an experiment.")
 @click.argument("experiment", required=False)
 @click.option("--cluster", metavar="NAME", help="For which cluster; `serried clusters` lists them.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
@@ -51,11 +51,11 @@ def build(
     Images are kept by a hash of what they are made from, beside the run directories. Two at once make it
     once: the second waits. A run that uses an older one keeps it.
     """
-    words = tuple(click.get_current_context().meta.get(asking.COMMAND, ()))
+    words = tuple(click.get_current_context().meta.get(submit_options.COMMAND, ()))
     overrides = options.overrides({}, settings)
     resolved = config.resolve(experiment, None, overrides, cluster, Path.cwd(), os.environ)
     plan = environment_of(resolved)
-    image = imaging.wanted(plan, os.environ, words)
+    image = image_build.wanted(plan, os.environ, words)
     was_ready = image.ready
     path = was_ready or image.expected
     if dry_run and not as_json:
@@ -64,8 +64,8 @@ def build(
         return
     if not dry_run:
         where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
-        with asking.progress() as observe:
-            path = imaging.provide(image, plan, resolved, os.environ, where=where, observe=observe or silent)
+        with submit_options.progress() as observe:
+            path = image_build.provide(image, plan, resolved, os.environ, where=where, observe=observe or silent)
     if as_json:
         answer = {"image": str(path), "source": image.recipe.source, "was_there": was_ready is not None}
         console.out_json({"schema": SCHEMA, **answer, "script": image.recipe.script(path.parent)})

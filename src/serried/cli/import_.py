@@ -13,10 +13,10 @@ import click
 
 from serried import importing
 from serried.config import sources
-from serried.config.catalogue import catalogue
-from serried.contract import SCHEMA
+from serried.config.experiments import catalogue
 from serried.errors import UsageError, reason
 from serried.importing import Imported
+from serried.protocol import SCHEMA
 from serried.ui import console
 from serried.ui.text import fit, printable
 

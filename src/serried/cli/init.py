@@ -16,12 +16,12 @@ import click
 from serried import inherit, templates
 from serried.clusters import LOCAL, SLURM, machine
 from serried.config import sources
-from serried.config.catalogue import catalogue
-from serried.config.writing import key, quoted
-from serried.contract import SCHEMA
-from serried.contract.slug import slug
+from serried.config.experiments import catalogue
+from serried.config.to_toml import key, quoted
 from serried.environments.sources import FOUND
 from serried.errors import UsageError, reason
+from serried.protocol import SCHEMA
+from serried.protocol.slug import slug
 from serried.ui import console
 from serried.ui.text import pad
 

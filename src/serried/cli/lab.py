@@ -13,9 +13,9 @@ from types import FrameType
 import click
 
 from serried import lab
-from serried.contract import SCHEMA
-from serried.contract.sizes import counted
 from serried.errors import UsageError
+from serried.protocol import SCHEMA
+from serried.protocol.sizes import counted
 from serried.shell import foreground
 from serried.ui import console
 

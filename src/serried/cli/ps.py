@@ -6,9 +6,9 @@ import time
 
 import click
 
-from serried.cli import answers
-from serried.contract import names
-from serried.records import arrays, index, missing
+from serried.cli import formatting
+from serried.protocol import names
+from serried.records import arrays, index, missing_outputs
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
@@ -41,7 +41,7 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
     ranks each; `2x1/4 gpu` has one rank for four GPUs.
     """
     now = time.time()
-    oldest = answers.moment("--since", since, now) if since else None
+    oldest = formatting.moment("--since", since, now) if since else None
     found = [status for status in statuses(index.records()) if status.record.directory.path.is_dir()]
     known = sorted(_settled(found), key=_order)  # without those that somebody forgets meanwhile
     shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
@@ -49,11 +49,11 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
         ended = [status for status in shown if status.has_ended][: max(number, 0)]
         shown = [status for status in shown if not status.has_ended] + ended
     if as_json:
-        console.out_json(answers.runs_json([status.to_json() for status in shown]))
+        console.out_json(formatting.runs_json([status.to_json() for status in shown]))
     else:
         _draw(shown, len(known), now)
-    answers.warn_if_stale(shown)
-    answers.insist(shown)
+    formatting.warn_if_stale(shown)
+    formatting.insist(shown)
 
 
 def _settled(found: list[RunStatus]) -> list[RunStatus]:
@@ -93,8 +93,8 @@ def _row(status: RunStatus, now: float) -> list[str | Cell]:
     return [
         status.record.id,
         summary.name if summary else "?",
-        Cell(status.state, answers.state_style(status.state)),
-        answers.size(status),
+        Cell(status.state, formatting.state_style(status.state)),
+        formatting.size(status),
         summary.cluster if summary else "?",
         duration(_elapsed(status, now)),
         Cell(_note(status, now), None if status.state not in (names.COMPLETED, names.CANCELLED) else "quiet"),
@@ -120,7 +120,7 @@ def _note(status: RunStatus, now: float) -> str:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.elements is None:
         parts.append(status.verdict.message)
-    elif status.has_ended and missing.can_be_fetched(status.record.end):
+    elif status.has_ended and missing_outputs.can_be_fetched(status.record.end):
         parts.append(f"not all is back: serried fetch {status.record.id}")
     if status.has_ended and status.verdict.since is not None:
         parts.append(ago(now - status.verdict.since))

@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from serried.cli import asking, options
+from serried.cli import options, submit_options
 from serried.clusters import LOCAL
-from serried.contract.sizes import counted
 from serried.errors import UsageError
-from serried.rehearsal.conduct import STOPPED, WHOLE, Observer, prepare_take
-from serried.rehearsal.judge import explain, is_rounding
-from serried.rehearsal.rehearse import DOING, Rehearsal, Terms, rehearse
-from serried.rehearsal.traces import ORDER
+from serried.protocol.sizes import counted
+from serried.resume_check.check import DOING, Rehearsal, Terms, rehearse
+from serried.resume_check.conduct import STOPPED, WHOLE, Observer, prepare_take
+from serried.resume_check.judge import explain, is_rounding
+from serried.resume_check.traces import ORDER
 from serried.ui import console
 from serried.ui.text import printable
 
 _SHOWN = 8
 
 
-@click.command(cls=asking.TakesCommand)
+@click.command(cls=submit_options.TakesCommand)
 @click.argument("experiment", required=False)
 @options.resources
 @options.common
@@ -57,11 +57,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
             f"{terms.steps} steps are too few to be stopped {terms.stops} times",
             hint=f"`--steps {terms.stops + 1}` or more",
         )
-    asked = asking.request(values, cluster or LOCAL)
+    asked = submit_options.request(values, cluster or LOCAL)
     if is_here:
         asked = asked.with_setting("project.snapshot", value=False)
     if dry_run:
-        asking.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd(), observe=None), as_json=as_json)
+        submit_options.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd(), observe=None), as_json=as_json)
         console.say(f"this, to its end; then the same, stopped {terms.stops} times at random steps and resumed")
         return
     found = _watch(asked, terms)

@@ -6,13 +6,13 @@ import os
 
 import click
 
-from serried.cli import asking, selecting
+from serried.cli import run_selector, submit_options
 from serried.cli.submit import send
-from serried.submission.again import prepare_again
+from serried.submission.rerun import prepare_again
 
 
 @click.command()
-@selecting.one_run()
+@run_selector.one_run()
 @click.option("--fresh", is_flag=True, help="Begin where that run began, not from its newest checkpoint.")
 @click.option("--new-code", is_flag=True, help="The project's code as it is now, not as that run had it.")
 @click.option("--name", metavar="NAME", help="What to call the new run.  [default: as the other]")
@@ -32,7 +32,7 @@ def command(
 
     Command, settings and resources are those of RUN. For others: serried submit … --resume RUN
     """
-    selection = selecting.select(run)
-    with asking.progress(dry_run=dry_run) as observe:
+    selection = run_selector.select(run)
+    with submit_options.progress(dry_run=dry_run) as observe:
         prepared = prepare_again(selection, os.environ, fresh=fresh, new_code=new_code, name=name, observe=observe)
     send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)

@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from serried.cli import answers, asking
+from serried.cli import formatting, submit_options
 from serried.clusters import LOCAL
-from serried.config.catalogue import catalogue
-from serried.contract import names
+from serried.config.experiments import catalogue
 from serried.errors import UsageError
-from serried.records import in_place
-from serried.records.ends import warnings
+from serried.protocol import names
+from serried.records import in_place_changes
+from serried.records.final_status import warnings
 from serried.records.smoke import tried_out
 from serried.records.status import status
 from serried.schedulers import job_around
-from serried.submission import within
+from serried.submission import in_allocation
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
 from serried.submission.request import decide
@@ -36,9 +36,9 @@ _LONGEST = 36
 """Columns for what was typed, which leave room for what it does on a line of 80."""
 
 
-@click.command(cls=asking.TakesCommand)
+@click.command(cls=submit_options.TakesCommand)
 @click.argument("experiment", required=False)
-@asking.flags
+@submit_options.flags
 @click.option("--gpu-ids", metavar="IDS", help="Which GPUs: 0,2. Without it, idle ones.")
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str | None, **values: Any) -> None:
     r"""Run an experiment, or any command, here and now, and pass on what it prints.
@@ -59,18 +59,18 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     gpus = [word.strip() for word in gpu_ids.split(",")] if gpu_ids else []
     if job and gpus:
         raise UsageError(f"`--gpu-ids` is for this machine, and this is job {job.job}", hint="leave it out")
-    asked = asking.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
+    asked = submit_options.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
     if gpus and "resources.gpus" not in asked.overrides:
         asked = asked.with_setting("resources.gpus", value=len(gpus))
-    decided = within.decide(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
-    with asking.progress(dry_run=dry_run) as observe:
+    decided = in_allocation.decide(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
+    with submit_options.progress(dry_run=dry_run) as observe:
         prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each, observe=observe)
     if dry_run:
-        asking.dry_run(prepared, as_json=as_json)
+        submit_options.dry_run(prepared, as_json=as_json)
         return
     if prepared.plan.smoke:
         console.say_behind("", smoke_text(prepared.plan), "quiet")
-    asking.say_about(prepared.notes, prepared.warnings)
+    submit_options.say_about(prepared.notes, prepared.warnings)
     began = time.time()
     outcome = run_here(
         prepared,
@@ -80,7 +80,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         output=sys.stderr.buffer if as_json else None,
     )
     if as_json:
-        console.out_json(answers.runs_json([status(outcome.record).to_json()]))
+        console.out_json(formatting.runs_json([status(outcome.record).to_json()]))
     array = prepared.plan.array
     _say_the_end(outcome, None if array is None else array.indices[0], began)
     sys.exit(outcome.status)
@@ -105,7 +105,7 @@ def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
             [
                 (logs, "what it printed"),
                 (f"serried show {run}", "plan, timeline and files"),
-                _submit_it(click.get_current_context().meta[asking.WORDS]),
+                _submit_it(click.get_current_context().meta[submit_options.WORDS]),
             ]
         )
         return
@@ -132,7 +132,7 @@ def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
 def _say_what_changed(outcome: Outcome, began: float) -> None:
     """A run in the project itself has no tree of its own, so that others may have changed these files too."""
     project, where = Path(outcome.record.plan.source.directory), outcome.record.where.path
-    found = in_place.changed(project, began, leave_out=where.parents[1])
+    found = in_place_changes.changed(project, began, leave_out=where.parents[1])
     if found.text_in_place:
         console.say_behind("  ", f"changed in {project} while it ran: {found.text_in_place}", "quiet")
 

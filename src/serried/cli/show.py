@@ -7,22 +7,22 @@ from typing import Any
 
 import click
 
-from serried.cli import answers, selecting
-from serried.contract import names
-from serried.contract.files import read_json
-from serried.contract.outputs import Outputs
-from serried.contract.settings import fingerprint
-from serried.contract.sizes import counted
+from serried.cli import formatting, run_selector
 from serried.errors import SerriedError
+from serried.fs.files import read_json
 from serried.plan import Plan
-from serried.records import arrays, missing, outputs
+from serried.protocol import names
+from serried.protocol.outputs import Outputs
+from serried.protocol.settings import fingerprint
+from serried.protocol.sizes import counted
+from serried.records import arrays, missing_outputs, outputs
 from serried.records.documents import RecordUnreadable, jobs_text
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
+from serried.records.run_warnings import warnings_of
 from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
-from serried.records.warned import warnings_of
 from serried.ui import console
 from serried.ui.plan_lines import comes_after, command_text, container_text, environment_text, goes_on, settings_text
 from serried.ui.text import duration, local_time, memory, printable
@@ -31,7 +31,7 @@ _LABEL = 11
 
 
 @click.command()
-@selecting.one_run()
+@run_selector.one_run()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_json: bool) -> None:
     r"""Show a run's plan, timeline and files.
@@ -40,19 +40,19 @@ def command(*, run: str, as_json: bool) -> None:
     serried show last
     serried show lr-sweep/17 --json
     """
-    selection = selecting.select(run)
+    selection = run_selector.select(run)
     status = statuses_of([selection])[0]
     if status.summary is None:
         raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
     made = outputs.of(selection)
     if as_json:
-        console.out_json(answers.runs_json([{**_json(selection, status), "outputs": made.to_json()}]))
+        console.out_json(formatting.runs_json([{**_json(selection, status), "outputs": made.to_json()}]))
     else:
         for line in _screen(selection, status, made):
             console.out(line)
         _suggest(selection, status, made)
-    answers.warn_if_stale([status])
-    answers.insist([status])
+    formatting.warn_if_stale([status])
+    formatting.insist([status])
 
 
 def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
 
 
 def _screen(selection: Selection, status: RunStatus, made: Outputs) -> list[str]:
-    state = console.style(status.state, answers.state_style(status.state))
+    state = console.style(status.state, formatting.state_style(status.state))
     name = printable(status.summary.name) if status.summary else "?"
     message = f": {printable(status.verdict.message)}" if status.verdict.message else ""
     lines = [f"{status.id} {name} {state}{message}", ""]
@@ -103,11 +103,11 @@ def _attempts(selection: Selection) -> list[Attempt]:
     return [] if selection.is_array else attempts(selection.place)
 
 
-def _missing(selection: Selection, status: RunStatus) -> list[missing.Missing]:
+def _missing(selection: Selection, status: RunStatus) -> list[missing_outputs.Missing]:
     """Of an array as a whole nothing: there may be ten thousand to look into."""
     if _plan(selection) is None or selection.is_array:
         return []
-    return missing.of(selection, has_ended=status.has_ended)
+    return missing_outputs.of(selection, has_ended=status.has_ended)
 
 
 def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
@@ -182,7 +182,7 @@ def _config_text(config: dict[str, Any] | None) -> str:
 
 def _size(plan: Plan | None, status: RunStatus) -> str:
     if plan is None:
-        return answers.size(status)
+        return formatting.size(status)
     allocation = plan.allocation
     each = [f"{allocation.ranks} ranks" if allocation.ranks != 1 else "1 rank"]
     if allocation.gpus:

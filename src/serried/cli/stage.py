@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import answers, asking, options
-from serried.contract import SCHEMA
-from serried.contract.names import COMPLETED
-from serried.contract.sizes import spell
+from serried.cli import formatting, options, submit_options
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, Staged
-from serried.records import rates
-from serried.submission import data, warming
+from serried.protocol import SCHEMA
+from serried.protocol.names import COMPLETED
+from serried.protocol.sizes import spell
+from serried.records import staging_rates
+from serried.submission import data, prestage
 from serried.submission.deliver import see_through
 from serried.ui import console
 from serried.ui.data_lines import amount
@@ -51,26 +51,26 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         _show(resolved, as_json=as_json)
         return
     asked = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
-    with asking.progress(dry_run=dry_run) as observe:
-        prepared = warming.warmer(resolved, os.environ, asked, observe)
+    with submit_options.progress(dry_run=dry_run) as observe:
+        prepared = prestage.warmer(resolved, os.environ, asked, observe)
     if dry_run:
-        asking.dry_run(prepared, as_json=as_json)
+        submit_options.dry_run(prepared, as_json=as_json)
         return
-    asking.show_plan(prepared)
+    submit_options.show_plan(prepared)
     with console.status_line("staging") as line:
         status = see_through(
             prepared,
             lambda: line.update(f"staging by run {prepared.plan.run}"),
             lambda record: console.say(f"run {record.id} stages it"),
         )
-    brought = warming.brought(status)
+    brought = prestage.brought(status)
     if as_json:
         console.out_json({"schema": SCHEMA, "run": status.id, "state": status.state, "brought": brought})
     else:
         rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in brought]
         for text in console.table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows):
             console.out(text)
-        answers.say_how(status)
+        formatting.say_how(status)
     if status.state != COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
         sys.exit(1)
@@ -100,10 +100,10 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
 
 
 def _show(resolved: config.Resolved, *, as_json: bool) -> None:
-    plan, notes = data.settle(warming.as_it_stages(resolved), resolved, {}, None)
+    plan, notes = data.settle(prestage.as_it_stages(resolved), resolved, {}, None)
     stage = plan.data.stage if plan.data else ()
     size = sum(item.bytes or 0 for item in stage)
-    rate = rates.staging(plan.site.name)
+    rate = staging_rates.staging(plan.site.name)
     if as_json:
         console.out_json({"schema": SCHEMA, **_document(plan, rate), "notes": list(notes)})
         return
@@ -112,7 +112,7 @@ def _show(resolved: config.Resolved, *, as_json: bool) -> None:
         console.out(text)
     for label, text in _facts(plan, size, rate):
         console.out(f"{console.style(f'{label:<6}', 'quiet')}  {printable(text)}")
-    asking.say_about(notes, resolved.warnings)
+    submit_options.say_about(notes, resolved.warnings)
 
 
 def _place(item: Staged) -> str:
@@ -123,7 +123,7 @@ def _amount(item: Staged) -> tuple[str, str]:
     return ("", "") if item.bytes is None else (spell(item.bytes), f"{item.files:,}")
 
 
-def _facts(plan: Plan, size: int, rate: rates.Rate | None) -> list[tuple[str, str]]:
+def _facts(plan: Plan, size: int, rate: staging_rates.Rate | None) -> list[tuple[str, str]]:
     site, nodes = plan.site, plan.allocation.nodes
     stage = plan.data.stage if plan.data else ()
     each = f"on each of {nodes} nodes" if nodes > 1 else "on its node"
@@ -149,7 +149,7 @@ def _facts(plan: Plan, size: int, rate: rates.Rate | None) -> list[tuple[str, st
     ]
 
 
-def _document(plan: Plan, rate: rates.Rate | None) -> dict[str, Any]:
+def _document(plan: Plan, rate: staging_rates.Rate | None) -> dict[str, Any]:
     stage = plan.data.stage if plan.data else ()
     known = all(item.bytes is not None for item in stage)
     size = sum(item.bytes or 0 for item in stage)

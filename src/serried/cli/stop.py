@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from serried.cli import answers, selecting
+from serried.cli import formatting, run_selector
 from serried.errors import SubmissionUncertain, UsageError
 from serried.records import stopping
 from serried.records.index import Selection
@@ -21,7 +21,7 @@ _NAMED = 5
 
 
 @click.command()
-@selecting.many_runs()
+@run_selector.many_runs()
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
 @click.option("--now", is_flag=True, help="Let ranks do nothing: cancel at once.")
@@ -38,11 +38,11 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     """
     if save and now:
         raise UsageError("`--save` and `--now` cannot both be", hint="--save gives ranks time, --now gives them none")
-    selections = selecting.select_all(runs)
+    selections = run_selector.select_all(runs)
     found = statuses_of(selections)
     for status in found:
         if status.has_ended:
-            answers.say_how(status)
+            formatting.say_how(status)
     live = [status for status in found if not status.has_ended]
     _refuse_what_is_not_submitted(live)
     if not live or not (yes or _agreed(live)):
@@ -58,7 +58,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
     for status in statuses_of([one for one in selections if any(str(one) == before.id for before in live)]):
-        answers.say_how(status)
+        formatting.say_how(status)
 
 
 def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:
@@ -77,7 +77,7 @@ def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:
 def _agreed(live: Sequence[RunStatus]) -> bool:
     named = ", ".join(f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED])
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
-    return answers.agreed(answers.STOP, f"{named}{more}")
+    return formatting.agreed(formatting.STOP, f"{named}{more}")
 
 
 def _grace(live: Sequence[RunStatus]) -> int:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from serried.cli import answers, asking, selecting
-from serried.contract import names
+from serried.cli import formatting, run_selector, submit_options
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
+from serried.protocol import names
 from serried.records.documents import RecordUnreadable, jobs_text
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
@@ -26,15 +26,15 @@ from serried.submission.request import Decided, Request, decide
 from serried.ui import console
 
 
-@click.command(cls=asking.TakesCommand)
+@click.command(cls=submit_options.TakesCommand)
 @click.argument("experiments", nargs=-1)
-@asking.flags
+@submit_options.flags
 @click.option("--chain", type=click.IntRange(1), metavar="N", help="N attempts at most, each from where the last came.")
 @click.option(
     "--after",
     metavar="RUN[:any|:notok]",
     multiple=True,
-    shell_complete=selecting.complete_runs,
+    shell_complete=run_selector.complete_runs,
     help="Once RUN has completed; with `:any` however it ends, with `:notok` only if it does not complete.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever the warnings.")
@@ -66,16 +66,16 @@ def command(
     The code is frozen: edits after this do not reach the job. What the job inherits, and what
     happens when this command is interrupted, is in the pages on snapshots and on how a job starts.
     """
-    asked = asking.request({**values, "experiment": next(iter(experiments), None)}, cluster)
+    asked = submit_options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
     asked = dataclasses.replace(asked, after=after or None)
     if chain is not None:
         asked = asked.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
     if len(experiments) > 1:
-        asking.check_several(values)
+        submit_options.check_several(values)
         decided = _decide_all(asked, experiments)
     else:
         decided = [decide(asked, Path.cwd(), os.environ)]
-    with asking.progress(dry_run=dry_run) as observe:
+    with submit_options.progress(dry_run=dry_run) as observe:
         prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs, observe=observe) for one in decided]
     send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
 
@@ -95,10 +95,10 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
     Where one of several is not taken, those before it are there, and stay.
     """
     if dry_run:
-        asking.dry_run(*prepared, as_json=as_json)
+        submit_options.dry_run(*prepared, as_json=as_json)
         return
     for one in prepared:
-        asking.show_plan(one, several=len(prepared) > 1)
+        submit_options.show_plan(one, several=len(prepared) > 1)
     has_warnings = any(one.warnings for one in prepared)
     if has_warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
         raise click.Abort
@@ -143,7 +143,7 @@ def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bo
             RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
             for record in records
         ]
-        console.out_json(answers.runs_json([status.to_json() for status in runs]))
+        console.out_json(formatting.runs_json([status.to_json() for status in runs]))
         return
     if len(prepared) == 1:
         console.say()

@@ -15,10 +15,10 @@ from typing import Any
 
 from serried.clusters import pbs as pbs_says
 from serried.clusters import slurm as slurm_says
-from serried.contract import files
-from serried.contract.layout import state_directory
-from serried.contract.slug import slug
 from serried.errors import UsageError
+from serried.fs import files
+from serried.protocol.layout import state_directory
+from serried.protocol.slug import slug
 
 LAB_RECORD = "lab.json"
 """Beside the slurm.conf of a lab."""

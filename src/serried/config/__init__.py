@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from serried.config.catalogue import Catalogue, catalogue
 from serried.config.definitions import (
     Checkpoint,
     Cluster,
@@ -18,6 +17,7 @@ from serried.config.definitions import (
     Project,
     Resources,
 )
+from serried.config.experiments import Catalogue, catalogue
 from serried.config.resolve import Resolved, resolve
 from serried.config.sources import Origin
 from serried.config.values.data import Item

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serried.clusters import machine
-from serried.config import definitions, env_file, roots, schema, sources, words
+from serried.config import definitions, env_file, paths, schema, shell_words, sources
 from serried.config.definitions import (
     Checkpoint,
     Cluster,
@@ -32,8 +32,8 @@ from serried.config.values import BadValue
 from serried.config.values.container import is_reference
 from serried.config.values.data import Item
 from serried.config.values.environment import is_path
-from serried.contract import binds, names
 from serried.errors import ConfigError, UsageError
+from serried.protocol import binds, names
 
 Made = TypeVar("Made")
 
@@ -84,7 +84,7 @@ class Builder:
         given["workdir"] = self._workdir(given.get("workdir"), name, project, here)
         given["cluster"] = self._cluster
         return Experiment(
-            name or words.experiment_name(given["command"], is_shell=bool(given.get("shell"))),
+            name or shell_words.experiment_name(given["command"], is_shell=bool(given.get("shell"))),
             **given,
             resources=self._table(Resources, ("resources",)),
             environment=self._environment(project),
@@ -140,7 +140,7 @@ class Builder:
 
     def _split(self, text: str) -> tuple[str, ...]:
         try:
-            command = words.split(text)
+            command = shell_words.split(text)
         except ValueError as error:
             raise self._wrong(("command",), f"`command` {error}", "a list of words needs no quotes") from None
         if not command or not command[0]:
@@ -159,7 +159,7 @@ class Builder:
     def _environment(self, project: Path) -> Environment:
         given = self._values(definitions.keys(Environment), ("environment",))
         if path := given.get("env_file"):
-            given["env_file"] = str(project / roots.at_home(path, self._environ))
+            given["env_file"] = str(project / paths.at_home(path, self._environ))
             given["env_file_names"] = tuple(env_file.read_env_file(Path(given["env_file"])))
         for name in ("venv", "conda"):
             if isinstance(said := given.get(name), str) and (name == "venv" or is_path(said)):
@@ -170,7 +170,7 @@ class Builder:
         given = self._values(definitions.keys(Notify), ("notify",))
         if isinstance(text := given.get("command"), str):
             try:
-                given["command"] = words.split(text)
+                given["command"] = shell_words.split(text)
             except ValueError as error:
                 raise self._wrong(("notify", "command"), f"`notify.command` {error}") from None
         return Notify(**given)
@@ -180,7 +180,7 @@ class Builder:
         if not text.startswith(("/", "~", "$")):
             return os.path.normpath(project / text)
         try:
-            return roots.expand(text, self._environ)
+            return paths.expand(text, self._environ)
         except BadValue as error:
             raise self._wrong(place, f"`{schema.dotted(place)}` {error}") from None
 
@@ -214,10 +214,10 @@ class Builder:
         given["in_place"] = tuple(self._path(("data", "in_place"), path, project) for path in given.get("in_place", ()))
         if isinstance(text := given.get("prepare"), str):
             try:
-                given["prepare"] = words.split(text)
+                given["prepare"] = shell_words.split(text)
             except ValueError as error:
                 raise self._wrong(("data", "prepare"), f"`data.prepare` {error}") from None
-            if found := words.operators(given["prepare"], words.OPERATORS):
+            if found := shell_words.operators(given["prepare"], shell_words.OPERATORS):
                 raise self._wrong(
                     ("data", "prepare"),
                     f"`data.prepare` says `{found[0]}`, and no shell reads it",
@@ -235,17 +235,17 @@ class Builder:
             return self._expanded("scratch", given["scratch"])
         if given.get("scheduler", Cluster.scheduler) == "local":
             return ""
-        return roots.scratch(self._environ) or ""
+        return paths.scratch(self._environ) or ""
 
     def _root(self, given: Mapping[str, Any]) -> str:
         scheduler = given.get("scheduler", Cluster.scheduler)
         if given.get("root"):
             root = self._expanded("root", given["root"])
         else:
-            root, reason = roots.default(scheduler, self._environ)
+            root, reason = paths.default(scheduler, self._environ)
             self.origins["cluster.root"] = Origin("default", reason)
         is_shared = scheduler != "local" and not machine.is_lab(self._environ)
-        if is_shared and roots.is_under_home(root, self._environ):
+        if is_shared and paths.is_under_home(root, self._environ):
             file = sources.user_folder(self._environ) / "config.toml"
             self.notes.append(
                 f"run directories go to `{root}`, under your home; where its quota is small or compute nodes "
@@ -256,7 +256,7 @@ class Builder:
     def _expanded(self, key: str, text: str) -> str:
         """A path of the cluster's, its variables filled in."""
         try:
-            return roots.expand(text, self._environ)
+            return paths.expand(text, self._environ)
         except BadValue as error:
             raise self._wrong(("clusters", self._cluster, key), f"`{key}` {error}") from None
 

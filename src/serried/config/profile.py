@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.clusters.learning import Learnt
-from serried.config import sources, writing
-from serried.contract import files
+from serried.clusters.discovery import Learnt
+from serried.config import sources, to_toml
 from serried.errors import UsageError
+from serried.fs import files
 
 
 def text(scheduler: str, learnt: Learnt, hostname: str, when: str) -> str:
@@ -27,12 +27,12 @@ def text(scheduler: str, learnt: Learnt, hostname: str, when: str) -> str:
             '# contact = ""',
             '# root = "$SCRATCH/serried"',
             '# local_disk = "$TMPDIR"',
-            *(f"{writing.key(key)} = {writing.value(value)}" for key, value in values.items()),
+            *(f"{to_toml.key(key)} = {to_toml.value(value)}" for key, value in values.items()),
             "",
             "# How it is recognised: look whether other clusters have hosts of such names.",
-            writing.table(("match",), {"hostname": [_pattern(hostname)]}),
-            *(writing.table((key,), table) for key, table in tables.items()),
-            writing.table(("sources",), {**told, "match": f"the name of this host, {hostname}"}),
+            to_toml.table(("match",), {"hostname": [_pattern(hostname)]}),
+            *(to_toml.table((key,), table) for key, table in tables.items()),
+            to_toml.table(("sources",), {**told, "match": f"the name of this host, {hostname}"}),
         ]
     )
 

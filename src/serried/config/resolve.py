@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.config import layers, sources, words
+from serried.config import layers, shell_words, sources
 from serried.config.build import Builder
+from serried.config.cluster_filter import fit
 from serried.config.definitions import Cluster, Experiment, Project
-from serried.config.fitting import fit
 from serried.config.sources import Files, Layer, Origin, Setting
 from serried.errors import ConfigError, UsageError, did_you_mean
 
@@ -127,11 +127,11 @@ def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
     unfilled = (
         f"the command says `{name}` and no shell fills it in: use a placeholder such as `{{data}}` or `{{results}}`, "
         "or set `shell = true`"
-        for name in words.variables(experiment.command)
+        for name in shell_words.variables(experiment.command)
     )
     unread = (
         f"the command says `{word}` and no shell reads it: the program gets it as an argument, unless `shell = true`"
-        for word in words.operators(experiment.command, words.CERTAIN)
+        for word in shell_words.operators(experiment.command, shell_words.CERTAIN)
     )
     return (*unfilled, *unread)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from serried.config import definitions, document, schema
 from serried.config.document import Document, Keys
-from serried.contract.names import JOB_VARIABLES
 from serried.errors import UsageError
+from serried.protocol.names import JOB_VARIABLES
 
 FILE = "serried.toml"
 PROFILES = "clusters"

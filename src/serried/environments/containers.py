@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serried.config.values.container import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
-from serried.contract import binds
-from serried.contract.names import RUNSCRIPT
 from serried.environments import images
 from serried.errors import UsageError
 from serried.plan import Container, Plan
+from serried.protocol import binds
+from serried.protocol.names import RUNSCRIPT
 
 SEARCHED = tuple(name for name in RUNTIMES if name != PYXIS)
 INSTALL = "https://apptainer.org, or on Debian `apt-get install charliecloud-runtime`"

@@ -16,11 +16,11 @@ from pathlib import Path
 from string import Template
 
 from serried.config.values.container import is_reference
-from serried.contract.slug import slug
-from serried.environments import activation, trial
+from serried.environments import activation, check
 from serried.environments.store import Store
 from serried.errors import UsageError, reason
 from serried.plan import Container, Environment
+from serried.protocol.slug import slug
 
 FOLDER = Path(".serried") / "images"
 FORMAT = 1
@@ -91,7 +91,7 @@ class Recipe:
             prefix=" ".join(str(prefix).split()),
             source=" ".join(self.source.split()),
             quoted=shlex.quote(str(prefix)),
-            activation=f'{trial.PREAMBLE}{lines}rm -f "$said"\n' if lines else "",
+            activation=f'{check.PREAMBLE}{lines}rm -f "$said"\n' if lines else "",
             inputs=self._inputs(),
             folder=shlex.quote(str(self.folder)) if self.folder else '"$prefix"',
             build=shlex.join([self.program, "build", *self.options]),

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from serried import shell
-from serried.environments import activation, conda, sources, trial
+from serried.environments import activation, check, conda, sources
 from serried.environments.store import Store
 from serried.errors import EnvironmentFailed, MissingProgramError
 from serried.plan import Build, Environment
@@ -62,7 +62,7 @@ class Recipe:
             prefix=" ".join(str(prefix).split()),
             source=" ".join(str(self.source).split()),
             quoted=shlex.quote(str(prefix)),
-            activation=f'{trial.PREAMBLE}{lines}rm -f "$said"\n' if lines else "",
+            activation=f'{check.PREAMBLE}{lines}rm -f "$said"\n' if lines else "",
             folder=shlex.quote(str(self.source.parent)),
             commands=make + self.commands,
         )
@@ -96,16 +96,16 @@ def _python(build: Build, bare: Environment, environ: Mapping[str, str]) -> tupl
     said = ""
     for candidate in candidates:
         words = f"exec {shlex.quote(candidate)} -I -c {shlex.quote(PROBE)}"
-        done = shell.run(trial.in_environment(bare, words), env=environ, timeout=trial.SECONDS)
+        done = shell.run(check.in_environment(bare, words), env=environ, timeout=check.SECONDS)
         if done.status == 0:
             return candidate, done.stdout.strip()
         said = said or done.stderr.strip()
-        if done.status == trial.UNABLE:
+        if done.status == check.UNABLE:
             break
-    details = "\n".join(said.splitlines()[-trial.LAST_LINES :])
-    if done.status == trial.UNABLE:
+    details = "\n".join(said.splitlines()[-check.LAST_LINES :])
+    if done.status == check.UNABLE:
         raise EnvironmentFailed(
-            f"{trial.where(bare)} cannot be used here, and the environment is built with them",
+            f"{check.where(bare)} cannot be used here, and the environment is built with them",
             details=details,
             hint="`environment.modules` names them; `module avail` lists what is here",
         )

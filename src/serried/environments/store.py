@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.contract.files import make_directory, read_json, write_json
+from serried.fs.files import make_directory, read_json, write_json
 from serried.processes import Process, myself
 
 FOLDER = Path(".serried") / "environments"

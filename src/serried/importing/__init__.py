@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from serried.importing.assemble import read
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, Experiment, Imported, Line
 from serried.importing.script import MOST_BYTES
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, Experiment, Imported, Line
-from serried.importing.writing import submits, text
+from serried.importing.to_toml import submits, text
 
 __all__ = ["LEFT", "MOST_BYTES", "NEEDLESS", "TAKEN", "Experiment", "Imported", "Line", "read", "submits", "text"]

@@ -10,14 +10,14 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.errors import UsageError
-from serried.importing import blocks, body, commands, counts, fates, known, script, writing
+from serried.importing import body, commands, conditionals, counts, line_report, script, tables, to_toml
 from serried.importing.assign import without_parts_of_commands
 from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
 from serried.importing.directives import header
 from serried.importing.environment import Environment, leads_out, within
 from serried.importing.expand import Variables, as_shell, literal, outside, static
-from serried.importing.told import LEFT, TAKEN, Experiment, Header, Imported, Line, is_secret, line
+from serried.importing.report import LEFT, TAKEN, Experiment, Header, Imported, Line, is_secret, line
 
 _STRONG = re.compile(r"(?:python|pypy)[\d.]*|Rscript|julia|wandb")
 _OUTSIDE = re.compile(r"(?:^|=)((?:[^=]*/)?\.\.(?:/[^=]*)?)$")
@@ -70,8 +70,8 @@ def _read(text: str, file: str, name: str | None, workdir: str) -> tuple[Importe
         how = "side by side" if is_beside else "one after the other"
         why = f"one job ran them {how}: here each is a run of its own, with its own resources"
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
-    lines += fates.assignments(found.made, experiments)
-    lines = [*fates.with_steps(lines, found.made), *_unsaid(head, experiments)]
+    lines += line_report.assignments(found.made, experiments)
+    lines = [*line_report.with_steps(lines, found.made), *_unsaid(head, experiments)]
     reaches_out = bool(_GOES_UP.search(text)) or any(_reaches_out(each) for group in chosen for each in group)
     lines.sort(key=lambda each: each.number)
     return Imported(tuple(experiments), tuple(lines), head.array, head.parallel), reaches_out
@@ -135,7 +135,7 @@ def _names(name: str, count: int) -> list[str]:
 
 def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
     first, made = group[0], found.made
-    ours = {*known.SAID_BY_SERRIED, "CUDA_VISIBLE_DEVICES"}
+    ours = {*tables.SAID_BY_SERRIED, "CUDA_VISIBLE_DEVICES"}
     given = {name: outside(value) for name, value in first.launch.env.items() if name not in ours}
     env = {**made.env, **{name: text for name, value in given.items() if (text := static(value)) is not None}}
     secrets = list(dict.fromkeys([*made.secrets, *filter(is_secret, [*env, *given])]))
@@ -145,7 +145,9 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
     several = counted.nodes * counted.ranks > 1
     past = made.steps[: group[-1].steps]
     rest = {
-        "environment.setup": "\n".join([*made.setup, *blocks.leading("\n".join(worked_out), made, past), *worked_out]),
+        "environment.setup": "\n".join(
+            [*made.setup, *conditionals.leading("\n".join(worked_out), made, past), *worked_out]
+        ),
         "environment.env": {name: value for name, value in env.items() if name not in secrets},
         "environment.secrets": secrets,
     }
@@ -166,7 +168,7 @@ def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
 
 def _is_unknown_here(bind: str) -> bool:
     """Whether only the node knows it, and by a name that `container.binds` does not have."""
-    return bool(re.search(known.LOCAL_DISK, re.sub(r"\$(SLURM_TMPDIR\b|\{SLURM_TMPDIR\})", "", bind)))
+    return bool(re.search(tables.LOCAL_DISK, re.sub(r"\$(SLURM_TMPDIR\b|\{SLURM_TMPDIR\})", "", bind)))
 
 
 def _binds(each: Found) -> list[str]:
@@ -177,15 +179,15 @@ def _binds(each: Found) -> list[str]:
 def _image(said: str, made: Environment) -> str:
     """Where an image lies that the script copied to the node's own disk: Serried does that by itself."""
     name = said.rsplit("/", 1)[-1]
-    return made.copied.get(name, name) if re.search(known.LOCAL_DISK, said) else said
+    return made.copied.get(name, name) if re.search(tables.LOCAL_DISK, said) else said
 
 
 def _accepted(name: str, settings: Mapping[str, Any], lines: list[Line]) -> Iterator[tuple[str, Any]]:
     """What serried.toml can say; the rest is said to be left."""
     kind = settings.get("launch.kind")
-    unknown = writing.refused(name, "launch.kind", kind) if kind else None
+    unknown = to_toml.refused(name, "launch.kind", kind) if kind else None
     for key, value in settings.items():
-        reason = unknown if key.startswith("launch.") and unknown else writing.refused(name, key, value)
+        reason = unknown if key.startswith("launch.") and unknown else to_toml.refused(name, key, value)
         if reason is None:
             yield key, value
         elif key == "command":
@@ -238,7 +240,7 @@ def _launched(name: str, group: list[Found], head: Header, found: Body) -> Itera
     counted = counts.count(head.asked, started)
     notes = list(counted.notes)
     several = counted.nodes * counted.ranks > 1
-    if several and re.search(known.ONCE, " ".join(map(as_shell, commands.words_of(first.launch, several)))):
+    if several and re.search(tables.ONCE, " ".join(map(as_shell, commands.words_of(first.launch, several)))):
         notes.append("the script's shell worked a part of it out once, and here each rank does for itself: see `{run}`")
     if _kind(first, started, counted).get("launch.kind") == "srun":
         notes.append(

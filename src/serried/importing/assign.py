@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from serried.importing import blocks, known
+from serried.importing import conditionals, tables
+from serried.importing.assignments import of_command, used
 from serried.importing.bash import ASSIGNED, Command, words_of
 from serried.importing.environment import Environment, env_file
 from serried.importing.expand import Word, as_shell, outside, static
-from serried.importing.steps import of_command, used
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, is_secret, line
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, is_secret, line
 
 _OF_A_COMMAND = re.compile(
     r"-.*|.*\.(py|sh)|(.*/)?(python[\d.]*|bash|srun|torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|singularity|apptainer)"
@@ -61,7 +61,7 @@ def _export_by_name(made: Environment, name: str, command: Command) -> None:
     elif not made.is_standing(name):
         if name.isidentifier() and name != command.words[0]:
             made.exported.setdefault(name, (command, ""))  # for when it is set
-    elif not blocks.export(made, name, command):
+    elif not conditionals.export(made, name, command):
         made.say(command, LEFT, f"`{name}` is set by a condition or a loop that other variables hang on too")
 
 
@@ -69,7 +69,7 @@ def _export(made: Environment, name: str, value: Word, command: Command, raw: st
     value = outside(value)
     text = static(value)
     shell = " ".join(piece.text for piece in value if piece.is_shell)
-    if name in known.SAID_BY_SERRIED:
+    if name in tables.SAID_BY_SERRIED:
         made.say(command, NEEDLESS, "ranks get it from Serried")
     elif name == "OMP_NUM_THREADS" and "SLURM_CPUS" in raw:
         made.say(command, NEEDLESS, "it is each rank's share of the CPUs")
@@ -83,12 +83,12 @@ def _export(made: Environment, name: str, value: Word, command: Command, raw: st
         made.env[name] = text
         made.exported[name] = (command, "")
         made.say(command, TAKEN, "`environment.env`")
-    elif re.search(known.OF_THE_JOB, shell):
+    elif re.search(tables.OF_THE_JOB, shell):
         made.exported[name] = (command, "")
         made.say(command, NEEDLESS, "ranks find each other by Serried's variables")
     else:
         made.env.pop(name, None)  # which would hide it
-        made.setup += blocks.leading(as_shell(value), made, made.steps)
+        made.setup += conditionals.leading(as_shell(value), made, made.steps)
         made.setup.append(f"export {name}={as_shell(value)}")
         if name in used(shell):
             made.variables.values.pop(name, None)  # ranks have it, with what it was before

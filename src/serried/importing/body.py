@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from serried.importing import blocks, known
+from serried.importing import conditionals, tables
 from serried.importing.assign import assign
 from serried.importing.bash import ASSIGNED, Command, Statement, statements
 from serried.importing.environment import BUILTINS, EVALUATES, Environment
 from serried.importing.expand import Variables, literal, static
 from serried.importing.launch import Launch
 from serried.importing.launchers import peel
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, line
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, line
 
 _DECLARES = frozenset(["export", "declare", "typeset", "local", "readonly"])
 _FUNCTION = re.compile(r"(?:function\s+)?([\w:.-]+)\s*\(\s*\)|function\s+([\w:.-]+)")
@@ -83,7 +83,7 @@ def _block(body: Body, statement: Statement) -> None:
     """A condition, a loop: what it does is not told by its commands alone."""
     if function := _FUNCTION.match(statement.text):
         body.functions.add(function[1] or function[2])
-    elif blocks.take(body.made, statement):
+    elif conditionals.take(body.made, statement):
         return
     for command in statement.commands:
         names = [assigned[1] for word in command.words if (assigned := ASSIGNED.fullmatch(word))]
@@ -114,8 +114,8 @@ def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
     if not programs and all(_is_idle(command) for command in statement.commands):
         return NEEDLESS, "it prints, or ends the job"
     is_again = any(map(_starts_again, statement.commands))
-    if not programs and (is_again or re.search(known.LOCAL_DISK, statement.text)):
-        return LEFT, known.PREPARES["sbatch"] if is_again else known.STAGING
+    if not programs and (is_again or re.search(tables.LOCAL_DISK, statement.text)):
+        return LEFT, tables.PREPARES["sbatch"] if is_again else tables.STAGING
     kind = statement.text.split(None, 1)[0]
     if kind in ("for", "while", "until", "select") and programs:
         return LEFT, "a loop: its program is taken once; `--array` and `--each` of `serried submit` run it many times"
@@ -140,24 +140,24 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
         return
     if name in _DECLARES or _only_assigns(command):
         assign(made, command, is_export=name == "export" or command.words[1:2] == ("-x",))
-    elif name in known.SHELL:
+    elif name in tables.SHELL:
         _set(made, command, name)
         is_of_exports = name == "set" and re.search(_ALL, command.text)
-        made.say(command, NEEDLESS, "`environment.env_file` exports" if is_of_exports else known.SHELL[name])
+        made.say(command, NEEDLESS, "`environment.env_file` exports" if is_of_exports else tables.SHELL[name])
     elif _is_idle(command):
         writes = ">" in command.redirections
-        why = known.WRITES if writes else "it prints, or waits"
+        why = tables.WRITES if writes else "it prints, or waits"
         made.say(command, LEFT if writes else NEEDLESS, why)
-    elif name in known.SETUP and name not in BUILTINS:
+    elif name in tables.SETUP and name not in BUILTINS:
         made.into_setup(command)
     elif _is_program(command):
         _launch(body, command, statement)
     else:
-        why = known.PREPARES.get("sbatch" if _starts_again(command) else name, known.FILES)
-        if why == known.FILES and re.search(known.LOCAL_DISK, command.text):
+        why = tables.PREPARES.get("sbatch" if _starts_again(command) else name, tables.FILES)
+        if why == tables.FILES and re.search(tables.LOCAL_DISK, command.text):
             made.copies(command)
             source = " ".join(command.words[:-1])
-            why = known.STAGING_OUT if re.search(known.LOCAL_DISK, source) else known.STAGING
+            why = tables.STAGING_OUT if re.search(tables.LOCAL_DISK, source) else tables.STAGING
         made.say(command, LEFT, why)
 
 
@@ -177,12 +177,12 @@ def _is_dealt_with(body: Body, command: Command, name: str) -> bool:
     """Parts of pipes, calls of the script's own functions, and what makes the environment."""
     if command.is_piped and not _is_program(command):  # what it is piped from has been told of
         if ">" in command.redirections:
-            body.made.say(command, LEFT, known.WRITES)
+            body.made.say(command, LEFT, tables.WRITES)
         return True
     if names := _that_it_reads(command):
         for each in names:
             body.made.hide(each, command.line)
-        body.made.say(command, LEFT, known.READS)
+        body.made.say(command, LEFT, tables.READS)
         return True
     if name == "wait":
         body.waits.append(command.line)
@@ -215,9 +215,9 @@ def _is_program(command: Command) -> bool:
     second = command.words[1] if len(command.words) > 1 else ""
     if name in ("ssh", "pbs_tmrsh"):
         return len(peel([word for raw in command.words for word in Variables().expand(raw)]).by) > 1
-    if (name, second) in known.PROGRAMS or EVALUATES.fullmatch(command.text):
+    if (name, second) in tables.PROGRAMS or EVALUATES.fullmatch(command.text):
         return True
-    if name in known.PREPARES or name in BUILTINS or name in known.SHELL or name in known.SETUP:
+    if name in tables.PREPARES or name in BUILTINS or name in tables.SHELL or name in tables.SETUP:
         return False
     if name in _KEYWORDS | _DECLARES or _only_assigns(command) or _is_idle(command):
         return False
@@ -261,4 +261,4 @@ def _is_idle(command: Command) -> bool:
     if command.words[0].startswith("(("):
         return True
     asks = any(word in ("--version", "-V", "--help", "--check-build") for word in command.words[1:])
-    return name in known.PRINTS or (asks and len(command.words) < 4)
+    return name in tables.PRINTS or (asks and len(command.words) < 4)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from serried.config import words
-from serried.importing import known
+from serried.config import shell_words
+from serried.importing import tables
+from serried.importing.assignments import Step, needed
 from serried.importing.environment import Environment
 from serried.importing.expand import Word, as_shell, static
 from serried.importing.launch import Launch
-from serried.importing.steps import Step, needed
 
 
 def words_of(launch: Launch, several: bool) -> list[Word]:
@@ -20,7 +20,7 @@ def words_of(launch: Launch, several: bool) -> list[Word]:
     if not several:
         return launch.words
     return [
-        tuple(replace(piece, text=re.sub(known.FIRST_HOST, "$MASTER_ADDR", piece.text)) for piece in word)
+        tuple(replace(piece, text=re.sub(tables.FIRST_HOST, "$MASTER_ADDR", piece.text)) for piece in word)
         for word in launch.words
     ]
 
@@ -30,7 +30,7 @@ def command(commands: Sequence[list[Word]], made: Environment, past: Sequence[St
     texts = [text for word in commands[0] if (text := static(word)) is not None]
     if len(commands) == 1 and len(texts) == len(commands[0]):
         joined = " ".join(as_shell(word) for word in commands[0])
-        return {"command": joined if "\n" not in joined and words.split(joined) == tuple(texts) else texts}
+        return {"command": joined if "\n" not in joined and shell_words.split(joined) == tuple(texts) else texts}
     text = " && \\\n".join(" ".join(map(as_shell, each)) for each in commands)
     blocks = needed(text, past)
     made.taken |= dict.fromkeys(blocks, "`command`")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serried.importing.told import Asked
+from serried.importing.report import Asked
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from serried.importing import pbs, slurm
-from serried.importing.told import LEFT, NEEDLESS, Header, Line, line
+from serried.importing.report import LEFT, NEEDLESS, Header, Line, line
 
 
 def header(text: str) -> Header:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serried.importing import known
+from serried.importing import tables
+from serried.importing.assignments import Step, used
 from serried.importing.bash import Command
 from serried.importing.expand import Variables, Word, outside_text, static
-from serried.importing.steps import Step, used
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, Line, line
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, Line, line
 
 _ACTIVATE = re.compile(r"/bin/activate(?:\.sh)?$")
 _OF_CONDA = re.compile(r"(?:^|/)(?:conda|mamba)\.sh$|/[^/]*(?:conda|mamba|forge)[^/]*/bin/activate$")
@@ -111,7 +111,7 @@ class Environment:
         """Keep in mind where a file lies that the script copies."""
         for word in self.words(command):
             path = "".join(piece.text for piece in word)
-            if not re.search(known.LOCAL_DISK, path):
+            if not re.search(tables.LOCAL_DISK, path):
                 self.copied.setdefault(path.rsplit("/", 1)[-1], at_home(path))
 
     def hide(self, name: str, number: int) -> None:
@@ -181,7 +181,7 @@ def _conda(made: Environment, command: Command) -> bool:
     elif verb in ("deactivate", "info", "list", "init", "config", "--version"):
         made.say(command, NEEDLESS, "it changes nothing that is taken over")
     else:
-        made.say(command, LEFT, known.PREPARES["conda"])
+        made.say(command, LEFT, tables.PREPARES["conda"])
     return True
 
 
@@ -209,7 +209,7 @@ def _pip(made: Environment, command: Command) -> bool:
     """Into an environment on the node's own disk, made anew by each job."""
     words = ["".join(piece.text for piece in word) for word in made.words(command)]
     file = next((after for word, after in itertools.pairwise(words) if word in ("-r", "--requirement")), "")
-    if not file or not re.search(known.LOCAL_DISK, made.settings.get("environment.venv", "")):
+    if not file or not re.search(tables.LOCAL_DISK, made.settings.get("environment.venv", "")):
         return False
     made.settings["environment.venv"] = made.path(file)
     made.say(command, TAKEN, "`environment.venv`, which is built once and kept")
@@ -242,13 +242,13 @@ def _cd(made: Environment, command: Command) -> bool:
     shown = "".join(piece.text for piece in words[0]) if words else "~"
     folder = static(words[0]) if words else None
     folder = None if folder is None else re.sub(r"/+$|^(\./)+", "", folder) or "."
-    if shown in known.HERE or folder == ".":
+    if shown in tables.HERE or folder == ".":
         made.say(command, NEEDLESS, "ranks start in the folder of serried.toml")
     elif folder is not None and not folder.startswith(("/", "-")) and not leads_out(within(made.workdir, folder)):
         made.workdir = "" if within(made.workdir, folder) == "." else within(made.workdir, folder)
         made.say(command, TAKEN, "`workdir`")
-    elif re.search(known.LOCAL_DISK, shown):
-        made.say(command, LEFT, known.STAGING)
+    elif re.search(tables.LOCAL_DISK, shown):
+        made.say(command, LEFT, tables.STAGING)
     else:
         made.say(command, LEFT, "ranks start in the folder of serried.toml: put that file there, or see `workdir`")
     return True

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from serried.contract import names, settings
+from serried.protocol import names, settings
 
 _PIECE = re.compile(
     r"""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from serried.contract import names
 from serried.importing import mpi, wrappers
 from serried.importing.bash import Command, statements
 from serried.importing.counts import Started
 from serried.importing.expand import Variables, Word, literal
 from serried.importing.launch import NUL, Launch, long_options, number
 from serried.importing.options import Option, options
+from serried.protocol import names
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _TORCH_MODULES = {"torch.distributed.run", "torch.distributed.launch"}

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 
 from serried.config.values import show_duration
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, Header, line
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, Header, line
 
 PREFIX = "#PBS"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from serried.config.values import show_duration
 from serried.importing.options import Option, directive, options
-from serried.importing.told import LEFT, NEEDLESS, TAKEN, Asked, Header, line
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, Asked, Header, line
 
 PREFIX = "#SBATCH"
 

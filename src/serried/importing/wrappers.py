@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.importing import known
+from serried.importing import tables
 from serried.importing.expand import Word, literal
 from serried.importing.launch import NUL, Launch, exported, long_options
 
@@ -63,7 +63,7 @@ def container(launch: Launch) -> None:
 
 def working_directory(launch: Launch, option: str, value: str) -> None:
     """Where a container was told to start its program."""
-    if value.rstrip("/") not in known.HERE:
+    if value.rstrip("/") not in tables.HERE:
         shown = value.replace(NUL, "…")
         launch.notes.append(
             f"`{option}` had it start in `{shown}`: ranks start in the folder of serried.toml, or in its `workdir`"

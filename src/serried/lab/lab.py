@@ -13,8 +13,8 @@ from typing import Any
 
 from serried import processes, shell
 from serried.clusters.machine import LAB_RECORD
-from serried.contract import files
 from serried.errors import SerriedError, UsageError
+from serried.fs import files
 from serried.lab import daemons
 from serried.lab.config import Spec
 from serried.processes import Process

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.contract import SCHEMA, names
-from serried.contract.layout import RunDirectory, run_directory
-from serried.contract.links import part_of, token_of, tokens_of
 from serried.plan.allocation import Allocation
 from serried.plan.parts import (
     After,
@@ -28,6 +25,9 @@ from serried.plan.parts import (
     Source,
     Sync,
 )
+from serried.protocol import SCHEMA, names
+from serried.protocol.layout import RunDirectory, run_directory
+from serried.protocol.successor_commands import part_of, token_of, tokens_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from serried.contract import names
+from serried.protocol import names
 
 
 class Build(NamedTuple):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from serried.config import words
+from serried.config import shell_words
 from serried.errors import ConfigError, UsageError, reason
 
 MOST = 1_000_000
@@ -50,9 +50,9 @@ def read_each(path: Path) -> tuple[tuple[str, ...], ...]:
     except UnicodeDecodeError:
         raise ConfigError("is not UTF-8 text", path=str(path)) from None
     commands = []
-    for number, line in words.lines(text):
+    for number, line in shell_words.lines(text):
         try:
-            commands.append(words.split(line))
+            commands.append(shell_words.split(line))
         except ValueError as error:
             raise ConfigError(f"the command {error}", path=str(path), line=number) from None
     if not commands:

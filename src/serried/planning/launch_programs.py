@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from serried.config import words
+from serried.config import shell_words
 
 Command = tuple[str, ...]
 
@@ -98,6 +98,6 @@ def _plain(written: Sequence[str]) -> Command:
 
 def _unquoted(word: str) -> tuple[str, ...]:
     try:
-        return words.split(word)
+        return shell_words.split(word)
     except ValueError:
         return (word,)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 
-from serried.contract.names import PLACEHOLDERS
+from serried.protocol.names import PLACEHOLDERS
 
 _IN_BRACES = re.compile(r"(?<!\{)\{([a-z][a-z_]+)\}(?!\})")
 _ALIKE = 0.75

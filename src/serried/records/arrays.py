@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from serried.contract import names
-from serried.records import proof, seen
+from serried.protocol import names
+from serried.records import proof, scheduler_memory
 from serried.records.documents import Summary
 from serried.records.evidence import Evidence, claimed_at, latest_attempt
-from serried.records.seen import Seen
+from serried.records.scheduler_memory import Seen
 from serried.records.verdict import ABSENT, UNREACHABLE, Known, Verdict, judge
 from serried.schedulers.indices import compress
 from serried.schedulers.interface import Job
@@ -29,7 +29,7 @@ _WORST_FIRST = (
 FOR_EVER = "DependencyNeverSatisfied"
 """Schedulers' word for a job that waits for what cannot be any more."""
 
-Answer = seen.Answer | None
+Answer = scheduler_memory.Answer | None
 """None where the scheduler did not answer."""
 
 
@@ -44,7 +44,7 @@ def judge_elements(evidence: Evidence, answer: Answer, now: float) -> tuple[dict
             verdicts[index] = Verdict(memory.ended[index], settled=True)
             continue
         before = remembered.get(index)
-        said = None if answer is None else seen.current(evidence.jobs(index), index, answer, before, now)
+        said = None if answer is None else scheduler_memory.current(evidence.jobs(index), index, answer, before, now)
         word: Job | str = UNREACHABLE if answer is None else said or ABSENT
         if said is not None:
             remembered[index] = said

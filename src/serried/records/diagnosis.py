@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from serried.contract import names
+from serried.protocol import names
 
 
 @dataclass(frozen=True)

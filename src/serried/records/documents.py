@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from serried.contract import SCHEMA, names
-from serried.contract.layout import run_directory
-from serried.contract.links import number_of
 from serried.errors import SerriedError
 from serried.plan import After, Plan
+from serried.protocol import SCHEMA, names
+from serried.protocol.layout import run_directory
+from serried.protocol.successor_commands import number_of
 
 Document = TypeVar("Document", "Summary", "Submission")
 

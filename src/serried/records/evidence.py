@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.contract import names
-from serried.contract.files import numbers, read_json
-from serried.contract.layout import AttemptDirectory, ElementDirectory
-from serried.contract.links import offset_of, part_of
+from serried.fs.files import numbers, read_json
 from serried.processes import identify
-from serried.records import seen
+from serried.protocol import names
+from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.protocol.successor_commands import offset_of, part_of
+from serried.records import scheduler_memory
 from serried.records.documents import Submission, Summary
-from serried.records.moments import seconds_of
 from serried.records.record import Record
+from serried.records.timestamps import seconds_of
 from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, Ending, Kind, Verdict
 from serried.schedulers.interface import Job
 
@@ -33,7 +33,7 @@ class Evidence:
     record: Record
     summary: Summary
     submission: Submission | None
-    seen: seen.Seen
+    seen: scheduler_memory.Seen
     document: Mapping[str, Any] = field(default_factory=dict)
     """The exit.json that `ending` was parsed from."""
     ending: Ending | None = None
@@ -108,7 +108,7 @@ class Evidence:
 
 def gather(record: Record, now: float) -> Evidence:
     """Read what there is. Raises RecordUnreadable where the record itself makes no sense."""
-    memory = seen.read(record)
+    memory = scheduler_memory.read(record)
     links = record.links(memory.ended.keys())
     submission, is_being_submitted = _submission(record, now)
     evidence = Evidence(record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links)

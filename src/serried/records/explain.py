@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from serried.clusters import LOCAL
-from serried.contract import names
-from serried.contract.files import read_journal, read_json
 from serried.errors import SerriedError
+from serried.fs.files import read_journal, read_json
 from serried.plan import After, whom_to_ask
-from serried.records import arrays, missing, warned
+from serried.protocol import names
+from serried.records import arrays, missing_outputs, run_warnings
 from serried.records.advice import advice_for
 from serried.records.diagnosis import Ended
 from serried.records.documents import RecordUnreadable
@@ -68,8 +68,8 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
     if status.has_ended and _nodes_have_more(status):
         step = f"bring back what stayed on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
-    warnings = warned.warnings_of(status)
-    doubts = [step for warning in warnings for step in warned.STEPS.get(warning.get("code", ""), ())]
+    warnings = run_warnings.warnings_of(status)
+    doubts = [step for warning in warnings for step in run_warnings.STEPS.get(warning.get("code", ""), ())]
     return replace(explained, warnings=warnings, steps=(*explained.steps, *doubts)) if warnings else explained
 
 
@@ -226,7 +226,7 @@ def _nodes_have_more(status: RunStatus) -> bool:
     if status.elements is not None:
         return False
     try:
-        found = missing.of(Selection(status.record, status.element), has_ended=True)
+        found = missing_outputs.of(Selection(status.record, status.element), has_ended=True)
     except RecordUnreadable:
         return False
     return any(not each.is_lost for each in found)

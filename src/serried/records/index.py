@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from serried.contract.layout import ElementDirectory
 from serried.errors import RunNotFoundError
+from serried.protocol.layout import ElementDirectory
 from serried.records.documents import RecordUnreadable
 from serried.records.record import Record, is_id, records_directory
 

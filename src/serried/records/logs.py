@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried.contract.layout import AttemptDirectory
+from serried.protocol.layout import AttemptDirectory
 from serried.records.documents import Summary
 
 _CHUNK = 1 << 20

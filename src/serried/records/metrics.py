@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from serried.contract.files import read_journal
-from serried.contract.layout import ElementDirectory
+from serried.fs.files import read_journal
+from serried.protocol.layout import ElementDirectory
 from serried.records.evidence import attempt_numbers
 
 Row = dict[str, Any]

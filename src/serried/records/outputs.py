@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from serried.contract import outputs
-from serried.contract.layout import RunDirectory
-from serried.contract.outputs import Outputs, Tree
 from serried.plan import Plan
+from serried.protocol import outputs
+from serried.protocol.layout import RunDirectory
+from serried.protocol.outputs import Outputs, Tree
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 

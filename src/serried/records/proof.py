@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from serried.contract import names
-from serried.contract.files import read_journal
-from serried.contract.layout import AttemptDirectory
+from serried.fs.files import read_journal
+from serried.protocol import names
+from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import Evidence, latest_attempt
 from serried.records.verdict import MISSING_SECONDS, UNREACHABLE, Ending, Kind, Verdict
 from serried.schedulers.interface import Job

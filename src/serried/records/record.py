@@ -14,11 +14,12 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from serried.contract import SCHEMA, files
-from serried.contract.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
-from serried.contract.layout import RecordDirectory, RunDirectory, state_directory
-from serried.contract.links import element_of, job_of, offset_of, tokens_of
+from serried.fs import files
+from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.plan import Plan
+from serried.protocol import SCHEMA
+from serried.protocol.layout import RecordDirectory, RunDirectory, state_directory
+from serried.protocol.successor_commands import element_of, job_of, offset_of, tokens_of
 from serried.records.documents import RecordUnreadable, Submission, Summary
 
 _FIRST = "abcdefghjkmnpqrstuvwxyz"

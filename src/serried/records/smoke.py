@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serried.contract import names
-from serried.contract.files import read_json
+from serried.fs.files import read_json
+from serried.protocol import names
 from serried.records.record import Record
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serried.contract.files import read_journal
-from serried.contract.layout import AttemptDirectory
-from serried.contract.sizes import maker, spell
-from serried.contract.sizes import progress as words
+from serried.fs.files import read_journal
+from serried.protocol.layout import AttemptDirectory
+from serried.protocol.sizes import maker, spell
+from serried.protocol.sizes import progress as words
 
 _FROM = {
     "source": "from the source",

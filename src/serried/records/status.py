@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from serried.clusters import machine
-from serried.contract import names
-from serried.contract.files import read_json
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
-from serried.records import arrays, ends, proof, seen, staging
+from serried.fs.files import read_json
+from serried.protocol import names
+from serried.records import arrays, final_status, proof, scheduler_memory, staging
 from serried.records.arrays import Answer
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.evidence import Evidence, before_the_scheduler, gather
-from serried.records.moments import seconds_of
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
+from serried.records.timestamps import seconds_of
 from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Verdict, judge
 from serried.schedulers.interface import Job, Scheduler
 
@@ -62,7 +62,7 @@ def registered(name: str) -> Scheduler:
 
 def _look(record: Record, now: float) -> RunStatus | Evidence:
     try:
-        return ends.read(record) if record.end is not None else gather(record, now)
+        return final_status.read(record) if record.end is not None else gather(record, now)
     except RecordUnreadable as error:
         return RunStatus(record, None, Verdict(names.UNKNOWN, cause="unreadable", message=error.message))
 
@@ -111,7 +111,7 @@ def _is_behind(evidence: Evidence, answers: Mapping[str, Answer], now: float) ->
     answer = evidence.own(answer)
     remembered = {job.element: job for job in evidence.seen.jobs}
     for element in evidence.open_elements:
-        said = seen.current(evidence.jobs(element), element, answer, remembered.get(element), now)
+        said = scheduler_memory.current(evidence.jobs(element), element, answer, remembered.get(element), now)
         if said is None or said.state in names.ENDED:
             return True
     return False
@@ -121,7 +121,7 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], strangers: Coll
     verdict = before_the_scheduler(evidence, now)
     if verdict is not None:
         state = RunStatus(evidence.record, evidence.summary, verdict)
-        return ends.keep(state, evidence, now)
+        return final_status.keep(state, evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
     elsewhere = _elsewhere(evidence, strangers)
     stand = _array if evidence.indices else _single
@@ -129,7 +129,7 @@ def _conclude(evidence: Evidence, answers: Mapping[str, Answer], strangers: Coll
     if elsewhere:
         told = state.verdict if state.has_ended else dataclasses.replace(state.verdict, message=elsewhere)
         state = dataclasses.replace(state, verdict=told, is_elsewhere=True)
-    return ends.keep(state, evidence, now)
+    return final_status.keep(state, evidence, now)
 
 
 def _elsewhere(evidence: Evidence, strangers: Collection[str]) -> str:
@@ -177,7 +177,7 @@ def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer]
 def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     memory, job = evidence.seen, evidence.submission.job if evidence.submission else None
     remembered = memory.job(None)
-    said = None if answer is None else seen.current(evidence.jobs(None), None, answer, remembered, now)
+    said = None if answer is None else scheduler_memory.current(evidence.jobs(None), None, answer, remembered, now)
     word: Job | str = UNREACHABLE if answer is None else said or ABSENT
     known = Known(remembered, memory.at, evidence.claimed, memory.missing.get(None))
     proven = None if evidence.ending else proof.of(evidence, None, word)
@@ -186,7 +186,7 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
         verdict = proof.with_patience(verdict, memory.missing.get(None, now), now)
     missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if verdict.missing else {}
     jobs = (word,) if isinstance(word, Job) else memory.jobs
-    _remember(evidence, seen.Seen(memory.at if answer is None else now, jobs, missing))
+    _remember(evidence, scheduler_memory.Seen(memory.at if answer is None else now, jobs, missing))
     if verdict.state == names.RUNNING and not verdict.message and evidence.summary.stages and evidence.attempt:
         verdict = dataclasses.replace(
             verdict, message=staging.progress(evidence.record.where.attempt(evidence.attempt))
@@ -203,8 +203,8 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
         seconds=_seconds(evidence.document, evidence.claimed, verdict),
         reason=live.reason if verdict.state == names.PENDING else "",
         starts=live.starts if verdict.state == names.PENDING else None,
-        node_names=live.nodes or ends.node_names(evidence.document),
-        warnings=ends.warnings(evidence.document) if verdict.has_ended else (),
+        node_names=live.nodes or final_status.node_names(evidence.document),
+        warnings=final_status.warnings(evidence.document) if verdict.has_ended else (),
     )
 
 
@@ -226,8 +226,8 @@ def _array(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     )
 
 
-def _remember(evidence: Evidence, memory: seen.Seen) -> None:
-    seen.write(evidence.record, evidence.seen, memory)
+def _remember(evidence: Evidence, memory: scheduler_memory.Seen) -> None:
+    scheduler_memory.write(evidence.record, evidence.seen, memory)
 
 
 def _seconds(document: Mapping[str, Any], claimed: float | None, verdict: Verdict) -> float | None:
@@ -263,6 +263,6 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
         seconds=_seconds(document, started, verdict),
         reason=job.reason if job and verdict.state == names.PENDING else "",
         starts=job.starts if job else None,
-        node_names=(job.nodes if job else ()) or ends.node_names(document),
-        warnings=ends.warnings(document),
+        node_names=(job.nodes if job else ()) or final_status.node_names(document),
+        warnings=final_status.warnings(document),
     )

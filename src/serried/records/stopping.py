@@ -10,17 +10,17 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from serried.contract import names
-from serried.contract.files import Journal, claim, make_directory
 from serried.errors import SchedulerUnreachable, SerriedError
-from serried.records import seen
+from serried.fs.files import Journal, claim, make_directory
+from serried.protocol import names
+from serried.records import scheduler_memory
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection, records
-from serried.records.moments import iso
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.records.status import registered, statuses
+from serried.records.timestamps import iso
 from serried.records.waiting import has_ended_by_file
 from serried.schedulers.interface import Job
 
@@ -197,7 +197,7 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
 
 def remember_cancelled(status: RunStatus, elements: Iterable[int | None]) -> None:
     """Keep that these never began: a scheduler without accounting forgets them within minutes."""
-    record, before = status.record, seen.read(status.record)
+    record, before = status.record, scheduler_memory.read(status.record)
     cancelled = {one: Job(status.job_of(one) or "", one, names.CANCELLED, ended=time.time()) for one in elements}
     others = tuple(one for one in before.jobs if one.element not in cancelled)
-    seen.write(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))
+    scheduler_memory.write(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from serried.contract import names
-from serried.records.moments import seconds_of
+from serried.protocol import names
+from serried.records.timestamps import seconds_of
 from serried.schedulers.interface import Job
 
 SUBMITTING = "SUBMITTING"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from serried.contract import names
-from serried.contract.files import read_json
 from serried.errors import SerriedError
+from serried.fs.files import read_json
+from serried.protocol import names
 from serried.records.arrays import FOR_EVER
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus

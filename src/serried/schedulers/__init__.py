@@ -9,7 +9,7 @@ from serried.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from serried.schedulers.inside import Inside
+    from serried.schedulers.current_job import Inside
     from serried.schedulers.interface import Scheduler
 
 NAMES = ("local", "slurm", "pbs")
@@ -38,11 +38,11 @@ def job_around(environ: Mapping[str, str]) -> Inside | None:
     Raises SchedulerUnreachable where the scheduler does not answer.
     """
     if environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST"):
-        from serried.schedulers.slurm import inside as slurm
+        from serried.schedulers.slurm import current_job as slurm
 
         return slurm.inside(environ)
     if environ.get("PBS_JOBID") and (environ.get("PBS_NODEFILE") or environ.get("PBS_TASKNUM")):
-        from serried.schedulers.pbs import inside as pbs
+        from serried.schedulers.pbs import current_job as pbs
 
         return pbs.inside(environ)
     return None

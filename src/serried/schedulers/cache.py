@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried.contract import files
-from serried.contract.layout import state_directory
+from serried.fs import files
+from serried.protocol.layout import state_directory
 
 SHORTEST_SECONDS = 3.0
 TIMES_AS_LONG = 20.0

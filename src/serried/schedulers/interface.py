@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from serried.contract.files import MODES
-from serried.contract.links import Commands
+from serried.fs.files import MODES
 from serried.plan import Plan
+from serried.protocol.successor_commands import Commands
 
 ERRAND_SECONDS = 3600
 ERRAND_MEMORY_MB = 1024
@@ -24,7 +24,7 @@ class Job:
     """The scheduler's own id, `123`; the element's index is apart."""
     element: int | None
     state: str
-    """One of `serried.contract.names`: PENDING, RUNNING, COMPLETED, FAILED, …, UNKNOWN."""
+    """One of `serried.protocol.names`: PENDING, RUNNING, COMPLETED, FAILED, …, UNKNOWN."""
     raw: str = ""
     """The scheduler's own word for it."""
     reason: str = ""

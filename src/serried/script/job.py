@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from string import Template
 
-from serried.contract.files import MODES
+from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.script.environment import activate
 from serried.script.fragments import FRAGMENTS, INSIDE, INTERACTIVE, OF_PART, Fragment

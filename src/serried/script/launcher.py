@@ -6,8 +6,8 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 
-from serried.contract import binds
 from serried.plan import Plan
+from serried.protocol import binds
 
 EACH_HOST = """\
 for host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done

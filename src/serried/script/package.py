@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from serried.contract import files
-from serried.contract.layout import state_directory
+from serried.fs import files
+from serried.protocol.layout import state_directory
 
 HOUSE = Path(__file__).parents[1]
-AGENT = ("agent", "contract")
-LIBRARY = ("contract", "train")
+AGENT = ("agent", "fs", "process", "protocol")
+LIBRARY = ("fs", "process", "protocol", "train")
 MAIN = b"import sys\n\nfrom serried.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
-PACKAGE = HOUSE / "contract" / "brought.py"
+PACKAGE = HOUSE / "protocol" / "library_init.py"
 """What `serried` itself is to a rank."""
 UNCHECKED = (0b01).to_bytes(4, "little")
 ALWAYS = (1980, 1, 1, 0, 0, 0)

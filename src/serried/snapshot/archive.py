@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried.contract.files import MODES, Modes, make_directory
 from serried.errors import UsageError
+from serried.fs.files import MODES, Modes, make_directory
 from serried.snapshot.listing import Survey
 
 EPOCH = 315_532_800

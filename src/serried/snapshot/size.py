@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serried.contract.sizes import spell
 from serried.errors import UsageError
+from serried.protocol.sizes import spell
 
 if TYPE_CHECKING:
     from serried.snapshot.listing import Survey

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serried import config
-from serried.contract import packed
-from serried.contract.sizes import spell
 from serried.environments.building import Observe, silent
 from serried.errors import UsageError, did_you_mean, reason
+from serried.fs import archive_size
 from serried.plan import Plan, Site, Staged
 from serried.planning.data import default_root
-from serried.submission import making
-from serried.submission.counting import Count, count
+from serried.protocol.sizes import spell
+from serried.submission import data_prepare
+from serried.submission.dataset_size import Count, count
 
 SECONDS = 15.0
 """How long all of it is counted at most."""
@@ -28,7 +28,12 @@ MANY_FILES = 100_000
 SMALL = 256 << 10
 """Bytes in a file: less than that and most of the time goes into opening it."""
 
-MAGIC = {"tar.gz": (b"\x1f\x8b",), "tar.zst": (packed.ZSTD, *packed.SKIPPED), "zip": (b"PK",), "squashfs": (b"hsqs",)}
+MAGIC = {
+    "tar.gz": (b"\x1f\x8b",),
+    "tar.zst": (archive_size.ZSTD, *archive_size.SKIPPED),
+    "zip": (b"PK",),
+    "squashfs": (b"hsqs",),
+}
 """How a file of each kind begins."""
 BLOCK = 512
 MOST_NAMES = 10_000
@@ -47,7 +52,7 @@ def settle(
     staged, and DataFailed where it cannot be made.
     """
     recipe = to_make(plan, resolved)
-    is_made = recipe is not None and making.is_made(recipe)
+    is_made = recipe is not None and data_prepare.is_made(recipe)
     missing = _missing(plan.data.stage if plan.data else ())
     notes: tuple[str, ...] = ()
     if recipe and (missing or not is_made):
@@ -55,8 +60,8 @@ def settle(
             what = f"`{recipe.source}` runs first, on this machine"
             return plan, (f"{what}: this dry run does not know yet what data it makes",)
         if missing and is_made:
-            making.forget(recipe)
-        making.make(recipe, variables, observe)
+            data_prepare.forget(recipe)
+        data_prepare.make(recipe, variables, observe)
         missing = _missing(plan.data.stage if plan.data else ())
     if missing and plan.after:
         return plan, tuple(f"`{item.source}` is not there yet: {_BY_ANOTHER}" for item in missing)
@@ -75,7 +80,7 @@ def settle(
 _BY_ANOTHER = "nodes look for it when the run begins, after those that it waits for"
 
 
-def to_make(plan: Plan, resolved: config.Resolved) -> making.Recipe | None:
+def to_make(plan: Plan, resolved: config.Resolved) -> data_prepare.Recipe | None:
     """How the data comes about; None where nothing makes it."""
     asked = resolved.experiment.data
     if not asked.prepare:
@@ -83,7 +88,7 @@ def to_make(plan: Plan, resolved: config.Resolved) -> making.Recipe | None:
     project = Path(plan.source.directory)
     # What is `{data}` for ranks is made where they find it, or where it is staged from.
     root = asked.root or default_root(resolved.cluster, resolved.project)
-    return making.Recipe(asked.prepare, project, root if asked.stage else str(project / "data"), plan.environment)
+    return data_prepare.Recipe(asked.prepare, project, root if asked.stage else str(project / "data"), plan.environment)
 
 
 def check(plan: Plan) -> None:
@@ -149,7 +154,7 @@ def _needed(item: Staged, found: Count) -> tuple[int, int]:
     if not item.unpack or item.unpack == "squashfs":
         return found.held, found.files
     try:
-        more = packed.least(item.source, item.unpack)
+        more = archive_size.least(item.source, item.unpack)
     except ValueError as error:
         raise UsageError(f"`data.stage`: `{item.source}` is no whole zip: {error}") from None
     except OSError as error:
@@ -180,8 +185,8 @@ def _perhaps_too_large(stage: Sequence[Staged], counts: Sequence[Count], site: S
     gzipped = [item.source for item in stage if item.unpack == "tar.gz"]
     if limit is None or not gzipped:
         return
-    guesses = {source: packed.guess(source) for source in gzipped}
-    more = sum(max(0, guess - packed.least(source, "tar.gz").bytes) for source, guess in guesses.items())
+    guesses = {source: archive_size.guess(source) for source in gzipped}
+    more = sum(max(0, guess - archive_size.least(source, "tar.gz").bytes) for source, guess in guesses.items())
     size = room(stage, counts)[0] + more
     if size > limit:
         named = ", ".join(f"`{source}` about {spell(guess)}" for source, guess in guesses.items())

@@ -16,23 +16,23 @@ from pathlib import Path
 
 from serried import schedulers, snapshot
 from serried.clusters import machine
-from serried.contract.files import MODES, PRIVATE_FILE
-from serried.contract.layout import RunDirectory
-from serried.contract.links import token_of
-from serried.contract.names import PREQUEUED
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
+from serried.fs.files import MODES, PRIVATE_FILE
 from serried.plan import Plan, whom_to_ask
 from serried.processes import myself
+from serried.protocol.layout import RunDirectory
+from serried.protocol.names import PREQUEUED
+from serried.protocol.successor_commands import token_of
 from serried.records import stopping, waiting
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.index import Selection
-from serried.records.moments import iso
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
+from serried.records.timestamps import iso
 from serried.snapshot import Archive
-from serried.submission import directory
+from serried.submission import run_directory
 from serried.submission.prepared import Prepared, handover_of
-from serried.submission.root import plain_errors, probe
+from serried.submission.run_root import plain_errors, probe
 
 FIND_OUT = "do not submit it again: the next `serried ps` finds out; `serried forget {run}` gives it up"
 
@@ -55,7 +55,7 @@ def deliver(prepared: Prepared) -> Record:
         error.hint = FIND_OUT.format(run=record.id)
         raise
     except SerriedError as error:
-        directory.remove(record, plan)
+        run_directory.remove(record, plan)
         if isinstance(error, SubmissionRefused):
             error.hint = error.hint or whom_to_ask(plan.site.contact, plan.site.docs)
         raise
@@ -147,11 +147,11 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
         record = Record.create(plan, intent(prepared.token, plan))
     try:
         with plain_errors(record.directory.path):
-            directory.write_source(record, prepared, plan, archive)
+            run_directory.write_source(record, prepared, plan, archive)
         with plain_errors(root):
-            directory.make_run_directory(prepared, plan)
+            run_directory.make_run_directory(prepared, plan)
     except BaseException:
-        directory.remove(record, plan)
+        run_directory.remove(record, plan)
         raise
     return record, plan
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from serried.contract.files import read_json
-from serried.contract.names import CANCELLED, REQUEUE
+from serried.fs.files import read_json
+from serried.protocol.names import CANCELLED, REQUEUE
 from serried.records.record import Record
 from serried.records.status import status as stand
-from serried.schedulers.inside import Inside
-from serried.submission import directory
+from serried.schedulers.current_job import Inside
+from serried.submission import run_directory
 from serried.submission.deliver import establish
-from serried.submission.live import LiveOutput
+from serried.submission.output_stream import LiveOutput
 from serried.submission.prepared import Prepared
 
 if TYPE_CHECKING:
-    from serried.schedulers.local import here
+    from serried.schedulers.local import foreground
 
 INTERRUPTED = 130
 
@@ -49,7 +49,7 @@ def run_here(
 
     Raises UsageError where this machine has not what the plan asks for; nothing is left then.
     """
-    from serried.schedulers.local import here
+    from serried.schedulers.local import foreground
 
     # Who sits in front of it need not queue again: it goes on in this very job.
     limit = prepared.plan.limit._replace(form=REQUEUE)
@@ -75,7 +75,7 @@ def run_here(
         started.append(job)
 
     try:
-        ended = here.run_here(
+        ended = foreground.run_here(
             plan,
             prepared.token,
             prepared.environment,
@@ -86,14 +86,14 @@ def run_here(
         )
     except BaseException:
         if not started:
-            directory.remove(record, plan)
+            run_directory.remove(record, plan)
         raise
     live.finish()
     end = read_json(record.where.exit)
     return Outcome(record, _status(record, ended, end), end)
 
 
-def _status(record: Record, ended: here.Ended, end: dict[str, Any] | None) -> int:
+def _status(record: Record, ended: foreground.Ended, end: dict[str, Any] | None) -> int:
     if end is None:  # job.sh was killed: by a second Ctrl-C, at the limit, or by something else
         verdict = stand(record).verdict
         if ended.was_interrupted or verdict.state == CANCELLED:

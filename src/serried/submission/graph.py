@@ -8,7 +8,7 @@ from pathlib import Path
 
 from serried.errors import UsageError
 from serried.plan import After
-from serried.submission import following
+from serried.submission import dependencies
 from serried.submission.request import Decided, Request, decide
 
 
@@ -60,7 +60,7 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
     """With those that are submitted with it among those that are there, in the file's order: `{after}` is the first."""
     if not decided.together:
         return decided
-    named = dict.fromkeys(following.split(text)[0] for text in decided.resolved.experiment.after)
+    named = dict.fromkeys(dependencies.split(text)[0] for text in decided.resolved.experiment.after)
     there = iter(decided.plan.after)
     found = [_other(name, decided, each) if name in decided.together else next(there, None) for name in named]
     afters = tuple(after for after in found if after is not None)
@@ -69,6 +69,6 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
 
 def _other(name: str, decided: Decided, each: Mapping[str, Decided]) -> After:
     other = each[name].plan
-    following.check_pair(other, decided.plan)
+    dependencies.check_pair(other, decided.plan)
     # Its job is known once it is submitted.
     return After(other.run, other.name, other.directory, decided.together[name], None, "")

@@ -15,16 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from serried import inherit, schedulers, script, shell
-from serried.contract import files, names
-from serried.contract.environment import scrub
-from serried.contract.files import MODES
-from serried.contract.layout import RunDirectory
 from serried.errors import SerriedError, UsageError
+from serried.fs import files
+from serried.fs.files import MODES
+from serried.protocol import names
+from serried.protocol.environment import scrub
+from serried.protocol.layout import RunDirectory
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
-from serried.submission import directory
+from serried.submission import run_directory
 from serried.submission.prepared import Prepared
-from serried.submission.root import plain_errors, probe
+from serried.submission.run_root import plain_errors, probe
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
 """After how many seconds the scheduler is asked again, the last one from then on."""
@@ -60,7 +61,7 @@ def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
     root = Path(plan.site.root)
     probe(root, 0, MODES[plan.share].directory)
     with plain_errors(root):
-        directory.make_run_directory(made, plan)
+        run_directory.make_run_directory(made, plan)
     watch = _Watch(schedulers.get(plan.site.scheduler), made.token, now=now, say=say)
     handover = made.handover
     try:
@@ -174,7 +175,7 @@ def _tidy(where: RunDirectory, say: Say) -> None:
         say(f"what was written is in {' and '.join(map(str, kept))}")
         return
     shutil.rmtree(where.path, ignore_errors=True)
-    directory.remove_empty_above(where.path)
+    run_directory.remove_empty_above(where.path)
 
 
 def join(status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from serried import config, inherit, snapshot
 from serried.clusters import machine
-from serried.contract import names, settings
-from serried.environments import containers, trial
+from serried.environments import check, containers
 from serried.environments.building import Observe, silent
-from serried.environments.choice import absent_mpi, absent_program, choose, idle
+from serried.environments.select import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.planning import arrays, placeholder_check, unwrap_torchrun
+from serried.protocol import names, settings
 from serried.records.record import Record
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
-from serried.submission import building, data, reach
+from serried.submission import data, environment_build, path_check
 from serried.submission.prepared import Prepared, assemble
 
 MOST_PREQUEUED = 100
@@ -56,14 +56,14 @@ def prepare(
     _check_after(plan, each)
     plan = containers.settle(plan, environ)
     containers.check_runscript(plan, each)
-    plan, said = building.settle(plan, resolved, environ, observe)
+    plan, said = environment_build.settle(plan, resolved, environ, observe)
     if not said:
         inside = plan.container is not None
         plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
     environment = _environment(plan, environ)
     if not said:
         workdir = project / plan.source.workdir
-        trial.check(plan.environment, environment, workdir, containers.entering(plan))
+        check.check(plan.environment, environment, workdir, containers.entering(plan))
         said = (
             *absent_program(plan, environment, workdir),
             *absent_mpi(plan, environment),
@@ -72,9 +72,9 @@ def prepare(
     plan, noted = data.settle(plan, resolved, environment, observe)
     plan, surveyed, cautions = _surveyed(plan, resolved, project)
     if surveyed is not None:
-        reach.check(plan, each, surveyed)
+        path_check.check(plan, each, surveyed)
         plan = _with_snapshot(plan, surveyed, environment)
-        cautions = (*cautions, *_about_snapshot(plan, surveyed), *reach.warnings(plan, each, surveyed))
+        cautions = (*cautions, *_about_snapshot(plan, surveyed), *path_check.warnings(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
         *unwrap_torchrun.warnings(resolved.experiment.command),

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from serried import schedulers, script, shell
-from serried.contract.links import Commands, token_of
-from serried.contract.links import behind as behind_jobs
 from serried.errors import UsageError
 from serried.plan import Plan
+from serried.protocol.successor_commands import Commands, token_of
+from serried.protocol.successor_commands import behind as behind_jobs
 from serried.records.record import Record
 from serried.schedulers.interface import Submission
 from serried.snapshot import Revision, Survey

@@ -15,14 +15,14 @@ import time
 from collections.abc import Sequence
 
 from serried import schedulers
-from serried.contract.files import claim
-from serried.contract.names import WITHDRAWN
 from serried.errors import SerriedError, UsageError
+from serried.fs.files import claim
+from serried.protocol.names import WITHDRAWN
 from serried.records.documents import OPEN, RecordUnreadable, Submission
 from serried.records.evidence import is_at_work
-from serried.records.moments import seconds_of
 from serried.records.record import Record
 from serried.records.status import is_elsewhere
+from serried.records.timestamps import seconds_of
 
 PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""

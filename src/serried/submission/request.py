@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from serried import config
-from serried.contract import names
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Array, Plan
 from serried.planning import arrays, elements, limits
 from serried.planning import plan as make_plan
-from serried.records.moments import iso
+from serried.protocol import names
 from serried.records.record import new_id
-from serried.submission import following
+from serried.records.timestamps import iso
+from serried.submission import dependencies
 from serried.submission.resume import resume_from
 
 
@@ -91,15 +91,15 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
 
 def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided:
     """With what it comes after: those of the file that are submitted `among` it, and runs that are there."""
-    in_file = {following.split(text)[0]: text for text in decided.resolved.experiment.after}
+    in_file = {dependencies.split(text)[0]: text for text in decided.resolved.experiment.after}
     _check_experiments(in_file, decided.resolved)
-    together = {name: following.split(text)[1] for name, text in in_file.items() if name in among}
+    together = {name: dependencies.split(text)[1] for name, text in in_file.items() if name in among}
     if request.after is not None:
         # What the command line names is for those that would begin at once.
-        found = [following.run(text, decided.plan) for text in request.after if not together]
+        found = [dependencies.run(text, decided.plan) for text in request.after if not together]
     else:
         rest = [text for name, text in in_file.items() if name not in among]
-        found = [following.experiment(text, decided.plan) for text in rest]
+        found = [dependencies.experiment(text, decided.plan) for text in rest]
     plan = dataclasses.replace(decided.plan, after=tuple(one.after for one in found))
     warnings = (*decided.resolved.warnings, *(note for one in found for note in one.notes))
     return Decided(

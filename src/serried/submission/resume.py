@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried.contract import checkpoints, layouts, whole
-from serried.contract.files import read_json
-from serried.contract.layout import RunDirectory
 from serried.errors import RunNotFoundError, UsageError
+from serried.fs.files import read_json
 from serried.plan import Array, Resume
+from serried.protocol import checkpoint_integrity, checkpoint_layouts, checkpoints
+from serried.protocol.layout import RunDirectory
 from serried.records import index
 from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.schedulers.indices import compress
-from serried.submission.root import check_there
+from serried.submission.run_root import check_there
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ def _path(path: Path) -> Found:
         if newest is None:
             raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
         return Found(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
-    layout = layouts.of_folder(path)
-    if checkpoints.is_of_train(path) or (layout is None and any(layouts.recognised(path))):
+    layout = checkpoint_layouts.of_folder(path)
+    if checkpoints.is_of_train(path) or (layout is None and any(checkpoint_layouts.recognised(path))):
         newest = checkpoints.newest(path)
         if newest is None:
             raise _nothing_in(path, f"`{path}`", ())
         return Found(Resume((str(newest),)), tuple(_torn([path], ())))
     is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
-    if is_torn_of_train or (layout is not None and not whole.is_whole(path)):
+    if is_torn_of_train or (layout is not None and not checkpoint_integrity.is_whole(path)):
         raise _not_whole(path)
     return Found(Resume((str(path),)), ())
 

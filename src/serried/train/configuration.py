@@ -23,7 +23,8 @@ import typing
 from pathlib import Path, PurePath
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
 
-from serried.contract import files, names, settings
+from serried.fs import files
+from serried.protocol import names, settings
 from serried.train.errors import ConfigError
 from serried.train.identities import identity
 

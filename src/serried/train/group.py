@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from serried.train import meeting, network
+from serried.train import network, rendezvous
 from serried.train.errors import StartError
 from serried.train.identities import Identity
 
@@ -84,7 +84,7 @@ class Group:
         if device.type == "cuda":
             for name, value in _FOR_NCCL.items():
                 os.environ.setdefault(name, value)
-        store = meeting.meet(self._who, start_seconds)
+        store = rendezvous.meet(self._who, start_seconds)
         interface = network.gloo_interface(self._who, os.environ["MASTER_ADDR"], os.environ)
         if interface:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
@@ -105,7 +105,7 @@ class Group:
     def _share(self, store: Any) -> None:
         global _opened  # noqa: PLW0603 - sessions of this process are numbered, the same on every rank
         _opened += 1
-        self.store = meeting.dist.PrefixStore(f"serried-session/{_opened}", store)
+        self.store = rendezvous.dist.PrefixStore(f"serried-session/{_opened}", store)
         self.nodes = int(self.reduce((float(self._who.local_rank == 0),))[0])  # not every launcher numbers them
 
     def reduce(self, values: Sequence[float], how: Any = dist.ReduceOp.SUM) -> List[float]:

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.contract import sources
-from serried.contract.sources import Source
+from serried.protocol import launcher_env
+from serried.protocol.launcher_env import Source
 from serried.train.errors import IdentityError
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
@@ -42,7 +42,7 @@ class Identity:
 
     def explain(self) -> str:
         """Who this is and how it is known, in a few lines."""
-        titles = {source.name: source.title for source in sources.SOURCES}
+        titles = {source.name: source.title for source in launcher_env.SOURCES}
         place = f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank}"
         lines = [
             f"rank {self.rank} of {self.world_size}, {place}",
@@ -67,7 +67,7 @@ def identity(environ: Optional[Mapping[str, str]] = None) -> Identity:
     """Read `environ`, the process's own by default. Raises IdentityError where it is contradictory or incomplete."""
     if environ is None:
         environ = os.environ
-    readings = [_Reading(source, environ) for source in sources.SOURCES if _is_present(source, environ)]
+    readings = [_Reading(source, environ) for source in launcher_env.SOURCES if _is_present(source, environ)]
     if not readings:
         return _alone(environ)
     winner = _decide(readings)
@@ -92,7 +92,7 @@ def _is_present(source: Source, environ: Mapping[str, str]) -> bool:
     if not all(environ.get(name) for name in source.markers):
         return False
     # A torchrun within a rank of ours puts its own run id there, and its own ranks.
-    return source is not sources.SERRIED or environ["TORCHELASTIC_RUN_ID"] == sources.elastic_id(
+    return source is not launcher_env.SERRIED or environ["TORCHELASTIC_RUN_ID"] == launcher_env.elastic_id(
         environ["SERRIED_RUN_ID"]
     )
 
@@ -130,7 +130,7 @@ class _Reading:
     def _of_node_file(self) -> Optional[int]:
         """PBS writes a line for each MPI rank, but on the first node only."""
         path = self.environ.get("PBS_NODEFILE", "")
-        if self.source is not sources.PALS or not os.path.isfile(path):  # noqa: PTH113 - "" is no path
+        if self.source is not launcher_env.PALS or not os.path.isfile(path):  # noqa: PTH113 - "" is no path
             return None
         self.evidence["PBS_NODEFILE"] = path
         with open(path, encoding="utf-8") as lines:  # noqa: PTH123 - a plain read
@@ -209,7 +209,7 @@ def _decide(readings: Sequence[_Reading]) -> _Reading:
     """The first, unless it only carried another, or knows less than another that agrees with it."""
     winner = readings[0]
     for other in readings[1:]:
-        is_launcher = other.source is not sources.GENERIC or winner.world_size == 1
+        is_launcher = other.source is not launcher_env.GENERIC or winner.world_size == 1
         was_carried = winner.carries and is_launcher and not winner.agrees(other) and not other.carries
         says_more = not winner.is_complete and winner.agrees(other)
         if other.is_complete and (was_carried or says_more):
@@ -220,21 +220,25 @@ def _decide(readings: Sequence[_Reading]) -> _Reading:
 def _cross_check(winner: _Reading, other: _Reading) -> None:
     if other is winner or winner.agrees(other) or other.carries:
         return
-    if other.source in (sources.TORCHRUN, sources.GENERIC) and _is_present(sources.SERRIED, other.environ):
+    if other.source in (launcher_env.TORCHRUN, launcher_env.GENERIC) and _is_present(
+        launcher_env.SERRIED, other.environ
+    ):
         return  # our agent's variables, which also read as these
     part = next(name for name in ("rank", "world_size", "local_rank") if getattr(winner, name) != getattr(other, name))
     mine, theirs = winner.said(getattr(winner.source, part)), other.said(getattr(other.source, part))
     hint = "one of them is left over from another launch; `unset` it"
-    if winner.source is sources.TORCHRUN and other.source is sources.SLURM:
+    if winner.source is launcher_env.TORCHRUN and other.source is launcher_env.SLURM:
         hint = "start torchrun once on each node: `srun --ntasks-per-node=1`"
     raise IdentityError(f"{winner.source.title} says {mine}, but {other.source.title} says {theirs}", hint)
 
 
 def _check_leftovers(winner: _Reading, readings: Sequence[_Reading]) -> None:
     """RANK and its kin without an address are no launch of their own, but must not contradict the one there is."""
-    if any(reading.source in (sources.SERRIED, sources.TORCHRUN, sources.GENERIC) for reading in readings):
+    if any(
+        reading.source in (launcher_env.SERRIED, launcher_env.TORCHRUN, launcher_env.GENERIC) for reading in readings
+    ):
         return
-    loose = _Reading(sources.GENERIC, winner.environ)
+    loose = _Reading(launcher_env.GENERIC, winner.environ)
     _cross_check(winner, loose)
 
 

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from serried.contract import names
-from serried.contract.layout import RunDirectory
+from serried.protocol import names
+from serried.protocol.layout import RunDirectory
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Iterator, Mapping, Optional, Tuple
 
-from serried.contract import addresses, hostlist
+from serried.protocol import addresses, hostlist
 from serried.train.errors import StartError
 from serried.train.identities import Identity
 

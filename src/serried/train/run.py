@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterable, Iterator,
 import torch
 from torch import nn
 
-from serried.contract import names
-from serried.train import joining, metrics, smoke, telling, wrapping
+from serried.protocol import names
+from serried.train import metrics, rank_logging, smoke, uneven_inputs, wrapping
 from serried.train.buckets import Buckets
 from serried.train.context import Stateful
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity
-from serried.train.preparing import Preparing
 from serried.train.progress import Progress
-from serried.train.rehearsing import rehearsal
+from serried.train.resume_trace import rehearsal
+from serried.train.run_first import Preparing
 from serried.train.stopping import Ear, Stopping
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Run:
         self._rehearsal = rehearsal(self, metrics_path)
         self.smoke = smoke.of(os.environ, is_main=self.is_main)
         self._saved_step: Optional[int] = None
-        self._unevenness = joining.Unevenness(group, self._checkpoints, self._leave_if_saved)
+        self._unevenness = uneven_inputs.Unevenness(group, self._checkpoints, self._leave_if_saved)
 
     # Together.
 
@@ -101,7 +101,7 @@ class Run:
     def print(self, *values: Any, everywhere: bool = False, **options: Any) -> None:
         """As `print`, on rank 0 alone; or on every rank, with rank and host in front."""
         if everywhere:
-            print(telling.prefix(self.rank), *values, **{"flush": True, **options})
+            print(rank_logging.prefix(self.rank), *values, **{"flush": True, **options})
         elif self.is_main:
             print(*values, **{"flush": True, **options})
 
@@ -110,7 +110,7 @@ class Run:
 
         `everywhere`: on every rank from `level` on. What is not rank 0's alone has rank and host in front.
         """
-        telling.start_logging(self.rank, level, everywhere=everywhere)
+        rank_logging.start_logging(self.rank, level, everywhere=everywhere)
 
     def first(self, scope: str = "job") -> ContextManager[bool]:
         """Let one rank of the job (or of each `node`) prepare something: `with run.first() as is_first:`.

@@ -14,8 +14,8 @@ from typing import Any, Iterator, Optional, Union
 
 import torch
 
-from serried.contract import names
-from serried.train import failing, leaving, metrics, network, wrapping
+from serried.protocol import names
+from serried.train import failure, fast_exit, metrics, network, wrapping
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity
@@ -76,7 +76,7 @@ def session(
     _share_cpus(who)
     group = Group(who)
     _is_open = True
-    failing.take_back(who)
+    failure.take_back(who)
     try:
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
@@ -101,7 +101,7 @@ def session(
     finally:
         _is_open, _current = False, None
     if run.is_saved or run.has_left:
-        leaving.hurry()
+        fast_exit.hurry()
     if run.is_saved:
         raise SystemExit(names.EXIT_SAVED)
     if run.has_left:
@@ -134,7 +134,7 @@ def _fail(run: Run, group: Group, ear: Ear, error: BaseException) -> None:
     """Leave because of `error`. It is said first: the others fail as soon as this rank closes its connections."""
     at = time.monotonic()
     ear.ignore()
-    failing.say(error, run.identity, at, group.count_failure())
+    failure.say(error, run.identity, at, group.count_failure())
     with contextlib.suppress(Exception):  # the first error is the one to be told
         run.close(FAILED_SECONDS)
     group.close(failed=True)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Mapping, Optional
 
-from serried.contract import files, names
+from serried.fs import files
+from serried.protocol import names
 
 
 class Smoke:

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable, List, Optional, Sequence
 
-from serried.contract import names
+from serried.protocol import names
 
 AT_ONCE = ("failure", "lost", "silence", names.STOP_USER)
 """With these, TERM means what it means to any program: another rank has failed, or nobody wants a checkpoint."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serried.config.values import show_duration
-from serried.contract.checkpoints import IN_CHECKPOINTS
-from serried.contract.sizes import counted, spell
 from serried.plan import Data, Plan, Staged, Sync
+from serried.protocol.checkpoints import IN_CHECKPOINTS
+from serried.protocol.sizes import counted, spell
 
 LISTED = 4
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from serried.contract.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
-from serried.contract.settings import spelled
-from serried.contract.sizes import counted, spell
 from serried.plan import After, Allocation, Container, Environment, Plan
+from serried.protocol.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
+from serried.protocol.settings import spelled
+from serried.protocol.sizes import counted, spell
 from serried.schedulers.indices import compress
 from serried.snapshot import Revision, Survey
 from serried.ui.data_lines import data_lines

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.ending.saved import Position, Saved, position, since
-from serried.contract import links
-from serried.contract.files import Journal, read_json, write_json
-from serried.contract.links import JOB, TOKEN, Commands
+from serried.agent.outcome.checkpoint_progress import Position, Saved, position, since
+from serried.fs.files import Journal, read_json, write_json
+from serried.protocol import successor_commands
+from serried.protocol.successor_commands import JOB, TOKEN, Commands
 
 SUCCESSOR = {"restarts": 2, "form": "successor"}
 
@@ -357,10 +357,14 @@ def test_what_an_attempt_has_saved_is_newer_than_its_beginning(tmp_path):
 
 
 def test_blanks_are_filled_in_and_nothing_else_is():
-    words = ("sbatch", f"--job-name=x-{TOKEN}", "{token}", f"--array={links.ELEMENT}", f"afterany:{JOB}")
-    assert links.fill(words, token="k3f9q2.4-2", job="123_4", element=4) == [
+    words = ("sbatch", f"--job-name=x-{TOKEN}", "{token}", f"--array={successor_commands.ELEMENT}", f"afterany:{JOB}")
+    assert successor_commands.fill(words, token="k3f9q2.4-2", job="123_4", element=4) == [
         "sbatch", "--job-name=x-k3f9q2.4-2", "{token}", "--array=4", "afterany:123_4"]  # fmt: skip
-    assert (links.element_of("k3f9q2.4-2"), links.element_of("k3f9q2-12"), links.number_of("k3f9q2.4-12")) == (
+    assert (
+        successor_commands.element_of("k3f9q2.4-2"),
+        successor_commands.element_of("k3f9q2-12"),
+        successor_commands.number_of("k3f9q2.4-12"),
+    ) == (
         4,
         None,
         12,

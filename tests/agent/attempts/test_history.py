@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from serried.agent.attempt import Work
 from serried.agent.attempts import history
-from serried.agent.work import Work
-from serried.contract.files import make_directory
-from serried.contract.layout import RunDirectory
+from serried.fs.files import make_directory
+from serried.protocol.layout import RunDirectory
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from serried.contract.files import Journal, read_json
+from serried.fs.files import Journal, read_json
 
 SAVE = """
 echo ready

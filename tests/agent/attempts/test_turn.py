@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from building import a_plan, an_ending
-from serried.agent.attempts import chain, claims, turn
-from serried.agent.work import Work
-from serried.contract import names
-from serried.contract.files import make_directory, read_json, write_json
-from serried.contract.layout import RunDirectory
-from serried.contract.links import JOB, TOKEN, Commands
+from serried.agent.attempt import Work
+from serried.agent.attempts import claims, dependency, successor_jobs
+from serried.fs.files import make_directory, read_json, write_json
+from serried.protocol import names
+from serried.protocol.layout import RunDirectory
+from serried.protocol.successor_commands import JOB, TOKEN, Commands
 
 GONE = ""
 BEGINS = None
@@ -67,8 +67,8 @@ def work(tmp_path):
 
 @pytest.fixture
 def says(tmp_path, monkeypatch):
-    monkeypatch.setattr(turn, "MISSING_SECONDS", 0.0)
-    monkeypatch.setattr(turn, "BETWEEN_SECONDS", 0.01)
+    monkeypatch.setattr(dependency, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(dependency, "BETWEEN_SECONDS", 0.01)
 
     def say(**words: str):
         for job, word in words.items():
@@ -98,7 +98,7 @@ def test_exit_json_says_how_the_other_ended(other, work, says, state, condition,
     says()
     other.ended(state)
     run = work(condition)
-    assert turn.refusal(run, "m2n3p4-1") == told
+    assert dependency.refusal(run, "m2n3p4-1") == told
     end = read_json(run.run.exit)
     if told is BEGINS:
         assert end is None
@@ -119,15 +119,15 @@ def test_exit_json_says_how_the_other_ended(other, work, says, state, condition,
 def test_without_one_a_job_that_is_over_is_no_success(other, work, says, word, state):
     says(job_10=word)
     told = f"run {other.plan.run} ended {state}, and this one was to come after its success"
-    assert turn.refusal(work(), "m2n3p4-1") == told
-    assert turn.refusal(work("any"), "m2n3p4-1") is BEGINS
+    assert dependency.refusal(work(), "m2n3p4-1") == told
+    assert dependency.refusal(work("any"), "m2n3p4-1") is BEGINS
 
 
 def test_what_was_stopped_before_it_began_is_cancelled_at_once(other, work, says, monkeypatch):
     says(job_10=GONE)
-    monkeypatch.setattr(turn, "MISSING_SECONDS", 1000.0)
+    monkeypatch.setattr(dependency, "MISSING_SECONDS", 1000.0)
     other.where.claim("k3f9q2-1").write_text(names.WITHDRAWN)
-    assert "run k3f9q2 ended CANCELLED" in turn.refusal(work(), "m2n3p4-1")
+    assert "run k3f9q2 ended CANCELLED" in dependency.refusal(work(), "m2n3p4-1")
 
 
 def test_where_the_other_goes_on_it_queues_again_behind_the_newest_job_and_once(other, work, says, tmp_path):
@@ -136,7 +136,7 @@ def test_where_the_other_goes_on_it_queues_again_behind_the_newest_job_and_once(
     other.link("12", number=3)
     run = work()
 
-    told = turn.refusal(run, "m2n3p4-1")
+    told = dependency.refusal(run, "m2n3p4-1")
 
     assert told == "what it comes after goes on in job 12, and so it has queued again"
     assert notes(tmp_path) == ["m2n3p4-2 after 12"]
@@ -144,15 +144,15 @@ def test_where_the_other_goes_on_it_queues_again_behind_the_newest_job_and_once(
     assert (link["state"], link["job"], link["moved"]) == ("submitted", "99", True)
     assert not run.run.exit.exists()
     # The scheduler may start the first job again; the second may begin where the first may not.
-    assert turn.refusal(run, "m2n3p4-1") == "it has queued again"
-    assert turn.was_moved(run, "m2n3p4-2")
+    assert dependency.refusal(run, "m2n3p4-1") == "it has queued again"
+    assert dependency.was_moved(run, "m2n3p4-2")
     assert notes(tmp_path) == ["m2n3p4-2 after 12"]
 
 
 def test_an_end_that_the_scheduler_may_have_undone_is_asked_about(other, work, says):
     other.ended("CANCELLED", cause="cancel")
     says(job_10="PENDING")
-    assert "goes on in job 10" in turn.refusal(work(), "m2n3p4-1")
+    assert "goes on in job 10" in dependency.refusal(work(), "m2n3p4-1")
 
 
 def test_of_an_array_all_elements_count_and_one_can_be_named(tmp_path, work, says):
@@ -160,8 +160,8 @@ def test_of_an_array_all_elements_count_and_one_can_be_named(tmp_path, work, say
     other.ended(element=3)
     other.link("11", element=4)
     says(job_11_4="RUNNING", job_10_4="COMPLETED")
-    assert turn.refusal(work(element=3), "m2n3p4-1") is BEGINS
-    assert "goes on in job 11_4" in turn.refusal(work(), "m2n3p4-1")
+    assert dependency.refusal(work(element=3), "m2n3p4-1") is BEGINS
+    assert "goes on in job 11_4" in dependency.refusal(work(), "m2n3p4-1")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_where_it_cannot_queue_again_that_is_its_end(  # noqa: PLR0917 - fixture
     (tmp_path / "refuses").touch()
     run = work(**limit)
     told = f"what it comes after goes on in job 10, and it could not queue again: {why}"
-    assert turn.refusal(run, "m2n3p4-1") == told
+    assert dependency.refusal(run, "m2n3p4-1") == told
     assert read_json(run.run.exit)["message"] == told
 
 
@@ -187,7 +187,7 @@ def test_what_had_ended_before_it_was_submitted_is_not_looked_at(work, says):
     says()
     run = work()
     run.plan["after"][0]["job"] = None
-    assert turn.refusal(run, "m2n3p4-1") is BEGINS
+    assert dependency.refusal(run, "m2n3p4-1") is BEGINS
 
 
 def test_what_is_over_before_its_turn_came_is_not_queued_again(other, work, says, tmp_path):
@@ -213,7 +213,7 @@ def test_jobs_left_over_are_not_deleted_where_that_would_strand_what_waits_for_t
     other.link("12")
     finished = Work(other.where, {**other.plan.to_json(), "limit": run.plan["limit"]}, None, 1)
 
-    chain.withdraw(finished, "k3f9q2-1")
+    successor_jobs.withdraw(finished, "k3f9q2-1")
 
     assert notes(tmp_path) == cancelled
     assert other.where.claim("k3f9q2-2").read_text() == names.WITHDRAWN

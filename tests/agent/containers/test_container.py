@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
+from serried.agent.attempt import Work
 from serried.agent.containers import container, view
-from serried.agent.local.folder import SCRATCH
-from serried.agent.work import Work
-from serried.contract.binds import Bind
-from serried.contract.layout import RunDirectory
+from serried.agent.node_disk.folder import SCRATCH
 from serried.plan import Container, Data, Environment, Site, Source, Staged
+from serried.protocol.binds import Bind
+from serried.protocol.layout import RunDirectory
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.containers import imagecopy
+from serried.agent.containers import image_cache
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def copied(tmp_path):
     private.mkdir()
 
     def copy():
-        assert imagecopy.main([str(image), str(tmp_path / "disk"), str(private)]) == 0
+        assert image_cache.main([str(image), str(tmp_path / "disk"), str(private)]) == 0
         answer = json.loads((private / "image.json").read_text())
         answer.pop("seconds")
         return answer
@@ -63,7 +63,7 @@ def test_a_copy_that_nobody_holds_goes_when_the_next_comes_and_one_in_use_stays(
 
 
 def test_another_job_that_copies_it_and_does_not_go_on_is_not_waited_for(copied, monkeypatch):
-    monkeypatch.setattr(imagecopy, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(image_cache, "STUCK_SECONDS", 0.2)
     path = Path(copied()["path"])
     path.unlink()
     suspended = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)

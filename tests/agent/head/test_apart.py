@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.head.watching import APART_SECONDS, Reactions, Watch
+from serried.agent.head.monitor import APART_SECONDS, Reactions, Watch
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ MORE = [f"srun: {number}" for number in range(20)]
 
 HEARS = """
 import json, signal, sys
-from serried.agent.head.launcher import Launcher
+from serried.agent.head.agent_launcher import Launcher
 from serried.agent.loop import Loop
 loop = Loop()
 launcher = Launcher(loop, json.loads(sys.argv[1]), {}, lambda status: (ended.append(status), loop.stop()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from serried.agent import hooks
-from serried.agent.head.watching import Reactions, Watch
+from serried.agent import notifications
+from serried.agent.head.monitor import Reactions, Watch
 
 
 def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_beat(tmp_path, monkeypatch):
@@ -18,7 +18,7 @@ def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_
         done.extend(["told of", event] if pid else ["told already"])
         return pid
 
-    monkeypatch.setattr(hooks, "tell", tell)
+    monkeypatch.setattr(notifications, "tell", tell)
     attempt = SimpleNamespace(control=tmp_path / "control.jsonl")
     work = SimpleNamespace(
         place=SimpleNamespace(attempt=lambda _: attempt),

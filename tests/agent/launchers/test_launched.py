@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.contract.sources import elastic_id
 from serried.plan import Launch
+from serried.protocol.launcher_env import elastic_id
 
 PYTHON = sys.executable
 BESIDE = f"{Path(PYTHON).parent}:{os.environ['PATH']}"
@@ -50,7 +50,7 @@ ENDINGS = [
 
 @pytest.mark.parametrize(("line", "status", "ending"), ENDINGS)
 def test_a_failing_rank_is_named_as_under_agents(torchrun, marked_processes, line, status, ending):
-    run = torchrun(FAILING + line, seconds={"launchers.head.SETTLE_SECONDS": 120.0})
+    run = torchrun(FAILING + line, seconds={"launchers.head_side.SETTLE_SECONDS": 120.0})
 
     assert run.wait() == status, run.log
     host = run.exit["nodes"][0]
@@ -72,7 +72,7 @@ system.spawn = spawn_and_wait
 
 
 def test_a_rank_that_is_killed_before_it_has_reported_its_start_is_named(torchrun, marked_processes):
-    patient = {"launchers.head.SETTLE_SECONDS": 120.0}
+    patient = {"launchers.head_side.SETTLE_SECONDS": 120.0}
     run = torchrun(FAILING + "kill -KILL $PPID; sleep 100", seconds=patient, code={"launchers.rank": HELD})
 
     assert run.wait() == 137, run.log

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.launchers.head import Launching
+from serried.agent.launchers.head_side import Launching
 
 
 class Clock:

@@ -93,7 +93,7 @@ def test_each_of_mpiruns_daemons_has_a_folder_that_goes_with_the_attempt(mpirun,
     ],
 )  # fmt: skip
 def test_a_failing_rank_is_named_as_under_agents(mpirun, marked_processes, line, status, ending):
-    seconds = {"launchers.head.SETTLE_SECONDS": 120.0}
+    seconds = {"launchers.head_side.SETTLE_SECONDS": 120.0}
     run = mpirun(f"echo ready $RANK; test $RANK = 2 || sleep 100; {line}", seconds=seconds)
 
     assert run.wait() == status, run.log
@@ -201,7 +201,7 @@ until grep -q up $said; do sleep 0.1; done
 kill $first; until grep -q told $said; do sleep 0.1; done
 ssh fake2 'trap "" TERM; echo deaf; sleep 100'
 """,
-        seconds={"launchers.remotes.END_SECONDS": 120.0},
+        seconds={"launchers.remote_exec.END_SECONDS": 120.0},
     )
     wait_until(lambda: "deaf" in said(run, 1))
     assert [line for line in said(run, 1) if line != "Terminated"] == ["up", "told", "deaf"]

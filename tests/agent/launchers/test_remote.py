@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serried.agent.launchers.remote import parse
-from serried.agent.launchers.remotes import find
+from serried.agent.launchers.remote_exec import find
+from serried.agent.launchers.remote_shell import parse
 
 
 @pytest.mark.parametrize(

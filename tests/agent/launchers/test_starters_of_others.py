@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from serried.agent.attempt import Work
 from serried.agent.launchers.kinds import Scene, accelerate, deepspeed, horovodrun, mpi, mpirun
-from serried.agent.work import Work
-from serried.contract.layout import RunDirectory
+from serried.protocol.layout import RunDirectory
 
 RANK = ("/usr/bin/python3", "-I", "-S", "/run/agent.pyz", "rank", "@af09")
 REMOTE = ("/usr/bin/python 3", "-I", "-S", "/run/agent.pyz", "remote", "@af09")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
+from serried.agent.attempt import Work
 from serried.agent.ranks import binding
-from serried.agent.work import Work
-from serried.contract.layout import RunDirectory
+from serried.protocol.layout import RunDirectory
 
 DEFAULT = ("resources.cpus",)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.agent.launchers import identity, kinds
+from serried.agent.attempt import Work
+from serried.agent.launchers import kinds, rank_identity
 from serried.agent.ranks import command
 from serried.agent.ranks.command import Place
-from serried.agent.work import Work
-from serried.contract.layout import RunDirectory
 from serried.plan import Environment, Source
+from serried.protocol.layout import RunDirectory
 
 PLACE = Place(
     node=1, rank=3, local_rank=1, master="10.0.0.1", port=4242, threads=3, deadline=1_795_000_000.5, stop_file="/t/stop"
@@ -197,4 +197,4 @@ def test_ranks_write_on_the_disk_of_their_own_node_where_the_site_does_not_say_w
     assert "SLURM_TMPDIR" not in command.environment(work_of(), here, {"SLURM_TMPDIR": "/the/site's"})
     assert "SLURM_TMPDIR" not in command.environment(work_of(), PLACE, {})
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    assert "SLURM_TMPDIR" not in identity.of_starter(work_of(), here, kinds.Start(("srun",)))
+    assert "SLURM_TMPDIR" not in rank_identity.of_starter(work_of(), here, kinds.Start(("srun",)))

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from serried.agent.ranks.contact import Contact
+from serried.agent.ranks.connections import Contact
 
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
 ACCEPT = LISTEN + "c, _ = s.accept(); print('accepted', flush=True); c.recv(1)"
@@ -120,7 +120,7 @@ def test_what_others_left_at_the_port_before_the_ranks_began_is_no_contact(port)
 
 
 def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_path):
-    monkeypatch.setattr("serried.agent.ranks.contact.PROC", str(tmp_path))
+    monkeypatch.setattr("serried.agent.ranks.connections.PROC", str(tmp_path))
     contact = Contact(1, list)
     contact.look()
     assert contact.is_seen is None

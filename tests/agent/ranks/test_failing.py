@@ -8,19 +8,19 @@ import sys
 import pytest
 
 from serried import processes
-from serried.contract.files import read_journal
+from serried.fs.files import read_journal
 
 PROGRAM = """\
 import os, pathlib, signal, sys, time
-from serried.contract import failing
+from serried.protocol import failure_report
 
 rank, stop = int(os.environ["RANK"]), pathlib.Path(os.environ["SERRIED_STOP_FILE"])
 said = pathlib.Path(os.environ["SERRIED_RESULTS_DIR"], "said")
 
 def say(**changes):
     world = int(os.environ["WORLD_SIZE"])
-    word = failing.Word(world, time.monotonic(), 5, None, "ValueError: bad", lost_peer=False, order=None)
-    failing.write(str(stop), rank, word._replace(**changes))
+    word = failure_report.Word(world, time.monotonic(), 5, None, "ValueError: bad", lost_peer=False, order=None)
+    failure_report.write(str(stop), rank, word._replace(**changes))
 
 def wait_for(path):
     while not path.exists():
@@ -35,7 +35,7 @@ else:
 """
 
 
-PATIENT = {"head.watching.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 600.0}
+PATIENT = {"head.monitor.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 600.0}
 
 
 @pytest.fixture

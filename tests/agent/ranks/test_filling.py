@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.agent.ranks.filling import fill_shell, fill_words
+from serried.agent.ranks.command_placeholders import fill_shell, fill_words
 
 HOSTILE = """a b'c"d$(id)`id`\\e\\\\ !f*#{rank}"""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from serried.contract.sources import elastic_id
 from serried.plan import Launch
+from serried.protocol.launcher_env import elastic_id
 
 STUMBLES = "echo 'horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.'; exit 1"
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from serried import snapshot
+from serried.agent.attempt import Work
 from serried.agent.head import snapshot as unpacking
-from serried.agent.work import Work
-from serried.contract.files import make_directory, write_json
+from serried.fs.files import make_directory, write_json
 from serried.plan import Source
 from written import put
 

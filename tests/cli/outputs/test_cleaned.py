@@ -6,7 +6,7 @@ import io
 import os
 from pathlib import Path
 
-from serried.contract.files import write_json
+from serried.fs.files import write_json
 from serried.ui import console
 from written import put
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from building import as_json
-from serried.contract.files import write_json
-from serried.submission import copies, onefile
+from serried.fs.files import write_json
+from serried.submission import fetch_copy, file_copy
 from trees import tree
 from written import described, put
 
@@ -83,17 +83,17 @@ def test_a_log_that_has_grown_replaces_the_copy_that_was_fetched_before(serried,
 def test_a_file_that_changes_while_it_is_fetched_is_known_by_what_was_copied(started, tmp_path, serried, monkeypatch):
     made = started()
     put(made.where.source, {"log": "line\n"})
-    copy_file = copies.copy_file
+    copy_file = fetch_copy.copy_file
 
     def grow_first(path, target, observe):
         put(made.where.source, {"log": "line\nand more\n"}, 20)
         copy_file(path, target, observe)
 
-    monkeypatch.setattr(copies, "copy_file", grow_first)
+    monkeypatch.setattr(fetch_copy, "copy_file", grow_first)
     words = ("fetch", "last", "log", "--to", str(tmp_path / "to"))
     assert serried(*words).code == 0
     assert described(made)[1].unfetched == 0
-    monkeypatch.setattr(copies, "copy_file", copy_file)
+    monkeypatch.setattr(fetch_copy, "copy_file", copy_file)
     put(made.where.source, {"log": "line\nand more\nand more\n"}, 30)
     assert as_json(serried(*words, "--json").out)["copied"] == ["log"]
 
@@ -178,9 +178,9 @@ def test_where_there_is_nothing_to_copy_no_copying_is_advised(serried, make):
 
 def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried, started, tmp_path, monkeypatch):
     made = started()
-    content = os.urandom(3 * onefile.CHUNK)
+    content = os.urandom(3 * file_copy.CHUNK)
     (made.where.source / "model.pt").write_bytes(content)
-    pour = onefile._pour
+    pour = file_copy._pour
 
     def interrupted(source, aside, size, observe):
         def stop(count):
@@ -190,11 +190,11 @@ def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried
 
         return pour(source, aside, size, stop)
 
-    monkeypatch.setattr(onefile, "_pour", interrupted)
+    monkeypatch.setattr(file_copy, "_pour", interrupted)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code != 0
     (part,) = (tmp_path / "to").iterdir()
-    assert (part.stat().st_size, described(made)[1].unfetched) == (onefile.CHUNK, 1)
-    monkeypatch.setattr(onefile, "_pour", pour)
+    assert (part.stat().st_size, described(made)[1].unfetched) == (file_copy.CHUNK, 1)
+    monkeypatch.setattr(file_copy, "_pour", pour)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert (tmp_path / "to/model.pt").read_bytes() == content
     assert described(made)[1].unfetched == 0
@@ -203,10 +203,10 @@ def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried
 def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_path, monkeypatch):
     source, target = tmp_path / "source", tmp_path / "to"
     source.mkdir()
-    content = os.urandom(4 * onefile.CHUNK)
+    content = os.urandom(4 * file_copy.CHUNK)
     (source / "model").write_bytes(content)
-    entries = copies.find(source, ["*"], pytest.fail)
-    problems, asked, second_waits, lock = [], [], threading.Event(), onefile.fcntl.flock
+    entries = fetch_copy.find(source, ["*"], pytest.fail)
+    problems, asked, second_waits, lock = [], [], threading.Event(), file_copy.fcntl.flock
 
     def flock(file, how):
         asked.append(file)
@@ -215,14 +215,14 @@ def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_pa
         lock(file, how)
 
     def copy(observe):
-        problems.append(copies.copy(entries, target, force=False, observe=observe).problems)
+        problems.append(fetch_copy.copy(entries, target, force=False, observe=observe).problems)
 
     def wait_for_the_second(count):
         if count and not second.ident:
             second.start()
             second_waits.wait(120)
 
-    monkeypatch.setattr(onefile.fcntl, "flock", flock)
+    monkeypatch.setattr(file_copy.fcntl, "flock", flock)
     second = threading.Thread(target=copy, args=(lambda _: None,))
     copy(wait_for_the_second)
     second.join()
@@ -265,14 +265,14 @@ def test_a_torn_line_in_the_memory_of_fetches_spoils_no_other(serried, run, tmp_
 
 
 def test_a_disk_that_is_full_leaves_outputs_unfetched(serried, run, tmp_path, monkeypatch):
-    pour = onefile._pour
+    pour = file_copy._pour
 
     def refuse(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(onefile, "_pour", refuse)
+    monkeypatch.setattr(file_copy, "_pour", refuse)
     done = serried("fetch", "last", "--to", str(tmp_path / "to"))
     assert (done.code, done.err.count("No space left on device"), described(run)[1].unfetched) == (1, 3, 3)
-    monkeypatch.setattr(onefile, "_pour", pour)
+    monkeypatch.setattr(file_copy, "_pour", pour)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert described(run)[1].unfetched == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from building import CREATED, as_json
-from serried.contract.files import write_json
-from serried.contract.outputs import Outputs, describe
+from serried.fs.files import write_json
+from serried.protocol.outputs import Outputs, describe
 from serried.records import outputs
 from trees import tree
 from written import described, put

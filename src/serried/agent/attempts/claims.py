@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from serried.agent.attempts import chain, conclusion, continuing, history, requests
-from serried.agent.ending import afterwards, saved
-from serried.agent.work import Work
-from serried.contract import SCHEMA, files, links, names
+from serried.agent.attempt import Work
+from serried.agent.attempts import finalize, history, requests, restart_policy, successor_jobs
+from serried.agent.outcome import checkpoint_progress, reconcile
+from serried.fs import files
+from serried.protocol import SCHEMA, names, successor_commands
 
-RESTARTABLE = afterwards.INTERRUPTED | {names.STOP_CANCEL}
+RESTARTABLE = reconcile.INTERRUPTED | {names.STOP_CANCEL}
 """Causes after which a scheduler may start the same job again by itself: its TERM is the same for all of them."""
 
 
@@ -36,7 +37,7 @@ def begin(work: Work, token: str, job: str, *, is_over: bool = False) -> Work:
     _check_others(work, token, is_over=is_over)
     _check_turn(work, token)
     files.make_directory(work.place.attempts, work.directory_mode)
-    found = saved.position(work.place.checkpoints, work.watch)._asdict() if work.restarts else None
+    found = checkpoint_progress.position(work.place.checkpoints, work.watch)._asdict() if work.restarts else None
     begun = Work(work.run, work.plan, work.element, _make_next(work.place.attempts, work.directory_mode))
     _describe(begun, token, job, found)
     return begun
@@ -61,7 +62,7 @@ def _check_unstopped(work: Work, job: str) -> None:
     if stop is None:
         return
     unknown = {"schema": SCHEMA, "run": work.plan["run"], "element": work.element, "attempt": number, "job": job}
-    end = afterwards.stopped(files.read_json(last.exit) or unknown, stop.by)
+    end = reconcile.stopped(files.read_json(last.exit) or unknown, stop.by)
     files.write_json(work.place.exit, {**end, "attempts": number}, work.file_mode)
     raise Refused(f"it was {end['message']}")
 
@@ -71,34 +72,34 @@ def _check_allowed(work: Work, job: str) -> None:
     last = history.last(work)
     if last is None or history.claim_of(last)["job"] != job:
         return
-    end = files.read_json(work.place.attempt(last.number).exit) or conclusion.assess(last, is_unrecorded=True)
+    end = files.read_json(work.place.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
     if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
         return
     progressed = bool(end.get("progress"))
-    obstacle = continuing.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
+    obstacle = restart_policy.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
     if obstacle is None:
         return
-    result = conclusion.publish(last, afterwards.go_on(afterwards.finalise(end, names.STOP_PREEMPT), obstacle))
+    result = finalize.publish(last, reconcile.go_on(reconcile.finalise(end, names.STOP_PREEMPT), obstacle))
     raise Refused(f"it has ended already: {result['message']}")
 
 
 def _check_others(work: Work, token: str, *, is_over: bool) -> None:
     """A run that comes after others looks before its first attempt how they ended."""
     if work.plan.get("after") and history.last(work) is None:
-        from serried.agent.attempts import turn
+        from serried.agent.attempts import dependency
 
-        refusal = turn.has_moved(work, token) if is_over else turn.refusal(work, token)
+        refusal = dependency.has_moved(work, token) if is_over else dependency.refusal(work, token)
         if refusal:
             raise Refused(refusal)
 
 
 def _is_first(work: Work, token: str) -> bool:
     """Whether the job of `token` may make the first attempt."""
-    if links.number_of(token) == 1:
+    if successor_commands.number_of(token) == 1:
         return True
-    from serried.agent.attempts import turn
+    from serried.agent.attempts import dependency
 
-    return turn.was_moved(work, token)
+    return dependency.was_moved(work, token)
 
 
 def _check_turn(work: Work, token: str) -> None:
@@ -110,13 +111,13 @@ def _check_turn(work: Work, token: str) -> None:
     claim = history.claim_of(before) if before else {}
     if claim.get("token") == token or (before is None and _is_first(work, token)):
         return
-    if before is None or links.number_of(str(claim["token"])) != links.number_of(token) - 1:
+    if before is None or successor_commands.number_of(str(claim["token"])) != successor_commands.number_of(token) - 1:
         raise Refused("the job that it comes after never began")
     end = files.read_json(work.place.attempt(before.number).exit)
-    word = chain.how_it_stands(work, work.job_of(str(claim["job"])), chain.AWAY_SECONDS)
-    known = end or conclusion.assess(before, is_unrecorded=True)
-    told = afterwards.by_the_scheduler(known, word, is_unrecorded=end is None)
-    result = conclusion.publish(before, conclusion.reconsider(before, told, "", next_is_here=True), token)
+    word = successor_jobs.how_it_stands(work, work.job_of(str(claim["job"])), successor_jobs.AWAY_SECONDS)
+    known = end or finalize.assess(before, is_unrecorded=True)
+    told = reconcile.by_the_scheduler(known, word, is_unrecorded=end is None)
+    result = finalize.publish(before, finalize.reconsider(before, told, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:
         raise Refused(f"it has ended already: {result['message']}")
 

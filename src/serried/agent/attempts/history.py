@@ -7,9 +7,9 @@ import os
 import time
 from typing import Any, Dict, Optional
 
-from serried.agent.ending.saved import Position
-from serried.agent.work import Work
-from serried.contract import files
+from serried.agent.attempt import Work
+from serried.agent.outcome.checkpoint_progress import Position
+from serried.fs import files
 
 
 def latest(work: Work, token: str, job: str) -> Optional[Work]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from serried.contract import files, names
+from serried.fs import files
+from serried.protocol import names
 
 
 class Stop(NamedTuple):

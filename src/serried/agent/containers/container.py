@@ -12,12 +12,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from serried.agent.attempt import Work
 from serried.agent.containers import view
-from serried.agent.local import room
-from serried.agent.local.folder import SCRATCH
-from serried.agent.work import Work
-from serried.contract import names
-from serried.contract.binds import Bind, for_apptainer, on_node
+from serried.agent.node_disk import base_dirs
+from serried.agent.node_disk.folder import SCRATCH
+from serried.protocol import names
+from serried.protocol.binds import Bind, for_apptainer, on_node
 
 Words = List[str]
 
@@ -171,7 +171,7 @@ class Container:
             str(self._private),
             *linked,
             disk,
-            str(self._private.parents[1] / room.DATA),
+            str(self._private.parents[1] / base_dirs.DATA),
             *(item["source"] for item in data["stage"]),  # a node without a disk reads it there
             *data["in_place"],
             *work.after,

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Dict, Iterable, List, Sequence, Tuple
 
-from serried.contract import binds
-from serried.contract.binds import Bind
+from serried.protocol import binds
+from serried.protocol.binds import Bind
 
 
 def parsed(texts: Iterable[str]) -> List[Bind]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple, Optional
 
-from serried.agent.work import Work
-from serried.contract import names
+from serried.agent.attempt import Work
+from serried.protocol import names
 
 MARGIN_SECONDS = 15.0
 

@@ -10,22 +10,23 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from serried.agent import hooks, system
-from serried.agent.attempts import conclusion
+from serried.agent import notifications, system
+from serried.agent.attempt import Work
+from serried.agent.attempts import finalize
 from serried.agent.attempts.requests import outweighs
-from serried.agent.ending.evidence import AS_ASKED
-from serried.agent.ending.verdict import LAUNCHER_ENDED
-from serried.agent.head import deadline, watching
-from serried.agent.head.launcher import Launcher, agent_environment, sweep_nodes
-from serried.agent.launchers.head import Failure, Launching
+from serried.agent.comms import env_file, rendezvous
+from serried.agent.comms.channel import Message
+from serried.agent.comms.node_registry import Member, Members, Reactions
+from serried.agent.head import deadline, monitor
+from serried.agent.head.agent_launcher import Launcher, agent_environment, sweep_nodes
+from serried.agent.launchers.head_side import Failure, Launching
 from serried.agent.loop import Loop
-from serried.agent.messages import handover, rendezvous
-from serried.agent.messages.channel import Message
-from serried.agent.messages.members import Member, Members, Reactions
 from serried.agent.options import Options
-from serried.agent.staging.head import Staging
-from serried.agent.work import Work
-from serried.contract import files, hostlist, names
+from serried.agent.outcome.evidence import AS_ASKED
+from serried.agent.outcome.verdict import LAUNCHER_ENDED
+from serried.agent.stage_in.head_side import Staging
+from serried.fs import files
+from serried.protocol import hostlist, names
 
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
@@ -51,13 +52,13 @@ class Head:
         reactions = Reactions(self._welcome, self._on_message, self._lose, lambda: self.note("all-over"))
         self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
         self._deadline = deadline.of(work, options.end, options.age)
-        watched = watching.Reactions(self._stop, self._ask_to_save, self._lose, self.note)
-        self._watch = watching.Watch(self.loop, work, self._members, self._deadline, watched)
+        watched = monitor.Reactions(self._stop, self._ask_to_save, self._lose, self.note)
+        self._watch = monitor.Watch(self.loop, work, self._members, self._deadline, watched)
         self._staging = Staging(work, self._members, self.note, self._fail_launch, self._go)
         self._launching = Launching(self.loop, work, self._members, self._fail_starter)
         self._argv = launcher
-        self._handover = handover.Handover(options.environment, work)
-        role = system.agent_command("node", *handover.words(options.node_variable, self._handover.path))
+        self._handover = env_file.Handover(options.environment, work)
+        role = system.agent_command("node", *env_file.words(options.node_variable, self._handover.path))
         self._environment = agent_environment(work, self._members.addresses(), self._members.key)
         self._launcher = Launcher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
         limit = self._deadline.end if self._deadline else None
@@ -73,7 +74,7 @@ class Head:
         self._launcher.start()
         system.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
-        self.loop.every(watching.BEAT_SECONDS, self._check_launcher)
+        self.loop.every(monitor.BEAT_SECONDS, self._check_launcher)
         self._watch.begin()
         self._unpack()
         if not self._is_over or self._launcher.is_running:
@@ -85,7 +86,7 @@ class Head:
         self.note("ended")
         system.retry(self._journal.write, WRITE_SECONDS)
         if self._watch.is_orphaned or self._watch.is_superseded:
-            system.retry(lambda: conclusion.conclude(self.work), WRITE_SECONDS)
+            system.retry(lambda: finalize.conclude(self.work), WRITE_SECONDS)
         return names.EXIT_REFUSED if self._watch.is_superseded else 0
 
     def _unpack(self) -> None:
@@ -130,7 +131,7 @@ class Head:
         self._members.tell("go", hosts=[member.host for member in self._members], place=told, left=left)
         self._launching.begin()
         self._watch.ranks_began()
-        hooks.tell(self.work, names.EVENT_START)
+        notifications.tell(self.work, names.EVENT_START)
 
     def _open_store(self) -> int:
         """The port where Horovod's ranks meet that the agents start; 0 where there are none."""

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from serried.agent.work import Work
-from serried.contract import files
-from serried.contract.contents import moment_of
+from serried.agent.attempt import Work
+from serried.fs import files
+from serried.fs.archive_contents import moment_of
 
 
 def prepare(work: Work) -> None:

@@ -15,9 +15,9 @@ import time
 from typing import Any, Dict, List, Optional
 
 from serried.agent import system
-from serried.agent.launchers import meeting
+from serried.agent.launchers import local_socket
 from serried.agent.loop import Loop
-from serried.agent.ranks.memory import OutOfMemory
+from serried.agent.ranks.oom import OutOfMemory
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE_SECONDS = 30.0
@@ -26,7 +26,7 @@ REFUSED = 70
 
 
 class Rank:
-    def __init__(self, connection: meeting.Line) -> None:
+    def __init__(self, connection: local_socket.Line) -> None:
         self._line = connection
         self._loop = Loop()
         self._child: Optional[system.Child] = None
@@ -112,7 +112,7 @@ def main(arguments: List[str]) -> int:
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            line = meeting.join(arguments[0])
+            line = local_socket.join(arguments[0])
             break
         except OSError as error:
             if time.monotonic() > end:

@@ -11,19 +11,20 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from serried.agent import sweep, system
-from serried.agent.bringing.node import Bringing
-from serried.agent.containers import imagecopy
+from serried.agent import orphans, system
+from serried.agent.attempt import Work
+from serried.agent.comms.channel import Channel, Message
+from serried.agent.containers import image_cache
 from serried.agent.launchers import kinds
-from serried.agent.local import Folder, tidying
 from serried.agent.loop import Loop, Timer
-from serried.agent.messages.channel import Channel, Message
 from serried.agent.node.exits import Exits
-from serried.agent.ranks import contact
+from serried.agent.node_disk import Folder, cleanup
+from serried.agent.ranks import connections
 from serried.agent.ranks.ranks import Forked, Ranks, has_failed
-from serried.agent.staging.node import Staging
-from serried.agent.work import Work
-from serried.contract import files, names
+from serried.agent.stage_in.node_side import Staging
+from serried.agent.stage_out.node_side import Bringing
+from serried.fs import files
+from serried.protocol import names
 
 SILENT_HEAD_SECONDS = 60.0
 REMOVE_SECONDS, HURRIED_SECONDS = 10.0, 2.0
@@ -46,12 +47,12 @@ class Node:
         self._journal = files.Journal(attempt.node_events(index), work.file_mode)
         self._folder = Folder(work, index)
         self._private = self._folder.path
-        self._image = imagecopy.Copy(self.loop, work, self._folder, self._note)
+        self._image = image_cache.Copy(self.loop, work, self._folder, self._note)
         self._staging = Staging(self.loop, work, self._folder, self._note, self._tell)
         self._bring = Bringing(self.loop, work, index, self._folder, self._note)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
-        self._contact: Optional[contact.Contact] = None
+        self._contact: Optional[connections.Contact] = None
         self._exits = Exits(self.loop, self._note, self._tell, self._check_end)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
@@ -62,7 +63,7 @@ class Node:
 
     def run(self) -> None:
         system.adopt_orphans()
-        tidying.look(self.work)
+        cleanup.look(self.work)
         system.die_with_parent(signal.SIGHUP)
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
@@ -115,7 +116,7 @@ class Node:
         place.update(self._bring.begin(message["left"]), local=str(self._folder.scratch), **self._staging.place)
         kind = kinds.of(self.work)
         if kind is None:
-            self._contact = contact.prepare(self.work, place["port"], self._leaders)
+            self._contact = connections.prepare(self.work, place["port"], self._leaders)
             self._ranks = Forked(self.work, self._index, place)
             for rank in self._ranks.running:
                 self._note("started", rank=rank.number, local_rank=rank.local, pid=rank.pid)
@@ -123,12 +124,12 @@ class Node:
             if self._contact:
                 self._contact.begin(self.loop, self._tell)
         else:
-            from serried.agent.launchers import meeting
-            from serried.agent.launchers.node import Launched, Post
+            from serried.agent.launchers import local_socket
+            from serried.agent.launchers.node_side import Launched, Post
 
             post = Post(self.loop, self._tell, self._note, self._reap)
             self._ranks = ranks = Launched(self.work, self._index, place, kind, post)
-            ranks.begin(meeting.word(self._key, self._private), message["hosts"], self._address, self._private)
+            ranks.begin(local_socket.word(self._key, self._private), message["hosts"], self._address, self._private)
         self._reap()
 
     def _leaders(self) -> List[int]:
@@ -253,16 +254,16 @@ class Node:
         self.loop.after(min(1.0, 0.02 + lingered), self._check_end)
         return True
 
-    def _leftovers(self) -> List[sweep.Leftover]:
-        return sweep.leftovers(self.work.mark, self._index, os.getpid())
+    def _leftovers(self) -> List[orphans.Leftover]:
+        return orphans.leftovers(self.work.mark, self._index, os.getpid())
 
     def _finish(self, left: List[str]) -> None:
         self._is_done = True
         if self._kill:
             self._kill.cancel()
         may_trust = bool(self._ranks and self._ranks.have_left) and all(it.is_of_setup for it in self._leftovers())
-        count = sweep.end(self._leftovers, self._hear_of_the_last)
-        sweep.end_groups(self._ranks.leaders if self._ranks else [])
+        count = orphans.end(self._leftovers, self._hear_of_the_last)
+        orphans.end_groups(self._ranks.leaders if self._ranks else [])
         self._note("swept", count=count, left=left)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
         told = {"exits": self._ranks.exits if self._ranks else [], "left": left, "swept": count, "unsaved": unsaved}

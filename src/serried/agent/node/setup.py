@@ -6,8 +6,8 @@ import os
 from typing import Sequence
 
 from serried.agent import system
-from serried.agent.work import Work
-from serried.contract import names
+from serried.agent.attempt import Work
+from serried.protocol import names
 
 DONE = "ok"
 LONGEST = 400

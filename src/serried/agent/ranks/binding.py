@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Callable, List, Sequence
 
-from serried.agent.work import Work
+from serried.agent.attempt import Work
 
 Reader = Callable[[str], str]
 SYSTEM = "/sys/devices/system"

@@ -6,9 +6,9 @@ import json
 import os
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from serried.agent.ranks import filling, tensorflow
-from serried.agent.work import Work
-from serried.contract import addresses, names, settings, sources
+from serried.agent.attempt import Work
+from serried.agent.ranks import command_placeholders, tensorflow
+from serried.protocol import addresses, launcher_env, names, settings
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -105,9 +105,9 @@ def argv(work: Work, place: Place) -> List[str]:
     """The rank's program and arguments, every placeholder filled."""
     values = placeholders(work, place)
     if not work.plan.get("shell"):
-        words = filling.fill_words(work.words, values)
+        words = command_placeholders.fill_words(work.words, values)
         return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
-    return ["/bin/bash", "-c", *(filling.fill_shell(word, values) for word in work.words)]
+    return ["/bin/bash", "-c", *(command_placeholders.fill_shell(word, values) for word in work.words)]
 
 
 def placeholders(work: Work, place: Place) -> Dict[str, str]:
@@ -178,7 +178,7 @@ def torch(work: Work, place: Place) -> Dict[str, str]:
     }
     if work.launcher in MANY:
         own.update(
-            TORCHELASTIC_RUN_ID=sources.elastic_id(work.plan["run"]),
+            TORCHELASTIC_RUN_ID=launcher_env.elastic_id(work.plan["run"]),
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
         )
     return own

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from serried.agent import system
-from serried.agent.messages import rendezvous
-from serried.agent.work import Work
+from serried.agent.attempt import Work
+from serried.agent.comms import rendezvous
 
 
 def open_store(work: Work) -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from serried.agent import system
+from serried.agent.attempt import Work
 from serried.agent.containers import container
 from serried.agent.ranks import command
-from serried.agent.work import Work
 
 
 class Program(NamedTuple):

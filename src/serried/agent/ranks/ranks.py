@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from serried.agent import system
-from serried.agent.ending.diagnose import has_stumbled, read_tail
-from serried.agent.messages.channel import Message
-from serried.agent.ranks import binding, command, notice, program
-from serried.agent.ranks.memory import OutOfMemory
-from serried.agent.work import Work
-from serried.contract import failing, names
+from serried.agent.attempt import Work
+from serried.agent.comms.channel import Message
+from serried.agent.outcome.diagnose import has_stumbled, read_tail
+from serried.agent.ranks import binding, command, program, signals
+from serried.agent.ranks.oom import OutOfMemory
+from serried.protocol import failure_report, names
 
 NO_DIRECTORY = 66
 NOT_EXECUTABLE = 126
@@ -135,7 +135,7 @@ class Ranks:
         if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
         world_size = self.work.nodes * self.work.ranks
-        word = failing.take(self._stop_file, rank.number, world_size)
+        word = failure_report.take(self._stop_file, rank.number, world_size)
         if has_failed(record) and word:
             self._believe(record, word, rank)
         elif has_failed(record) and world_size > 1 and has_stumbled(self.log_of(rank.number)):
@@ -143,7 +143,7 @@ class Ranks:
         os.close(rank.log)
         return record
 
-    def _believe(self, record: Exit, word: failing.Word, rank: Rank) -> None:
+    def _believe(self, record: Exit, word: failure_report.Word, rank: Rank) -> None:
         """It failed when it said so, whatever has ended it since."""
         if rank.stopped is not None and word.at > rank.stopped:
             return  # because it was to stop, or because others had stopped
@@ -169,7 +169,7 @@ class Ranks:
         if name:
             self._notice = int(getattr(signal, f"SIG{name}"))
             for rank in self.running:
-                notice.give(rank.pid, self._notice)
+                signals.give(rank.pid, self._notice)
 
     def terminate(self) -> None:
         """TERM, to each rank and its process group: a shell that dies of it must not leave its program running."""

@@ -6,8 +6,8 @@ import json
 import socket
 from typing import Any, Dict, List, Sequence
 
-from serried.agent.messages import rendezvous
-from serried.agent.work import Work
+from serried.agent.attempt import Work
+from serried.agent.comms import rendezvous
 
 
 def hold_ports(work: Work) -> List[socket.socket]:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from serried.contract.settings import spelled
 from serried.errors import did_you_mean
+from serried.protocol.settings import spelled
 
 ALL_MEMORY = 0
 """What Slurm takes as all memory of a node."""

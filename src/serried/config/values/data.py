@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from serried.config.values import ALL_MEMORY, BadValue, Kind, boolean, choice, memory, show_memory, texts
-from serried.contract import checkpoints, patterns
 from serried.errors import did_you_mean
+from serried.fs import patterns
+from serried.protocol import checkpoints
 
 
 @dataclass(frozen=True)

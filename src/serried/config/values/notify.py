@@ -6,8 +6,8 @@ from typing import Any
 
 from serried.config import values
 from serried.config.values import BadValue, Kind
-from serried.contract import names
 from serried.errors import did_you_mean
+from serried.protocol import names
 
 
 def variable(value: Any) -> str:

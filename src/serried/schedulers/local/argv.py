@@ -10,9 +10,9 @@ from pathlib import Path
 
 from serried.plan import Plan
 from serried.schedulers import indices
+from serried.schedulers.job_name import job_name
 from serried.schedulers.local.machine import CPU, GPU
 from serried.schedulers.local.state import WHOLE
-from serried.schedulers.naming import job_name
 
 PROGRAM = Path(__file__).with_name("main.py")
 COMMAND = (sys.executable, "-I", str(PROGRAM))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from serried.clusters import machine
 from serried.clusters.machine import GPUS, SLOTS, VISIBLE, cpus
-from serried.contract.files import make_directory
 from serried.errors import UsageError
+from serried.fs.files import make_directory
 
 DIRECTORY = "SERRIED_LOCAL_DIR"
 

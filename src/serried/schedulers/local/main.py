@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 if sys.argv[1] in ("ask", "cancel"):
-    from serried.schedulers.local.answers import main
+    from serried.schedulers.local.job_queries import main
 else:
     from serried.schedulers.local.supervisor import main
 

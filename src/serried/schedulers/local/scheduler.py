@@ -12,17 +12,17 @@ from pathlib import Path
 
 from serried import processes, shell
 from serried.clusters.machine import VISIBLE
-from serried.contract import links
-from serried.contract.environment import scrub
-from serried.contract.files import MODES
-from serried.contract.links import Commands
 from serried.errors import SubmissionRefused, SubmissionUncertain
+from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.processes import Process
+from serried.protocol import successor_commands
+from serried.protocol.environment import scrub
+from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Submission
-from serried.schedulers.local import argv, machine, marked, slots, state
+from serried.schedulers.job_name import names_token
+from serried.schedulers.local import argv, machine, process_tracking, slots, state
 from serried.schedulers.local.state import WHOLE, JobFolder
-from serried.schedulers.naming import names_token
 
 START_TIMEOUT_SECONDS = 60.0
 
@@ -61,11 +61,13 @@ class Local:
         return Submission(request.argv(), scrub(environment), umask=MODES[plan.share].umask)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - a job keeps the rest
-        element = links.ELEMENT if plan.array else ""
+        element = successor_commands.ELEMENT if plan.array else ""
         return Commands(
-            submit=self.submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
-            cancel=(*argv.COMMAND, "cancel", links.JOB),
-            ask=(*argv.COMMAND, "ask", links.JOB),
+            submit=self.submission(
+                plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element
+            ).argv,
+            cancel=(*argv.COMMAND, "cancel", successor_commands.JOB),
+            ask=(*argv.COMMAND, "ask", successor_commands.JOB),
             # A job sees its own GPUs alone.
             environment={VISIBLE: os.environ.get(VISIBLE)},
         )
@@ -114,7 +116,7 @@ class Local:
         asked = set(ids)
         for number in {job.partition("_")[0] for job in asked}:
             for job in _folder(number).jobs():
-                if number in asked or links.job_of(number, job.element) in asked:
+                if number in asked or successor_commands.job_of(number, job.element) in asked:
                     answer[job.id, job.element] = job
         if any(job.reason == state.SUPERVISOR_GONE for job in answer.values()):
             _tidy()
@@ -185,5 +187,5 @@ def _cancel(folder: JobFolder, element: str) -> None:
         if key in (element, WHOLE) or element == WHOLE:
             child = standing.child
             if child is not None and child.is_alive:
-                mark = marked.mark_of(folder.root, folder.number, state.element_of(key))
-                marked.signal_all(child.pid, mark, signal.SIGTERM)
+                mark = process_tracking.mark_of(folder.root, folder.number, state.element_of(key))
+                process_tracking.signal_all(child.pid, mark, signal.SIGTERM)

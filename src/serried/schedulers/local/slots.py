@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from serried.contract import files
+from serried.fs import files
 from serried.processes import Process
-from serried.schedulers.local import marked
+from serried.schedulers.local import process_tracking
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def locked(root: Path) -> Iterator[Table]:
         before = Table(list(table.waiting), list(table.taken))
         for claim in table.drop_dead(lambda holder: holder.is_alive):
             # Its supervisor could not; what it left behind may still use the slots.
-            marked.sweep(None, marked.mark_of(root, claim.job, claim.element))
+            process_tracking.sweep(None, process_tracking.mark_of(root, claim.job, claim.element))
         yield table
         if table != before:
             files.write_json(path, asdict(table))

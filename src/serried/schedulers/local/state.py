@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from serried.contract import files, names
+from serried.fs import files
 from serried.processes import Process, myself
+from serried.protocol import names
 from serried.schedulers.interface import Job
 
 SUPERVISOR_GONE = "SupervisorGone"

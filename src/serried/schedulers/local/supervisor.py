@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from serried.clusters.machine import gpus
-from serried.contract import names
 from serried.errors import SerriedError
 from serried.processes import myself
+from serried.protocol import names
 from serried.schedulers.local import argv, machine, slots, state
 from serried.schedulers.local.argv import Request
 from serried.schedulers.local.machine import CPU

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from serried import processes, shell
 from serried.clusters.machine import VISIBLE
-from serried.contract import names
-from serried.contract.layout import RunDirectory
-from serried.schedulers.local import marked
+from serried.protocol import names
+from serried.protocol.layout import RunDirectory
+from serried.schedulers.local import process_tracking
 from serried.schedulers.local.argv import Request
 from serried.schedulers.local.machine import GPU, NOTHING
 from serried.schedulers.local.state import JobFolder, Standing, element_of
@@ -35,7 +35,7 @@ class Task:
         self.element = element_of(key)
         self.standing = Standing()
         self.queued = time.time()
-        self.mark = marked.mark_of(folder.root, folder.number, self.element)
+        self.mark = process_tracking.mark_of(folder.root, folder.number, self.element)
         self._request = request
         self._folder = folder
         self._inherited = environment
@@ -101,7 +101,7 @@ class Task:
             return
         status = self._child.poll()
         if status is not None and not self._leaves_agents(status):
-            marked.sweep(self._child.pid, self.mark)
+            process_tracking.sweep(self._child.pid, self.mark)
             self._child = None
             release(self)
             self._judge(status)
@@ -126,7 +126,7 @@ class Task:
             return False
         self._orphaned = self._orphaned or time.monotonic()
         is_late = time.monotonic() - self._orphaned >= self._request.kill_wait_seconds + TIDY_SECONDS
-        return not is_late and bool(marked.of_session(self._child.pid))
+        return not is_late and bool(process_tracking.of_session(self._child.pid))
 
     def next_moment(self) -> float:
         """Seconds until something is due by the clock; infinite where nothing is."""
@@ -146,12 +146,12 @@ class Task:
         if self._ending is None:
             self._told = time.monotonic()
         self._ending = ending
-        marked.signal_all(session, self.mark, signal.SIGTERM)
+        process_tracking.signal_all(session, self.mark, signal.SIGTERM)
 
     def _kill(self) -> None:
         self._killed = True
         if self._child is not None:
-            marked.signal_all(self._child.pid, self.mark, signal.SIGKILL)
+            process_tracking.signal_all(self._child.pid, self.mark, signal.SIGKILL)
 
     def _judge(self, status: int) -> None:
         code, number = (128 - status, -status) if status < 0 else (status, None)

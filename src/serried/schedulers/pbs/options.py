@@ -10,15 +10,15 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serried.contract import asking, links, names
-from serried.contract.environment import scrub
-from serried.contract.files import MODES
-from serried.contract.layout import RunDirectory
-from serried.contract.links import Commands
 from serried.errors import UsageError
+from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
+from serried.protocol import job_state_query, names, successor_commands
+from serried.protocol.environment import scrub
+from serried.protocol.layout import RunDirectory
+from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
-from serried.schedulers.naming import job_name
+from serried.schedulers.job_name import job_name
 from serried.schedulers.pbs import parse
 
 MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
@@ -60,11 +60,11 @@ def submission(
 
 def commands(plan: Plan) -> Commands:
     """The same for the next job, and how it is cancelled and asked about, to be filled in by a job."""
-    element = links.ELEMENT if plan.array else ""
+    element = successor_commands.ELEMENT if plan.array else ""
     return Commands(
-        submit=submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
-        cancel=("qdel", links.JOB),
-        ask=asking.words("pbs", links.JOB),
+        submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
+        cancel=("qdel", successor_commands.JOB),
+        ask=job_state_query.words("pbs", successor_commands.JOB),
         environment={},
         strands=True,
     )

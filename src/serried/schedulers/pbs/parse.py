@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from serried.contract import names
+from serried.protocol import names
 from serried.schedulers.interface import Job
 
 Attributes = Mapping[str, str]

@@ -10,15 +10,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from serried import shell
-from serried.contract import files
-from serried.contract.environment import scrub
-from serried.contract.links import Commands
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain
+from serried.fs import files
 from serried.plan import Plan
+from serried.protocol.environment import scrub
+from serried.protocol.successor_commands import Commands
 from serried.schedulers.cache import Cache
-from serried.schedulers.calls import Calls
+from serried.schedulers.client import Calls
 from serried.schedulers.interface import Job, Submission
-from serried.schedulers.naming import names_token
+from serried.schedulers.job_name import names_token
 from serried.schedulers.pbs import options, parse, reasons
 
 MANY = 1000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from serried.contract.environment import scrub
-from serried.contract.files import MODES
+from serried.fs.files import MODES
 from serried.plan import Plan
+from serried.protocol.environment import scrub
 from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
-from serried.schedulers.naming import job_name
+from serried.schedulers.job_name import job_name
 from serried.schedulers.slurm import options
 
 

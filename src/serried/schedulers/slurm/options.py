@@ -10,15 +10,15 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.contract import asking, links
-from serried.contract.environment import scrub
-from serried.contract.files import MODES
-from serried.contract.layout import RunDirectory
-from serried.contract.links import Commands
+from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
+from serried.protocol import job_state_query, successor_commands
+from serried.protocol.environment import scrub
+from serried.protocol.layout import RunDirectory
+from serried.protocol.successor_commands import Commands
 from serried.schedulers import indices
 from serried.schedulers.interface import Submission
-from serried.schedulers.naming import job_name
+from serried.schedulers.job_name import job_name
 
 LONGEST_LEAD = 65535
 """What `--signal` can carry."""
@@ -48,11 +48,11 @@ def submission(
 
 def commands(plan: Plan, environment: Mapping[str, str]) -> Commands:
     """The same for the next job, and how it is cancelled and asked about, to be filled in by a job."""
-    element = links.ELEMENT if plan.array else ""
+    element = successor_commands.ELEMENT if plan.array else ""
     return Commands(
-        submit=submission(plan, links.TOKEN, {}, after=links.JOB, element=element).argv,
-        cancel=("scancel", links.JOB),
-        ask=asking.words("slurm", links.JOB),
+        submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
+        cancel=("scancel", successor_commands.JOB),
+        ask=job_state_query.words("slurm", successor_commands.JOB),
         environment={name: environment.get(name) for name in CHANGED},
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from serried.contract import hostlist, names
+from serried.protocol import hostlist, names
 from serried.schedulers import indices
 from serried.schedulers.interface import Job
 

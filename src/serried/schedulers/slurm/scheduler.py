@@ -8,8 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from serried import shell
-from serried.contract.environment import CHOSEN_CLUSTER, scrub
-from serried.contract.links import Commands
 from serried.errors import (
     MissingProgramError,
     SchedulerUnreachable,
@@ -17,12 +15,14 @@ from serried.errors import (
     SubmissionUncertain,
 )
 from serried.plan import Plan
+from serried.protocol.environment import CHOSEN_CLUSTER, scrub
+from serried.protocol.successor_commands import Commands
 from serried.schedulers.cache import Cache
-from serried.schedulers.calls import Calls
+from serried.schedulers.client import Calls
 from serried.schedulers.interface import Job, Submission
-from serried.schedulers.naming import names_token
+from serried.schedulers.job_name import names_token
 from serried.schedulers.slurm import interactive, options, parse, reasons
-from serried.schedulers.slurm.answers import Outcome, classify
+from serried.schedulers.slurm.submit_outcome import Outcome, classify
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
 """How far back `sacct` looks at most: job ids wrap, and a wide window is refused by some sites."""

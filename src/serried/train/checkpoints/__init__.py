@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from serried.train.checkpoints.keeper import Checkpoints
+    from serried.train.checkpoints.checkpoints import Checkpoints
 
 __all__ = ["Checkpoints"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Checkpoints":
-        from serried.train.checkpoints.keeper import Checkpoints
+        from serried.train.checkpoints.checkpoints import Checkpoints
 
         return Checkpoints
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from serried.contract import checkpoints as layout
-from serried.train.checkpoints import keepable, sharded, states, store
+from serried.protocol import checkpoints as layout
+from serried.train.checkpoints import serializable, sharded, states, store
 from serried.train.context import Context, Stateful
 
 _log = logging.getLogger(__name__)
@@ -94,10 +94,10 @@ def restore(
 
     `spread`: the objects that are sharded now, whatever they were when they were saved. Collective.
     """
-    replicated = keepable.read(checkpoint.path / store.REPLICATED)
+    replicated = serializable.read(checkpoint.path / store.REPLICATED)
     own_file = checkpoint.path / store.rank_file(context.rank)
     is_same_world = checkpoint.world_size == context.world_size
-    rank = keepable.read(own_file) if is_same_world else {}
+    rank = serializable.read(own_file) if is_same_world else {}
     by_rank = {**rank.get("objects", {}), **_joined(checkpoint, objects, is_same_world)}
     in_shards = [name for name in checkpoint.sharded if name in objects]
     for name, obj in objects.items():
@@ -133,7 +133,7 @@ def _joined(checkpoint: store.Checkpoint, objects: Mapping[str, Any], is_same_wo
     if is_same_world:
         wanted = [name for name in wanted if not isinstance(objects[name], states.Share)]
     ranks = range(checkpoint.world_size) if wanted else ()
-    files = [keepable.read(checkpoint.path / store.rank_file(rank))["objects"] for rank in ranks]
+    files = [serializable.read(checkpoint.path / store.rank_file(rank))["objects"] for rank in ranks]
     return {name: states.joined([file[name] for file in files]) for name in wanted}
 
 
@@ -144,7 +144,7 @@ def _seed_anew(checkpoint: store.Checkpoint, context: Context) -> None:
         return
     said = _other_world(checkpoint, context)
     _log.warning("%s: random numbers begin anew", said)
-    for number, position in keepable.read(checkpoint.path / store.rank_file(0))["loaders"].items():
+    for number, position in serializable.read(checkpoint.path / store.rank_file(0))["loaders"].items():
         if position:
             _log.warning(
                 "%s: loader %d, which the script brought ready, begins its epoch anew, and items of it come again\n"

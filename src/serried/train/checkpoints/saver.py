@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from serried.contract import names
-from serried.contract.files import make_directory, write_json
-from serried.train.checkpoints import keepable, sharded, states, store, writer
+from serried.fs.files import make_directory, write_json
+from serried.protocol import names
+from serried.train.checkpoints import serializable, sharded, states, store, writer
 from serried.train.checkpoints.resuming import CheckpointError
-from serried.train.checkpoints.scribe import Scribe
-from serried.train.checkpoints.staging import Memory, Stage
+from serried.train.checkpoints.shared_memory import Memory, Stage
+from serried.train.checkpoints.writer_client import Scribe
 from serried.train.context import Context
 
 _log = logging.getLogger(__name__)
@@ -285,12 +285,12 @@ def _kept(use: Any, files: Dict[str, Any]) -> Any:
     """`use(files)`, with values that cannot be kept made simpler, or named."""
     try:
         return use(files)
-    except keepable.CannotKeepError:
-        simple = {name: keepable.simplified(state) for name, state in files.items()}
+    except serializable.CannotKeepError:
+        simple = {name: serializable.simplified(state) for name, state in files.items()}
     try:
         return use(simple)
-    except keepable.CannotKeepError as error:
-        places = (keepable.place_of(error.value, state) for state in simple.values())
+    except serializable.CannotKeepError as error:
+        places = (serializable.place_of(error.value, state) for state in simple.values())
         place = next((f" in state {place}" for place in places if place), "")
         raise CheckpointError(
             f"{error}{place}\nhint: a checkpoint holds tensors, numbers, text and containers of them"

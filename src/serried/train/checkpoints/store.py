@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional
 
-from serried.contract import checkpoints as layout
-from serried.contract.files import make_directory, write_json
+from serried.fs.files import make_directory, write_json
+from serried.protocol import checkpoints as layout
 
 SCHEMA = layout.SCHEMA
 COMPLETE = layout.COMPLETE

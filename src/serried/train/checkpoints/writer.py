@@ -31,8 +31,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Sequence
 
-from serried.contract.files import make_directory, read_json, write_json
-from serried.train.checkpoints import archive, store
+from serried.fs.files import make_directory, read_json, write_json
+from serried.train.checkpoints import store, torch_zip
 
 NICENESS = 10
 PATIENCE_SECONDS = 120.0
@@ -160,9 +160,9 @@ def _write_archive(path: Path, file: Dict[str, Any], view: memoryview) -> Dict[s
     pairs = _PAIR.iter_unpack(view[table : table + count * _PAIR.size])
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        sink = archive.Sink(descriptor)
+        sink = torch_zip.Sink(descriptor)
         tensors = (view[offset : offset + length] for offset, length in pairs)
-        archive.write(sink, archive.records(view[start : start + size], tensors))
+        torch_zip.write(sink, torch_zip.records(view[start : start + size], tensors))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 if TYPE_CHECKING:
-    from serried.train.data.foreign import ForeignLoader
     from serried.train.data.loader import Loader
     from serried.train.data.shards import Shard
+    from serried.train.data.third_party import ForeignLoader
 
 __all__ = ["make_loader", "shard"]
 
@@ -89,16 +89,16 @@ def make_loader(
         resume: False for evaluation, where half a pass would be no result: every pass is whole.
         options: for torch's DataLoader: num_workers, collate_fn, pin_memory, persistent_workers, worker_init_fn …
     """
-    from serried.train.data import foreign
+    from serried.train.data import third_party
 
-    if foreign.is_loader(dataset):
+    if third_party.is_loader(dataset):
         given = {"shuffle": shuffle, "tail": tail, **options}
         asked = sorted(name for name, value in given.items() if value is not None)
         if asked or batch_size not in (1, getattr(dataset, "batch_size", 1)):
             raise TypeError(
                 f"a ready loader takes no options: {', '.join(asked) or 'batch_size'}\nhint: give them to it"
             )
-        return foreign.ForeignLoader(dataset, rank=rank, world_size=world_size, resume=resume)
+        return third_party.ForeignLoader(dataset, rank=rank, world_size=world_size, resume=resume)
     from serried.train.data.loader import make
 
     return make(

@@ -20,9 +20,9 @@ import os
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.ranks.filling import fill
-from serried.agent.work import Work
-from serried.contract.sources import Source
+from serried.agent.attempt import Work
+from serried.agent.ranks.command_placeholders import fill
+from serried.protocol.launcher_env import Source
 
 FORKED = ("agent", "single", "horovod")
 """Kinds without a starter: the agents start the ranks."""

@@ -7,7 +7,7 @@ that they name.
 from __future__ import annotations
 
 from serried.agent.launchers.kinds import Kind, Scene, Start, python_of
-from serried.contract import sources
+from serried.protocol import launcher_env
 
 WAYS = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--tpu", "--config_file")
 """Options that say, or lead to, how ranks share a model: no second one may be given."""
@@ -34,4 +34,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(sources.TORCHRUN,), is_inside=True)
+KIND = Kind(start, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True)

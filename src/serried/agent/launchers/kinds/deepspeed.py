@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serried.agent.launchers.kinds import Kind, Scene, Start, mpi, python_of
-from serried.contract import sources
+from serried.protocol import launcher_env
 
 
 def start(scene: Scene) -> Start:
@@ -25,4 +25,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(sources.GENERIC,), is_inside=True)
+KIND = Kind(start, everywhere=True, sources=(launcher_env.GENERIC,), is_inside=True)

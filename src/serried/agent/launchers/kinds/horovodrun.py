@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from serried.agent.launchers.kinds import Kind, Scene, Start, mpi, python_of
-from serried.contract import sources
+from serried.protocol import launcher_env
 
 NEEDED = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "SHELL", "TMPDIR", "USER",
@@ -38,4 +38,8 @@ def start(scene: Scene) -> Start:
     return Start(argv, {**kept, **mpi.lay_out(scene), "PATH": path}, without=("*",))
 
 
-KIND = Kind(start, everywhere=False, sources=(sources.HOROVOD, sources.OPEN_MPI, sources.PMI, sources.MVAPICH))
+KIND = Kind(
+    start,
+    everywhere=False,
+    sources=(launcher_env.HOROVOD, launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.MVAPICH),
+)

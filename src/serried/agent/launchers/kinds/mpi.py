@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict
 
 from serried.agent.launchers.kinds import Scene
-from serried.contract import files
+from serried.fs import files
 
 OF_ANOTHER_STEP = (
     "PMI_*", "PMI2_*", "PMIX_*", "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "MPI_LOCAL*", "PALS_*", "MV2_COMM_*",

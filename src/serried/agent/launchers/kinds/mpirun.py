@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 
 from serried.agent.launchers.kinds import Kind, Scene, Start, mpi
-from serried.contract import sources
+from serried.protocol import launcher_env
 
 
 def start(scene: Scene) -> Start:
@@ -18,4 +18,6 @@ def start(scene: Scene) -> Start:
     return Start(argv, mpi.lay_out(scene), without=(*mpi.OF_ANOTHER_STEP, *mpi.OF_THE_FIRST_NODE))
 
 
-KIND = Kind(start, everywhere=False, sources=(sources.OPEN_MPI, sources.PMI, sources.PALS, sources.MVAPICH))
+KIND = Kind(
+    start, everywhere=False, sources=(launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.PALS, launcher_env.MVAPICH)
+)

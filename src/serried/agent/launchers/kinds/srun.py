@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import List
 
+from serried.agent.attempt import Work
 from serried.agent.launchers.kinds import Kind, Scene, Start
-from serried.agent.work import Work
-from serried.contract import sources
+from serried.protocol import launcher_env
 
 
 def start(scene: Scene) -> Start:
@@ -54,4 +54,4 @@ def _gpus(work: Work) -> List[str]:
     return [f"--{option}={'gpu:' if option == 'gres' else ''}{kind}{allocation['gpus']}"]
 
 
-KIND = Kind(start, everywhere=False, sources=(sources.SLURM,))
+KIND = Kind(start, everywhere=False, sources=(launcher_env.SLURM,))

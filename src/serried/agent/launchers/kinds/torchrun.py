@@ -7,7 +7,7 @@ compares host names, which fails where a node has several networks or its name i
 from __future__ import annotations
 
 from serried.agent.launchers.kinds import Kind, Scene, Start, python_of
-from serried.contract import sources
+from serried.protocol import launcher_env
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A store for each round of ranks. In torchrun's own they meet under how often their node has started them again, which
@@ -28,7 +28,7 @@ def start(scene: Scene) -> Start:
             f"--max-restarts={restarts}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={scene.master}:{scene.port}",
-            f"--rdzv-id={sources.elastic_id(work.plan['run'] + str(work.number))}",
+            f"--rdzv-id={launcher_env.elastic_id(work.plan['run'] + str(work.number))}",
             f"--rdzv-conf=is_host={'true' if scene.node == 0 else 'false'}",
             f"--local-addr={scene.address}",
             *scene.options,
@@ -38,4 +38,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(sources.TORCHRUN,), is_inside=True)
+KIND = Kind(start, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True)

@@ -1,0 +1,233 @@
+"""One attempt of a run, or of one element of an array: its plan and where its things are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from serried.fs import files
+from serried.protocol import SCHEMA, checkpoints, names, successor_commands
+from serried.protocol.layout import ElementDirectory, RunDirectory
+
+BEAT_SECONDS = 5.0
+
+
+class Work:
+    def __init__(self, run: RunDirectory, plan: Dict[str, Any], element: Optional[int], number: int) -> None:
+        self.run = run
+        self.plan = plan
+        self.element = element
+        self.number = number
+        """The attempt's number; 0 before there is one."""
+
+    @classmethod
+    def load(cls, directory: str, element: Optional[int], number: int) -> Work:
+        """Raises ValueError where plan.json is missing, torn or of a later schema."""
+        run = RunDirectory(Path(directory))
+        plan = files.read_json(run.plan)
+        if plan is None or plan.get("schema", 0) > SCHEMA:
+            raise ValueError(f"cannot read the plan in {run.plan}")
+        return cls(run, plan, element, number)
+
+    @property
+    def place(self) -> ElementDirectory:
+        """Where the attempts, checkpoints and results are."""
+        return self.run.element(self.element)
+
+    @property
+    def name(self) -> str:
+        """As people call it: `k3f9q2`, `k3f9q2/17`."""
+        return str(self.plan["run"]) if self.element is None else f"{self.plan['run']}/{self.element}"
+
+    @property
+    def offset(self) -> int:
+        """What the scheduler's own index of the element lacks."""
+        offsets = (self.plan.get("array") or {}).get("offsets", ())
+        return 0 if self.element is None else successor_commands.offset_of(offsets, self.element)
+
+    def job_of(self, job: str) -> str:
+        """Of `job`, an array job, the element as the scheduler writes it."""
+        return successor_commands.job_of(job, None if self.element is None else self.element - self.offset)
+
+    @property
+    def mark(self) -> str:
+        """What every process of the attempt carries in its environment as SERRIED_MARK."""
+        return f"{self.plan['run']}/{'-' if self.element is None else self.element}/{self.number}"
+
+    @property
+    def nodes(self) -> int:
+        return int(self.plan["allocation"]["nodes"])
+
+    @property
+    def ranks(self) -> int:
+        """Ranks per node."""
+        return int(self.plan["allocation"]["ranks"])
+
+    @property
+    def shape(self) -> Dict[str, str]:
+        """How large it is, by placeholder: of the whole attempt, then of each node."""
+        allocation = self.plan["allocation"]
+        return {
+            "nodes": str(self.nodes),
+            "world_size": str(self.nodes * self.ranks),
+            "ranks": str(self.ranks),
+            "local_world_size": str(self.ranks),
+            "gpus": str(allocation["gpus"]),
+        }
+
+    @property
+    def cpus(self) -> int:
+        """CPUs per node."""
+        return int(self.plan["allocation"]["cpus"])
+
+    @property
+    def may_use_all_cpus(self) -> bool:
+        """Whether a rank has the whole machine: the only one at home, where nobody said how many CPUs it gets."""
+        site = self.plan["site"]
+        is_at_home = site["scheduler"] == "local" and not site.get("inside")
+        return is_at_home and self.ranks == 1 and "resources.cpus" in self.plan.get("defaults", ())
+
+    @property
+    def grace(self) -> float:
+        """Seconds between TERM and KILL when the choice is ours."""
+        return float(self.plan["limit"]["grace_seconds"])
+
+    @property
+    def lead(self) -> float:
+        """Seconds that ranks have to save and leave after they were asked to, before TERM."""
+        return float(self.plan["limit"]["lead_seconds"])
+
+    @property
+    def hurried_grace(self) -> float:
+        """The same when the scheduler has sent TERM already and its KILL will follow."""
+        share = self.patience / 2
+        return min(self.grace, share if self.brings else max(self.patience - 5, share))
+
+    @property
+    def patience(self) -> float:
+        """The scheduler's, between its TERM and its KILL."""
+        return float(self.plan["site"]["kill_wait_seconds"])
+
+    @property
+    def brings(self) -> bool:
+        """Whether the agents copy something back, for which there must be time after the ranks."""
+        return bool((self.plan.get("data") or {}).get("results") or self.plan.get("sync"))
+
+    @property
+    def beat_seconds(self) -> float:
+        """How often a node says that it is there: often enough to notice a short silence of its ranks."""
+        silence = self.plan["limit"]["silence_seconds"]
+        return BEAT_SECONDS if silence is None else min(BEAT_SECONDS, max(0.5, silence / 4))
+
+    @property
+    def modes(self) -> files.Modes:
+        return files.MODES[self.plan.get("share", "user")]
+
+    @property
+    def file_mode(self) -> int:
+        return self.modes.file
+
+    @property
+    def directory_mode(self) -> int:
+        return self.modes.directory
+
+    @property
+    def tree(self) -> Path:
+        """The working tree of the ranks: the unpacked snapshot, or the project itself."""
+        source = self.plan["source"]
+        if not source["snapshot"]:
+            return Path(str(source["directory"]))
+        return (self.place if source.get("tree_per_element") else self.run).source
+
+    @property
+    def workdir(self) -> Path:
+        return self.tree / str(self.plan["source"]["workdir"])
+
+    @property
+    def words(self) -> List[str]:
+        """The command as the plan has it, or this element's own line."""
+        array = self.plan.get("array")
+        if not (array and array["each"]):
+            return list(self.plan["command"])
+        import json
+
+        commands = json.loads(self.run.commands.read_text(encoding="utf-8"))
+        return list(commands[array["indices"].index(self.element)])
+
+    @property
+    def scratch(self) -> str:
+        """Where all runs of the project are."""
+        return str(self.run.path.parents[1])
+
+    @property
+    def repeat(self) -> Optional[int]:
+        """Which of the repeats of its command this is, from 0; None where there are no repeats."""
+        array = self.plan.get("array") or {}
+        repeats = array.get("repeat")
+        return self.element % repeats if repeats and self.element is not None else None
+
+    @property
+    def seed(self) -> int:
+        """Repeats of different commands have the same seeds, so that the commands can be compared."""
+        own = self.element if self.repeat is None else self.repeat
+        return int(self.plan["seed"]) + (own or 0)
+
+    @property
+    def config(self) -> Dict[str, Any]:
+        """What the training is told, by dotted name."""
+        return dict(self.plan.get("config") or {})
+
+    @property
+    def resume_from(self) -> Optional[str]:
+        """The checkpoint that the run was told to begin from."""
+        resume = self.plan.get("resume")
+        if not resume:
+            return None
+        paths, array = resume["checkpoints"], self.plan.get("array")
+        return str(paths[array["indices"].index(self.element) if array and len(paths) > 1 else 0]) or None
+
+    @property
+    def after(self) -> List[str]:
+        """The directories of the runs, or elements, that this one comes after."""
+        told = self.plan.get("after") or []
+        return [str(RunDirectory(Path(after["directory"])).element(after["element"]).path) for after in told]
+
+    @property
+    def newest_checkpoint(self) -> str:
+        """What this attempt goes on from: the run's own newest, else what it was told, else nothing."""
+        own = checkpoints.newest(self.place.checkpoints, self.watch)
+        return str(own) if own is not None else self.resume_from or ""
+
+    @property
+    def watch(self) -> List[str]:
+        """Patterns of the checkpoints that are brought to the run's own."""
+        return list((self.plan.get("sync") or {}).get("watch", ()))
+
+    @property
+    def restarts(self) -> int:
+        """How many attempts there may be after the first."""
+        return int(self.plan["limit"]["restarts"])
+
+    @property
+    def launcher(self) -> str:
+        """What starts the ranks."""
+        return str(self.plan.get("launch", {}).get("kind", "agent"))
+
+    @property
+    def expects_contact(self) -> bool:
+        """Whether ranks should connect to one another, and by nothing that a launcher brings along."""
+        return self.launcher == "agent" and self.nodes * self.ranks > 1 and bool(self.plan.get("ranks_meet", True))
+
+    @property
+    def form(self) -> str:
+        """How the next attempt comes about."""
+        return str(self.plan["limit"].get("form", names.REQUEUE))
+
+
+def make_umask(work: Work) -> None:
+    os.umask(work.modes.umask)
+
+
+def run_directory() -> str:
+    return os.environ[names.RUN_DIR]

@@ -1,0 +1,216 @@
+"""Whether a run that comes after others may begin: by how they ended, as Serried says it, not as the scheduler does.
+
+The scheduler only starts its job after theirs. A run that goes on in further jobs has not ended with its first: then
+this one queues once more, behind the newest of them, rather than wait on nodes that it cannot use yet.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from serried.agent import notifications
+from serried.agent.attempt import Work
+from serried.agent.attempts import successor_jobs
+from serried.agent.comms import env_file
+from serried.agent.outcome import reconcile
+from serried.fs import files
+from serried.protocol import SCHEMA, names, successor_commands
+from serried.protocol.layout import RunDirectory
+
+MISSING_SECONDS = 90.0
+"""How long the end of a run whose job is over may take to appear: shared file systems hide new files."""
+BETWEEN_SECONDS = 2.0
+MOST_JOBS = 20
+"""Behind how many jobs of an array one queues at once; after these it looks again."""
+MOST_MOVES = 200
+WORDLESS = ("", "COMPLETED")
+"""Words for a job that is over which say nothing of how it went: only its exit.json does."""
+TELLING = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+OVER = frozenset((*WORDLESS, *TELLING, "REVOKED", "TIMEOUT"))
+"""The scheduler's words for a job that is no more; after the others there is something to wait for."""
+AMBIGUOUS = (names.STOP_CANCEL, *sorted(reconcile.INTERRUPTED))
+"""Causes after which the scheduler may have started the same job again."""
+
+
+class Others(NamedTuple):
+    """How the runs, or elements, of one entry of `after` stand."""
+
+    ended: List[str]
+    """States of those that have ended."""
+    jobs: List[str]
+    """Where the others go on."""
+
+
+def refusal(work: Work, token: str) -> Optional[str]:
+    """Why the job of `token` is not to begin, if it is not: it has queued again, or never may."""
+    if moved := has_moved(work, token):
+        return moved
+    open_jobs: List[str] = []
+    for after in work.plan.get("after") or []:
+        if after["job"] is None:
+            continue
+        others = _look(work, after)
+        problem = _never(after, others)
+        if problem:
+            _end(work, token, problem)
+            return problem
+        open_jobs += others.jobs
+    return _move(work, token, open_jobs) if open_jobs else None
+
+
+def has_moved(work: Work, token: str) -> Optional[str]:
+    """What to say of the job of `token` where it was too early, and the run waits in another."""
+    return "it has queued again" if was_moved(work, _following(work, token)) else None
+
+
+def was_moved(work: Work, token: str) -> bool:
+    """Whether the job of `token` is there because it was too early for the one before it."""
+    return bool((files.read_json(work.run.link(token)) or {}).get("moved"))
+
+
+def _look(work: Work, after: Dict[str, Any]) -> Others:
+    """Look until it is known of each whether it has ended."""
+    run = RunDirectory(Path(after["directory"]))
+    ended: List[str] = []
+    jobs: List[str] = []
+    array = (files.read_json(run.plan) or {}).get("array") or {}
+    of_array = list(array.get("indices") or [None]) if after["element"] is None else [after["element"]]
+    for element in of_array:
+        if len(jobs) == MOST_JOBS:
+            break
+        state, job = _stand(work, run, after, _Element(element, array.get("offsets", ())))
+        if state is not None:
+            ended.append(state)
+        elif job not in jobs:
+            jobs.append(job)
+    return Others(ended, jobs)
+
+
+class _Element(NamedTuple):
+    """Of another run; `number` None is the run."""
+
+    number: Optional[int]
+    offsets: Sequence[int]
+    """Of its array, where that is several jobs."""
+
+    def job_of(self, job: str) -> str:
+        if self.number is None:
+            return job
+        return successor_commands.job_of(job, self.number - successor_commands.offset_of(self.offsets, self.number))
+
+    def its(self, each: Sequence[str]) -> str:
+        """Of something for each job of the array, or for the one, its own."""
+        is_several = self.number is not None and len(each) > 1
+        return each[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
+
+
+def _stand(work: Work, run: RunDirectory, after: Dict[str, Any], element: _Element) -> Tuple[Optional[str], str]:
+    """The state in which it has ended, or the job in which it goes on."""
+    deadline = time.monotonic() + MISSING_SECONDS
+    while True:
+        end = files.read_json(run.element(element.number).exit) or {}
+        if end and end.get("cause") not in AMBIGUOUS:
+            return str(end.get("state")), ""
+        job = element.job_of(_newest(run, element.its(str(after["job"]).split(",")), element.number))
+        word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
+        if word is None or (word not in OVER and word != "COMPLETING"):
+            return None, job
+        if word in OVER and (end or word not in WORDLESS):
+            return str(end.get("state") or word), ""
+        if word in OVER and _never_began(run, str(after["run"]), element):
+            return names.CANCELLED, ""
+        if time.monotonic() > deadline:
+            return str(end.get("state") or names.LOST), ""
+        time.sleep(BETWEEN_SECONDS)
+
+
+def _never_began(run: RunDirectory, name: str, element: _Element) -> bool:
+    """Whether it was stopped before its first attempt: nobody writes an end then, but a claim of it is taken."""
+    numbers = {1, *(number for number, _ in _links(run, None))}
+    for number in () if run.element(element.number).attempts.exists() else numbers:
+        token = element.its(
+            successor_commands.tokens_of(successor_commands.token_of(name, None, number), element.offsets)
+        )
+        try:
+            if run.claim(token).read_text(encoding="utf-8") == names.WITHDRAWN:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _newest(run: RunDirectory, first: str, element: Optional[int]) -> str:
+    """The last job that it has or may have."""
+    numbered = [(1, first), *_links(run, None)]
+    numbered += _links(run, element) if element is not None else []
+    return max(numbered)[1]
+
+
+def _links(run: RunDirectory, element: Optional[int]) -> Iterator[Tuple[int, str]]:
+    try:
+        found = os.listdir(run.links)  # noqa: PTH208 - names are enough
+    except OSError:
+        return
+    for name in found:
+        token = name[: -len(".json")]
+        if name.endswith(".json") and successor_commands.element_of(token) == element:
+            link = files.read_json(run.link(token)) or {}
+            if link.get("state") == "submitted" and link.get("job"):
+                yield successor_commands.number_of(token), str(link["job"])
+
+
+def _never(after: Dict[str, Any], others: Others) -> Optional[str]:
+    """Why it never may begin after these, if so."""
+    failed = [state for state in others.ended if state != names.COMPLETED]
+    which = after["run"] if after["element"] is None else f"{after['run']}/{after['element']}"
+    if after["condition"] == names.AFTER_OK and failed:
+        return f"run {which} ended {failed[0]}, and this one was to come after its success"
+    if after["condition"] == names.AFTER_NOTOK and not failed and not others.jobs:
+        return f"run {which} has completed, and this one was to come after its failure"
+    return None
+
+
+def _move(work: Work, token: str, jobs: List[str]) -> str:
+    """Queue again behind `jobs`; what to say of it. Where that cannot be, the run has ended."""
+    following = _following(work, token)
+    behind = ", ".join(jobs)
+    problem: Optional[str] = "further jobs of it are queued already"
+    if not (work.form == names.PREQUEUED and work.restarts) and successor_commands.number_of(following) <= MOST_MOVES:
+        problem = successor_jobs.submit(work, following, successor_commands.behind(jobs), lambda: None, moved=True)
+    if problem is None:
+        return f"what it comes after goes on in job {behind}, and so it has queued again"
+    message = f"what it comes after goes on in job {behind}, and it could not queue again: {problem}"
+    _end(work, token, message)
+    return message
+
+
+def _following(work: Work, token: str) -> str:
+    return successor_commands.token_of(str(work.plan["run"]), work.element, successor_commands.number_of(token) + 1)
+
+
+def _end(work: Work, token: str, message: str) -> None:
+    """It never began, and nothing of it is to begin any more."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    document = {
+        "schema": SCHEMA,
+        "run": work.plan["run"],
+        "element": work.element,
+        "attempt": None,
+        "job": None,
+        "state": names.CANCELLED,
+        "exit_code": names.EXIT_CODES[names.CANCELLED],
+        "cause": names.NEVER_BEGAN,
+        "message": message,
+        "first_failure": None,
+        "ended": moment,
+        "nodes": [os.uname().nodename],
+    }
+    files.make_directory(work.place.path, work.directory_mode)
+    files.write_json(work.place.exit, document, work.file_mode)
+    env_file.forget(work)
+    if work.form != names.REQUEUE:
+        successor_jobs.withdraw(work, token)
+    notifications.tell_end(work, document, lingers=True)

@@ -1,0 +1,33 @@
+"""What keeps a run from going on after an attempt: no attempt left, nothing reached, or no job to go on in."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from serried.agent.attempt import Work
+from serried.agent.attempts import history, successor_jobs
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Obstacle
+from serried.fs import files
+from serried.protocol import names
+
+
+def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_here: bool = False) -> Optional[Obstacle]:
+    """What keeps this attempt from having a next one; None where nothing does.
+
+    `reason` is why it was asked to stop; with `next_is_here` the job that asks is the one to make the next.
+    """
+    if work.number > work.restarts:
+        return NO_ATTEMPT_LEFT
+    if not progressed and (reason == names.STOP_LIMIT or _stood_still(work, work.number - 1)):
+        began = history.where_it_began(history.claim_of(work))
+        where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
+        return Obstacle(f"no checkpoint is further than {where}", "no-progress")
+    if work.form == names.REQUEUE or next_is_here:
+        return None
+    absent = successor_jobs.missing(work, str(history.claim_of(work).get("token", "")))
+    return Obstacle(absent) if absent else None
+
+
+def _stood_still(work: Work, number: int) -> bool:
+    """Whether attempt `number` got no further than it began."""
+    return number > 0 and (files.read_json(work.place.attempt(number).exit) or {}).get("progress") is False

@@ -1,0 +1,219 @@
+"""Further jobs of a run: the next one is submitted as an attempt begins, and withdrawn when the run has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from serried.agent import system
+from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.options import parse
+from serried.fs import files
+from serried.process import environ
+from serried.protocol import SCHEMA, job_state_query, names, successor_commands
+from serried.protocol.environment import scrub
+
+SUBMIT_SECONDS = 120
+AWAY_SECONDS = 600.0
+"""How long the next job is kept back while the scheduler does not answer."""
+BETWEEN_SECONDS = 3.0
+FAREWELL_SECONDS = 0.2
+SETTLE_SECONDS = 15.0
+"""How long the end of an attempt waits to hear whether the next job was taken."""
+
+
+def start(work: Work, token: str, job: str) -> None:
+    """Submit the next job in a process of its own: neither the ranks nor their end wait for the scheduler."""
+    if work.form != names.SUCCESSOR or work.number > work.restarts:
+        return
+    element = [] if work.element is None else ["--element", str(work.element)]
+    argv = system.agent_command("link", token, "--job", job, *element)
+    null = os.open(os.devnull, os.O_RDONLY)
+    system.spawn(argv, system.environment(), (null, 2, 2), own_group=True)
+    os.close(null)
+
+
+def main(arguments: List[str]) -> int:
+    """`link TOKEN --job ID [--element I]`: submit the job that comes after TOKEN's, unless somebody has."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    options = parse(arguments)
+    work = Work.load(run_directory(), options.element, 0)
+    make_umask(work)
+    token = successor_commands.token_of(
+        str(work.plan["run"]), work.element, successor_commands.number_of(options.token) + 1
+    )
+    before = work.job_of(options.job)
+    message = submit(work, token, before, lambda: _is_over(work, before))
+    if message:
+        print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
+    return 0
+
+
+def submit(work: Work, token: str, after: str, why_not: Callable[[], Optional[str]], **more: Any) -> Optional[str]:
+    """Submit job `token`, to come after any end of `after`, unless somebody has; why it was not, if it was not.
+
+    `after` may be several jobs with `:` between; `more` is kept in the link's file.
+    """
+    files.make_directory(work.run.links, work.directory_mode)
+    intent = {
+        "schema": SCHEMA,
+        "token": token,
+        "state": "submitting",
+        "cluster": work.plan["site"]["name"],
+        "scheduler": work.plan["site"]["scheduler"],
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "by_pid": os.getpid(),
+        "by_host": os.uname().nodename,
+        "by_started": environ.began(os.getpid()),
+        "job": None,
+        "message": None,
+        **more,
+    }
+    mine = files.text_of(intent)
+    if files.claim(work.run.link(token), mine) != mine:
+        return None
+    job, message = _submit(work, token, after, why_not)
+    found = {"state": "failed" if job is None else "submitted", "job": job, "message": message}
+    files.write_json(work.run.link(token), {**intent, **found}, work.file_mode)
+    if _owner(work, token) == names.WITHDRAWN:  # meanwhile, by who could not know the job's id
+        _cancel(work, token)
+    return message if job is None else None
+
+
+def _is_over(work: Work, job: str) -> Optional[str]:
+    word = how_it_stands(work, job, AWAY_SECONDS)
+    if word is None or word in job_state_query.ENDING:
+        return "the job before it was ending" if word else "the scheduler does not answer"
+    return None
+
+
+def _submit(
+    work: Work, token: str, after: str, why_not: Callable[[], Optional[str]]
+) -> Tuple[Optional[str], Optional[str]]:
+    """The new job's id, or why there is none. Submits once at most: no answer is not asked again."""
+    commands = successor_commands.read(work.run.link_commands)
+    if commands is None:
+        return None, f"{work.run.link_commands} is missing"
+    obstacle = why_not()
+    if obstacle:
+        return None, obstacle
+    if _owner(work, token) == names.WITHDRAWN:
+        return None, "it was withdrawn"
+    index = None if work.element is None else work.element - work.offset
+    argv = successor_commands.fill(commands.submit, token=token, job=after, element=index)
+    environment = {**scrub(os.environ), **commands.environment}
+    try:
+        said, complaint = _output(argv, {name: value for name, value in environment.items() if value is not None})
+    except OSError as error:
+        return None, str(error)
+    ids = re.findall(r"^(\d[^\s;]*)(?:;\S*)?\s*$", said, re.MULTILINE)
+    return (ids[-1], None) if ids else (None, _last_line(complaint or said) or "the scheduler said nothing")
+
+
+def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
+    """What a command prints until it closes its output; it may itself go on, as a supervisor does."""
+    import subprocess
+
+    def too_long(*_: object) -> None:
+        raise OSError("the scheduler did not answer")
+
+    signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(SUBMIT_SECONDS)
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    said, complaint = [pipe.read() for pipe in (process.stdout, process.stderr) if pipe]
+    signal.alarm(0)
+    for pipe in filter(None, (process.stdout, process.stderr)):
+        pipe.close()
+    try:
+        process.wait(FAREWELL_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # it goes on, and nobody waits for it
+    return said.decode("utf-8", "replace"), complaint.decode("utf-8", "replace")
+
+
+def how_it_stands(work: Work, job: str, patience: float = 0.0) -> Optional[str]:
+    """The scheduler's word for `job` (`123`, `123_4`); "" where it knows it no more, None where it gave no answer."""
+    commands = successor_commands.read(work.run.link_commands)
+    if commands is None:
+        return ""
+    deadline = time.monotonic() + patience
+    while True:
+        word = system.answer(successor_commands.fill(commands.ask, job=job))
+        if word is not None or time.monotonic() >= deadline:
+            return word
+        time.sleep(BETWEEN_SECONDS)
+
+
+def missing(work: Work, token: str) -> Optional[str]:
+    """Why there is no job to go on after the one of `token`; None where there is one. Waits a little to know."""
+    following = list(_after(work, token))[:1]
+    if not following:
+        return "no further job is there"
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        link = files.read_json(work.run.link(following[0])) or {}
+        if link.get("state", "submitting") != "submitting" or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    if link.get("state") == "submitted":
+        return "the next job was withdrawn" if _owner(work, following[0]) == names.WITHDRAWN else None
+    return f"the next job was not submitted ({link.get('message') or 'no answer yet'})"
+
+
+def withdraw(work: Work, token: str) -> None:
+    """No job after the one of `token` may run any more: take their claims for nobody, then their place in the queue."""
+    following = list(_after(work, token))
+    if work.element is None or work.form == names.SUCCESSOR:
+        for each in following:
+            with contextlib.suppress(OSError):
+                files.claim(work.run.claim(each), names.WITHDRAWN)
+    commands = successor_commands.read(work.run.link_commands)
+    if commands is not None and commands.strands and work.run.followed.exists():
+        return  # what comes after them would never start: they start, find their claims taken, and are over
+    for each in following:
+        _cancel(work, each)
+
+
+def _cancel(work: Work, token: str) -> None:
+    import subprocess
+
+    commands = successor_commands.read(work.run.link_commands)
+    job = (files.read_json(work.run.link(token)) or {}).get("job")
+    if job and commands is not None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            argv = successor_commands.fill(commands.cancel, job=work.job_of(job))
+            subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=system.ANSWER_SECONDS, check=False)
+
+
+def _after(work: Work, token: str) -> Iterator[str]:
+    """Tokens of the jobs that may come after the one of `token`: what is not submitted yet is among them."""
+    number, run = successor_commands.number_of(token), str(work.plan["run"])
+    if work.form == names.SUCCESSOR:
+        yield successor_commands.token_of(run, work.element, number + 1)
+    elif work.form == names.PREQUEUED:
+        yield from (successor_commands.token_of(run, None, each) for each in range(number + 1, work.restarts + 2))
+
+
+def _owner(work: Work, token: str) -> Optional[str]:
+    try:
+        return work.run.claim(token).read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

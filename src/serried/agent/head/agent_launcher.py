@@ -1,0 +1,134 @@
+"""The scheduler's own launcher, which starts the node agents: again while its controller is away, heard, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from serried.agent import system
+from serried.agent.attempt import Work
+from serried.agent.loop import Loop
+from serried.protocol import names
+
+RETRY_SECONDS = 120.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 15.0
+DEAF_SECONDS = 30.0
+"""A srun that asks within seconds of a controller's return may wait for ever; one started later does not."""
+HARD_OF_HEARING_SECONDS = 35.0
+SWEEP_SECONDS = 10.0
+LAST_LINES = 5
+ANNOUNCEMENT = "***"
+"""How Slurm marks the line that says why it ends a step; what srun says of it comes after, and is more."""
+
+
+def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
+    """What the node agents find beside the inherited variables."""
+    return {
+        names.HEAD: addresses,
+        names.KEY: key.hex(),
+        names.ATTEMPT: str(work.number),
+        names.RUN_DIR: str(work.run.path),
+        names.RUN_ID: str(work.plan["run"]),
+        names.RESUME: work.newest_checkpoint,  # once for all nodes: they may not see the same yet
+        names.ELEMENT: "" if work.element is None else str(work.element),
+    }
+
+
+class Launcher:
+    """Runs `argv` and passes on what it says. `on_exit` is called with its status."""
+
+    def __init__(
+        self, loop: Loop, argv: Sequence[str], changes: Mapping[str, str], on_exit: Callable[[int], None]
+    ) -> None:
+        self._loop = loop
+        self._argv = list(argv)
+        self._environment = {**system.environment(), **changes}
+        self._on_exit = on_exit
+        self._child: Optional[system.Child] = None
+        self._began = self._started = time.monotonic()
+        self._pause = FIRST_PAUSE
+        self._errors: Any = None
+        self._partial = ""
+        """The beginning of a line that it has not ended yet."""
+        self.last_lines: List[str] = []
+        """The end of what it wrote to stderr: the only explanation when nothing starts."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        reader, writer = os.pipe()
+        null = os.open(os.devnull, os.O_RDONLY)
+        self._child = system.spawn(self._argv, self._environment, (null, 2, writer))
+        os.close(null)
+        os.close(writer)
+        os.set_blocking(reader, False)
+        self._errors = os.fdopen(reader, "rb", 0)
+        self._loop.watch(self._errors, self._hear)
+
+    def try_again(self) -> bool:
+        """Start it once more after a pause, longer each time; False when it has had its chances."""
+        if time.monotonic() - self._began + self._pause > RETRY_SECONDS:
+            return False
+        self._loop.after(self._pause, self.start)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return True
+
+    def end_if_deaf(self) -> None:
+        """End a launcher of which nothing has come for too long; `on_exit` may start it once more."""
+        seconds = time.monotonic() - self._started
+        if seconds > DEAF_SECONDS:
+            self.signal(signal.SIGKILL if seconds > HARD_OF_HEARING_SECONDS else signal.SIGTERM)
+
+    def reap(self) -> None:
+        """Call `on_exit` if it has ended."""
+        for pid, status in system.reap():
+            if self._child and pid == self._child.pid:
+                problem = self._child.problem()
+                self._child = None
+                self._hear()
+                self._keep(self._partial)
+                if problem:
+                    self.last_lines = [f"{self._argv[0]}: {os.strerror(problem[1])}"]
+                self._on_exit(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
+
+    def _hear(self) -> None:
+        if self._errors is None:
+            return
+        text = self._errors.read()
+        if text:
+            with contextlib.suppress(OSError):  # our log may be on a full disk
+                os.write(2, text)
+            whole, newline, self._partial = (self._partial + text.decode("utf-8", "replace")).rpartition("\n")
+            self._keep(whole + newline)
+        elif text == b"":
+            self._loop.forget(self._errors)
+            self._errors.close()
+            self._errors = None
+
+    def _keep(self, text: str) -> None:
+        lines = [*self.last_lines, *text.splitlines()]
+        announced = [line for line in lines[:-LAST_LINES] if ANNOUNCEMENT in line]
+        self.last_lines = [*announced[:LAST_LINES], *lines[-LAST_LINES:]]
+
+
+def sweep_nodes(loop: Loop, argv: List[str], work: Work) -> None:
+    """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
+    words = [work.mark, str(work.number), *([] if work.element is None else [str(work.element)])]
+    launcher = Launcher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
+    loop.on_signal(signal.SIGCHLD, launcher.reap)
+    launcher.start()
+    loop.after(SWEEP_SECONDS, loop.stop)
+    loop.run()
+    launcher.signal(signal.SIGKILL)

@@ -1,0 +1,239 @@
+"""Notices to people when a run begins, ends or stalls: a command of theirs, and a webhook.
+
+Best effort, at most once for each event. A process of its own sends them, in bounded time: no run fails with it, and
+none but one that has ended waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+from serried.agent import system
+from serried.agent.attempt import Work, make_umask, run_directory
+from serried.fs import files
+from serried.protocol import SCHEMA, names, outputs
+
+WEBHOOK_SECONDS = 10
+COMMAND_SECONDS = 20
+OUTPUTS_SECONDS = 3
+"""To look for outputs. A notice without them is better than none."""
+LINGER_SECONDS = 15.0
+"""How long the end of a job waits for its notice: what it leaves is killed with it."""
+STEP_SECONDS = 0.05
+
+_tried: Set[str] = set()
+"""Events that this process has sent, or found sent."""
+
+
+def tell(work: Work, event: str, **facts: Any) -> Optional[int]:
+    """Send `event` if the plan asks for it and nobody has; the process that does. Never raises."""
+    wanted = work.plan.get("notify") or {}
+    if event not in wanted.get("on", ()) or event in _tried:
+        return None
+    _tried.add(event)
+    try:
+        files.make_directory(work.run.notices, work.directory_mode)
+        mine = f"{work.mark} {os.uname().nodename} {os.getpid()}"
+        if files.claim(work.run.notices / event, mine) != mine:
+            return None
+        return _start(work, json.dumps(_document(work, event, facts)).encode())
+    except (OSError, ValueError) as error:
+        system.say(f"no notice of `{event}` could be sent: {error}")
+        return None
+
+
+def tell_end(work: Work, end: Dict[str, Any], *, lingers: bool) -> None:
+    """The notice of an end: an array fails with its first element that does, and finishes with its last.
+
+    Who stopped it with `serried stop` knows; and one that was ended from outside may begin again in the same job.
+    """
+    may_begin_again = end["cause"] == names.STOP_CANCEL and work.restarts and work.form == names.REQUEUE
+    if end["cause"] == names.STOP_USER or may_begin_again:
+        return
+    has_completed = end["state"] == names.COMPLETED
+    if has_completed and work.element is not None:
+        if not _have_all_completed(work):
+            return
+        count = len(work.plan["array"]["indices"])
+        end = {"state": end["state"], "exit_code": end["exit_code"], "message": f"all of its {count} have completed"}
+        work = Work(work.run, work.plan, None, 0)
+    told = ("state", "exit_code", "cause", "message", "attempt", "seconds")
+    event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
+    pid = tell(work, event, **{name: end.get(name) for name in told})
+    if pid is not None and lingers:
+        _linger(pid)
+
+
+def _have_all_completed(work: Work) -> bool:
+    if names.EVENT_FINISH not in (work.plan.get("notify") or {}).get("on", ()):
+        return False
+    ends = (files.read_json(work.run.element(index).exit) or {} for index in work.plan["array"]["indices"])
+    return all(end.get("state") == names.COMPLETED for end in ends)
+
+
+def _document(work: Work, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
+    plan = work.plan
+    run = str(plan["run"]) if work.element is None else f"{plan['run']}/{work.element}"
+    words = {names.EVENT_START: "has started", names.EVENT_STALL: "is silent: no rank has written anything for a while"}
+    said = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
+    text = f"{plan['name']} ({run}) on {plan['site']['name']} {said}"
+    return {
+        "schema": SCHEMA,
+        "event": event,
+        "text": text,
+        "content": text,
+        "run": plan["run"],
+        "element": work.element,
+        "name": plan["name"],
+        "project": plan["project"],
+        "experiment": plan["experiment"],
+        "cluster": plan["site"]["name"],
+        "attempt": work.number or None,
+        "directory": str(work.run.path),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **facts,
+    }
+
+
+def _start(work: Work, document: bytes) -> int:
+    reader, writer = os.pipe()
+    log = os.open(work.run.notices_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, work.file_mode)
+    directory = system.decode(os.fsencode(work.run.path))
+    words = system.agent_command("tell", "-")
+    child = system.spawn(words, system.environment(), (reader, log, log), directory=directory, own_group=True)
+    os.close(reader)
+    os.close(log)
+    os.write(writer, document)
+    os.close(writer)
+    return child.pid
+
+
+def _linger(pid: int) -> None:
+    deadline = time.monotonic() + LINGER_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+        except ChildProcessError:
+            return
+        time.sleep(STEP_SECONDS)
+
+
+class _TooLongError(Exception):
+    pass
+
+
+def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
+    """`tell`: send the event on stdin by all ways that the plan names; what went wrong is in the log."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, _give_up)
+    work = Work.load(run_directory(), None, 0)
+    make_umask(work)
+    document = _with_outputs(work, json.loads(sys.stdin.buffer.read()))
+    wanted = work.plan["notify"]
+    if wanted["webhook"]:
+        problem = _post(os.environ.get(wanted["webhook"], ""), document)
+        _note(document, f"webhook ${wanted['webhook']}", problem)
+    if wanted["command"]:
+        _note(document, "command", _run(work, wanted["command"], document))
+    return 0
+
+
+def _with_outputs(work: Work, document: Dict[str, Any]) -> Dict[str, Any]:
+    """Add the run's outputs to the notice of an end, if they can be listed in time."""
+    if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
+        return document
+    signal.alarm(OUTPUTS_SECONDS)
+    try:
+        found = outputs.describe(outputs.trees(work.run, work.plan, document["element"]), outputs.LOOKED)
+    except (_TooLongError, OSError, ValueError):
+        return document
+    finally:
+        signal.alarm(0)
+    if not found.files:
+        return document
+    text = f"{document['text']}\noutputs: {_plain(found.text)}"
+    return {**document, "text": text, "content": text, "outputs": found.to_json()}
+
+
+def _plain(text: str) -> str:
+    """File names may hold line ends, and bytes that are no text."""
+    spelled = (one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
+    return "".join(spelled)
+
+
+def _give_up(*_: object) -> None:
+    raise _TooLongError
+
+
+def _note(document: Dict[str, Any], what: str, problem: Optional[str]) -> None:
+    print(f"{document['time']} {document['event']}: {what}: {problem or 'sent'}", flush=True)
+
+
+def _post(url: str, document: Dict[str, Any]) -> Optional[str]:
+    """What went wrong, in words that do not hold the address: that is a secret."""
+    from urllib import request
+
+    if not url.startswith(("https://", "http://")):
+        return "its value is no http address"
+    headers = {"Content-Type": "application/json", "User-Agent": "serried"}
+    signal.alarm(WEBHOOK_SECONDS)
+    try:
+        asked = request.Request(url, json.dumps(document).encode(), headers)  # noqa: S310 - checked above
+        request.urlopen(asked, timeout=WEBHOOK_SECONDS).close()  # noqa: S310
+    except Exception as error:  # noqa: BLE001 - whatever urllib makes of an odd address
+        return _words(error)
+    finally:
+        signal.alarm(0)
+    return None
+
+
+def _words(error: Exception) -> str:
+    """Never urllib's own words: they may hold the address."""
+    from urllib.error import HTTPError, URLError
+
+    if isinstance(error, HTTPError):
+        return f"HTTP status {error.code}"
+    if isinstance(error, URLError) and isinstance(error.reason, OSError):
+        error = error.reason
+    if isinstance(error, (_TooLongError, socket.timeout)):
+        return f"no answer within {WEBHOOK_SECONDS} s"
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _run(work: Work, command: List[str], document: Dict[str, Any]) -> Optional[str]:
+    import subprocess
+
+    told = {
+        f"SERRIED_{name.upper()}": document.get(name) for name in ("event", "name", "state", "message", "exit_code")
+    }
+    variables = {name: "" if value is None else str(value) for name, value in told.items()}
+    workdir = work.workdir if work.workdir.is_dir() else Path(work.run.path)
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=workdir,
+            env={**os.environ, **variables, names.RUN_ID: str(document["run"])},
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"cannot be started: {getattr(error, 'strerror', None) or error}"
+    try:
+        signal.alarm(COMMAND_SECONDS)
+        process.communicate(json.dumps(document).encode())
+        status = process.returncode
+    except _TooLongError:
+        os.killpg(process.pid, signal.SIGKILL)
+        return f"was killed, as it took longer than {COMMAND_SECONDS} s"
+    finally:
+        signal.alarm(0)
+    return f"ended with status {status}" if status else None

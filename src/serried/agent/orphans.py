@@ -1,0 +1,124 @@
+"""Find and end what an attempt left behind: by its mark in /proc, never by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Callable, Iterable, List, NamedTuple, Optional, Set
+
+from serried.agent import system
+from serried.agent.attempt import Work, run_directory
+from serried.agent.node_disk import stale_dirs as places
+from serried.process import environ
+from serried.protocol import names
+
+PROC = "/proc"
+
+
+class Leftover(NamedTuple):
+    pid: int
+    command: str
+    """Its command line, shortened."""
+
+    @property
+    def is_of_setup(self) -> bool:
+        """Whether lines of `setup` started it: that may run as long as the ranks do, and is ended after them."""
+        return f"{names.SETUP}={names.IN_SETUP}".encode() in _environ(self.pid)
+
+
+def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> List[Leftover]:
+    """This user's processes that carry `mark`, on one node only if `node` says so, and `adopted_by`'s children."""
+    wanted = {f"{names.MARK}={mark}".encode()}
+    if node is not None:
+        wanted.add(f"{names.NODE}={node}".encode())
+    return [Leftover(pid, _command(pid)) for pid in _pids() if _is_ours(pid, wanted, adopted_by)]
+
+
+def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap, bound: float = 5.0) -> int:
+    """KILL what `find` finds until it finds nothing, for `bound` seconds at most; how many there were.
+
+    `reap` is called now and then: children that have ended may be somebody's, who waits to hear how.
+    """
+    killed: Set[int] = set()
+    limit = time.monotonic() + bound
+    while time.monotonic() < limit:
+        found = find()
+        if not found:
+            break
+        for leftover in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(leftover.pid, signal.SIGKILL)
+            killed.add(leftover.pid)
+        time.sleep(0.02)
+        reap()
+    return len(killed)
+
+
+def end_groups(leaders: Iterable[int]) -> None:
+    """Where there is no /proc to look into (macOS): KILL the process groups that ranks have led."""
+    if os.path.isdir(PROC):  # noqa: PTH112 - a bare string
+        return
+    for leader in leaders:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+
+
+def clear(work: Work) -> int:
+    """End what the attempt has left on this node, and remove what its agents could not; how many processes it was."""
+    count = end(lambda: leftovers(work.mark))
+    places.clear(work)
+    return count
+
+
+def _pids() -> List[int]:
+    spared = {os.getpid(), *system.OWN}
+    try:
+        return [int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) not in spared]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _is_ours(pid: int, wanted: Set[bytes], parent: int) -> bool:
+    """Whether process `pid` runs and carries every entry of `wanted`, or is a child of `parent`.
+
+    A zombie has no environment any more and is no leftover. /proc lets us read only our own user's.
+    """
+    if wanted <= _environ(pid):
+        return True
+    if not parent:
+        return False
+    state, their_parent = [*_read(f"{PROC}/{pid}/stat").rpartition(b") ")[2].split()[:2], b"", b""][:2]
+    return state != b"Z" and their_parent == str(parent).encode()
+
+
+def _environ(pid: int) -> Set[bytes]:
+    try:
+        return set(environ.environ(pid).split(b"\0"))
+    except OSError:
+        return set()
+
+
+def _command(pid: int) -> str:
+    return _read(f"{PROC}/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:60]
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - thousands of files of /proc
+            return file.read()
+    except OSError:
+        return b""
+
+
+def main(arguments: List[str]) -> int:
+    """`sweep MARK ATTEMPT [ELEMENT]`: what the head starts on the nodes when an agent there was killed."""
+    mark, (number, element) = arguments[0], [*map(int, arguments[1:]), None][:2]
+    count = end(lambda: leftovers(mark))
+    with contextlib.suppress(OSError, ValueError):  # a file system that is away
+        places.clear(Work.load(run_directory(), element, number or 0))
+    if count:
+        print(f"serried: ended {count} processes that were left over", file=sys.stderr)
+    return 0

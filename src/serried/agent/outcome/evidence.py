@@ -1,0 +1,236 @@
+"""What is known about an attempt when it is over, and the questions that its verdict asks of it. Pure.
+
+It is the head's journal, and the nodes' own where the head's misses them because it was killed.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from serried.agent.outcome.checkpoint_progress import Saved
+from serried.protocol import names
+
+Event = Dict[str, Any]
+Exit = Dict[str, Any]
+
+AS_ASKED = (names.EXIT_SAVED, names.EXIT_LEFT)
+"""What a rank may exit with when it was asked to save and leave; 85 only if something was saved."""
+
+
+OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""What no lost connection leads to. TERM is anybody's, and ABRT what C++ does with an exception that nobody catches."""
+
+
+class Obstacle(NamedTuple):
+    """What keeps a run from having another attempt."""
+
+    text: str
+    cause: Optional[str] = None
+    """The cause to give instead of what ended the attempt."""
+
+
+NO_ATTEMPT_LEFT = Obstacle("no further attempt is allowed")
+
+
+class Evidence(NamedTuple):
+    run: str
+    element: Optional[int]
+    attempt: int
+    job: str
+    host: str
+    """Where the head agent ran."""
+    world_size: int
+    started: float
+    ended: float
+    head: Sequence[Event]
+    nodes: Dict[int, Sequence[Event]]
+    """Journals of the nodes of which the head's journal does not tell the end."""
+    saved: Saved
+    """What the checkpoints directory shows."""
+    progressed: bool
+    """Its newest checkpoint is further than the one that the attempt found."""
+    obstacle: Optional[Obstacle]
+    """What keeps the run from going on, though something was saved; None where nothing does."""
+    is_unrecorded: bool = False
+    """Both job.sh and the head were killed before they could record how it ended."""
+
+    def all(self, event: str) -> List[Event]:
+        return [entry for entry in self.head if entry["event"] == event]
+
+    def has(self, event: str) -> bool:
+        return bool(self.all(event))
+
+    @property
+    def has_started(self) -> bool:
+        """Or may have, on a node that was lost before it could say so."""
+        return (
+            self.has("started")
+            or (self.has("go") and self.has("node-lost"))
+            or any(event["event"] == "started" for events in self.nodes.values() for event in events)
+        )
+
+    def was_cut_off(self, node: int) -> bool:
+        """Whether the node's agent lived on without the head, as it says itself."""
+        return any(event["event"] == "head-lost" for event in self.nodes.get(node, ()))
+
+    @property
+    def reasons(self) -> List[str]:
+        """Why it was to stop, the first reason first."""
+        stops = self.all("stopping")
+        if self._has_launcher_cancelled(stops):
+            stops = [event for event in stops if "node" not in event]
+        return [str(event["reason"]) for event in stops]
+
+    def _has_launcher_cancelled(self, stops: Sequence[Event]) -> bool:
+        """Whether TERM came from the launcher, which ends all agents when one of them has died.
+
+        A cancelled job's TERM also reaches job.sh, and with it the head.
+        """
+        if any(event["reason"] == names.STOP_CANCEL and "node" not in event for event in stops):
+            return False
+        terminated = {event["node"] for event in stops if "node" in event}
+        silent = [
+            node
+            for node, events in self.nodes.items()
+            if node not in terminated and not any(event["event"] == "stopping" for event in events)
+        ]
+        return bool(terminated and silent)
+
+    @property
+    def requests(self) -> List[Event]:
+        """Requests to save and leave."""
+        return [event for event in self.all("stopping") if event.get("save")]
+
+    @property
+    def notice(self) -> Optional[str]:
+        """The signal that went to ranks with the request, `USR1` say."""
+        return next((event["notice"] for event in self.requests if event.get("notice")), None)
+
+    @property
+    def was_requeued(self) -> bool:
+        """Whether Slurm says that it ended the job to run it again. Somebody told it to, and it was none of us."""
+        return any("DUE TO JOB REQUEUE" in line for event in self.all("launcher-exit") for line in event["said"])
+
+    @property
+    def hosts(self) -> Dict[int, str]:
+        return {event["node"]: event["host"] for event in self.all("connected")}
+
+    @property
+    def exits(self) -> List[Exit]:
+        """How every rank that is known to have ended did, each with its node and host."""
+        found = [
+            {**exit_, "node": event["node"], "host": event["host"]}
+            for event in self.all("node-ended")
+            for exit_ in event["exits"]
+        ]
+        told = {exit_["rank"] for exit_ in found}
+        hosts = self.hosts
+        found += [
+            {**event, "node": node, "host": hosts.get(node, self.host)}
+            for node, events in self.nodes.items()
+            for event in events
+            if event["event"] == "rank-exit" and event["rank"] not in told
+        ]
+        told = {exit_["rank"] for exit_ in found}
+        found += [
+            {**event["exit"], "node": event["node"], "host": event["host"]}
+            for event in self.all("rank-failed")
+            if event["exit"]["rank"] not in told
+        ]
+        return found
+
+    @property
+    def are_all_ended(self) -> bool:
+        """Whether every rank ended by itself, as far as is known."""
+        known = self.exits
+        return len(known) == self.world_size and not any(exit_["ended_by_us"] for exit_ in known)
+
+    @property
+    def are_all_well(self) -> bool:
+        return self.are_all_ended and not any(exit_["exit_code"] or exit_["signal"] for exit_ in self.exits)
+
+    @property
+    def were_all_well(self) -> bool:
+        """Whether every rank had left well before anything ended the attempt: only results were still to be brought."""
+        order = [event["event"] for event in self.head]
+        return "all-over" in order and "stopping" not in order[: order.index("all-over")] and self.are_all_well
+
+    @property
+    def were_well_though_lost(self) -> bool:
+        """Whether every rank left well, and nothing of theirs stayed, though an agent or job.sh was lost meanwhile."""
+        swept = {event["node"]: event.get("swept") for event in self.all("node-ended")}
+        for node, events in self.nodes.items():
+            swept[node] = next((event["count"] for event in events if event["event"] == "swept"), None)
+        is_only_lost = self.reasons[:1] == ["lost"] and not self.has("superseded")
+        return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
+
+    @property
+    def have_saved(self) -> bool:
+        """Whether ranks said so, and the disk does not say otherwise."""
+        return self.saved.is_newer and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in self.exits)
+
+
+def first_failure(evidence: Evidence) -> Optional[Exit]:
+    """The rank that failed first by itself: as the ranks' common store has counted, else by its node's own clock.
+
+    One that only lost another rank is it where all did, and neither a node nor the job is gone. One that left as it
+    was asked to has not failed, and one that failed after the notice had ended another is not the cause of anything.
+    Nor is one that died because the job did.
+    """
+    exits = evidence.exits
+    end = _end_by_notice(evidence, exits)
+    with_the_job = [exit_ for exit_ in exits if _died_with_the_job(evidence, exit_)]
+    failures = [
+        exit_
+        for exit_ in exits
+        if not exit_["ended_by_us"]
+        and (exit_["exit_code"] or exit_["signal"])
+        and exit_["seconds"] < end
+        and exit_ not in with_the_job
+        and not (evidence.requests and _left_as_asked(evidence, exit_))
+    ]
+    suspects = [exit_ for exit_ in failures if not exit_.get("stumbled")]
+    if not (suspects or with_the_job or evidence.has("node-lost")):
+        suspects = failures
+    first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
+    counted = [exit_ for exit_ in suspects if "order" in exit_]
+    if first is None or "error" not in first or not counted:
+        return first
+    return min(counted, key=lambda exit_: int(exit_["order"]))  # ranks without a count failed after the store was gone
+
+
+def _how_ordinary(exit_: Exit) -> int:
+    """Of several that ended at once: 1 is what Python makes of any exception, that of a lost connection too."""
+    if exit_["signal"] in OWN_SIGNALS:
+        return 0
+    return 1 if exit_["exit_code"] not in (None, 1) else 2
+
+
+def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:
+    """Whether job.sh was killed first: its scheduler then kills all of the job, and may kill ranks before agents."""
+    if exit_["signal"] != signal.SIGKILL or exit_.get("oom"):
+        return False
+    for event in evidence.head:
+        if event["event"] == "orphaned":
+            return True
+        if event["event"] == "rank-failed" and event["exit"]["rank"] == exit_["rank"]:
+            return False
+    return evidence.is_unrecorded
+
+
+def _left_as_asked(evidence: Evidence, exit_: Exit) -> bool:
+    return exit_["exit_code"] in AS_ASKED and (exit_["exit_code"] != names.EXIT_SAVED or evidence.saved.is_newer)
+
+
+def _end_by_notice(evidence: Evidence, exits: Sequence[Exit]) -> float:
+    """When the notice first ended a rank that knew nothing of it."""
+    if evidence.notice is None:
+        return float("inf")
+    number = int(getattr(signal, f"SIG{evidence.notice}"))
+    ended = (
+        exit_["seconds"]
+        for exit_ in exits
+        if exit_["ended_by_us"] and (exit_["signal"] == number or exit_["exit_code"] == 128 + number)
+    )
+    return min(ended, default=float("inf"))

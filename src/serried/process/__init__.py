@@ -1,0 +1,1 @@
+"""Processes of this machine: how they were started. Python 3.9."""

@@ -1,0 +1,169 @@
+"""Who may have started this process, as data: what each launcher calls a rank and its kin.
+
+The order is that of authority. MPI's launchers and torchrun come before a Slurm step, because within Slurm they
+start their daemons through `srun`: SLURM_PROCID is the daemon's there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Tuple
+
+from serried.protocol import names
+
+Names = Tuple[str, ...]
+"""Variables that may hold a value; the first that is set does."""
+
+
+def elastic_id(run: str) -> str:
+    """What `TORCHELASTIC_RUN_ID` calls a run: a number, because programs for torchrun read one with `int`."""
+    return str(int.from_bytes(run.encode(), "big"))
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    title: str
+    markers: Names
+    """All of these are set in a process that it started."""
+    rank: Names
+    world_size: Names
+    local_rank: Names
+    local_world_size: Names = ()
+    node_rank: Names = ()
+    nodes: Names = ()
+    """How many nodes, where it does not say how many ranks are on this one."""
+    tasks_per_node: Names = ()
+    """As Slurm writes it, `4(x2),2`, instead of `local_world_size`."""
+    hosts: Names = ()
+    """The nodes' names, rank 0's first, as a host list."""
+    launch: Names = ()
+    """Together they tell one launch from every other, on all its nodes."""
+    can_carry: bool = False
+    """It may have started one launcher on each node, which started this process."""
+
+
+SERRIED = Source(
+    "serried",
+    "Serried's agent",
+    (names.MARK, names.RUN_ID, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
+    ("RANK",),
+    ("WORLD_SIZE",),
+    ("LOCAL_RANK",),
+    ("LOCAL_WORLD_SIZE",),
+    ("GROUP_RANK", "NODE_RANK"),
+    launch=(names.MARK,),
+    can_carry=True,
+)
+TORCHRUN = Source(
+    "torchrun",
+    "torchrun",
+    ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
+    ("RANK",),
+    ("WORLD_SIZE",),
+    ("LOCAL_RANK",),
+    ("LOCAL_WORLD_SIZE",),
+    ("GROUP_RANK", "NODE_RANK"),
+    launch=("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+)
+HOROVOD = Source(
+    "horovod",
+    "horovodrun",
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("HOROVOD_RANK",),
+    ("HOROVOD_SIZE",),
+    ("HOROVOD_LOCAL_RANK",),
+    ("HOROVOD_LOCAL_SIZE",),
+    ("HOROVOD_CROSS_RANK",),
+    launch=("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+)
+OPEN_MPI = Source(
+    "open-mpi",
+    "Open MPI",
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK",),
+    ("OMPI_COMM_WORLD_SIZE",),
+    ("OMPI_COMM_WORLD_LOCAL_RANK",),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+    launch=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+)
+PMI = Source(
+    "pmi",
+    "MPICH or Intel MPI",
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PMI_RANK",),
+    ("PMI_SIZE",),
+    ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MPICH_LOCALRANKID"),
+    ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
+    ("PALS_NODEID",),
+    launch=("PMI_JOBID", "PALS_APID", "PMI_KVS_NAME"),
+)
+PALS = Source(
+    "pals",
+    "PALS",
+    ("PALS_RANKID",),
+    ("PALS_RANKID",),
+    ("PALS_SIZE", "PMI_SIZE"),
+    ("PALS_LOCAL_RANKID",),
+    ("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
+    ("PALS_NODEID",),
+    launch=("PALS_APID",),
+)
+MVAPICH = Source(
+    "mvapich",
+    "MVAPICH2",
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK",),
+    ("MV2_COMM_WORLD_SIZE",),
+    ("MV2_COMM_WORLD_LOCAL_RANK",),
+    ("MV2_COMM_WORLD_LOCAL_SIZE",),
+    launch=("MPISPAWN_ID", "PMI_ID"),
+)
+SLURM = Source(
+    "slurm",
+    "a Slurm step",
+    # Those of the job alone are set in the batch shell too, where one process would take itself for rank 0 of many.
+    ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ("SLURM_PROCID",),
+    ("SLURM_STEP_NUM_TASKS",),
+    ("SLURM_LOCALID",),
+    node_rank=("SLURM_NODEID",),
+    tasks_per_node=("SLURM_STEP_TASKS_PER_NODE",),
+    hosts=("SLURM_STEP_NODELIST",),
+    launch=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+    can_carry=True,
+)
+FLUX = Source(
+    "flux",
+    "Flux",
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+    ("FLUX_TASK_RANK",),
+    ("FLUX_JOB_SIZE",),
+    ("FLUX_TASK_LOCAL_ID",),
+    nodes=("FLUX_JOB_NNODES",),
+    launch=("FLUX_JOB_ID",),
+    can_carry=True,
+)
+JSRUN = Source(
+    "jsrun",
+    "jsrun",
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    ("JSM_NAMESPACE_RANK",),
+    ("JSM_NAMESPACE_SIZE",),
+    ("JSM_NAMESPACE_LOCAL_RANK",),
+    ("JSM_NAMESPACE_LOCAL_SIZE",),
+    launch=("LSB_JOBID", "JSM_NAMESPACE_ID"),
+    can_carry=True,
+)
+GENERIC = Source(
+    "generic",
+    "the environment",
+    ("RANK", "WORLD_SIZE", "MASTER_ADDR"),
+    ("RANK",),
+    ("WORLD_SIZE",),
+    ("LOCAL_RANK",),
+    ("LOCAL_WORLD_SIZE",),
+    ("GROUP_RANK", "NODE_RANK"),
+)
+
+SOURCES = (SERRIED, TORCHRUN, HOROVOD, OPEN_MPI, PMI, PALS, MVAPICH, SLURM, FLUX, JSRUN, GENERIC)

@@ -1,0 +1,99 @@
+"""How a job submits the next one, cancels it, and asks about the one before: commands with blanks, link-commands.json.
+
+A scheduler on the submitting side writes them once, a job fills in the blanks. A blank holds a NUL, which no
+argument of a program can, so that nothing else is ever taken for one.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+
+from serried.fs.files import read_json
+from serried.protocol import SCHEMA
+
+TOKEN = "\0the token\0"  # noqa: S105 - names a submission, opens nothing
+JOB = "\0job\0"
+"""A job, or an element of one as the scheduler writes it."""
+ELEMENT = "\0element\0"
+
+
+class Commands(NamedTuple):
+    submit: Sequence[str]
+    """Submits the job TOKEN, after any end of JOB (for an array as its one element ELEMENT); prints the new id."""
+    cancel: Sequence[str]
+    """Cancels JOB."""
+    ask: Sequence[str]
+    """Prints how JOB stands, in one word; nothing where it is not known (any more). Not 0: nobody answers."""
+    environment: Mapping[str, Optional[str]]
+    """Variables that the scheduler changes in a job, as they were, for the next one; None is unset."""
+    strands: bool = False
+    """Whether a job that waits for one which is deleted before it begins waits for ever."""
+
+    def to_json(self) -> Dict[str, Any]:
+        return {"schema": SCHEMA, **self._asdict()}
+
+
+def read(path: Path) -> Optional[Commands]:
+    """None where there are none."""
+    found = read_json(path)
+    if found is None:
+        return None
+    return Commands(**{name: found[name] for name in Commands._fields if name in found})
+
+
+def fill(command: Sequence[str], *, token: str = "", job: str = "", element: Optional[int] = None) -> List[str]:
+    """`command` with its blanks filled in."""
+    blanks = {TOKEN: token, JOB: job, ELEMENT: "" if element is None else str(element)}
+    words = list(command)
+    for blank, value in blanks.items():
+        words = [word.replace(blank, value) for word in words]
+    return words
+
+
+def job_of(job: str, element: Optional[int]) -> str:
+    """An element of an array job as its scheduler writes it: Slurm's `123_4`, PBS's `13[4].head`.
+
+    A job of PBS that is one element's own is no array, and has a name of its own.
+    """
+    if element is None:
+        return job
+    return f"{job}_{element}" if job.isdecimal() else job.replace("[]", f"[{element}]")
+
+
+def behind(jobs: Iterable[str]) -> str:
+    """`jobs` as what a further one is to come after. PBS lets none wait for one element: for all of them, then."""
+    return ":".join(dict.fromkeys(re.sub(r"\[\d+\]", "[]", job) for job in jobs))
+
+
+def offset_of(offsets: Sequence[int], element: int) -> int:
+    """What the scheduler's own index of an element lacks: 0 unless its array is several jobs, one for each offset."""
+    return offsets[part_of(offsets, element)] if offsets else 0
+
+
+def part_of(offsets: Sequence[int], element: int) -> int:
+    """Which of the jobs of an array, from 0, has the element."""
+    return max(bisect.bisect_right(offsets, element) - 1, 0)
+
+
+def token_of(run: str, element: Optional[int], number: int) -> str:
+    """The token of a run's job `number`, or of the one that is an element's own: `k3f9q2-2`, `k3f9q2.17-2`."""
+    return f"{run}-{number}" if element is None else f"{run}.{element}-{number}"
+
+
+def tokens_of(token: str, offsets: Sequence[int]) -> List[str]:
+    """The tokens of the jobs that a submission is: itself, or `k3f9q2_0-1`, `k3f9q2_1000-1` of an array in parts."""
+    run, _, number = token.rpartition("-")
+    return [f"{run}_{offset}-{number}" for offset in offsets] or [token]
+
+
+def element_of(token: str) -> Optional[int]:
+    """The element whose own job it is; None for the run's."""
+    element = token.rpartition("-")[0].partition(".")[2]
+    return int(element) if element.isdecimal() else None
+
+
+def number_of(token: str) -> int:
+    return int(token.rpartition("-")[2])

@@ -1,0 +1,165 @@
+"""What of a run's results and checkpoints stayed on its nodes' disks, because it could not be brought back in time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serried.fs.files import read_journal, read_json, write_json
+from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.protocol.missing_outputs import of_journal
+from serried.records.evidence import attempt_numbers
+from serried.records.index import Selection
+
+KEY = "missing"
+"""In exit.json."""
+_SENTENCE = re.compile(r"; [^;]*could not be brought back from [^;]*")
+"""Of the message there."""
+ALL, LOST = "all", "lost"
+
+Change = Callable[[dict[str, Any], "Missing"], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Missing:
+    element: int | None
+    attempt: int
+    node: int
+    host: str
+    folder: str
+    """On that node's disk."""
+    kinds: tuple[str, ...]
+    files: int | None
+    """None where that is not known: the agent was killed."""
+    bytes: int | None
+    names: tuple[str, ...]
+    """Some of them."""
+    problem: str
+    """Why the first of them could not be brought back."""
+    is_lost: bool = False
+    """The node does not have it any more."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "kinds": list(self.kinds), "names": list(self.names)}
+
+    @property
+    def told(self) -> str:
+        count = "" if self.files is None else f"{self.files} {'file' if self.files == 1 else 'files'} of "
+        where = f"lost with {self.host}" if self.is_lost else f"on {self.host}"
+        return f"{count}{self.what} {where} ({self.problem})"
+
+    @property
+    def what(self) -> str:
+        """`results`, `checkpoints and results`."""
+        return " and ".join(self.kinds)
+
+
+def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
+    """What every attempt has left, of an array that of every element."""
+    return [
+        each
+        for element in selection.elements
+        for place in [selection.record.where.element(element)]
+        for attempt in map(place.attempt, attempt_numbers(place))
+        for each in told(read_json(attempt.exit) or _unwritten(element, place, attempt, has_ended=has_ended))
+    ]
+
+
+def told(document: Mapping[str, Any] | None) -> list[Missing]:
+    """What an exit.json tells of it, one for each node."""
+    entries = (document or {}).get(KEY)
+    by_node: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("folder"), str):
+            by_node.setdefault((int(entry.get("node", 0)), entry["folder"]), []).append(entry)
+    return [_merged(document or {}, node, folder, several) for (node, folder), several in sorted(by_node.items())]
+
+
+def _unwritten(
+    element: int | None, place: ElementDirectory, attempt: AttemptDirectory, *, has_ended: bool
+) -> dict[str, Any]:
+    """As an exit.json would tell it, where nothing of an attempt lived to write one; its nodes' journals say it."""
+    is_last = attempt.number == max(attempt_numbers(place), default=attempt.number)  # all may have gone meanwhile
+    if is_last and not has_ended:
+        return {}
+    claim = read_json(attempt.claim) or {}
+    hosts = {0: claim.get("host", "?")}
+    hosts |= {event["node"]: event["host"] for event in read_journal(attempt.events) if event["event"] == "connected"}
+    entries = [
+        {"node": node, "host": hosts.get(node, "?"), **one, "is_lost": word == LOST}
+        for node in sorted(hosts)
+        if (word := _fetched(attempt, node)) != ALL
+        for one in of_journal(read_journal(attempt.node_events(node)))
+    ]
+    return {"element": element, "attempt": attempt.number, KEY: entries}
+
+
+def _fetched(attempt: AttemptDirectory, node: int) -> str:
+    """What `serried fetch` has found on that node since: `ALL` or `LOST`; empty where it is still to be had."""
+    ends = [event for event in read_journal(attempt.fetched(node)) if event["event"] == "ended"]
+    if not ends:
+        return ""
+    return ALL if ends[-1].get("problem") is None else LOST if ends[-1].get("is_gone") else ""
+
+
+def can_be_fetched(document: Mapping[str, Any] | None) -> bool:
+    """Whether an exit.json tells of something that a node may still have."""
+    return any(not each.is_lost for each in told(document))
+
+
+def strike(selection: Selection, found: Missing) -> None:
+    """It is there now: nobody shall be told of it any more."""
+    _change(selection, found, _without)
+
+
+def give_up(selection: Selection, found: Missing) -> None:
+    """Its node does not have it any more: nobody shall look there again."""
+    _change(selection, found, _as_lost)
+
+
+def _change(selection: Selection, found: Missing, change: Change) -> None:
+    record = selection.record
+    place = record.where.element(found.element)
+    for path in (place.attempt(found.attempt).exit, place.exit):
+        document = read_json(path)
+        if document is not None and document.get(KEY):
+            write_json(path, change(document, found), path.stat().st_mode & 0o777)
+    if record.end is not None and record.end.get(KEY):
+        record.write_end(change(record.end, found))
+
+
+def _merged(document: Mapping[str, Any], node: int, folder: str, several: Sequence[dict[str, Any]]) -> Missing:
+    return Missing(
+        element=document.get("element"),
+        attempt=int(document.get("attempt") or 1),
+        node=node,
+        host=str(several[0].get("host", "?")),
+        folder=folder,
+        kinds=tuple(str(each.get("kind", "results")) for each in several),
+        files=_sum(several, "files"),
+        bytes=_sum(several, "bytes"),
+        names=tuple(str(name) for each in several for name in each.get("names", ())),
+        problem=str(several[0].get("problem", "")),
+        is_lost=bool(several[0].get("is_lost")),
+    )
+
+
+def _sum(several: Sequence[dict[str, Any]], key: str) -> int | None:
+    counts = [each.get(key) for each in several]
+    known = [count for count in counts if isinstance(count, int)]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _without(document: dict[str, Any], found: Missing) -> dict[str, Any]:
+    left = [each for each in document[KEY] if each.get("folder") != found.folder]
+    message = str(document.get("message") or "")
+    if not left:
+        message = _SENTENCE.sub("; what had stayed on nodes was fetched later", message)
+    return {**document, KEY: left, "message": message}
+
+
+def _as_lost(document: dict[str, Any], found: Missing) -> dict[str, Any]:
+    changed = [{**each, "is_lost": True} if each.get("folder") == found.folder else each for each in document[KEY]]
+    return {**document, KEY: changed}

@@ -1,0 +1,145 @@
+"""Small jobs on nodes of runs whose jobs have ended: a role of the agent each, awaited, several at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serried import schedulers, script, shell
+from serried.errors import SerriedError, UsageError
+from serried.fs import files
+from serried.fs.files import MODES
+from serried.plan import Plan
+from serried.protocol.environment import scrub
+
+AT_ONCE = 16
+"""Each is a job in the queue: they wait together, and nobody's scheduler is flooded."""
+LOOK_SECONDS = 0.2
+LAST_LINES = 5
+NAMED = 3
+
+Observe = Callable[[str], None]
+Answer = dict[str, Any] | SerriedError
+"""What it wrote down at its end, or why it never did."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    plan: Plan
+    host: str
+    role: tuple[str, ...]
+    """Of the agent, which runs on `host`."""
+    journal: Path
+    """Where that says how it goes. Beside it are its script and its output while it goes on."""
+
+
+def send_all(errands: Sequence[Errand], heed: Callable[[int, Answer], None], observe: Observe) -> None:
+    """`heed` hears of each, by its place in `errands`, when it has ended. Those that are out end with us."""
+    waiting = deque(enumerate(errands))
+    out: dict[int, _Sent] = {}
+    try:
+        while waiting or out:
+            while waiting and len(out) < AT_ONCE:
+                number, errand = waiting.popleft()
+                try:
+                    out[number] = _Sent(errand)
+                except SerriedError as error:
+                    heed(number, error)
+            observe(_told(list(out.values()), [errand for _, errand in waiting]))
+            time.sleep(LOOK_SECONDS if out else 0)
+            for number in [number for number, sent in out.items() if sent.has_ended]:
+                heed(number, out.pop(number).answer())
+    except BaseException:
+        for sent in out.values():
+            sent.process.terminate()
+        for sent in out.values():
+            sent.process.wait()
+        raise
+
+
+class _Sent:
+    """One that is on its way. Raises SerriedError where it cannot be."""
+
+    def __init__(self, errand: Errand) -> None:
+        self.host = errand.host
+        self._journal = errand.journal
+        self._token = os.urandom(8).hex()
+        self._has_begun = False
+        scheduler = _that_reaches(errand.plan, errand.host)
+        modes, folder = MODES[errand.plan.share], errand.journal.parent
+        self._script, self._log = folder / f"errand-{self._token}.sh", folder / f"errand-{self._token}.log"
+        text = script.render_errand(errand.plan, [*errand.role, self._token], python=sys.executable)
+        self._argv = schedulers.get(scheduler).errand(errand.plan, errand.host, ("/bin/bash", str(self._script)))
+        try:
+            files.make_directory(folder, modes.directory)
+            files.write_text(self._script, text, modes.file)
+            self.process = shell.start(
+                self._argv,
+                log=self._log,
+                env=scrub(os.environ),
+                cwd=Path("/"),
+                umask=modes.umask,
+                signal_on_our_death=signal.SIGTERM,
+            )
+        except OSError as error:
+            raise SerriedError(f"nothing can be done on {errand.host}: {folder}: {error.strerror}") from None
+
+    @property
+    def has_begun(self) -> bool:
+        self._has_begun = self._has_begun or self._entry("begun") is not None
+        return self._has_begun
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def answer(self) -> Answer:
+        said = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
+        self._log.unlink(missing_ok=True)
+        self._script.unlink(missing_ok=True)
+        ended = self._entry("ended")
+        if ended is None:
+            return SerriedError(
+                f"nothing could be done on {self.host}: `{self._argv[0]}` exited with status {self.process.returncode}",
+                details="\n".join(said[-LAST_LINES:]) or None,
+            )
+        return ended
+
+    def _entry(self, event: str) -> dict[str, Any] | None:
+        found = (each for each in reversed(files.read_journal(self._journal)) if each.get("token") == self._token)
+        return next((each for each in found if each.get("event") == event), None)
+
+
+def _told(out: Sequence[_Sent], waiting: Sequence[Errand]) -> str:
+    """`at work on n1, waiting for n2, n3 and 4 more`."""
+    busy = [sent.host for sent in out if sent.has_begun]
+    hosts = [sent.host for sent in out] + [errand.host for errand in waiting]
+    queued = [host for host in hosts if host not in busy]
+    told = (("at work on", busy), ("waiting for", queued))
+    return ", ".join(f"{doing} {_named(several)}" for doing, several in told if several)
+
+
+def _named(hosts: Sequence[str]) -> str:
+    names = list(dict.fromkeys(hosts))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _that_reaches(plan: Plan, host: str) -> str:
+    """The scheduler that starts it there. Raises UsageError where none does."""
+    here = os.uname().nodename
+    if plan.site.scheduler != "local" or host.split(".", maxsplit=1)[0] == here.split(".")[0]:
+        return plan.site.scheduler
+    if not plan.site.inside:  # else it ran in a job of that scheduler, and needs another now
+        raise UsageError(
+            f"run `{plan.run}` was on {host}, and this is {here}",
+            hint="no scheduler starts anything there: log in to it",
+        )
+    return plan.site.inside

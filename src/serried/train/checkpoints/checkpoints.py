@@ -1,0 +1,282 @@
+"""`Checkpoints`: what a training script holds. It decides when to save, and what to go on from."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any, Dict, Optional, Union
+
+from serried.fs.files import make_directory
+from serried.protocol import names
+from serried.train.checkpoints import cadence, resuming, sharded, states, store
+from serried.train.checkpoints.resuming import CheckpointError
+from serried.train.checkpoints.saver import Saver
+from serried.train.context import Context, Stateful
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Keeps `objects` safe, and restores them when it is made if there is something to go on from.
+
+    every: `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"` (Young's interval), a tuple of such, or None for `save` alone.
+    keep: how many of the newest stay, at least 2.
+    best: `"max"` or `"min"`: `rate` saves each new best state, and the best one stays beside the newest.
+    local: a directory on this node's own disk, to write to first; what is whole there is carried to the session's
+        directory behind the training's back. For file systems that are slow to write to.
+    objects: whatever has `state_dict` and `load_state_dict`. The same state on every rank, unless the object has an
+        attribute `replicated = False`, or is sharded. None is left out.
+
+    Every rank makes it and calls its methods at the same steps.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        every: cadence.Every = "auto",
+        keep: int = 3,
+        best: Optional[str] = None,
+        local: Union[str, Path, None] = None,
+        **objects: Any,
+    ) -> None:
+        if keep < 2:
+            raise ValueError(f"`keep` is {keep}, and one checkpoint may be damaged: keep 2 or more")
+        if best not in (None, "max", "min"):
+            raise ValueError(f"`best` is {best!r}: it can be 'max' or 'min'")
+        self._context, self._best = context, best
+        self._cadence = cadence.parse(every)
+        self._objects = _stateful(objects)
+        self.replicated = [each for each in self._objects.values() if _is_replicated(each)]
+        """Those whose state is the same on all ranks: rank 0 saves it."""
+        self.steps = 0
+        """How many steps the training has made, those before it was interrupted included."""
+        self.resumed_step: Optional[int] = None
+        """The step that this attempt goes on from."""
+        self._epochs = 0
+        self._best_value: Optional[float] = None
+        self._late_loaders: Dict[int, Dict[str, Any]] = {}
+        self._is_reserved = False
+        self._saver: Optional[Saver] = None
+        self._clock: Optional[cadence.Clock] = None
+        if context.directory is None:
+            if context.is_main:
+                _log.warning("no directory for checkpoints, so nothing is saved: `st.session(directory=…)` names one")
+            return
+        make_directory(context.directory)
+        self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best, local=_local(local))
+        atexit.register(self.close)
+        try:
+            self._resume(self._saver)
+            self._saver.reserve(self._epochs)
+        except BaseException:
+            self.close(0.0)
+            raise
+        seconds = cadence.FIRST_SECONDS if self._cadence.is_auto else self._cadence.seconds
+        if seconds is not None:
+            self._clock = cadence.Clock(seconds, time.monotonic(), self.steps)
+
+    def _resume(self, saver: Saver) -> None:
+        root = self._context.directory
+        assert root is not None  # noqa: S101 - for mypy: there is a saver
+        checkpoint = resuming.find(self._context, root)
+        best = store.best_of(store.whole(root), self._best) if self._context.is_main else None
+        self._best_value = self._context.broadcast_object(best and best.metric)
+        if checkpoint is None:
+            return
+        group = None if saver.shards is None else saver.shards.group
+        own, loaders = resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
+        self.steps = self.resumed_step = checkpoint.step
+        if checkpoint.path.parent == root:
+            saver.begun_step = checkpoint.step
+        self._epochs = own["epochs"]
+        states.load_loaders(self._context.loaders, loaders)
+        self._late_loaders = {number: each for number, each in loaders.items() if number >= len(self._context.loaders)}
+
+    def adopt(self, loader: Stateful) -> None:
+        """Give a loader that was made after this its state from the checkpoint."""
+        number = list(self._context.loaders).index(loader)
+        if number in self._late_loaders:
+            loader.load_state_dict(self._late_loaders.pop(number))
+
+    # What a script calls.
+
+    def step(self) -> bool:
+        """A step has been made: save if it is time. True if the job was asked to stop, and all is saved: leave."""
+        self.steps += 1
+        reason = self._context.stop_reason()
+        if self._saver is None:
+            return reason is not None
+        self._saver.hear()
+        if reason == names.STOP_SMOKE:
+            self._try_out(self._saver)
+            return True
+        if reason is not None:
+            self._save_for_stop(self._saver)
+            return True
+        if self._is_due(self._saver):
+            self.save()
+        elif not self._is_reserved:  # optimizers have their state only now
+            self._saver.reserve(self._epochs)
+        self._is_reserved = True
+        return False
+
+    def epoch(self) -> None:
+        """An epoch has ended: save if it is time. `run.epochs` calls this."""
+        self._epochs += 1
+        if self._cadence.epochs is not None and self._epochs % self._cadence.epochs == 0:
+            self.save()
+
+    def finish(self) -> None:
+        """The last epoch has ended: save what it has come to, if `every` is not None. `run.epochs` calls this."""
+        if self._cadence != cadence.Cadence():
+            self.save()
+
+    def rate(self, value: Any) -> bool:
+        """Say how good the state is now, by rank 0's `value`; whether it is the best yet, which is saved."""
+        if self._best is None:
+            raise ValueError("`rate` needs to know what is good: `run.checkpoints(..., best='max')`, or 'min'")
+        rated: float = self._context.broadcast_object(float(value))
+        known = self._best_value
+        is_best = known is None or (rated > known if self._best == "max" else rated < known)
+        if math.isnan(rated) or not is_best:
+            return False
+        self._best_value = rated
+        if self._saver is not None and self._saver.begun_step == self.steps:
+            self._saver.rate(self.steps, rated)
+        else:
+            self.save(metric=rated)
+        return True
+
+    def save(self, *, metric: Optional[float] = None, wait: bool = False) -> None:
+        """Save now; a step is saved once. `wait`: as by the method of that name."""
+        if self._saver is None:
+            return
+        if self._saver.begun_step != self.steps:
+            self._context.catch_up(self.replicated)
+            self._saver.begin(self.steps, self._epochs, metric)
+        if self._clock is not None:
+            self._clock.restart(time.monotonic(), self.steps)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until all saves have ended, on all ranks: whole where they last, or failed; `last_step` tells."""
+        if self._saver is not None:
+            self._saver.wait()
+            self._saver.last_step = self._context.broadcast_object(self._saver.last_step)
+
+    def close(self, seconds: float = math.inf) -> None:
+        """Let the save that is going on end, if it does within `seconds`, and the writer go."""
+        atexit.unregister(self.close)
+        if self._saver is not None and not self._saver.is_foreign:
+            self._saver.close(seconds)
+        self._saver = None
+
+    # How saving goes.
+
+    @property
+    def objects(self) -> Dict[str, Any]:
+        """What is kept safe, by its name; models without their wrapping."""
+        return self._objects
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save of this rank is going on, as far as was known at the last `step`."""
+        return self._saver is not None and not self._saver.is_idle
+
+    @property
+    def last_step(self) -> Optional[int]:
+        """The step of this attempt's newest whole checkpoint. Rank 0 knows; the others as of the last `wait`."""
+        return self._saver.last_step if self._saver else None
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long the last save kept this rank from training."""
+        return self._saver.stall_seconds if self._saver else 0.0
+
+    @property
+    def write_seconds(self) -> float:
+        """How long it took from the beginning of the last save until it was durable: rank 0's is the whole's."""
+        return self._saver.write_seconds if self._saver else 0.0
+
+    @property
+    def failures(self) -> int:
+        """How many saves of this attempt have failed, as far as this rank knows."""
+        return self._saver.failures if self._saver else 0
+
+    def _is_due(self, saver: Saver) -> bool:
+        is_due = self._cadence.steps is not None and self.steps % self._cadence.steps == 0
+        clock = self._clock
+        if clock is None or self.steps < clock.next_look:
+            return is_due
+        left = 0
+        if self._context.is_main:
+            if self._cadence.is_auto and saver.last_step is not None:
+                clock.interval = cadence.best_interval(
+                    saver.stall_seconds, saver.write_seconds, self._context.world_size
+                )
+            left = clock.steps_left(time.monotonic(), self.steps)
+        left = self._context.all_reduce_max(max(left, int(saver.is_busy)))
+        clock.next_look = self.steps + left
+        return is_due or left == 0
+
+    def _save_for_stop(self, saver: Saver) -> None:
+        """Save what there is, durably; where that fails, an older checkpoint of this attempt will do.
+
+        Raises:
+            CheckpointError: there is none; to leave with success would say that the training has ended.
+        """
+        self.save(wait=True)
+        if saver.last_step is None:
+            raise CheckpointError(f"asked to stop, and nothing of this attempt could be saved (step {self.steps})")
+        self._context.saved_for_stop(saver.last_step)
+
+    def _try_out(self, saver: Saver) -> None:
+        """The end of a smoke test: what is saved must come back.
+
+        Raises:
+            CheckpointError: it could not be saved, or does not fit.
+        """
+        if self._context.smoke.has_passed:  # and the script goes on all the same
+            return
+        self.save(wait=True)
+        root = self._context.directory
+        assert root is not None  # noqa: S101 - for mypy: there is a saver
+        checkpoint = resuming.find(self._context, root)
+        if checkpoint is None or checkpoint.step != self.steps:
+            raise CheckpointError(f"smoke test: step {self.steps} could not be saved")
+        group = None if saver.shards is None else saver.shards.group
+        resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
+        self._context.smoke.passed(self.steps)
+
+
+def _is_replicated(obj: Stateful) -> bool:
+    return states.is_replicated(obj, otherwise=True) and not sharded.is_sharded(obj)
+
+
+def _local(path: Union[str, Path, None]) -> Optional[Path]:
+    """Raises CheckpointError: it is no directory."""
+    if path is None or Path(path).is_dir():
+        return None if path is None else Path(path).absolute()
+    raise CheckpointError(f"`local` is `{path}`, which is no directory on this node")
+
+
+def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:
+    """Models without their wrapping, and all else as it is.
+
+    Raises:
+        TypeError: something has no state.
+        ValueError: something cannot go on from its state.
+    """
+    for name, obj in objects.items():
+        if name == states.OWN:
+            raise TypeError(f"`{name}` is not free as a name in a checkpoint")
+        missing = [method for method in ("state_dict", "load_state_dict") if not hasattr(obj, method)]
+        if obj is not None and missing:
+            raise TypeError(f"`{name}` has no `{missing[0]}`: a `{type(obj).__name__}` has no state to keep")
+        sharded.refuse_flat(name, obj)
+    return {name: states.shared(states.unwrapped(obj)) for name, obj in objects.items() if obj is not None}

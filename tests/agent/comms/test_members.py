@@ -1,0 +1,67 @@
+"""The agents that the head waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+from serried.agent.comms import rendezvous
+from serried.agent.comms.node_registry import Members, Reactions
+from serried.agent.loop import Loop
+
+
+class Counted(Loop):
+    """Knows how many timers there were."""
+
+    timers = 0
+
+    def after(self, seconds, action):
+        self.timers += 1
+        return super().after(seconds, action)
+
+
+def test_many_that_are_at_work_for_their_results_are_given_up_each_in_its_time_by_one_timer(monkeypatch):
+    began = time.monotonic()
+    awaited = [SimpleNamespace(index=index, is_done=False, patience=began + index / 50) for index in range(20)]
+    monkeypatch.setattr(Members, "__iter__", lambda _: iter(awaited))
+    loop, lost = Counted(), []
+
+    def lose(member):
+        member.is_done = True
+        lost.append((member.index, time.monotonic() >= member.patience))
+        if len(lost) == len(awaited):
+            loop.stop()
+
+    members = Members(loop, 1, ["n1"], Reactions(*[lambda *_: None] * len(Reactions._fields)))
+    members.give_up(lose)
+    loop.run()
+    members.close_door()
+
+    assert lost == [(index, True) for index in range(20)]
+    assert loop.timers < len(awaited)
+
+
+def test_a_stop_is_told_once_for_each_reason_unless_it_brings_the_kill_forward():
+    """A thousand ranks that fail at once would else be a million messages, and the head deaf for minutes."""
+    loop = Loop()
+    nothing = [lambda *_: None] * 3
+    members = Members(loop, 1, ["n1"], Reactions(lambda _: loop.stop(), *nothing))
+    joined = []
+    greeting = {"node": 0, "host": "n1"}
+    call = (members.addresses(), members.key, greeting, 60.0)
+    node = threading.Thread(target=lambda: joined.append(rendezvous.join(*call)))
+    node.start()
+    loop.run()
+    node.join()
+    channel = joined[0][0]
+
+    told = [members.stop(*word) for word in (("failure", 9.0), *[("failure", 9.0)] * 100, ("lost", 9.0), ("lost", 2.0))]
+    members.close_door()
+    next(iter(members)).channel.close()
+    channel.connection.setblocking(True)
+    heard = [word for part in iter(channel.receive, None) for word in part]
+    channel.close()
+
+    assert told == [True, *[False] * 100, True, True]
+    assert [(word["reason"], word["grace"]) for word in heard] == [("failure", 9.0), ("lost", 9.0), ("lost", 2.0)]

@@ -1,0 +1,84 @@
+"""Mounts are taken off whoever uses them and whatever became of their servers, also where there is no fusermount."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from serried.agent.node_disk import mounts, trash
+
+CAN_MOUNT = os.access("/dev/fuse", os.W_OK) and os.geteuid() == 0
+pytestmark = pytest.mark.skipif(not CAN_MOUNT, reason="needs FUSE, and root to unmount without fusermount")
+
+UMOUNT = shutil.which("umount") or "umount"
+
+
+@pytest.fixture
+def served(tmp_path: Path, wait_until, monkeypatch: pytest.MonkeyPatch):
+    """A mount that a process uses and the process that serves it, where there is no fusermount."""
+    monkeypatch.setattr(mounts, "UNMOUNT_SECONDS", 120.0)
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "file").write_text("one")
+    image, point = tmp_path / "image.sqsh", tmp_path / "folder" / "a point"
+    point.mkdir(parents=True)
+    subprocess.run(["mksquashfs", tmp_path / "packed", image, "-quiet", "-no-progress"], check=True)
+    user = server = subprocess.Popen(["squashfuse", "-f", image, point])
+    try:
+        wait_until(lambda: server.poll() is not None or point.is_mount())
+        with (point / "file").open() as opened:
+            user = subprocess.Popen(["sleep", "infinity"], stdin=opened)
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "umount").symlink_to(UMOUNT)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        yield point, server
+    finally:
+        server.kill()
+        user.kill()
+        user.wait()
+        server.wait()
+        subprocess.run([UMOUNT, "-l", point], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("end", [None, signal.SIGSTOP, signal.SIGKILL], ids=["serves", "hangs", "dead"])
+def test_a_mount_in_use_is_taken_off(served, end):
+    point, server = served
+    if end:
+        server.send_signal(end)
+    if end == signal.SIGKILL:
+        server.wait()
+    assert mounts.below(point.parent) == [str(point)]
+
+    assert mounts.unmount(point)
+
+    assert mounts.below(point.parent) == []
+    assert mounts.unmount(point)  # nothing is there: no program is asked
+
+
+def test_a_folder_that_holds_a_mount_whose_server_hangs_is_removed(served):
+    point, server = served
+    server.send_signal(signal.SIGSTOP)
+
+    trash.remove(None, point.parent, None)
+
+    assert not point.parent.exists()
+
+
+def test_where_no_time_is_left_a_mount_stays_and_is_said_to(served):
+    point, _ = served
+
+    assert not mounts.unmount(point, time.monotonic() - 1)
+
+    assert mounts.below(point.parent) == [str(point)]
+
+
+def test_where_nothing_can_unmount_a_mount_is_said_to_stay(served, monkeypatch):
+    point, _ = served
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert not mounts.unmount(point)

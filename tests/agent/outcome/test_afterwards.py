@@ -1,0 +1,103 @@
+"""What job.sh and the scheduler may still change in a verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.agent.outcome import reconcile
+from serried.agent.outcome.evidence import Obstacle
+
+
+def an_end(state, cause):
+    return {"state": state, "exit_code": 1, "cause": cause, "message": "it ended", "job": "123", "nodes": ["n1"]}
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "reason", "expected"),
+    [
+        ("REQUEUED", 85, "cancel", ("CANCELLED", "fail 143")),
+        ("REQUEUED", 85, "limit", ("TIMEOUT", "fail 124")),
+        ("REQUEUED", 85, "", ("REQUEUED", "requeue")),
+        ("REQUEUED", 85, "preempt", ("REQUEUED", "requeue")),
+        ("LAUNCH_FAILED", 70, "cancel", ("CANCELLED", "fail 143")),
+        ("FAILED", 3, "cancel", ("FAILED", "fail 3")),
+        ("COMPLETED", 0, "cancel", ("COMPLETED", "done")),
+    ],
+)
+def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reason, expected):
+    result = reconcile.finalise({"state": state, "exit_code": code, "cause": None}, reason)
+
+    assert (result["state"], reconcile.word(result, "requeue")) == expected
+
+
+@pytest.mark.parametrize("reason", ["cancel", "limit", ""])
+def test_a_job_that_the_scheduler_has_back_already_is_not_asked_for_again(reason):
+    end = an_end("REQUEUED", "requeue")
+
+    assert reconcile.finalise(end, reason) == end
+    assert reconcile.word(end, "requeue") == "next"
+
+
+CANCELLED = an_end("CANCELLED", "cancel")
+SAVED_END = an_end("REQUEUED", "limit")
+KILLED = an_end("FAILED", "agent-killed")
+COMPLETED = an_end("COMPLETED", None)
+
+
+@pytest.mark.parametrize(
+    ("end", "word", "is_unrecorded", "expected"),
+    [
+        (CANCELLED, "CANCELLED", False, ("CANCELLED", "cancel")),
+        (CANCELLED, "PREEMPTED", False, ("PREEMPTED", "preempt")),
+        (CANCELLED, "", False, ("CANCELLED", "cancel")),
+        (SAVED_END, "CANCELLED", False, ("CANCELLED", "cancel")),
+        (SAVED_END, "PREEMPTED", False, ("REQUEUED", "limit")),
+        (SAVED_END, "FAILED", False, ("REQUEUED", "limit")),
+        (SAVED_END, "", False, ("REQUEUED", "limit")),
+        (SAVED_END, None, False, ("REQUEUED", "limit")),
+        (KILLED, "CANCELLED", True, ("CANCELLED", "cancel")),
+        (KILLED, "PREEMPTED", True, ("PREEMPTED", "preempt")),
+        (KILLED, "NODE_FAIL", True, ("NODE_FAIL", "node-lost")),
+        (KILLED, "FAILED", True, ("FAILED", "agent-killed")),
+        (KILLED, "", True, ("LOST", "lost")),
+        (KILLED, None, True, ("LOST", "lost")),
+        (COMPLETED, "", True, ("COMPLETED", None)),
+        (CANCELLED, "", True, ("CANCELLED", "cancel")),
+    ],
+)
+def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_unrecorded, expected):
+    told = reconcile.by_the_scheduler(end, word, is_unrecorded=is_unrecorded)
+
+    assert (told["state"], told["cause"]) == expected
+
+
+def test_what_is_lost_has_no_exit_code():
+    assert reconcile.by_the_scheduler(KILLED, "", is_unrecorded=True)["exit_code"] is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "form", "expected"),
+    [
+        ("node-lost", "requeue", True),
+        ("preempt", "successor", True),
+        ("agent-killed", "prequeued", True),
+        ("job-script-killed", "successor", True),
+        ("job-script-killed", "requeue", False),
+        ("exit", "successor", False),
+        ("cancel", "successor", False),
+        ("user", "prequeued", False),
+        ("limit", "successor", False),
+        ("no-progress", "successor", False),
+    ],
+)
+def test_only_what_was_interrupted_goes_on_unasked(cause, form, expected):
+    assert reconcile.may_go_on(an_end("FAILED", cause), form) is expected
+
+
+def test_an_interrupted_end_says_that_another_attempt_goes_on_or_why_none_does():
+    end = an_end("NODE_FAIL", "node-lost")
+
+    assert reconcile.go_on(end, None) == {
+        **end, "state": "REQUEUED", "exit_code": 85, "message": "it ended; another attempt goes on"}  # fmt: skip
+    assert reconcile.go_on(end, Obstacle("it stands still", "no-progress")) == {
+        **end, "cause": "no-progress", "message": "it ended; it stands still"}  # fmt: skip

@@ -1,0 +1,366 @@
+"""From evidence to exit.json: a table, because every line of it is a promise."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evidence import CONNECTED, STARTED, asked, ended, event, evidence, exit_of, node_journal, stopping
+from serried.agent.outcome import verdict
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, first_failure
+from serried.agent.outcome.verdict import Verdict
+
+FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
+SWEPT = [{**end, "swept": 0} for end in FINE]
+NOTHING_LEFT = event("swept", count=0, left=[])
+KILLED_SCRIPT = [event("orphaned"), stopping("lost")]
+OURS = [ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, signal=15, ours=True))]
+SAVED = [ended(0, exit_of(0, 85)), ended(1, exit_of(1, 85))]
+LOST = event("node-lost", node=1, host="n2", because="its connection ended")
+ORPHANED = event("node-lost", node=1, host="n2", because="the scheduler's process there ended")
+LAUNCHER_EXIT = event("launcher-exit", status=137, said=[])
+REQUEUE = event(
+    "launcher-exit", status=0, said=["slurmstepd-n1: error: *** STEP 5.0 ON n1 CANCELLED AT … DUE TO JOB REQUEUE ***"]
+)
+NODE_FAILURE = event("launcher-exit", status=1, said=["srun: error: Node failure on n2"])
+
+CASES = {
+    "every rank ended well": (evidence([*STARTED, *FINE]), ("COMPLETED", 0, None)),
+    "one rank failed": (
+        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, 3)), ended(1, exit_of(1, signal=15, ours=True))]),
+        ("FAILED", 3, "exit"),
+    ),
+    "one rank was killed": (evidence([*STARTED, ended(0, exit_of(0, signal=11)), FINE[1]]), ("FAILED", 139, "signal")),
+    "the kernel killed a rank for memory": (
+        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, signal=9, oom=True)), OURS[1]]),
+        ("OUT_OF_MEMORY", 137, "out-of-memory"),
+    ),
+    "a rank is not accounted for": (evidence([*STARTED, FINE[0]]), ("FAILED", 137, "agent-killed")),
+    "nothing is known at all": (evidence([]), ("LAUNCH_FAILED", 70, "launch")),
+    "nobody started": (evidence(CONNECTED), ("LAUNCH_FAILED", 70, "launch")),
+    "the launch failed": (evidence([event("launch-failed", message="no")]), ("LAUNCH_FAILED", 70, "launch")),
+    "cancelled before the start": (evidence([stopping("cancel")]), ("CANCELLED", 143, "cancel")),
+    "an agent died before the start, and its launcher ended the others": (
+        evidence(
+            [CONNECTED[0], stopping("cancel", node=0), ended(0), event("launcher-exit", status=137, said=["Killed"])],
+            nodes={1: []},
+        ),
+        ("LAUNCH_FAILED", 70, "launch"),
+    ),
+    "job.sh was killed before the start, and then the launcher": (
+        evidence([CONNECTED[0], *KILLED_SCRIPT, event("launcher-exit", status=143, said=["Terminated"])]),
+        ("LAUNCH_FAILED", 70, "job-script-killed"),
+    ),
+    "an agent died, and its launcher ended the others before that was known": (
+        evidence([*STARTED, stopping("cancel", node=0), LOST, stopping("lost"), LAUNCHER_EXIT, OURS[0]], nodes={1: []}),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "cancelled, and an agent had died": (
+        evidence([*STARTED, stopping("cancel", node=0), stopping("cancel"), OURS[0]], nodes={1: []}),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "cancelled, and the head was killed before it heard of all nodes": (
+        evidence([*STARTED, stopping("cancel", node=0)], nodes={0: [stopping("cancel")], 1: [stopping("cancel")]}),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "a step was cancelled, and TERM came to all agents": (
+        evidence([*STARTED, stopping("cancel", node=0), stopping("cancel", node=1), *OURS]),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "the limit came before the start": (evidence([stopping("limit")]), ("TIMEOUT", 124, "limit")),
+    "cancelled": (evidence([*STARTED, stopping("cancel"), *OURS]), ("CANCELLED", 143, "cancel")),
+    "job.sh was killed as the ranks ended well": (
+        evidence([*STARTED, *KILLED_SCRIPT, stopping("cancel", node=0), *SWEPT]),
+        ("COMPLETED", 0, None),
+    ),
+    "job.sh was killed as the ranks ended well, and something of theirs still ran": (
+        evidence([*STARTED, *KILLED_SCRIPT, SWEPT[0], {**SWEPT[1], "swept": 1}]),
+        ("FAILED", 137, "job-script-killed"),
+    ),
+    "job.sh was killed as the ranks ended well, and it was cancelled": (
+        evidence([*STARTED, stopping("cancel"), *KILLED_SCRIPT, *SWEPT]),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "the connections broke after the ranks had ended well": (
+        evidence([*STARTED, LOST, stopping("lost"), SWEPT[0]], nodes={1: [*node_journal(exit_of(1)), NOTHING_LEFT]}),
+        ("COMPLETED", 0, None),
+    ),
+    "a connection broke, and nobody knows what the ranks have left there": (
+        evidence([*STARTED, LOST, stopping("lost"), SWEPT[0]], nodes={1: node_journal(exit_of(1))}),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "a connection broke, and a rank there was ended for that": (
+        evidence(
+            [*STARTED, LOST, stopping("lost"), SWEPT[0]],
+            nodes={1: [*node_journal(exit_of(1, ours=True)), NOTHING_LEFT]},
+        ),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "job.sh was killed, and a rank of which nobody knows": (
+        evidence([*STARTED, *KILLED_SCRIPT, SWEPT[0]], nodes={1: []}),
+        ("FAILED", 137, "job-script-killed"),
+    ),
+    "cancelled, and ranks ended well": (evidence([*STARTED, stopping("cancel"), *FINE]), ("CANCELLED", 143, "cancel")),
+    "cancelled, and ranks have saved": (
+        evidence([*STARTED, stopping("cancel"), *SAVED], has_checkpoint=True, obstacle=None),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "stopped by a user": (evidence([*STARTED, stopping("user"), *OURS]), ("CANCELLED", 143, "user")),
+    "stopped by a user while saving": (
+        evidence([*STARTED, asked("limit"), stopping("user"), *SAVED], has_checkpoint=True, obstacle=None),
+        ("CANCELLED", 143, "user"),
+    ),
+    "the program had its job run again at the limit": (
+        evidence([*STARTED, asked("limit"), stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
+        ("REQUEUED", 85, "requeue"),
+    ),
+    "the program had its job run again, and no attempt is left": (
+        evidence([*STARTED, asked("limit"), stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True),
+        ("TIMEOUT", 124, "limit"),
+    ),
+    "a person had the job run again": (
+        evidence([*STARTED, stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "stopped by a user, while the program had its job run again": (
+        evidence([*STARTED, asked("limit"), stopping("user"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
+        ("CANCELLED", 143, "user"),
+    ),
+    "failed, then cancelled": (
+        evidence([*STARTED, stopping("failure"), stopping("cancel"), ended(0, exit_of(0, 3)), OURS[1]]),
+        ("FAILED", 3, "exit"),
+    ),
+    "ended by the limit": (evidence([*STARTED, asked("limit"), stopping("limit"), *OURS]), ("TIMEOUT", 124, "limit")),
+    "finished after the notice": (evidence([*STARTED, asked("limit"), *FINE]), ("COMPLETED", 0, None)),
+    "cancelled while only results were still brought": (
+        evidence([*STARTED, event("all-over"), stopping("cancel"), *FINE]),
+        ("COMPLETED", 0, None),
+    ),
+    "a notice came while only results were still brought": (
+        evidence([*STARTED, event("all-over"), asked("limit", "USR1"), *FINE]),
+        ("COMPLETED", 0, None),
+    ),
+    "an agent was killed while only results were still brought": (
+        evidence(
+            [*STARTED, event("all-over"), LOST, stopping("lost"), FINE[0], LAUNCHER_EXIT],
+            nodes={1: node_journal(exit_of(1))},
+        ),
+        ("COMPLETED", 0, None),
+    ),
+    "one agent is left, and nobody knows how the other's rank ended": (
+        evidence([*STARTED, LOST, event("all-over"), stopping("lost"), FINE[0], LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "saved, and may continue": (
+        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True, obstacle=None),
+        ("REQUEUED", 85, "limit"),
+    ),
+    "preempted, saved, and may continue": (
+        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True, obstacle=None),
+        ("REQUEUED", 85, "preempt"),
+    ),
+    "saved, and may not continue": (
+        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True),
+        ("TIMEOUT", 124, "limit"),
+    ),
+    "preempted, and may not continue": (
+        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True),
+        ("PREEMPTED", 143, "preempt"),
+    ),
+    "said to have saved, but has not": (
+        evidence([*STARTED, asked("limit"), *SAVED], obstacle=None),
+        ("FAILED", 85, "exit"),
+    ),
+    "85 that nobody asked for": (
+        evidence([*STARTED, stopping("failure"), *SAVED], has_checkpoint=True, obstacle=None),
+        ("FAILED", 85, "exit"),
+    ),
+    "failed while saving": (
+        evidence([*STARTED, asked("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, obstacle=None),
+        ("FAILED", 1, "exit"),
+    ),
+    "silent": (evidence([*STARTED, stopping("silence", "1"), FINE[0], OURS[1]]), ("FAILED", 1, "silence")),
+    "an agent was killed": (
+        evidence([*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "an agent was killed before it could say that its ranks ran": (
+        evidence([*CONNECTED, LOST, stopping("lost"), LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "an agent was killed, and ranks elsewhere noticed first": (
+        evidence([*STARTED, LOST, stopping("lost"), ended(0, exit_of(0, 1)), LAUNCHER_EXIT]),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "the connection to an agent broke, which ended its ranks and left": (
+        evidence(
+            [*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT],
+            nodes={1: [*node_journal(exit_of(1, signal=15, ours=True)), event("head-lost"), event("ended")]},
+        ),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "a node went silent": (
+        evidence([*STARTED, LOST, stopping("lost"), OURS[0], event("ending-launcher"), LAUNCHER_EXIT]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "a node lost its scheduler": (
+        evidence([*STARTED, ORPHANED, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "the launcher says that a node failed": (
+        evidence([*STARTED, LOST, stopping("lost"), OURS[0], NODE_FAILURE]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "job.sh was killed": (
+        evidence([*STARTED, event("orphaned"), stopping("lost"), stopping("cancel"), *OURS]),
+        ("FAILED", 137, "job-script-killed"),
+    ),
+    "job.sh was killed because the cancelled run took its time": (
+        evidence([*STARTED, stopping("cancel"), event("orphaned"), stopping("lost"), *OURS]),
+        ("CANCELLED", 143, "cancel"),
+    ),
+    "the head was killed": (
+        evidence(STARTED, nodes={0: node_journal(exit_of(0, signal=15, ours=True)), 1: node_journal()}),
+        ("FAILED", 137, "agent-killed"),
+    ),
+    "the head was killed after a rank had failed": (
+        evidence(STARTED, nodes={0: node_journal(exit_of(0, 4)), 1: node_journal()}),
+        ("FAILED", 4, "exit"),
+    ),
+    "the head was killed when all had ended well": (
+        evidence(STARTED, nodes={0: node_journal(exit_of(0)), 1: node_journal(exit_of(1))}),
+        ("COMPLETED", 0, None),
+    ),
+    "a node was lost, and ranks that lost its ranks failed before that was seen": (
+        evidence([*STARTED, stopping("failure"), LOST, ended(0, exit_of(0, 1, stumbled=True)), NODE_FAILURE]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "a rank failed by itself, and a node was lost after that": (
+        evidence([*STARTED, stopping("failure"), LOST, ended(0, exit_of(0, 1)), NODE_FAILURE]),
+        ("FAILED", 1, "exit"),
+    ),
+    "job.sh was killed, a rank with it, and another one lost that rank": (
+        evidence(
+            [
+                *STARTED,
+                stopping("failure"),
+                event("orphaned"),
+                ended(0, exit_of(0, 1, stumbled=True), exit_of(1, signal=9)),
+            ]
+        ),
+        ("FAILED", 137, "job-script-killed"),
+    ),
+    "something still ran": (
+        evidence([*STARTED, FINE[0], ended(1, exit_of(1), left=["sleep 9"])]),
+        ("FAILED", 1, "left-running"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "expected"), CASES.values(), ids=CASES)
+def test_evidence_comes_to_a_verdict(known, expected):
+    judged = verdict.judge(known, first_failure(known), [])
+
+    assert (judged.state, judged.exit_code, judged.cause) == expected
+
+
+def test_exit_json_says_it_all():
+    known = evidence(
+        [*STARTED, stopping("failure"), ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, 3))]
+    )
+    failure = first_failure(known)
+    tail = ["Traceback …", "ValueError: x"]
+
+    assert verdict.document(known, failure, tail, verdict.judge(known, failure, tail)) == {
+        "schema": 1,
+        "run": "k3f9q2",
+        "element": None,
+        "attempt": 1,
+        "job": "123",
+        "state": "FAILED",
+        "exit_code": 3,
+        "cause": "exit",
+        "message": "rank 1 on n2 exited with status 3",
+        "first_failure": {
+            "rank": 1,
+            "node": 1,
+            "host": "n2",
+            "local_rank": 1,
+            "exit_code": 3,
+            "signal": None,
+            "seconds": 1.0,
+            "tail": tail,
+        },
+        "saved_step": None,
+        "started": "2026-11-18T11:06:40Z",
+        "ended": "2026-11-18T11:06:52Z",
+        "seconds": 12.5,
+        "nodes": ["n1", "n2"],
+        "world_size": 2,
+        "progress": False,
+    }
+
+
+@given(
+    codes=st.lists(st.tuples(st.integers(0, 255), st.booleans()), max_size=2),
+    events=st.lists(
+        st.sampled_from(
+            [*STARTED, LOST, LAUNCHER_EXIT, event("orphaned"), event("ended"), event("launch-failed", message="m")]
+            + [stopping(reason) for reason in ("failure", "limit", "preempt", "user", "cancel", "silence", "lost")]
+        )
+    ),
+    has_checkpoint=st.booleans(),
+    obstacle=st.sampled_from([None, NO_ATTEMPT_LEFT]),
+)
+def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, obstacle):
+    exits = [exit_of(rank, code, ours=ours) for rank, (code, ours) in enumerate(codes)]
+    known = evidence([*events, ended(0, *exits)], has_checkpoint=has_checkpoint, obstacle=obstacle)
+
+    judged: Verdict = verdict.judge(known, first_failure(known), [])
+
+    all_well = codes == [(0, False), (0, False)]
+    assert judged.state != "COMPLETED" or all_well
+    assert (judged.exit_code == 0) == (judged.state == "COMPLETED")
+
+
+def apart(*nodes, early=False):
+    """The warnings of two ranks that ended well, by what each node saw of connections and how much was computed."""
+    ends = [{**end, "contact": seen, "cpu_seconds": seconds} for end, (seen, seconds) in zip(FINE, nodes, strict=False)]
+    head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), *ends, *FINE[len(nodes) :]]
+    document = verdict.document(evidence(head), None, [], Verdict("COMPLETED", 0, None, "fine"))
+    return [warning["code"] for warning in document.get("warnings", ())]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "early", "expected"),
+    [
+        (((False, 0.6), (False, 0.6)), False, ["ranks-apart"]),
+        (((False, 0.1), (False, 0.1)), False, []),
+        (((False, 0.1), (False, 0.1)), True, ["ranks-apart"]),
+        (((False, 9.0), (True, 9.0)), False, []),
+        (((False, 9.0), (None, 9.0)), True, []),
+        (((False, 9.0),), True, []),
+    ],
+    ids=["apart", "nothing computed", "reported early", "in contact", "one cannot tell", "one has not looked"],
+)
+def test_ranks_are_apart_only_where_every_node_saw_no_contact(nodes, early, expected):
+    assert apart(*nodes, early=early) == expected
+
+
+@pytest.mark.parametrize(("early", "expected"), [(False, []), (True, ["x"])], ids=["not reported", "reported early"])
+def test_ranks_that_were_ended_are_apart_only_as_it_was_reported_while_they_ran(early, expected):
+    ends = [
+        {**ended(node, exit_of(node, None, signal=15, ours=True)), "contact": False, "cpu_seconds": 9.0}
+        for node in (0, 1)
+    ]
+    head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), stopping("limit"), *ends]
+    document = verdict.document(evidence(head), None, [], Verdict("TIMEOUT", 124, "limit", "time limit"))
+    assert [warning["message"] for warning in document.get("warnings", ())] == expected
+
+
+def test_a_rank_that_failed_before_it_could_join_is_not_apart():
+    failure = exit_of(0, 1, node=0, host="n1")
+    ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]
+    document = verdict.document(evidence([*STARTED, *ends]), failure, [], Verdict("FAILED", 1, "exit", "failed"))
+    assert "warnings" not in document

@@ -1,0 +1,107 @@
+"""What does not fit a node's disk is refused before it is copied, and what fills it meanwhile keeps nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serried.agent.stage_in import space_check
+from serried.agent.stage_in.cache import Cache
+from serried.agent.stage_in.item import Item, StageError
+from serried.fs import locks
+from stage_jobs import Job, kept
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(tmp_path: Path):
+    """A disk of 1 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "none", folder], check=False)
+    if done.returncode:
+        pytest.skip("a small disk can be had by root alone (mount)")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_what_does_not_fit_is_refused_before_the_first_byte(there: Path, small: Path):
+    with pytest.raises(StageError) as caught:
+        Job(there, small, "a").bring()
+    assert str(caught.value).startswith(f"no room on {small}/data: 3.2 MB needed, ")
+    many = there / "many"
+    many.mkdir()
+    for number in range(199):
+        (many / str(number)).touch()
+    with pytest.raises(StageError, match=r"no room on .*: 200 files, and it takes 1\d\d more"):
+        Job(there, small, "many").bring()
+    assert kept(small) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "needed"),
+    [
+        ("z.zip", "python3 -m zipfile -c z.zip zeros", "2.1 MB"),
+        ("z.tar.gz", "tar -czf z.tar.gz zeros", "1.5 MB"),
+        ("z.tar.zst", "tar -cf z.tar zeros && zstd -q z.tar", "1.5 MB"),
+        ("z.tar.zst", "tar --zstd -cf z.tar.zst zeros", None),
+    ],
+)
+def test_what_an_archive_becomes_is_counted_before_the_first_byte_if_it_says(
+    there: Path, small: Path, name: str, command: str, needed: str | None
+):
+    (there / "zeros").write_bytes(bytes(2 * MIB))
+    subprocess.run(["bash", "-ec", command], cwd=there, check=True)
+    with pytest.raises(StageError) as caught:
+        Job(there, small, f"{name}=z").bring()
+    told = f"no room on {small}/data: {needed} needed, " if needed else f"`{there}/{name}` cannot be copied to "
+    assert str(caught.value).startswith(told)
+    assert [path for path in kept(small) if not path.endswith(locks.SUFFIX)] == []
+
+
+def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there: Path, small: Path):
+    (there / "zeros").write_bytes(bytes(2 * MIB))
+    subprocess.run(["tar", "-czf", "z.tar.gz", "zeros"], cwd=there, check=True)
+    (small / "data").mkdir()
+    item = Item(str(there / "z.tar.gz"), "z", "tar.gz")
+    with pytest.raises(StageError, match=r"cannot unpack `.*/z.tar.gz`: no room on .*/data: 1\.5 MB needed"):
+        space_check.make_room_to_unpack(Cache(small / "data"), item, there / "z.tar.gz")
+
+
+def test_what_nobody_uses_makes_room(there: Path, small: Path):
+    for name in ("b", "c"):
+        (there / name).mkdir()
+        (there / name / name).write_bytes(b"x" * (600 << 10))
+    first = Job(there, small, "b").bring()
+    with pytest.raises(StageError, match="no room"):
+        Job(there, small, "c").bring()
+    first.items.release()
+    assert Job(there, small, "c").bring().origins == ["source"]
+
+
+@pytest.mark.parametrize("left", range(0, 1000, 100))
+def test_a_disk_that_is_full_meanwhile_is_an_error_and_keeps_nothing(
+    there: Path, small: Path, monkeypatch: pytest.MonkeyPatch, left: int
+):
+    """At ten points: another job takes the room after we have looked."""
+    (there / "b").mkdir()
+    for number in range(20):
+        (there / "b" / str(number)).write_bytes(b"x" * (50 << 10))
+    make_room = Cache.make_room
+
+    def taken(self: Cache, *_: int, **__: object) -> None:
+        make_room(self, 0, 0)
+        if not (small / "other").exists():
+            free = os.statvfs(small).f_bavail * 4096
+            (small / "other").write_bytes(b"x" * max(0, free - (left << 10)))
+
+    monkeypatch.setattr(Cache, "make_room", taken)
+    job = Job(there, small, "b")
+    with pytest.raises(StageError) as caught:
+        job.bring()
+    assert str(caught.value) == f"`{there}/b` cannot be copied to {small}/data: the disk is full"
+    assert not [name for name in kept(small) if not name.endswith(locks.SUFFIX)]

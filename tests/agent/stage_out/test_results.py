@@ -1,0 +1,379 @@
+"""Results come back whole, from all nodes, and none in the place of another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from serried.agent.stage_out import completeness, file_copy, sync_loop
+from trees import tree
+
+HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
+
+
+def test_what_patterns_name_is_brought_and_what_none_names_is_told_of(share):
+    node = share(["samples", "*.csv", "deep/*/x"])
+    for name in ("samples/1.png", "samples/deep/2.png", "a.csv", "deep/1/x", "deep/y", "other.bin"):
+        node.write(f"results/{name}", name)
+    (node.results / "samples" / "empty").mkdir()
+    (node.results / "samples" / "link").symlink_to("1.png")
+    (node.results / "samples" / "whole").symlink_to(node.results / "a.csv")
+    os.mkfifo(node.results / "samples" / "pipe")
+    summary = node.finish()
+    assert tree(node.work.place.results) == {
+        "a.csv": "a.csv",
+        "deep/1/x": "deep/1/x",
+        "samples/1.png": "samples/1.png",
+        "samples/deep/2.png": "samples/deep/2.png",
+        "samples/empty": "/",
+        "samples/link": "-> 1.png",
+        "samples/whole": "-> ../a.csv",
+    }
+    left = {"files": 3, "names": ["deep/y", "other.bin", "samples/pipe"]}
+    assert summary == {"missing": [], "torn": [], "unnamed": left}
+    assert [path.stat().st_mode & 0o777 for path in (node.work.place.results, node.work.place.results / "a.csv")] == [
+        0o700,
+        0o600,
+    ]
+
+
+def test_while_no_pattern_names_anything_that_is_said_once(share):
+    node = share(results=["*.cvs"])
+    node.write("results/config.json")
+    assert (node.rounds.bring_results(), node.said) == (["config.json"], [])
+    node.write("results/loss.csv")
+    for _ in range(2):
+        assert node.rounds.bring_results() == []
+    assert node.said == ["so far no pattern of `data.results` names a file that is not kept: 'loss.csv'"]
+    other = share(results=["*.csv"], node=1)
+    other.write("results/loss.csv")
+    other.write("results/else")
+    assert (other.rounds.bring_results(), other.rounds.bring_results(), other.said) == (["loss.csv"], [], [])
+
+
+def test_odd_names_are_names(share):
+    node = share(["*.csv"])
+    names = [*HOSTILE, os.fsdecode(b"\xff.csv")]
+    for name in names:
+        node.write(f"results/{name}")
+    assert node.finish()["missing"] == []
+    assert sorted(tree(node.work.place.results)) == sorted(names)
+    assert share(["*.csv"], local=node.local).rounds.bring_results() == []
+
+
+def test_a_file_of_another_node_is_never_written_over(share):
+    zero, one = share(["*"]), share(["*"], node=1)
+    zero.write("results/out.csv", "zero")
+    one.write("results/out.csv", "one")
+    one.write("results/own.csv", "own")
+    zero.finish()
+    one.finish()
+    assert tree(zero.work.place.results) == {"out.csv": "zero", "node-1/out.csv": "one", "own.csv": "own"}
+    again = share(["*"], node=1, local=one.local)
+    again.write("results/out.csv", "after a kill -9 of the service")
+    again.finish()
+    assert tree(zero.work.place.results)["node-1/out.csv"] == "after a kill -9 of the service"
+
+
+def test_what_somebody_has_changed_meanwhile_stays(share):
+    node = share(["*"])
+    os.utime(node.write("results/out.csv", "first"), (1, 1))
+    node.finish()
+    (node.work.place.results / "out.csv").write_text("edited")
+    node.write("results/out.csv", "second")
+    node.finish()
+    assert tree(node.work.place.results) == {"out.csv": "edited", "node-0/out.csv": "second"}
+
+
+def test_a_later_attempt_goes_on_and_what_the_first_has_brought_is_kept(share):
+    first = share(["*.csv"])
+    os.utime(first.write("results/log.csv", "1\n"), (1, 1))
+    first.write("results/once.csv", "once")
+    first.write("results/config.json", "{}")
+    first.finish()
+    second = share(["*.csv"], attempt=2)
+    second.write("results/log.csv", "2\n")
+    second.write("results/config.json", "{}")
+    second.finish()
+    second.write("results/log.csv", "2\n3\n")
+    second.finish()
+    assert tree(first.work.place.results) == {
+        "attempt-1/log.csv": "1\n",
+        "config.json": "{}",
+        "log.csv": "2\n3\n",
+        "once.csv": "once",
+    }
+
+
+def test_ages_are_kept_so_that_the_newest_is_the_newest(share):
+    node = share(["*"])
+    for name, age in (("new", 0), ("old", 3600)):
+        path = node.write(f"results/{name}")
+        os.utime(path, (time.time() - age, time.time() - age))
+    node.finish()
+    times = {path.name: path.stat().st_mtime_ns for path in node.work.place.results.iterdir()}
+    assert times == {path.name: path.stat().st_mtime_ns for path in node.results.iterdir()}
+
+
+def test_where_clocks_are_apart_files_are_as_old_by_the_clock_of_where_they_come(share, monkeypatch):
+    node = share(["*"])
+    monkeypatch.setattr(file_copy, "SERVER", file_copy.Server())
+    ahead = 3600 * 10**9
+    real = time.time_ns
+    monkeypatch.setattr(file_copy.time, "time_ns", lambda: real() + ahead)
+    path = node.write("results/it")
+    written = real() - 60 * 10**9
+    os.utime(path, ns=(written + ahead, written + ahead))
+    node.finish()
+    assert abs((node.work.place.results / "it").stat().st_mtime_ns - written) < 600 * 10**9
+    assert share(["*"], local=node.local).rounds.bring_results() == []
+
+
+def test_how_long_it_takes_to_compare_clocks_makes_nothing_older_or_newer(share, monkeypatch):
+    node = share(["*"])
+    path = node.write("results/it")
+    monkeypatch.setattr(file_copy, "SERVER", file_copy.Server())
+    utime, now, passed = os.utime, time.time_ns, []
+
+    def slow(file, *words, **options):
+        utime(file, *words, **options)
+        passed.append(2 * file_copy.SAME_CLOCK_NS)
+
+    monkeypatch.setattr(file_copy.os, "utime", slow)
+    monkeypatch.setattr(file_copy.time, "time_ns", lambda: now() + sum(passed))
+    node.finish()
+    assert (node.work.place.results / "it").stat().st_mtime_ns == path.stat().st_mtime_ns
+
+
+def test_what_is_written_is_brought_when_it_is_closed_but_lines_as_they_come(share):
+    node = share(["*"])
+    with node.write("results/image.png").open("a") as image, node.write("results/log.csv").open("a") as log:
+        print("more", file=image, flush=True)
+        print("more", file=log, flush=True)
+        assert node.rounds.bring_results() == ["log.csv"]
+    assert node.rounds.bring_results() == ["image.png"]
+    assert node.rounds.bring_results() == []
+
+
+def test_events_of_tensorboard_are_added_to(share):
+    node = share(["*"])
+    path = node.write("results/run/events.out.tfevents.1.n1", "12345")
+    node.rounds.bring_results()
+    there = node.work.place.results / "run" / path.name
+    identity = there.stat().st_ino
+    with path.open("a") as file:
+        file.write("67890")
+    with there.open() as reader:
+        reader.read()
+        assert node.rounds.bring_results() == [f"run/{path.name}"]
+        assert (reader.read(), there.stat().st_ino) == ("67890", identity)
+
+
+def test_what_grows_while_it_is_copied_comes_later(share, monkeypatch):
+    node = share(["*"])
+    path = node.write("results/it.bin", "x" * 1000)
+
+    def heed(count, _urgent=None):
+        if count and path.stat().st_size == 1000:
+            with path.open("a") as file:
+                file.write("y")
+
+    monkeypatch.setattr(node.pace, "heed", heed)
+    assert (node.rounds.bring_results(), tree(node.work.place.results)) == ([], {})
+    assert node.rounds.bring_results() == ["it.bin"]
+    assert len(tree(node.work.place.results)["it.bin"]) == 1001
+
+
+def test_lines_that_are_written_faster_than_they_are_copied_come_as_far_as_they_were(share, monkeypatch):
+    node = share(["*"])
+    path = node.write("results/loss.csv", "1\n" * 500)
+
+    def heed(count, _urgent=None):
+        if count:
+            with path.open("a") as file:
+                file.write("2\n" * 1000)
+
+    monkeypatch.setattr(node.pace, "heed", heed)
+    assert node.rounds.bring_results() == ["loss.csv"]
+    assert tree(node.work.place.results) == {"loss.csv": "1\n" * 500}
+    monkeypatch.undo()
+    node.finish()
+    assert tree(node.work.place.results) == {"loss.csv": "1\n" * 500 + "2\n" * 1000}
+
+
+def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share, monkeypatch):
+    monkeypatch.setattr(sync_loop, "WORKERS", 1)
+    node = share(["*"])
+    for name, size in (("large", 3 << 20), ("small", 3), ("middle", 3000)):
+        node.write(f"results/{name}", "x" * size)
+    pour = node.pace.heed
+    order = []
+
+    def heed(count, urgent=None):
+        if count:
+            order.append(count)
+        if count == 1 << 20:
+            node.pace.ends = time.monotonic() - 1
+        pour(count, urgent)
+
+    node.pace.heed = heed
+    missing = {"kind": "results", "files": 1, "bytes": 3 << 20, "names": ["large"]}
+    assert node.finish()["missing"] == [{**missing, "problem": "there was no time left"}]
+    assert order == [3, 3000, 1 << 20]
+    assert sorted(tree(node.work.place.results)) == ["middle", "small"]
+
+
+def test_a_folder_in_the_way_of_a_file_leaves_both(share):
+    node = share(["*"])
+    node.write("results/it", "file")
+    node.finish()
+    (node.results / "it").unlink()
+    node.write("results/it/below", "folder")
+    node.finish()
+    assert tree(node.work.place.results) == {"it": "file", "node-0/it/below": "folder"}
+
+
+def test_a_folder_is_never_entered_through_a_link(share, tmp_path):
+    node = share(["*"])
+    (tmp_path / "elsewhere").mkdir()
+    (node.results / "it").symlink_to(tmp_path / "elsewhere")
+    node.finish()
+    (node.results / "it").unlink()
+    node.write("results/it/below", "mine")
+    node.finish()
+    assert (tree(tmp_path / "elsewhere"), tree(node.work.place.results)["node-0/it/below"]) == ({}, "mine")
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A run directory of 1 MB."""
+    place = tmp_path / "run"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", place], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize("filled", [0, 100, 200, 350, 500, 650, 800, 900, 960, 1000])
+def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled, monkeypatch):
+    monkeypatch.setattr(sync_loop, "AGAIN_SECONDS", 0.0)
+    (small / "filler").write_bytes(b"f" * (filled << 10))
+    node = share(["*"])
+    for number in range(10):
+        node.write(f"results/{number}", bytes([number + 65]) * (40 << 10))
+    node.write("results/big", b"B" * (600 << 10))
+    summary = node.finish()
+    there = tree(node.work.place.results) if node.work.place.results.exists() else {}
+    torn = {name for name, text in there.items() if text != (node.results / name).read_text()}
+    lacking = [name for one in summary["missing"] for name in one["names"]]
+    assert torn == set()
+    assert sorted([*there, *lacking]) == sorted([*map(str, range(10)), "big"])
+    assert {one["problem"] for one in summary["missing"]} <= {"No space left on device"}
+    (small / "filler").unlink()
+    (node.results / "big").unlink()
+    assert node.finish()["missing"] == []
+    assert len(tree(node.work.place.results)) == 10 + ("big" in there)
+
+
+def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
+    node = share(["*"])
+    node.write("results/big", b"B" * (8 << 20))
+    program = (
+        "import sys; from pathlib import Path; from serried.agent.attempt import Work\n"
+        "from serried.agent.stage_out.throttle import Pace; from serried.agent.stage_out.publish import Places\n"
+        "from serried.agent.stage_out.sync_loop import Rounds; from serried.protocol.layout import RunDirectory\n"
+        "import json, os\n"
+        "work = Work(RunDirectory(Path(sys.argv[1])), json.loads(sys.argv[2]), None, 1)\n"
+        "pace = Pace()\n"
+        "pace.heed = lambda count, urgent=None: count and os.kill(os.getpid(), 9)\n"
+        "Rounds(Places(work, 0, pace), [], sys.argv[3], print).finish(trusted=True, all_trusted=True)\n"
+    )
+    words = [str(tmp_path / "run"), json.dumps(node.work.plan), str(node.results)]
+    done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=240)
+    assert (done.returncode, tree(Path(node.work.place.results))) == (-9, {})
+    again = share(["*"], local=node.local)
+    assert again.finish()["missing"] == []
+    assert [path.name for path in node.work.place.attempt(1).node(0).iterdir()] == ["brought.jsonl"]
+
+
+def test_what_was_written_a_moment_ago_may_be_written_again_with_the_same_time(share, monkeypatch):
+    node = share(["*"])
+    monkeypatch.setattr(completeness, "TICK_NS", 10**13)
+    node.write("results/new")
+    old = node.write("results/old")
+    os.utime(old, (1, 1))
+    assert node.rounds.bring_results() == ["old"]
+    assert node.finish()["missing"] == []
+    assert sorted(tree(node.work.place.results)) == ["new", "old"]
+
+
+def test_holes_stay_holes(share):
+    node = share(["*"])
+    path = node.write("results/sparse", "begin")
+    with path.open("r+b") as file:
+        file.seek(5 << 20)
+        file.write(b"middle")
+        file.truncate(1 << 30)
+    assert node.finish()["missing"] == []
+    there = (node.work.place.results / "sparse").stat()
+    assert (there.st_size, there.st_blocks * 512 < 1 << 20) == (1 << 30, True)
+    with (node.work.place.results / "sparse").open("rb") as file:
+        assert (file.read(5), file.seek(5 << 20), file.read(7)) == (b"begin", 5 << 20, b"middle\0")
+
+
+def test_a_folder_that_cannot_be_read_is_missing(share, monkeypatch):
+    node = share(["*"])
+    node.write("results/seen/a.csv")
+    node.write("results/closed/b.csv")
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(sync_loop, "AGAIN_SECONDS", 0.0)
+    name = f"{node.results}/closed"
+    closed = {"kind": "results", "files": 1, "bytes": 0, "names": [name], "problem": "Permission denied"}
+    assert node.finish()["missing"] == [closed]
+    assert node.said == [f"cannot look into {name!r}: Permission denied"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_was_written_is_there_in_the_end(share, seed):
+    """Two rounds with changes between them, as ranks write: random trees of files, links and empty folders."""
+    dice = random.Random(seed)
+    node = share(["**"])
+    for _ in range(2):
+        for _ in range(dice.randrange(1, 25)):
+            name = "/".join(dice.choice("abcd") + dice.choice([" ", "\n", "é", "'", "$(id)"]) for _ in range(3))
+            path = node.results / name[: dice.randrange(4, len(name))].rstrip("/ ")
+            with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                kind = dice.randrange(4)
+                if kind == 0:
+                    path.symlink_to(dice.choice(["x", "..", "/nowhere", str(node.results)]))
+                elif kind == 1:
+                    path.mkdir()
+                elif not path.is_symlink():
+                    path.write_text(dice.choice(["", "some", "x" * 5000]))
+        node.rounds.bring_results()
+    assert node.finish() == {"missing": [], "torn": []}
+    written = {
+        name: f"-> {os.path.relpath(node.results, (node.results / name).parent)}" if str(node.results) in text else text
+        for name, text in tree(node.results).items()
+    }
+    assert tree(node.work.place.results) == written

@@ -1,0 +1,38 @@
+"""How a job asks PBS how another one stands."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from serried.protocol import job_state_query
+
+ANSWERS = [
+    (0, "    job_state = F\n    substate = 92", (0, "COMPLETED")),
+    (0, "    job_state = F\n    substate = 91", (0, "CANCELLED")),
+    (0, "    job_state = R\n    comment = Job was sent for execution and terminated by root@head", (0, "CANCELLED")),
+    (0, "    job_state = R\n    substate = 42", (0, "RUNNING")),
+    (0, "    job_state = H\n    substate = 22", (0, "PENDING")),
+    (153, "qstat: Unknown Job Id 7.head", (0, "")),
+    (255, "Connection refused\nqstat: cannot connect to server head (errno=15010)", (1, "")),
+]
+
+
+@pytest.mark.parametrize(("status", "said", "word"), ANSWERS, ids=lambda value: str(value)[:30])
+def test_pbs_is_asked_also_where_no_path_has_its_programs(status, said, word, tmp_path):
+    """What PBS starts, a small job and what runs on a job's other nodes, has a PATH without them."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "qstat"
+    program.write_text(f'#!/bin/bash\n[[ $* == "-x -f -w 7[3].head" ]] || exit 9\necho "{said}"\nexit {status}\n')
+    program.chmod(0o700)
+
+    done = subprocess.run(
+        job_state_query.words("pbs", "7[3].head"),
+        env={"PATH": "/usr/bin:/bin", "PBS_EXEC": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout.strip()) == word

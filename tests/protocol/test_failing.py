@@ -1,0 +1,89 @@
+"""What a rank says when it fails, and which exceptions are those of a rank that lost another."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from serried.protocol import failure_report
+
+WORD = failure_report.Word(
+    world_size=4, at=12.5, exit_code=5, signal=None, error="SystemExit: 5", lost_peer=False, order=1
+)
+GLOO = "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+
+
+def test_a_word_is_taken_once_and_each_rank_has_its_own(tmp_path):
+    stop = str(tmp_path / "stop")
+    failure_report.write(stop, 3, WORD)
+    failure_report.write(stop, 0, WORD._replace(at=13.0))
+    assert [failure_report.take(stop, rank, 4) for rank in (3, 3, 1)] == [WORD, None, None]
+    assert [path.name for path in tmp_path.glob("stop*")] == ["stop.failing-0"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"at": 1}', '{"at": "now", "error": ""}'])
+def test_what_is_no_word_is_none(tmp_path, text):
+    (tmp_path / "stop.failing-0").write_text(text)
+    assert failure_report.take(str(tmp_path / "stop"), 0, 4) is None
+
+
+@pytest.mark.parametrize("name", ["exit_code", "signal", "order"])
+def test_a_word_whose_numbers_are_none_is_none(tmp_path, name):
+    failure_report.write(str(tmp_path / "stop"), 0, WORD._replace(**{name: "1"}))
+    assert failure_report.take(str(tmp_path / "stop"), 0, 4) is None
+
+
+def test_a_word_on_a_disk_that_has_become_read_only_is_taken(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    failure_report.write(str(tmp_path / "stop"), 0, WORD)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert failure_report.take(str(tmp_path / "stop"), 0, 4) == WORD
+
+
+def test_a_rank_of_another_world_is_another_rank(tmp_path):
+    """As where a rank starts four workers, each with a session: rank 0 of these may only have lost another."""
+    failure_report.write(str(tmp_path / "stop"), 0, WORD)
+    assert failure_report.take(str(tmp_path / "stop"), 0, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        (GLOO, True),
+        (f"[rank0]: {GLOO}", True),
+        ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer", True),
+        ("[rank12]: torch.distributed.DistNetworkError: Failed to recv, got 0 bytes.", True),
+        ("torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:94", True),
+        ("torch.distributed.DistStoreError: wait timeout", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("BrokenPipeError", True),
+        ("horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.", True),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x2 and 3x1)", False),
+        ("RuntimeError: Connection closed by peer", False),
+        ("ValueError: torch.distributed.DistBackendError is what we expect", False),
+        ("torch.distributed.DistBackendErrors: x", False),
+        ("serried.train.errors.StartError: ranks 1 of 4 have not come", False),
+        ("  ConnectionResetError: quoted", False),
+    ],
+)
+def test_a_lost_peer_is_known_by_the_type_of_the_exception(line, lost):
+    assert failure_report.ends_with_a_lost_peer(["", line, "frame #21: main"]) is lost
+    assert failure_report.comes_from_a_lost_peer([line.replace("[rank0]: ", "").replace("[rank12]: ", "")]) is lost
+
+
+@pytest.mark.parametrize(
+    ("chain", "lost"),
+    [
+        (["ValueError: bad batch", "ConnectionResetError: [Errno 104] Connection reset by peer"], False),
+        (["ValueError: bad batch", "BrokenPipeError"], False),
+        (["__main__.Mine: gone", GLOO], True),
+        (["__main__.Mine: gone", "ValueError", "torch.distributed.DistBackendError: NCCL error"], True),
+        (["KeyError: 'x'", "ValueError: bad batch"], False),
+    ],
+)
+def test_a_connection_that_the_program_handled_is_not_the_cause_but_one_that_a_library_lost_is(chain, lost):
+    assert failure_report.comes_from_a_lost_peer(chain) is lost

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from serried.protocol import hostlist
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", []),
+        ("login", ["login"]),
+        ("n1,n2", ["n1", "n2"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[008-010],x", ["n008", "n009", "n010", "x"]),
+        ("gpu-a[1-2]-n[01-02]", ["gpu-a1-n01", "gpu-a1-n02", "gpu-a2-n01", "gpu-a2-n02"]),
+        ("n[1,3-4,7].site.org", ["n1.site.org", "n3.site.org", "n4.site.org", "n7.site.org"]),
+    ],
+)
+def test_a_compact_host_list_names_its_hosts(text, hosts):
+    assert hostlist.expand(text) == hosts

@@ -1,0 +1,275 @@
+"""What every scheduler keeps to, whatever it is made of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serried.errors import UsageError
+from serried.plan import Limit
+from serried.protocol import names, successor_commands
+from serried.protocol.layout import RunDirectory
+from serried.protocol.successor_commands import job_of
+
+
+def shown(jobs):
+    return {element: (job.state, job.exit_code) for element, job in sorted(jobs.items(), key=str)}
+
+
+def test_a_job_that_succeeds_is_completed(bench):
+    job = bench.submit(bench.plan("true"))
+    assert shown(bench.await_end(job)) == {None: (names.COMPLETED, 0)}
+
+
+def test_a_job_that_fails_is_failed_with_its_exit_code(bench):
+    job = bench.submit(bench.plan("exit 3"))
+    assert shown(bench.await_end(job)) == {None: (names.FAILED, 3)}
+
+
+def test_a_running_job_is_running_on_a_node(bench):
+    job = bench.submit(bench.plan("sleep 600"))
+    (found,) = bench.await_state(job, names.RUNNING).values()
+    assert (found.id, found.element, len(found.nodes), found.ended) == (job, None, 1, None)
+
+
+def test_an_ended_job_says_when_it_ended(bench):
+    before = time.time()
+    (found,) = bench.await_end(bench.submit(bench.plan("true"))).values()
+    assert before - 60 < found.ended < time.time() + 60  # by the scheduler's own clock
+
+
+def test_job_sh_gets_its_token_and_runs_in_the_run_directory(bench):
+    plan = bench.plan('echo "$1"; pwd')
+    bench.await_end(bench.submit(plan, f"{plan.run}-7"))
+    log = RunDirectory(Path(plan.directory)).scheduler_log()
+    assert log.read_text() == f"{plan.run}-7\n{plan.directory}\n"
+
+
+def test_the_log_is_private_and_so_is_what_the_job_writes(bench):
+    plan = bench.plan("umask > mask")
+    bench.await_end(bench.submit(plan))
+    run = RunDirectory(Path(plan.directory))
+    assert (run.path / "mask").read_text().strip() == "0077"
+    assert run.scheduler_log().stat().st_mode & 0o077 == 0
+
+
+def test_the_job_inherits_the_environment_that_it_was_given(bench, monkeypatch):
+    monkeypatch.setenv("FLAVOUR", "bitter\nsweet $(id) é")
+    plan = bench.plan('printf %s "$FLAVOUR" > flavour')
+    bench.await_end(bench.submit(plan))
+    assert (Path(plan.directory) / "flavour").read_text() == "bitter\nsweet $(id) é"
+
+
+EVERYBODY_SEES = {"pbs": "qstat -x -f", "slurm": "scontrol show job --details", "local": "ps -eo args"}
+
+
+def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench, monkeypatch):
+    if "FAKE_SLURM_STATE" in os.environ:
+        pytest.skip("a fake shows nobody anything")
+    canary = f"canary-{os.urandom(8).hex()}"  # everybody sees other tests, too
+    monkeypatch.setenv("WANDB_API_KEY", canary)
+    job = bench.submit(bench.plan(f"[[ $WANDB_API_KEY == {canary} ]] && sleep 600"))
+    bench.await_state(job, names.RUNNING)
+    # By another user, where the tests may become one.
+    other = {"user": "nobody"} if os.geteuid() == 0 and bench.scheduler.name == "pbs" else {}
+    words = EVERYBODY_SEES[bench.scheduler.name].split()
+    seen = subprocess.run(words, capture_output=True, text=True, errors="replace", check=True, **other)
+    assert (bench.jobs(job)[None].name in seen.stdout, canary in seen.stdout) == (True, False)
+
+
+def test_a_job_submitted_from_within_a_job_does_not_take_itself_for_that_one(bench, monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", names.JOB, names.MARK, names.ELEMENT):
+        monkeypatch.setenv(name, "outer")
+    plan = bench.plan("env > variables")
+    assert shown(bench.await_end(bench.submit(plan))) == {None: (names.COMPLETED, 0)}
+    assert "=outer" not in (Path(plan.directory) / "variables").read_text()
+
+
+def test_a_job_without_room_is_pending_with_a_reason_that_can_be_explained(bench):
+    job = bench.submit(bench.blocked(bench.plan("true")))
+    (found,) = bench.await_state(job, names.PENDING).values()
+    bench.wait_until(lambda: bench.jobs(job)[None].reason)
+    assert bench.scheduler.explain(bench.jobs(job)[None].reason) != ""
+    assert found.nodes == ()
+
+
+def test_a_pending_job_that_is_cancelled_never_runs(bench):
+    plan = bench.blocked(bench.plan("touch ran"))
+    job = bench.submit(plan)
+    bench.await_state(job, names.PENDING)
+    bench.scheduler.cancel([job])
+    assert {each.state for each in bench.await_end(job).values()} == {names.CANCELLED}
+    assert not (Path(plan.directory) / "ran").exists()
+
+
+def test_a_running_job_that_is_cancelled_hears_TERM_and_ends(bench):  # noqa: N802 - the signal's name
+    plan = bench.plan("trap 'echo term > heard; exit 0' TERM; touch up; sleep 600 & wait")
+    job = bench.submit(plan)
+    bench.wait_until((Path(plan.directory) / "up").exists)
+    bench.scheduler.cancel([job])
+    assert {each.state for each in bench.await_end(job).values()} == {names.CANCELLED}
+    assert (Path(plan.directory) / "heard").read_text() == "term\n"
+
+
+def test_a_job_that_ignores_TERM_is_killed(bench, monkeypatch):  # noqa: N802 - the signal's name
+    monkeypatch.setenv("FAKE_SLURM_KILL_WAIT", "1")
+    plan = bench.plan("trap '' TERM; touch up; sleep 600")
+    job = bench.submit(plan_with_kill_wait(plan, 1))
+    bench.wait_until((Path(plan.directory) / "up").exists)
+    bench.scheduler.cancel([job])
+    assert {each.state for each in bench.await_end(job).values()} == {names.CANCELLED}
+
+
+def test_cancelling_what_has_ended_or_never_was_is_no_error(bench):
+    job = bench.submit(bench.plan("true"))
+    bench.await_end(job)
+    bench.scheduler.cancel([job, "999999"])
+    assert shown(bench.jobs(job)) == {None: (names.COMPLETED, 0)}
+
+
+def test_a_job_is_warned_before_its_time_limit_and_timed_out_at_it(bench):
+    script = "trap 'echo warned > heard' USR1; sleep 600 & while kill -0 $!; do wait $!; done"
+    plan = bench.plan(script, time_seconds=bench.limit)
+    job = bench.submit(plan)
+    assert {each.state for each in bench.await_end(job, seconds=600).values()} == {names.TIMEOUT}
+    assert (Path(plan.directory) / "heard").exists() == bench.warns
+
+
+def test_the_elements_of_an_array_have_their_own_states_and_logs(bench):
+    plan = bench.plan('echo "$element"; exit "$element"', indices=[0, 2, 4])
+    job = bench.submit(plan)
+    assert shown(bench.await_end(job)) == {0: (names.COMPLETED, 0), 2: (names.FAILED, 2), 4: (names.FAILED, 4)}
+    run = RunDirectory(Path(plan.directory))
+    assert [run.scheduler_log(index).read_text() for index in (0, 2, 4)] == ["0\n", "2\n", "4\n"]
+
+
+def test_one_element_can_be_cancelled_and_asked_for_by_itself(bench):
+    job = bench.submit(bench.plan("sleep 600", indices=range(2)))
+    bench.await_state(job, names.RUNNING)
+    bench.scheduler.cancel([job_of(job, 1)])
+    bench.wait_until(lambda: bench.jobs(job)[1].state == names.CANCELLED)
+    assert {element: each.state for element, each in bench.jobs(job_of(job, 1)).items()} == {1: names.CANCELLED}
+    assert bench.jobs(job)[0].state == names.RUNNING
+
+
+def test_no_more_elements_run_at_once_than_allowed(bench):
+    plan = bench.plan("mkdir alone || exit 1; sleep 0.5; rmdir alone", indices=range(3))
+    plan = replace(plan, array=plan.array._replace(parallel=1))
+    assert {each.state for each in bench.await_end(bench.submit(plan)).values()} == {names.COMPLETED}
+
+
+def test_a_job_is_found_by_its_token_while_it_runs_and_after(bench):
+    plan = bench.plan("sleep 1")
+    job = bench.submit(plan)
+    assert bench.scheduler.find(f"{plan.run}-1") == job
+    bench.await_end(job)
+    assert bench.scheduler.find(f"{plan.run}-1") == job
+
+
+def test_an_array_is_found_by_its_token(bench):
+    plan = bench.plan("sleep 600", indices=range(4))
+    job = bench.submit(plan)
+    assert bench.scheduler.find(f"{plan.run}-1") == job
+
+
+def test_a_token_that_nobody_submitted_finds_nothing(bench):
+    plan = bench.plan("sleep 600")
+    bench.submit(plan, f"{plan.run}-11")
+    assert bench.scheduler.find(f"{plan.run}-1") is None
+
+
+def test_a_job_that_is_not_known_is_absent_and_spoils_nothing(bench):
+    job = bench.submit(bench.plan("sleep 600"))
+    unknown = job.replace(job.partition(".")[0], "999999")
+    assert set(bench.scheduler.poll([job, unknown, job_of(unknown, 3)])) == {(job, None)}
+
+
+def after(bench, plan, job, element=""):
+    """Submit `plan` to come after `job`."""
+    submission = bench.scheduler.submission(plan, f"{plan.run}-2", os.environ, after=job, element=element)
+    bench.submitted.append(bench.scheduler.submit(submission))
+    return bench.submitted[-1]
+
+
+def test_a_job_that_comes_after_another_waits_for_its_end_however_that_is(bench):
+    first = bench.plan("until [ -e go ]; do sleep 0.05; done; exit 3")
+    job = bench.submit(first)
+    later = after(bench, bench.plan(f"test -e {first.directory}/go"), job)
+    bench.await_state(job, names.RUNNING)
+    bench.wait_until(lambda: bench.jobs(later)[None].state == names.PENDING)
+    (Path(first.directory) / "go").touch()
+    assert shown(bench.await_end(later)) == {None: (names.COMPLETED, 0)}
+    assert shown(bench.jobs(job)) == {None: (names.FAILED, 3)}
+
+
+def test_a_job_for_one_element_comes_after_that_element_alone(bench):
+    if not bench.knows_elements:
+        plan = replace(bench.plan("true", indices=range(2)), limit=Limit(restarts=1, form="successor"))
+        with pytest.raises(UsageError, match="no job wait for one element"):
+            bench.submit(plan)
+        return
+    plan = bench.plan('[ "$element" = 1 ] || sleep 600', indices=range(2))
+    job = bench.submit(plan)
+    stands = {0: names.RUNNING, 1: names.COMPLETED}
+    bench.wait_until(lambda: {element: each.state for element, each in bench.jobs(job).items()} == stands)
+    later = after(bench, plan, job_of(job, 1), "1")
+    assert shown(bench.await_end(later)) == {1: (names.COMPLETED, 0)}
+    assert bench.jobs(job)[0].state == names.RUNNING
+
+
+def test_a_job_can_ask_how_another_stands_and_cancel_it(bench):
+    plan = replace(bench.plan("sleep 600"), limit=Limit(restarts=1, form="successor"))
+    job = bench.submit(plan)
+    bench.await_state(job, names.RUNNING)
+    commands = bench.scheduler.commands(plan, {})
+
+    def call(words, **more):
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **more})
+        return done.returncode, done.stdout.strip()
+
+    before = call(successor_commands.fill(commands.ask, job=job))
+    call(successor_commands.fill(commands.cancel, job=job))
+    bench.await_end(job)
+    assert (before, call(successor_commands.fill(commands.ask, job=job))) == ((0, "RUNNING"), (0, "CANCELLED"))
+    assert call(successor_commands.fill(commands.ask, job="999999")) == (0, "")
+    if "FAKE_SLURM_STATE" in os.environ:
+        assert call(successor_commands.fill(commands.ask, job=job), FAKE_SLURM_MODE="unreachable") == (1, "")
+
+
+def test_many_jobs_take_one_question(bench):
+    jobs = [bench.submit(bench.plan("true")) for _ in range(3)]
+    before = sum(bench.scheduler.calls.values())
+    assert {job for job, _ in bench.scheduler.poll(jobs)} == set(jobs)
+    assert sum(bench.scheduler.calls.values()) - before <= 1
+
+
+HOSTILE = ["it's", "a b", "é☃", "$(id)", "-rf", "a\\b", "x#y", "%j", "50%% off", "line\nbreak", " trailing ", "n" * 200]
+
+
+def test_a_run_directory_may_have_any_name(bench):
+    problems = {}
+    for name in HOSTILE:
+        bench.root = bench.root.parent / name
+        plan = bench.plan("pwd")
+        state = shown(bench.await_end(bench.submit(plan)))
+        log = Path(plan.directory) / "scheduler.log"
+        said = log.read_text() if log.exists() else None
+        if (state, said) != ({None: (names.COMPLETED, 0)}, plan.directory + "\n"):
+            problems[name] = (state, said, sorted(path.name for path in Path(plan.directory).iterdir()))
+    assert problems == {}
+
+
+def test_a_name_of_any_kind_is_submitted_and_found(bench):
+    for name in HOSTILE:
+        plan = bench.plan("true", name=name)
+        job = bench.submit(plan)
+        assert bench.scheduler.find(f"{plan.run}-1") == job
+
+
+def plan_with_kill_wait(plan, seconds):
+    return replace(plan, site=plan.site._replace(kill_wait_seconds=seconds))

@@ -1,0 +1,74 @@
+"""Arrays in parts before anything is submitted: what cannot be is refused, the rest is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.clusters import machine
+from serried.errors import UsageError
+from serried.submission import dependencies
+from serried.submission.deliver import deliver
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    def be(**said):
+        monkeypatch.setattr(machine, "array_limits", lambda *_: machine.ArrayLimits(**said))
+
+    return be
+
+
+def divided(prepared):
+    return prepared.plan.array.offsets
+
+
+def test_an_array_is_divided_only_where_one_job_cannot_have_it(ask, limits):
+    limits(below=4)
+    assert divided(ask(array="0-3")) == ()
+    assert divided(ask(array="0-9")) == (0, 4, 8)
+    assert divided(ask(array="5000")) == (5000,)
+    limits(elements=4)
+    assert divided(ask(array="5000-5003")) == ()
+    assert divided(ask(array="5000-5004")) == (5000, 5004)
+    limits()
+    assert divided(ask(array="0-5004")) == ()
+
+
+def test_one_job_whose_indices_are_moved_is_not_held(ask, limits):
+    limits(below=4)
+    made = ask(array="5000")
+    assert [each.argv[-1] for each in made.handovers] == [f"{made.plan.run}_5000-1"]
+    assert "--hold" not in made.handover.argv
+
+
+def test_with_a_limit_on_elements_at_once_each_job_comes_after_the_one_before(ask, limits):
+    limits(below=4)
+    made = ask(array="0-9", parallel=2)
+    run = made.plan.run
+    assert [[word for word in each.argv if word.startswith("--after")] for each in made.handovers] == [
+        [],
+        [f"--after=JOB-OF-{run}_0-1"],
+        [f"--after=JOB-OF-{run}_4-1"],
+    ]
+
+
+def test_an_array_larger_than_a_whole_scheduler_holds_is_refused(ask, limits):
+    limits(below=1000, jobs=10_000)
+    with pytest.raises(UsageError, match="the array has 10,000 elements, and `local` keeps fewer than 10,000 jobs"):
+        ask(array="0-9999")
+
+
+def test_further_jobs_of_all_parts_cannot_be_queued_at_once(ask, limits):
+    limits(below=4)
+    chain = {"limit.restarts": 2, "limit.continue": "prequeued"}
+    with pytest.raises(UsageError, match="`local` takes arrays of up to 4 elements, and the further jobs of a larger"):
+        ask(array="0-9", overrides=chain)
+    assert ask(array="0-3", overrides=chain).plan.limit.restarts == 2
+
+
+def test_a_run_comes_after_all_jobs_of_an_array(ask, limits):
+    limits(below=4)
+    record = deliver(ask(array="0-99"))
+    jobs = record.submissions[0].jobs
+    assert len(jobs) == 25
+    assert dependencies.run(record.id, ask().plan).jobs == jobs
