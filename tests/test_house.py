@@ -234,11 +234,6 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-@each_module
-def test_a_module_fits_in_one_sitting(path: Path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
-
-
 @holds_for(sorted((ROOT / "tests").rglob("*.py")))
 def test_a_test_file_fits_in_one_sitting(path: Path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
