@@ -127,7 +127,9 @@ class Group:
     def mean(self, values: Mapping[str, Any], weight: float = 1.0) -> Dict[str, float]:
         """The means over the ranks, each counting by its `weight`; every rank names the same values."""
         names = sorted(values)
-        here = [float(values[name]) * weight for name in names]
+        numbers = (values[name] for name in names)
+        bare = (number.detach() if isinstance(number, torch.Tensor) else number for number in numbers)
+        here = [float(number) * weight for number in bare]
         *sums, total = self.reduce([*here, weight])
         return {name: value / total for name, value in zip(names, sums)}  # noqa: B905 - as long; Python 3.9
 

@@ -1,0 +1,30 @@
+"""Pages are renewed where the output of a command has changed, and nowhere else."""
+
+from __future__ import annotations
+
+from transcripts import renew
+
+PAGE = """Before.
+
+```console
+$ serried submit
+submitted k3f9q2 as job 7 of slurm
+
+$ serried wait last
+k3f9q2 train COMPLETED after 41s
+…
+```
+"""
+OUTPUTS = {
+    "serried submit": "submitted m2n3p4 as job 12 of slurm\n",
+    "serried wait last": "m2n3p4 train COMPLETED after 1m02s\n  one line\n  another\n",
+}
+
+
+def test_a_page_stays_where_ids_numbers_and_times_differ_or_lines_are_left_out() -> None:
+    assert renew(PAGE, OUTPUTS.__getitem__) == PAGE
+
+
+def test_a_changed_output_takes_the_place_of_the_old_one_with_the_ids_of_the_page() -> None:
+    outputs = {**OUTPUTS, "serried wait last": "m2n3p4 train FAILED after 1m02s\n"}
+    assert renew(PAGE, outputs.__getitem__) == PAGE.replace("COMPLETED after 41s\n…", "FAILED after 1m02s")
