@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from serried.config import values
 from serried.config.values import BadValue
+from serried.protocol.times import show_duration
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_a_number_without_a_unit_asks_which_was_meant():
 
 @given(st.integers(min_value=1, max_value=10**8))
 def test_a_duration_that_is_shown_can_be_read_again(seconds: int):
-    assert values.duration(values.show_duration(seconds)) == seconds
+    assert values.duration(show_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from serried.config import Cluster, Gpu, Partition, Resources
 from serried.plan import Allocation
 from serried.planning.allocate import allocate, left_out
-from serried.planning.limits import clock
+from serried.protocol.times import show_walltime
 
 SLURM = Cluster("slurm", gpus_per_node=8)
 CPUS_ONLY = Cluster("cpus", gpus_per_node=0)
@@ -231,7 +231,7 @@ def test_what_nobody_asked_for_is_never_more_than_a_node_has():
     ("seconds", "text"), [(5, "0:00:05"), (5400, "1:30:00"), (86400, "1-00:00:00"), (90061, "1-01:01:01")]
 )
 def test_times_are_written_as_slurm_does(seconds: int, text: str):
-    assert clock(seconds) == text
+    assert show_walltime(seconds) == text
 
 
 counts = st.integers(min_value=1, max_value=64)

@@ -19,6 +19,7 @@ from serried.agent import system
 from serried.agent.attempt import Work, make_umask, run_directory
 from serried.fs import files
 from serried.protocol import SCHEMA, names, outputs
+from serried.protocol.times import iso
 
 WEBHOOK_SECONDS = 10
 COMMAND_SECONDS = 20
@@ -97,7 +98,7 @@ def _document(work: Work, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
         "cluster": plan["site"]["name"],
         "attempt": work.number or None,
         "directory": str(work.run.path),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "time": iso(time.time()),
         **facts,
     }
 

@@ -18,11 +18,11 @@ from serried.plan import Plan
 from serried.protocol import checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.protocol.outputs import Tree
+from serried.protocol.times import iso, seconds_of
 from serried.records import missing_outputs, outputs
 from serried.records.documents import RecordUnreadable
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
-from serried.records.timestamps import iso, seconds_of
 from serried.submission.data_prepare import FOLDER as PREPARED
 
 RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = (

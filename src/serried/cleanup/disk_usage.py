@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.protocol.outputs import Tree
-from serried.records.timestamps import iso
+from serried.protocol.times import iso
 
 _TELL_EVERY = 1000
 

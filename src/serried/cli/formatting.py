@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Any
 from serried.errors import SchedulerUnreachable, UsageError
 from serried.protocol import SCHEMA, names
 from serried.protocol.outputs import Outputs
+from serried.protocol.times import BadDuration, read_duration
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
@@ -108,14 +110,10 @@ def agreed(doing: tuple[str, str], what: str) -> bool:
     return is_agreed
 
 
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
 def moment(flag: str, text: str, now: float) -> float:
     """What a flag calls a time: `2d` is two days ago. Raises UsageError."""
-    number, unit = text[:-1], text[-1:]
-    if number.isdecimal() and unit in _UNITS:
-        return now - int(number) * _UNITS[unit]
+    with contextlib.suppress(BadDuration):
+        return now - read_duration(text)
     try:
         return dt.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import click
 
 from serried.cli import formatting, run_selector
-from serried.config.values import BadValue, duration
 from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
 from serried.protocol import names
 from serried.protocol.outputs import LOOKED
+from serried.protocol.times import BadDuration, read_duration
 from serried.records import outputs
 from serried.records.explain import explain
 from serried.records.index import Selection
@@ -121,8 +121,8 @@ def _make_certain(selections: Sequence[Selection]) -> None:
 
 def _seconds(text: str) -> int:
     try:
-        return duration(text)
-    except BadValue as error:
+        return read_duration(text)
+    except BadDuration as error:
         raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
 
 

@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Callable
 
-from serried.config.values import show_duration
 from serried.importing.report import LEFT, NEEDLESS, TAKEN, Header, line
+from serried.protocol.times import show_duration
 
 PREFIX = "#PBS"
 

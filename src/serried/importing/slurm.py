@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from serried.config.values import show_duration
 from serried.importing.options import Option, directive, options
 from serried.importing.report import LEFT, NEEDLESS, TAKEN, Asked, Header, line
+from serried.protocol.times import show_duration
 
 PREFIX = "#SBATCH"
 

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from serried.config.values import show_duration, show_memory
+from serried.config.values import show_memory
 from serried.errors import UsageError, did_you_mean
 from serried.plan.allocation import ALL, Allocation
 from serried.plan.parts import whom_to_ask
+from serried.protocol.times import show_duration, show_walltime
 
 if TYPE_CHECKING:  # who only reads plans must not pay for the definitions
     from serried.config.definitions import Cluster, Partition, Resources
@@ -119,11 +120,12 @@ def _check_time(asked: Allocation, cluster: Cluster, partition: Partition | None
     seconds = asked.time_seconds
     if seconds is None:
         return
+    asked_for = show_walltime(seconds)
     if cluster.max_time and seconds > cluster.max_time:
-        message = f"{clock(seconds)} were asked for and cluster `{cluster.name}` allows {clock(cluster.max_time)}"
+        message = f"{asked_for} were asked for and cluster `{cluster.name}` allows {show_walltime(cluster.max_time)}"
         raise UsageError(message, hint=_shorter(seconds, cluster.max_time))
     if partition and partition.time and seconds > partition.time:
-        message = f"{clock(seconds)} were asked for and partition `{name}` allows {clock(partition.time)}"
+        message = f"{asked_for} were asked for and partition `{name}` allows {show_walltime(partition.time)}"
         raise UsageError(message, hint=_shorter(seconds, partition.time, _instead(asked, cluster)))
 
 
@@ -160,14 +162,6 @@ def notes(asked: Allocation, cluster: Cluster, elements: int = 1, parallel: int 
     if known is None or known.jobs is None or at_once <= known.jobs:
         return ()
     return (f"partition `{name}` runs {known.jobs} of your jobs at a time: the {elements} elements take turns",)
-
-
-def clock(seconds: int) -> str:
-    """Seconds as Slurm writes them: `2-00:00:00`, `1:30:00`."""
-    days, rest = divmod(seconds, 86400)
-    hours, rest = divmod(rest, 3600)
-    tail = f"{rest // 60:02}:{rest % 60:02}"
-    return f"{days}-{hours:02}:{tail}" if days else f"{hours}:{tail}"
 
 
 def there_are(names: Collection[str]) -> str:

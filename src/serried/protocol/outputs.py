@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import stat
-import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -23,6 +22,7 @@ from serried.fs.archive_contents import Contents, moment_of
 from serried.fs.files import read_journal
 from serried.protocol.layout import ElementDirectory, RunDirectory
 from serried.protocol.sizes import counted, spell
+from serried.protocol.times import iso
 
 NOISE = ("__pycache__", "*.pyc", "*.pyo", ".nfs*")
 """Made again from the source at any time, or the file server's own."""
@@ -45,7 +45,7 @@ class Output:
     """In nanoseconds."""
 
     def to_json(self) -> Dict[str, Any]:
-        return {"path": self.path, "bytes": self.bytes, "changed": _iso(self.changed)}
+        return {"path": self.path, "bytes": self.bytes, "changed": iso(self.changed / 1e9)}
 
 
 @dataclass(frozen=True)
@@ -255,10 +255,6 @@ class Tally:
     @property
     def newest(self) -> List[Output]:
         return [Output(path, size, changed) for changed, path, size in sorted(self._heap, reverse=True)]
-
-
-def _iso(changed: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(changed / 1e9))
 
 
 def is_noise(name: str) -> bool:

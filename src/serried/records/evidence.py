@@ -15,10 +15,10 @@ from serried.processes import identify
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
 from serried.protocol.successor_commands import offset_of, part_of
+from serried.protocol.times import seconds_of
 from serried.records import scheduler_memory
 from serried.records.documents import Submission, Summary
 from serried.records.record import Record
-from serried.records.timestamps import seconds_of
 from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, Ending, Kind, Verdict
 from serried.schedulers.interface import Job
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from serried.protocol import SCHEMA, names
+from serried.protocol.times import iso, seconds_of
 from serried.records import arrays
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import Evidence
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
-from serried.records.timestamps import iso, seconds_of
 from serried.records.verdict import Verdict
 from serried.schedulers.indices import expand
 

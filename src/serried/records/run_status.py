@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.protocol.successor_commands import part_of
+from serried.protocol.times import iso, seconds_of
 from serried.records import arrays
 from serried.records.documents import Summary
 from serried.records.record import Record
-from serried.records.timestamps import iso, seconds_of
 from serried.records.verdict import Verdict
 from serried.schedulers.interface import Job
 

@@ -14,13 +14,13 @@ from serried.clusters import machine
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.fs.files import read_json
 from serried.protocol import names
+from serried.protocol.times import seconds_of
 from serried.records import arrays, final_status, proof, scheduler_memory, staging
 from serried.records.arrays import Answer
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.evidence import Evidence, before_the_scheduler, gather
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
-from serried.records.timestamps import seconds_of
 from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Verdict, judge
 from serried.schedulers.interface import Job, Scheduler
 

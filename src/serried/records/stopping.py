@@ -13,6 +13,7 @@ from pathlib import Path
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.fs.files import Journal, claim, make_directory
 from serried.protocol import names
+from serried.protocol.times import iso
 from serried.records import scheduler_memory
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
@@ -20,7 +21,6 @@ from serried.records.index import Selection, records
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
 from serried.records.status import registered, statuses
-from serried.records.timestamps import iso
 from serried.records.waiting import has_ended_by_file
 from serried.schedulers.interface import Job
 

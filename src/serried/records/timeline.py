@@ -12,12 +12,12 @@ from serried.fs.files import read_journal, read_json
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
 from serried.protocol.missing_outputs import left_out
+from serried.protocol.times import iso, seconds_of
 from serried.records import staging
 from serried.records.documents import Submission, jobs_text
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record
 from serried.records.signals import signal_name
-from serried.records.timestamps import iso, seconds_of
 from serried.records.verdict import Verdict
 
 _REASONS = {

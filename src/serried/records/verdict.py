@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.protocol import names
-from serried.records.timestamps import seconds_of
+from serried.protocol.times import seconds_of
 from serried.schedulers.interface import Job
 
 SUBMITTING = "SUBMITTING"

@@ -23,12 +23,12 @@ from serried.processes import myself
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import PREQUEUED
 from serried.protocol.successor_commands import token_of
+from serried.protocol.times import iso
 from serried.records import stopping, waiting
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.index import Selection
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
-from serried.records.timestamps import iso
 from serried.snapshot import Archive
 from serried.submission import run_directory
 from serried.submission.prepared import Prepared, handover_of

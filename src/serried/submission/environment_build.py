@@ -15,8 +15,8 @@ from serried.environments.store import Store
 from serried.plan import Plan
 from serried.planning import plan as make_plan
 from serried.protocol.names import COMPLETED
+from serried.protocol.times import iso
 from serried.records.record import Record, new_id
-from serried.records.timestamps import iso
 from serried.submission.deliver import see_through
 from serried.submission.prepared import assemble
 

@@ -15,10 +15,10 @@ from serried.plan import Plan
 from serried.planning import environment_of
 from serried.planning import plan as make_plan
 from serried.planning.data import data as data_of
+from serried.protocol.times import iso
 from serried.records.evidence import latest_attempt
 from serried.records.record import new_id
 from serried.records.run_status import RunStatus
-from serried.records.timestamps import iso
 from serried.submission.prepare import prepare
 from serried.submission.prepared import Prepared
 

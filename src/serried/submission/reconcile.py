@@ -18,11 +18,11 @@ from serried import schedulers
 from serried.errors import SerriedError, UsageError
 from serried.fs.files import claim
 from serried.protocol.names import WITHDRAWN
+from serried.protocol.times import seconds_of
 from serried.records.documents import OPEN, RecordUnreadable, Submission
 from serried.records.evidence import is_at_work
 from serried.records.record import Record
 from serried.records.status import is_elsewhere
-from serried.records.timestamps import seconds_of
 
 PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""

@@ -16,8 +16,8 @@ from serried.plan import Array, Plan
 from serried.planning import arrays, elements, limits
 from serried.planning import plan as make_plan
 from serried.protocol import names
+from serried.protocol.times import iso
 from serried.records.record import new_id
-from serried.records.timestamps import iso
 from serried.submission import dependencies
 from serried.submission.resume import resume_from
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serried.config.values import show_duration
 from serried.plan import Data, Plan, Staged, Sync
 from serried.protocol.checkpoints import IN_CHECKPOINTS
 from serried.protocol.sizes import counted, spell
+from serried.protocol.times import show_duration
 
 LISTED = 4
 

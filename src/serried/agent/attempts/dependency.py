@@ -19,6 +19,7 @@ from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
 from serried.protocol.layout import RunDirectory
+from serried.protocol.times import iso
 
 MISSING_SECONDS = 90.0
 """How long the end of a run whose job is over may take to appear: shared file systems hide new files."""
@@ -193,7 +194,7 @@ def _following(work: Work, token: str) -> str:
 
 def _end(work: Work, token: str, message: str) -> None:
     """It never began, and nothing of it is to begin any more."""
-    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    moment = iso(time.time())
     document = {
         "schema": SCHEMA,
         "run": work.plan["run"],

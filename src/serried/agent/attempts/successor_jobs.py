@@ -17,6 +17,7 @@ from serried.fs import files
 from serried.process import environ
 from serried.protocol import SCHEMA, job_state_query, names, successor_commands
 from serried.protocol.environment import scrub
+from serried.protocol.times import iso
 
 SUBMIT_SECONDS = 120
 AWAY_SECONDS = 600.0
@@ -67,7 +68,7 @@ def submit(work: Work, token: str, after: str, why_not: Callable[[], Optional[st
         "state": "submitting",
         "cluster": work.plan["site"]["name"],
         "scheduler": work.plan["site"]["scheduler"],
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "at": iso(time.time()),
         "by_pid": os.getpid(),
         "by_host": os.uname().nodename,
         "by_started": environ.began(os.getpid()),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.outcome import diagnose, unconnected
 from serried.agent.outcome.evidence import Evidence, Exit
 from serried.agent.outcome.missing_outputs import missing, sentence
 from serried.protocol import SCHEMA, names
+from serried.protocol.times import iso
 
 KILLED_CODE = 137
 """Of a run whose own agent or script was killed."""
@@ -77,8 +77,8 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         "message": verdict.message + _unsaved(evidence) + sentence(absent),
         "first_failure": first,
         "saved_step": evidence.saved.step,
-        "started": _iso(evidence.started),
-        "ended": _iso(evidence.ended),
+        "started": iso(evidence.started),
+        "ended": iso(evidence.ended),
         "seconds": round(evidence.ended - evidence.started, 1),
         "nodes": [host for _, host in sorted(evidence.hosts.items())] or [evidence.host],
         "world_size": evidence.world_size,
@@ -243,7 +243,3 @@ def _of_peace(evidence: Evidence) -> Verdict:
             names.FAILED, 1, "left-running", f"every rank exited with status 0, but on {host} {what} still ran"
         )
     return Verdict(names.COMPLETED, 0, None, "every rank exited with status 0")
-
-
-def _iso(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

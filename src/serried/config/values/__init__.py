@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.errors import did_you_mean
+from serried.protocol import times
 from serried.protocol.settings import spelled
 
 ALL_MEMORY = 0
@@ -46,39 +47,16 @@ class Kind:
 
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
-_UNITS = re.compile(
-    rf"(?:{_NUMBER}d)? ?(?:{_NUMBER}h)? ?(?:{_NUMBER}m(?:in)?)? ?(?:{_NUMBER}s)?", re.IGNORECASE | re.ASCII
-)
-_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
-_CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", re.ASCII)
 _MEMORY = re.compile(rf"{_NUMBER} ?([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
-_LONGEST = 10 * 366 * 86400
 
 
 def duration(value: Any) -> int:
-    """Seconds of `90m`, `1h30m`, `2d`, `2-00:00:00`, `12:00:00` or `30:00` (minutes and seconds, as Slurm reads it)."""
-    text = "" if isinstance(value, bool) else str(value).strip()
-    seconds = _duration(text)
-    if seconds is None:
-        hint = f"did you mean `{text}m`, `{text}h` or `{text}s`?" if re.fullmatch(r"\d+(\.\d+)?", text) else None
-        raise BadValue(f"must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `{_shown(value)}`", hint)
-    if not 0 < seconds <= _LONGEST:
-        raise BadValue(f"must be a duration between a second and ten years, not `{_shown(value)}`")
-    return seconds
-
-
-def _duration(text: str) -> int | None:
-    if text and (match := _UNITS.fullmatch(text)):
-        parts = zip(match.groups(), (86400, 3600, 60, 1), strict=True)
-        return math.ceil(sum(float(number or 0) * unit for number, unit in parts))
-    if match := _DAYS.fullmatch(text):
-        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
-        return days * 86400 + hours * 3600 + minutes * 60 + seconds
-    if match := _CLOCK.fullmatch(text):
-        hours, minutes, seconds = (int(number or 0) for number in match.groups())
-        return hours * 3600 + minutes * 60 + seconds
-    return None
+    """Seconds."""
+    try:
+        return times.read_duration("" if isinstance(value, bool) else str(value).strip(), _shown(value))
+    except times.BadDuration as error:
+        raise BadValue(str(error), error.hint) from None
 
 
 def duration_or_off(value: Any) -> int | None:
@@ -224,12 +202,6 @@ def signal_name(value: Any) -> str | None:
     return name
 
 
-def show_duration(seconds: int) -> str:
-    """Seconds as `1h30m`."""
-    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
-
-
 def show_memory(mebibytes: int) -> str:
     """MiB as `10G`, or `all`."""
     if mebibytes == ALL_MEMORY:
@@ -266,8 +238,8 @@ def _shown(value: Any) -> str:
 
 COUNT = Kind("whole number from 1", whole(1), "N")
 COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
-DURATION = Kind("duration", duration, "TIME", show=show_duration)
-DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME", show=show_duration)
+DURATION = Kind("duration", duration, "TIME", show=times.show_duration)
+DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME", show=times.show_duration)
 MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
 MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
 BOOLEAN = Kind("true or false", boolean, show=_show_boolean)

@@ -1,0 +1,92 @@
+"""Times and durations, as files, options and JSON write them: seconds inside, ISO 8601 in UTC or `1h30m` outside."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from typing import Optional, overload
+
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_UNITS = re.compile(
+    rf"(?:{_NUMBER}w)? ?(?:{_NUMBER}d)? ?(?:{_NUMBER}h)? ?(?:{_NUMBER}m(?:in)?)? ?(?:{_NUMBER}s)?",
+    re.IGNORECASE | re.ASCII,
+)
+_UNIT_SECONDS = (604800, 86400, 3600, 60, 1)
+_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", re.ASCII)
+_LONGEST = 10 * 366 * 86400
+
+
+class BadDuration(ValueError):  # noqa: N818 - the name of what was given
+    """`str()` completes a sentence that begins with the option; `hint` says what to write instead."""
+
+    def __init__(self, message: str, hint: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def read_duration(text: str, shown: Optional[str] = None) -> int:
+    """Seconds of `90m`, `1h30m`, `2d`, `2-00:00:00`, `12:00:00` or `30:00` (minutes and seconds, as Slurm reads it).
+
+    Raises BadDuration; its message quotes `shown` where that is given, else `text`.
+    """
+    seconds = _seconds(text)
+    if seconds is None:
+        hint = f"did you mean `{text}m`, `{text}h` or `{text}s`?" if re.fullmatch(r"\d+(\.\d+)?", text) else None
+        raise BadDuration(f"must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `{shown or text}`", hint)
+    if not 0 < seconds <= _LONGEST:
+        raise BadDuration(f"must be a duration between a second and ten years, not `{shown or text}`")
+    return seconds
+
+
+def _seconds(text: str) -> Optional[int]:
+    match = _UNITS.fullmatch(text)
+    if text and match:
+        amounts = zip(match.groups(), _UNIT_SECONDS)  # noqa: B905 - `strict` is 3.10's
+        return math.ceil(sum(float(number or 0) * unit for number, unit in amounts))
+    match = _DAYS.fullmatch(text)
+    if match:
+        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds
+    match = _CLOCK.fullmatch(text)
+    if match:
+        hours, minutes, seconds = (int(number or 0) for number in match.groups())
+        return hours * 3600 + minutes * 60 + seconds
+    return None
+
+
+def show_duration(seconds: int) -> str:
+    """`1h30m`: what `read_duration` reads again."""
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+def show_walltime(seconds: int) -> str:
+    """As Slurm writes a time limit: `2-00:00:00`, `1:30:00`."""
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    tail = f"{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}:{tail}" if days else f"{hours}:{tail}"
+
+
+@overload
+def iso(seconds: float) -> str: ...
+@overload
+def iso(seconds: None) -> None: ...
+@overload
+def iso(seconds: Optional[float]) -> Optional[str]: ...
+def iso(seconds: Optional[float]) -> Optional[str]:
+    """`2026-11-20T04:00:12Z`, from seconds since the epoch."""
+    return None if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def seconds_of(text: object) -> Optional[float]:
+    """Seconds since the epoch of an ISO 8601 time, in UTC where it names no zone; None for anything else."""
+    import datetime as dt
+
+    try:
+        moment = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))  # noqa: FURB162 - Python 3.9
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)).timestamp()
