@@ -153,7 +153,7 @@ PARTS = [path for path in MODULES if room_of(path) == "agent" and not part_of(pa
 
 def test_every_part_of_the_agent_is_drawn_in_the_design_in_the_order_of_imports():
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    drawing = text.partition("`agent.pyz ROLE` is.\n\n")[2].partition("\n\n")[0]
+    drawing = text.partition("### Inside the agent\n")[2].partition("\n\n    ")[2].partition("\n\n")[0]
     columns = [re.split(r"\s{2,}", line.strip())[0] for line in drawing.splitlines()]
     drawn = [part.removesuffix("/") for column in columns for part in column.split(", ")]
     assert drawn == list(WITHIN_AGENT)
