@@ -59,7 +59,7 @@ def at_rest(here: World) -> list[Figure]:
         running.wait()
     return [
         Figure(
-            "memory of an agent at its highest",
+            "highest memory of an agent",
             f"node agent {memory['node']:.1f} MiB, head agent {memory['head']:.1f} MiB",
             "",
             "≤ 30 MB",
@@ -99,7 +99,7 @@ def calls(here: World) -> list[Figure]:
     bare = file_calls(here, [here.bin / "python", "-c", "pass"])["python"]
     return [
         Figure(
-            "calls that name a file (not in /proc), from start to end of a run of two ranks",
+            "system calls with a path (not in /proc), over a run of two ranks",
             f"node agent {run['node']}, head agent {run['head']}, `finish` {run['finish']}",
             f"one `python -c pass` of a virtual environment: {bare}",
             "few: each node adds its agent's",

@@ -200,7 +200,7 @@ def of_stalls(name: str) -> tuple[list[Figure], dict[str, Timing]]:
         Figure(
             f"stall of a save, {name} of replicated state in {LAYERS * 4} tensors, 2 ranks",
             f"{own}, first {first['serried']:,.0f} ms",
-            f"memcpy of as many bytes: {floor}, Serried takes {own.median / floor.median:.2f} of it; "
+            f"memcpy of as many bytes: {floor}, Serried takes {own.median / floor.median:.2f} times as long; "
             f"tensor by tensor: {pieces}, {own.median / pieces.median:.2f}",
             "≤ 1.3 of memcpy, once warm",
             own.median <= 1.3 * floor.median,

@@ -107,21 +107,26 @@ def machine() -> str:
 
 
 def table(chapter: str, kept: Mapping[str, Any]) -> list[str]:
-    head = [f"## {chapter}", "", "| what | Serried | beside it | goal | kept |", "|---|---|---|---|---|"]
+    head = [f"## {chapter}", "", "| measure | Serried | compared with | goal | met |", "|---|---|---|---|---|"]
     rows = [
         " | ".join([each["what"], each["serried"], each["beside"], each["goal"], "yes" if each["kept"] else "**no**"])
         for each in kept["figures"]
     ]
     # What the script itself keeps busy is two; more says that others were at work.
-    busy = [f"\nLoad meanwhile: {kept['load']}, on {os.cpu_count()} cores."] if kept.get("load", 0) > BUSY else []
+    busy = [f"\nLoad during the run: {kept['load']}, on {os.cpu_count()} cores."] if kept.get("load", 0) > BUSY else []
     return [*head, *(f"| {row} |" for row in rows), *busy, ""]
 
 
 INTRODUCTION = """\
 # Benchmarks
 
-Written by the scripts in `benchmarks/`, each run by hand: `.venv/bin/python benchmarks/startup.py`. Serried and what
-stands beside it take turns within one run. A time is the median; in brackets, the middle half of the runs.
+This page shows the cost of Serried in time, memory and calls of the scheduler, beside other tools. The scripts in
+`benchmarks/` write the page; run them by hand:
+
+    .venv/bin/python benchmarks/startup.py
+
+Serried and the other tools take turns within one run. A time is the median, with the middle half of the runs in
+brackets.
 """
 
 
@@ -130,4 +135,4 @@ def page(chapters: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [INTRODUCTION, f"Machine: {'; '.join(machines)}.", ""]
     for chapter, kept in sorted(chapters.items()):
         lines += table(chapter, kept)
-    return "\n".join(lines)
+    return "\n".join([*lines, "[All pages](index.md)", ""])

@@ -212,7 +212,7 @@ def main() -> None:
     ]
     figures.append(
         Figure(
-            "one node more in a chain, 1 MB in 10 files, all on this machine",
+            "one more node in a chain, 1 MB in 10 files, all on this machine",
             f"{1000 * hop:.1f} ms",
             "",
             "≤ 20 ms: 20 s with 1,000 nodes",

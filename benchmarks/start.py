@@ -112,7 +112,7 @@ def figures(what: str, timings: dict[str, Timing]) -> list[Figure]:
         Figure(
             what,
             str(ours),
-            f"`{peer}`: {timings[peer]}, Serried takes {ours.median / timings[peer].median:.2f} of it",
+            f"`{peer}`: {timings[peer]}, Serried takes {ours.median / timings[peer].median:.2f} times as long",
             f"≤ {limit:.2f} of `{peer}`",
             ours.median <= limit * timings[peer].median,
         )

@@ -44,7 +44,7 @@ def main() -> None:
             Figure(
                 "`serried --help`",
                 str(help_),
-                f"an empty click program: {empty_help}; {help_.median / empty_help.median:.2f} of it",
+                f"an empty click program: {empty_help}; {help_.median / empty_help.median:.2f} times as long",
                 "≤ 45 ms or ≤ 1.6 times the empty program, whichever is more",
                 help_.median <= max(45, 1.6 * empty_help.median),
             ),

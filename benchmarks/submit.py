@@ -54,7 +54,7 @@ def one_job(here: World) -> list[Figure]:
         Figure(
             "`serried submit` of one job, snapshot of 40 files included",
             str(ours),
-            f"submitit with its RsyncSnapshot: {copying}, Serried takes {ours.median / copying.median:.2f} of it; "
+            f"submitit with its RsyncSnapshot: {copying}, {ours.median / copying.median:.2f} times as long; "
             f"submitit without a snapshot: {plain}, {ours.median / plain.median:.2f}",
             "≤ 0.50 of a submitit process that does the same",
             ours.median <= 0.5 * copying.median,

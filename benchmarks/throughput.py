@@ -293,9 +293,9 @@ def of_agreement() -> list[Figure]:
     share = len(taken["asking"]) / CALLS
     return [
         Figure(
-            "asking whether to stop, a call that asks nobody",
+            "a check for the stop notice, without the other rank",
             f"{free:.2f} µs",
-            f"one that asks the other rank: {asking:.0f} µs; an all-reduce of a number: {alone:.0f} µs; "
+            f"with the other rank: {asking:.0f} µs; an all-reduce of a number: {alone:.0f} µs; "
             f"{100 * share:.2f} % of calls ask",
             "≤ 1 µs",
             free <= 1,
