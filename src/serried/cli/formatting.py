@@ -7,16 +7,18 @@ import datetime as dt
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried.errors import SchedulerUnreachable, UsageError
 from serried.protocol import SCHEMA, names
-from serried.protocol.outputs import Outputs
 from serried.protocol.times import BadDuration, read_duration
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
 from serried.ui.text import ago, duration, printable
+
+if TYPE_CHECKING:  # `ps` counts no files
+    from serried.protocol.outputs import Outputs
 
 STYLES = {
     names.COMPLETED: "good",

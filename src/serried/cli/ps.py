@@ -12,7 +12,6 @@ from serried.records import arrays, index, missing_outputs
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
-from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.console import Cell
 from serried.ui.text import ago, duration
@@ -61,6 +60,8 @@ def _settled(found: list[RunStatus]) -> list[RunStatus]:
     uncertain = [status.record for status in found if status.state == UNCERTAIN]
     if not uncertain:
         return found
+    from serried.submission.reconcile import find_out  # seldom needed
+
     for record in uncertain:
         find_out(record)
     again = {status.id: status for status in statuses(uncertain)}

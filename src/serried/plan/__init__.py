@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from serried.plan.allocation import Allocation
-from serried.plan.model import Plan
-from serried.plan.parts import (
+from serried.plan.model import (
     After,
+    Allocation,
     Array,
     Build,
     Container,
@@ -14,6 +13,7 @@ from serried.plan.parts import (
     Launch,
     Limit,
     Notify,
+    Plan,
     Resume,
     Site,
     Source,

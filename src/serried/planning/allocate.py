@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serried.plan.allocation import ALL, Allocation
+from serried.plan.model import ALL, Allocation
 from serried.planning import limits
 
 if TYPE_CHECKING:  # who only reads plans must not pay for the definitions

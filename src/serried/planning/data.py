@@ -6,7 +6,7 @@ import posixpath
 
 from serried import config
 from serried.errors import UsageError
-from serried.plan.parts import Data, Staged, Sync
+from serried.plan.model import Data, Staged, Sync
 
 ARCHIVES = {
     ".tar": "tar",

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried.config.values.environment import is_source
 from serried.errors import UsageError
-from serried.plan.allocation import Allocation
-from serried.plan.model import Plan
-from serried.plan.parts import Array, Build, Container, Environment, Limit, Notify, Site, Source
+from serried.plan.model import Allocation, Array, Build, Container, Environment, Limit, Notify, Plan, Site, Source
 from serried.planning.allocate import allocate, left_out, longest
 from serried.planning.data import data, sync
 from serried.planning.launch import launch as launch_of

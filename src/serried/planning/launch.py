@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from serried.errors import UsageError
-from serried.plan.allocation import Allocation
-from serried.plan.parts import Launch
+from serried.plan.model import Allocation, Launch
 from serried.planning import launch_programs, unwrap_torchrun
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from serried.config.values import show_memory
 from serried.errors import UsageError, did_you_mean
-from serried.plan.allocation import ALL, Allocation
-from serried.plan.parts import whom_to_ask
+from serried.plan.model import ALL, Allocation, whom_to_ask
 from serried.protocol.times import show_duration, show_walltime
 
 if TYPE_CHECKING:  # who only reads plans must not pay for the definitions

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from serried.clusters import machine
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.fs.files import read_json
 from serried.protocol import names
 from serried.protocol.times import seconds_of
-from serried.records import arrays, final_status, proof, scheduler_memory, staging
+from serried.records import arrays, final_status, proof, scheduler_memory
 from serried.records.arrays import Answer
 from serried.records.documents import RecordUnreadable, Submission
 from serried.records.evidence import Evidence, before_the_scheduler, gather
@@ -152,6 +151,8 @@ def is_elsewhere(submission: Submission) -> bool:
 @functools.cache
 def _site_here(scheduler: str) -> str:
     """Asked once, however many runs are open: a controller that is away would be waited for each time."""
+    from serried.clusters import machine  # only for jobs that a scheduler may still have
+
     return machine.site(scheduler, os.environ, seconds=machine.GLANCE_SECONDS)
 
 
@@ -188,6 +189,8 @@ def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
     jobs = (word,) if isinstance(word, Job) else memory.jobs
     _remember(evidence, scheduler_memory.Seen(memory.at if answer is None else now, jobs, missing))
     if verdict.state == names.RUNNING and not verdict.message and evidence.summary.stages and evidence.attempt:
+        from serried.records import staging  # only while data is copied
+
         verdict = dataclasses.replace(
             verdict, message=staging.progress(evidence.record.where.attempt(evidence.attempt))
         )
