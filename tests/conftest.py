@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import train_ranks
 from hypothesis import HealthCheck, settings
 
+import command_line
 from serried import lab as labs
 from serried import processes
 from serried.errors import MissingProgramError
@@ -26,6 +28,7 @@ FOREIGN = (
 FOREIGN_NAMES = {
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COMP_WORDS",
+    "PYTHONDONTWRITEBYTECODE",
 }  # fmt: skip
 
 settings.register_profile("sure", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -168,6 +171,20 @@ def marked_processes() -> Callable[[str], list[int]]:
         return sorted(process.pid for process in found)
 
     return marked
+
+
+@pytest.fixture
+def torch_python(_own_environment: None) -> tuple[str, ...]:
+    """The words that run a script as `python` does, forked from a process that has imported torch."""
+    words: tuple[str, ...] = train_ranks.forker().python
+    return words
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forkers_end() -> Iterator[None]:
+    yield
+    train_ranks.end()
+    command_line.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

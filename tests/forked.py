@@ -1,75 +1,98 @@
-"""Programs that start where `import torch` has been done already: two seconds of work less for each rank.
+"""Programs that start where slow imports have been done already: two seconds of work less for each rank.
 
-A process that has imported what is slow waits for requests, and forks for each. What it forks becomes `python -c CODE`
-as far as CODE can tell: its own environment, folder and pipes, all default signals, and an interpreter that ends as
-any does. Nothing of Serried is imported before.
+A process that has imported what is slow accepts connections, and forks for each. What it forks becomes
+`python -c CODE` as far as CODE can tell: its own environment, folder, standard streams, default signals, and an
+interpreter that ends as any does. `forked_python.py` is the client for those who start programs by their command line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
 import os
 import random
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 BEGIN = (
-    "import sys; sys.path.insert(0, {here!r}); import forked; del sys.path[0]; exec(forked.serve({modules!r}, {fd}))"
+    "import sys; sys.path.insert(0, {here!r}); import forked; del sys.path[0]; exec(forked.serve({listener}, {life}))"
 )
-"""The code that is asked for runs at the top of `__main__`, as the last thing that this line does."""
+"""The requested code runs at the top of `__main__`, as the last act of this line."""
 LONGEST = 1 << 17
+CLIENT = Path(__file__).with_name("forked_python.py")
 
 
 class Forker:
-    """Ends what it has begun itself when it is closed; programs that still run go on."""
+    """A closed one forks no more; programs that still run continue."""
 
     def __init__(self, modules, environment):
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        begin = BEGIN.format(here=str(Path(__file__).parent), modules=modules, fd=theirs.fileno())
-        with theirs:
+        self._folder = tempfile.mkdtemp(prefix="forked-")
+        self._address = f"{self._folder}/socket"
+        self._life, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self._address)
+            listener.listen(64)
+            fds = [listener.fileno(), theirs.fileno()]
+            begin = BEGIN.format(here=str(Path(__file__).parent), listener=fds[0], life=fds[1])
             self._process = subprocess.Popen(
-                [sys.executable, "-c", begin], env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                [sys.executable, "-c", begin], env=environment, stdin=subprocess.DEVNULL, pass_fds=fds
             )
+        self._life.send(json.dumps(modules).encode())
 
-    def start(self, code, environment, arguments=(), directory=""):
+    @property
+    def python(self):
+        """The words that run a script as `python` does; killed, they take it along."""
+        return (sys.executable, "-IS", str(CLIENT), self._address)
+
+    def start(self, code, environment, arguments=(), directory="", first="-c"):
         """`python -c code arguments`, in this process's folder or in another."""
         where = str(Path(directory).absolute())
-        request = {"code": code, "environment": environment, "arguments": arguments, "directory": where}
-        pipes = [os.pipe() for _ in range(3)]
-        socket.send_fds(self._socket, [json.dumps(request).encode()], [write for _, write in pipes])
-        for _, write in pipes:
-            os.close(write)
-        return Forked(int(self._socket.recv(LONGEST)), *(read for read, _ in pipes))
+        request = {"code": code, "environment": dict(environment), "argv": [first, *arguments], "directory": where}
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(self._address)
+        pipes = [os.pipe() for _ in range(2)]
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        theirs = [nothing, *(write for _, write in pipes)]
+        socket.send_fds(connection, [json.dumps(request).encode()], theirs)
+        for each in theirs:
+            os.close(each)
+        return Forked(int(connection.recv(LONGEST)), *(read for read, _ in pipes), connection)
 
     def close(self):
-        self._socket.shutdown(socket.SHUT_RDWR)  # a data worker that was forked may have it open still
-        self._socket.close()
+        self._life.shutdown(socket.SHUT_RDWR)  # a data worker that was forked may have it open still
+        self._life.close()
         self._process.wait()
+        shutil.rmtree(self._folder)
 
 
 class Forked:
     """What tests want of a `subprocess.Popen` with text in its pipes."""
 
-    def __init__(self, pid, output, errors, status):
+    def __init__(self, pid, output, errors, connection):
         self.pid = pid
-        self.stdout, self.stderr = (os.fdopen(pipe, encoding="utf-8", errors="replace") for pipe in (output, errors))
+        self.stdout, self.stderr = (
+            os.fdopen(pipe, encoding="utf-8", errors="surrogateescape") for pipe in (output, errors)
+        )
         self.returncode = None
-        self._status = os.fdopen(status, "rb")
+        self._connection = connection
 
     def wait(self, timeout=None):
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-            self.returncode = int(self._status.readline())
-            self._status.close()
+            self.returncode = int(self._connection.recv(LONGEST))
+            self._connection.close()
         return self.returncode
 
     def poll(self):
@@ -105,53 +128,77 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def serve(modules, fd):
+def serve(listening, life):
     """In each process that is forked, return the code for it; in the first one, never."""
-    for module in modules:
+    owner = socket.socket(fileno=life)
+    for module in json.loads(owner.recv(LONGEST)):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     gc.freeze()  # what torch has made is not looked through once more when a program ends
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    requests = socket.socket(fileno=fd)
+    listener = socket.socket(fileno=listening)
+    watch = select.poll()
+    watch.register(listener, select.POLLIN)
+    watch.register(owner, select.POLLIN)
     while True:
-        message, pipes, _, _ = socket.recv_fds(requests, LONGEST, 3)
-        if not message:
+        if any(fd == life for fd, _ in watch.poll()):
             os._exit(0)
+        connection, _ = listener.accept()
         if not os.fork():
             break
-        for pipe in pipes:
-            os.close(pipe)
+        connection.close()
+    listener.close()
+    owner.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    message, streams, _, _ = socket.recv_fds(connection, LONGEST, 3)
+    if not message:
+        os._exit(0)
+    request = json.loads(message)
     pid = os.fork()
     if pid:
-        requests.send(str(pid).encode())
-        _wait(pid, *pipes)
-    requests.close()
-    return _become(json.loads(message), pipes)
+        for stream in streams:
+            os.close(stream)
+        with contextlib.suppress(OSError):
+            connection.send(str(pid).encode())
+        _wait(pid, connection, is_tied=request.get("is_tied", False))
+    connection.close()
+    return _become(request, streams)
 
 
-def _wait(pid, output, errors, status):
+def _wait(pid, connection, *, is_tied):
     """Hold nothing of it but where to say how it ended; and its pid, until that was read: nobody else may get it."""
-    os.close(output)
-    os.close(errors)
+    process = os.pidfd_open(pid)
+    watch = select.poll()
+    watch.register(connection, 0)  # closed at the other end
+    if is_tied:
+        watch.register(process, select.POLLIN)
+        if all(fd != process for fd, _ in watch.poll()):
+            os.kill(pid, signal.SIGKILL)
+        watch.unregister(process)
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     signalled = ended.si_code != os.CLD_EXITED
-    os.write(status, f"{-ended.si_status if signalled else ended.si_status}\n".encode())
-    reader = select.poll()
-    reader.register(status, 0)
-    reader.poll()  # until the other end is closed
+    with contextlib.suppress(OSError):
+        connection.send(str(-ended.si_status if signalled else ended.si_status).encode())
+        watch.poll()
     os.waitpid(pid, 0)
     os._exit(0)
 
 
-def _become(request, pipes):
-    os.dup2(pipes[0], 1)
-    os.dup2(pipes[1], 2)
+def _become(request, streams):
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
     os.closerange(3, 256)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
-    sys.argv = ["-c", *request["arguments"]]
+    time.tzset()
+    sys.argv = request["argv"]
+    if "PYTHONPATH" in os.environ:
+        sys.path[1:1] = os.environ["PYTHONPATH"].split(os.pathsep)
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import command_line
 from serried import processes
 
 HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
@@ -27,17 +27,7 @@ class Place:
     environ: Mapping[str, str]
 
     def serried(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "serried", *arguments],
-            cwd=self.project,
-            env=dict(self.environ),
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            stdin=subprocess.DEVNULL,
-            timeout=timeout,
-            check=False,
-        )
+        return command_line.serried(*arguments, directory=self.project, environ=self.environ, timeout=timeout)
 
     def submit(self, *arguments: str) -> str:
         """Submit and return the run's id."""

@@ -10,11 +10,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from house import HOUSE, MODULES, ROOT, holds_for, name_of, room_of, tree_of
 from serried.cli import VERBS, serried
+from tables import for_each
 
 ORDER = (
     "cli",
@@ -170,7 +170,7 @@ def test_imports_within_the_agent_run_one_way(path: Path):
 SCHEDULERS = [path.parent for path in (HOUSE / "schedulers").glob("*/scheduler.py")]
 
 
-@pytest.mark.parametrize("folder", SCHEDULERS, ids=lambda folder: folder.name)
+@for_each("folder", SCHEDULERS)
 def test_no_scheduler_imports_another(folder: Path):
     others = tuple(f"serried.schedulers.{other.name}" for other in SCHEDULERS if other != folder)
     assert [name for path in folder.glob("*.py") for name in imports(path) if name.startswith(others)] == []
@@ -275,7 +275,7 @@ def test_importing_the_training_library_loads_no_torch():
     assert loaded & {"torch", "numpy", "subprocess", "multiprocessing"} == set()
 
 
-@pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS), ["lab", "up"], ["lab", "shell"], ["config", "show"]])
+@for_each("verb", [[], *([verb] for verb in VERBS), ["lab", "up"], ["lab", "shell"], ["config", "show"]])
 def test_help_fits_80_columns(verb):
     said = CliRunner().invoke(serried, [*verb, "--help"], terminal_width=80).output
     assert [line for line in said.splitlines() if len(line) > 80] == []

@@ -6,15 +6,14 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from house import HOUSE, MODULES, ROOT, holds_for, name_of, room_of, tree_of
 from serried import errors
 from serried.cli import MODULE_OF, VERBS
 from serried.protocol import names
+from tables import for_each
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@for_each("verb", VERBS)
 def test_every_verb_has_a_module_and_a_line_in_the_docs(verb: str):
     assert (HOUSE / "cli" / f"{MODULE_OF.get(verb, verb)}.py").is_file()
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
@@ -26,8 +25,8 @@ def exit_codes() -> set[int]:
     return {0, 130} | {kind.exit_code for kind in kinds if issubclass(kind, errors.SerriedError)}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/exit-codes.md"])
-@pytest.mark.parametrize("code", sorted(exit_codes()))
+@for_each("page", ["README.md", "docs/exit-codes.md"])
+@for_each("code", sorted(exit_codes()))
 def test_every_exit_code_is_documented(page: str, code: int):
     assert f"\n| {code} |" in (ROOT / page).read_text(encoding="utf-8")
 
@@ -56,7 +55,7 @@ def test_every_test_that_a_page_names_is_there(page: Path):
     assert [test for file, test in named if not file.exists() or f"def {test}(" not in file.read_text("utf-8")] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guarantees.md", "docs/pitfalls.md"])
+@for_each("page", ["README.md", "docs/guarantees.md", "docs/pitfalls.md"])
 def test_what_is_promised_names_its_tests(page: str):
     assert len(named_tests(ROOT / page)) > 10
 
@@ -65,7 +64,7 @@ PROMISE = re.compile(r"(?m)^\| ([A-Z]\d+) \| ")
 PROOF = re.compile(r"(?m)^- ([A-Z]\d+): `tests/")
 
 
-@pytest.mark.parametrize("page", ["guarantees", "pitfalls"])
+@for_each("page", ["guarantees", "pitfalls"])
 def test_each_promise_has_tests_in_the_list_at_the_end_of_its_page(page: str):
     table, proofs = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split("\n## Tests\n")
     assert PROMISE.findall(table) == PROOF.findall(proofs)
@@ -95,7 +94,7 @@ def test_every_variable_that_serried_reads_is_on_its_page():
     assert {"SERRIED_LOCAL_SLOTS", "SERRIED_CLUSTER", "XDG_STATE_HOME"} <= read
 
 
-@pytest.mark.parametrize("variable", sorted(names.JOB_VARIABLES))
+@for_each("variable", sorted(names.JOB_VARIABLES))
 def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
     page = (ROOT / "docs" / "how-a-job-starts.md").read_text(encoding="utf-8")
     given = {names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.ELEMENT, names.DATA_DIR, names.CHECKPOINT_DIR}

@@ -12,6 +12,7 @@ import pytest
 
 from serried import shell
 from serried.errors import MissingProgramError
+from tables import for_each
 
 
 def python(code, **options):
@@ -129,7 +130,7 @@ def test_verbose_shows_commands_as_one_would_type_them(monkeypatch, capfd):
     assert capfd.readouterr().err == "+ true 'a b'\n"
 
 
-@pytest.mark.parametrize(("code", "status"), [("exit 7", 7), ("kill -9 $$", 137)])
+@for_each(("code", "status"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_a_foreground_command_gives_its_status_as_a_shell_would(code, status):
     assert shell.foreground(["sh", "-c", code], env=os.environ) == status
 

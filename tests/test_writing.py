@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-import pytest
-
 from house import ROOT
+from tables import for_each
 from writing import BANNED, banned_in, texts
 
 NOT_YET = (ROOT / "tests" / "not_yet_rewritten.txt").read_text().split("\n")
@@ -29,7 +28,7 @@ def test_each_banned_pattern_has_a_bad_and_a_good_line() -> None:
         assert banned_in(good) == []
 
 
-@pytest.mark.parametrize("text", ["Is there a checkpoint? What is missing?", "the node is no longer up", "gone"])
+@for_each("text", ["Is there a checkpoint? What is missing?", "the node is no longer up", "gone"])
 def test_plain_english_is_not_banned(text: str) -> None:
     assert banned_in(text) == []
 

@@ -9,9 +9,11 @@ def until(predicate, seconds=120, what=""):
     """Polls until `predicate()` is truthy and returns that; fails after `seconds`.
 
     What it looks at may go while it looks (a process and its /proc, a file that is renamed): then it looks again.
+    Looking takes a third of the time at most, so that what is awaited has the processor.
     """
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         try:
             if value := predicate():
                 return value
@@ -19,4 +21,4 @@ def until(predicate, seconds=120, what=""):
             if time.monotonic() >= deadline:
                 raise
         assert time.monotonic() < deadline, f"not within {seconds} s: {what or predicate}"
-        time.sleep(0.05)
+        time.sleep(min(max(0.05, 2 * (time.monotonic() - began)), 1))

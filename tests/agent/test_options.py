@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serried.agent import options
+from tables import for_each
 
 
 def test_job_shs_words_are_read():
@@ -13,7 +14,7 @@ def test_job_shs_words_are_read():
     assert (read.token, read.job, read.element, read.hosts, read.end) == ("tok-1", "12", 3, "n[1-2]", 0.0)
 
 
-@pytest.mark.parametrize("words", [["t", "--job"], ["t", "--nonsense", "1"], ["t", "--element", "x"]])
+@for_each("words", [["t", "--job"], ["t", "--nonsense", "1"], ["t", "--element", "x"]])
 def test_words_that_job_sh_would_not_say_are_refused(words):
     with pytest.raises(ValueError, match=r"no value|no option|invalid literal"):
         options.parse(words)

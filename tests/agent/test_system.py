@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from serried.agent import system
+from tables import for_each
 
 SOURCE = Path(__file__).parents[2] / "src"
 ODD = b"caf\xe9 \xe2\x98\x83\n'"
@@ -26,7 +27,7 @@ os.waitpid(child.pid, 0)
 """
 
 
-@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+@for_each("locale", ["C", "C.UTF-8"])
 def test_words_and_variables_arrive_byte_by_byte_whatever_the_locale_is(locale):
     environment = {b"LC_ALL": locale.encode(), b"PYTHONPATH": os.fsencode(SOURCE), b"ODD": ODD}
     argv = [sys.executable, "-X", "utf8=0", "-c", STARTS]

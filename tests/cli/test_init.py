@@ -14,6 +14,7 @@ from serried import config
 from serried.cli import init
 from serried.config import schema
 from serried.errors import UsageError
+from tables import for_each
 
 
 @pytest.fixture
@@ -150,8 +151,8 @@ def test_a_hostile_folders_name_makes_a_file_that_can_be_read(
     assert (folder / "serried.toml").read_text().count("\n") <= 20
 
 
-@pytest.mark.parametrize("cluster", ["local", "slurm", "cedar"])
-@pytest.mark.parametrize("gpus", [0, 4])
+@for_each("cluster", ["local", "slurm", "cedar"])
+@for_each("gpus", [0, 4])
 def test_what_is_written_is_valid_for_every_cluster(cluster: str, gpus: int):
     text = init.render("digits", "src/train.py", cluster, gpus=gpus)
     uncommented = "\n".join(

@@ -15,6 +15,7 @@ import serried
 from serried import lab as labs
 from serried import shell
 from serried.lab import directory
+from tables import for_each
 
 MAIN = "from serried.cli import main; main()"
 
@@ -148,7 +149,7 @@ def test_where_the_last_lab_goes_meanwhile_there_is_none(monkeypatch):
     assert labs.labs() == []
 
 
-@pytest.mark.parametrize("verb", [("down",), ("env",), ("kill", "n1")])
+@for_each("verb", [("down",), ("env",), ("kill", "n1")])
 def test_without_a_lab_one_is_told_how_to_start_one(verb):
     assert serried_lab(*verb) == (2, "", "error: no lab is up\n\nhint: start one: serried lab up\n")
 

@@ -15,6 +15,7 @@ from serried.cli import MODULE_OF, VERBS
 from serried.config import schema
 from serried.errors import SerriedError
 from serried.protocol import names
+from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"
 PHRASES = (DOCS / "phrasebook.md").read_text(encoding="utf-8")
@@ -35,7 +36,7 @@ def parse(words: list[str]) -> None:
     command.make_context(verb, rest)
 
 
-@pytest.mark.parametrize("phrase", said(PHRASES))
+@for_each("phrase", said(PHRASES))
 def test_each_phrase_is_a_verb_with_flags_that_it_takes(phrase: str):
     parse(shlex.split(phrase)[1:])
 
@@ -108,7 +109,7 @@ def test_each_new_command_does_what_its_page_says(
     assert done.exception is None, page
 
 
-@pytest.mark.parametrize("page", OLD_AND_NEW, ids=lambda page: page.name)
+@for_each("page", OLD_AND_NEW)
 def test_each_setting_and_flag_of_a_table_is_there(page: Path):
     text = page.read_text(encoding="utf-8")
     settings = re.findall(r"`((?:limit|environment|resources|container|launch|data|checkpoint)\.\w+)", text)
@@ -124,7 +125,7 @@ def test_each_setting_and_flag_of_a_table_is_there(page: Path):
     assert flags - known == set()
 
 
-@pytest.mark.parametrize("key", sorted(set(re.findall(r"`((?:limit|environment|resources)\.\w+)", PHRASES))))
+@for_each("key", sorted(set(re.findall(r"`((?:limit|environment|resources)\.\w+)", PHRASES))))
 def test_each_setting_that_it_names_is_there(key: str):
     table, name = key.split(".")
     assert name in schema.COMMAND_LINE.tables[table].keys

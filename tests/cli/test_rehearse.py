@@ -53,6 +53,16 @@ def here(tmp_path):
     return a_place("local", tmp_path, {"SERRIED_LOCAL_SLOTS": "8"})
 
 
+@pytest.fixture
+def rehearse(torch_python):
+    """Its ranks have torch as soon as they start."""
+
+    def run(place, *arguments, give=ALL):
+        return place.serried("rehearse", *arguments, "--", *torch_python, "train.py", give, timeout=900)
+
+    return run
+
+
 def a_place(cluster, tmp_path, variables):
     project = tmp_path / "project"
     project.mkdir()
@@ -61,11 +71,7 @@ def a_place(cluster, tmp_path, variables):
     return Place(cluster, project, {**environment(tmp_path, variables), "OMP_NUM_THREADS": "1"})
 
 
-def rehearse(place, *arguments, give=ALL):
-    return place.serried("rehearse", *arguments, "--", sys.executable, "train.py", give, timeout=900)
-
-
-def test_four_ranks_that_were_stopped_learn_what_they_would_have_learned(here):
+def test_four_ranks_that_were_stopped_learn_what_they_would_have_learned(here, rehearse):
     done = rehearse(here, "--ranks", "4", "--stops", "1", "--steps", "8", "--seed", "1")
     assert (done.returncode, done.stdout) == (0, "resumes exactly: 1 stop, 8 steps, 0 differences\n"), done.stderr
     talk = re.fullmatch(
@@ -79,7 +85,7 @@ def test_four_ranks_that_were_stopped_learn_what_they_would_have_learned(here):
     ]
 
 
-def test_what_was_not_restored_is_named_and_it_is_a_failure(here):
+def test_what_was_not_restored_is_named_and_it_is_a_failure(here, rehearse):
     done = rehearse(here, "--stops", "1", "--seed", "1", "--json", give="model,optimizer")
     found = json.loads(done.stdout)
     assert done.returncode == 1
@@ -120,7 +126,7 @@ with st.session(seed=3) as run:
 """
 
 
-def test_torchs_rounding_after_a_stop_is_not_blamed_on_a_script_that_saves_by_itself(here):
+def test_torchs_rounding_after_a_stop_is_not_blamed_on_a_script_that_saves_by_itself(here, rehearse):
     (here.project / "train.py").write_text(BY_ITSELF.replace("PARALLEL", "bucket_cap_mb=0.0001"))
     done = rehearse(here, "--ranks", "4", "--stops", "1", "--seed", "1")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -132,11 +138,13 @@ def test_torchs_rounding_after_a_stop_is_not_blamed_on_a_script_that_saves_by_it
     ]
 
 
-def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(here, wait_until):
+def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(
+    here, torch_python, wait_until
+):
     script = here.project / "train.py"
     stops = "import os; os.environ['SERRIED_REHEARSAL'] = '[4, 9]' if os.environ['SERRIED_ELEMENT'] == '1' else '[]'"
     script.write_text(f"{stops}\n{TRAIN}")
-    words = ("--set", "limit.restarts=2", "--array", "0-1", "--", sys.executable, "train.py", ALL)
+    words = ("--set", "limit.restarts=2", "--array", "0-1", "--", *torch_python, "train.py", ALL)
     where = RunDirectory(here.directory(run := here.submit("--ranks", "1", *words)))
     prompter = Prompter(where.element(1), lambda *_: None)
 
@@ -154,7 +162,7 @@ def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns
 
 
 @pytest.mark.slurm
-def test_as_jobs_of_a_cluster_it_is_requeued_and_resumes_exactly(tmp_path, lab):
+def test_as_jobs_of_a_cluster_it_is_requeued_and_resumes_exactly(rehearse, tmp_path, lab):
     place = a_place("slurm", tmp_path, lab.variables)
     sizes = ("--nodes", "2", "--ranks", "2", "--cpus", "1", "--mem", "500M", "--time", "10m")
     done = rehearse(place, "--cluster", "slurm", *sizes, "--stops", "2", "--json")
@@ -184,7 +192,7 @@ def test_a_training_that_fails_is_told_of_with_its_last_words(here):
     ), done.stderr
 
 
-def test_a_dry_run_shows_the_job_and_leaves_nothing(here, tmp_path):
+def test_a_dry_run_shows_the_job_and_leaves_nothing(here, rehearse, tmp_path):
     done = rehearse(here, "--dry-run", "--stops", "5")
     assert done.returncode == 0
     assert ("train.py" in done.stderr, "job.sh" in done.stdout) == (True, True)

@@ -13,6 +13,7 @@ from serried.cli import clusters, completion, options
 from serried.cli import config as config_verb
 from serried.config import definitions
 from serried.errors import UsageError
+from tables import for_each
 
 TEXT = """
 [project]
@@ -103,7 +104,7 @@ def test_settings_of_every_table_are_shown():
     assert shown == {"project", *definitions.PARTS, "cluster"}
 
 
-@pytest.mark.parametrize("words", [["show"], ["show", "--json"]])
+@for_each("words", [["show"], ["show", "--json"]])
 def test_values_that_sound_secret_are_not_shown(words: list[str]):
     shown = out(config_verb.command, *words)
     assert ("canary" in shown, "WANDB_API_KEY" in shown) == (False, True)
@@ -155,7 +156,7 @@ def test_a_cluster_is_shown_as_json():
     assert {key: held for key, held in partition.items() if held is not None} == {"time": 86400}
 
 
-@pytest.mark.parametrize(("shell", "word"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])
+@for_each(("shell", "word"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])
 def test_each_shell_has_its_completion(shell: str, word: str):
     script = out(completion.command, shell)
     assert word in script
@@ -218,7 +219,7 @@ def test_flags_become_overrides_and_beat_set():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "message", "hint"),
     [
         (["--nodes", "two"], "`--nodes` must be a whole number from 1, not `two`", None),

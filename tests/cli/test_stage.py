@@ -13,6 +13,7 @@ from serried.cli import stage
 from serried.errors import UsageError
 from serried.fs.files import Journal, make_directory
 from serried.submission import data
+from tables import for_each
 
 TEXT = """
 [experiments.train]
@@ -98,7 +99,7 @@ def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
     assert (said["schema"], said["bytes"], said["files"], said["seconds"]) == (1, 2_000_000 + size, 3, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "message"),
     [
         (("train", "--set", "data.stage=[]"), "`train` stages nothing"),

@@ -14,6 +14,7 @@ from serried.records.advice import ADVICE, advice_for
 from serried.records.diagnosis import OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import reasons
+from tables import for_each
 
 NOW = CREATED + 3600
 TRACEBACK = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'tomlkit'")
@@ -211,7 +212,7 @@ CAUSES = [
 ]
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@for_each("cause", CAUSES)
 def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
     key, advice = advice_for(Ended("FAILED", cause))
     assert key == cause
@@ -225,7 +226,7 @@ def test_every_row_of_advice_fills_in():
             assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts|here)\}", filled)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "key"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
@@ -256,7 +257,7 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
     assert advice_for(Ended("FAILED", "exit", ["Traceback", line]))[0] == key
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ended", "key"),
     [
         (Ended("TIMEOUT", "limit"), "limit"),
@@ -331,7 +332,7 @@ def test_a_submission_that_never_reached_the_scheduler_is_not_called_refused(ser
     assert "did not take it" not in said
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "key"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
@@ -349,7 +350,7 @@ def test_each_pattern_leads_to_a_row():
     assert {key for table in tables for _, key in table} <= set(ADVICE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "key"),
     [
         ("/usr/bin/python3: No module named deepspeed", "no-launcher"),

@@ -6,10 +6,9 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from serried.clusters import discovery, pbs, slurm
 from serried.config import profile, schema
+from tables import for_each
 
 OPENPBS = Path(__file__).parent / "pbs"
 """What OpenPBS 23.06.06 printed: two hosts, a queue with limits, a routing queue that is switched off."""
@@ -39,7 +38,7 @@ empty|10:00|(null)|0|0|0
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shown", "nodes"),
     [
         ("PartitionName=gpu MaxNodes=8 TotalCPUs=160 TotalNodes=4 SelectTypeParameters=NONE", (4, None)),
@@ -60,7 +59,7 @@ PartitionName=cpu AllowQos=ALL Default=NO QoS=N/A MaxTime=UNLIMITED State=UP
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("qos", "gpu"),
     [
         ("normal||\npart_gpu|12:00:00|2\n", {"time": "12:00:00", "jobs": 2}),
@@ -103,7 +102,7 @@ def test_nodes_that_belong_to_a_queue_are_its_own():
     assert pbs.described(said("qstat-Q-f.txt"), "", listed)["partitions"] == found
 
 
-@pytest.mark.parametrize("nodes", ["", "pbsnodes: Server has no node list\n"])
+@for_each("nodes", ["", "pbsnodes: Server has no node list\n"])
 def test_queues_of_which_something_stays_unknown_are_none_to_refuse_others_by(nodes: str):
     assert pbs.described(said("qstat-Q-f.txt"), said("qstat-B-f.txt"), nodes) == {"default_partition": "workq"}
 
@@ -159,7 +158,7 @@ match = "the name of this host, login3.oak.example"
     assert list(schema.check({"clusters": {"oak": tomllib.loads(text)}}))
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+@for_each("scheduler", ["slurm", "pbs"])
 def test_a_scheduler_that_does_not_answer_teaches_nothing(scheduler: str):
     assert discovery.ask(scheduler, {}, "ada", lambda *_: None) is None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serried.clusters import machine, slurm
+from tables import for_each
 
 
 def silent(_argv: list[str], _seconds: float, _environ: Mapping[str, str]) -> None:
@@ -27,7 +28,7 @@ def ids(environ: Mapping[str, str]) -> list[str]:
     return [device.id for device in machine.gpus(environ, silent)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "visible", "expected"),
     [
         ("", None, []),
@@ -115,7 +116,7 @@ forever|infinite|gpu:2
     }
 
 
-@pytest.mark.parametrize("listed", ["", "\n", "slurm_load_partitions: Unable to contact slurm controller"])
+@for_each("listed", ["", "\n", "slurm_load_partitions: Unable to contact slurm controller"])
 def test_what_is_no_list_of_partitions_says_nothing(listed: str):
     assert slurm.partitions(listed) == {}
 

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import tomllib
 
-import pytest
-
 from serried import clusters
 from serried.clusters import Sign, recognise
 from serried.config import layers, schema
+from tables import for_each
 
 CLUSTER = schema.ROOT.tables["clusters"].tables[schema.EVERY]
 
@@ -21,7 +20,7 @@ SIGNS = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hostname", "environ", "name"),
     [
         ("cedar1.cedar.computecanada.ca", {}, "cedar"),
@@ -49,13 +48,13 @@ def test_without_a_scheduler_it_is_this_machine_whatever_it_is_called():
     assert recognise(SIGNS, "cedar", {}, None) == "local"
 
 
-@pytest.mark.parametrize("name", clusters.shipped())
+@for_each("name", clusters.shipped())
 def test_every_shipped_profile_is_valid(name: str):
     table = tomllib.loads(clusters.shipped()[name].read_text(encoding="utf-8"))
     assert list(schema.check({"clusters": {name: table}}))
 
 
-@pytest.mark.parametrize(("scheduler", "name"), [("slurm", "moved"), ("pbs", "moved-pbs"), (None, "local")])
+@for_each(("scheduler", "name"), [("slurm", "moved"), ("pbs", "moved-pbs"), (None, "local")])
 def test_two_profiles_of_one_site_are_told_apart_by_the_scheduler_that_is_here(scheduler: str | None, name: str):
     assert recognise(SIGNS, "login1.moved.example", {}, scheduler) == name
 
@@ -66,7 +65,7 @@ def places(name: str) -> list[tuple[str, ...]]:
     return [keys for keys, _ in schema.check(table, CLUSTER) if keys[0] not in {"sources", "scheduler"}]
 
 
-@pytest.mark.parametrize("name", sorted(clusters.shipped().keys() - {"local"}))
+@for_each("name", sorted(clusters.shipped().keys() - {"local"}))
 def test_every_value_of_a_shipped_profile_has_its_source_and_every_source_its_value(name: str):
     sources = schema_sources(name)
     unsourced = [keys for keys in places(name) if not any(keys[: len(place)] == place for place in sources)]
@@ -79,7 +78,7 @@ def schema_sources(name: str) -> list[tuple[str, ...]]:
     return [keys[1:] for keys, _ in schema.check(table, CLUSTER) if keys[0] == "sources"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hostname", "environ", "scheduler", "name"),
     [
         ("cedar5.cedar.computecanada.ca", {}, "slurm", "cedar"),

@@ -6,6 +6,7 @@ import pytest
 
 from serried.config import document
 from serried.errors import ConfigError
+from tables import for_each
 
 TEXT = '''\
 # a comment with key = 1
@@ -28,7 +29,7 @@ seed = 1
 '''
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "line"),
     [
         (("project",), 2),
@@ -46,7 +47,7 @@ def test_each_key_has_the_line_on_which_it_stands(key: tuple[str, ...], line: in
     assert document.parse(TEXT.encode(), "serried.toml").line(key) == line
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (b"[project\n", "serried.toml:1: is not TOML: expected ']' at the end of a table declaration at column 9"),

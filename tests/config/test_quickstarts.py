@@ -12,6 +12,7 @@ from resolving import resolve
 from serried.config import quickstarts, schema
 from serried.errors import UsageError
 from serried.planning import allocate
+from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "clusters.md").read_text(encoding="utf-8")
@@ -22,7 +23,7 @@ def test_there_is_a_page_for_each_profile_and_no_other():
     assert quickstarts.update(PAGE) == PAGE, "run `make docs`"
 
 
-@pytest.mark.parametrize("name", quickstarts.names())
+@for_each("name", quickstarts.names())
 def test_each_page_is_what_the_profile_says(name: str):
     assert (DOCS / "clusters" / f"{name}.md").read_text(encoding="utf-8") == quickstarts.page(name), "run `make docs`"
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from serried.config import values
 from serried.config.values import BadValue
 from serried.protocol.times import show_duration
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "seconds"),
     [
         ("2h", 7200),
@@ -38,9 +39,7 @@ def test_a_duration_is_read_in_units_and_in_slurms_own_forms(text: object, secon
     assert values.duration(text) == seconds
 
 
-@pytest.mark.parametrize(
-    "text", ["", "h", "2", 2, "2x", "-2h", "0s", "0:00:00", "1h30", "2 hours", True, [], "1e3s", "٣h"]
-)
+@for_each("text", ["", "h", "2", 2, "2x", "-2h", "0s", "0:00:00", "1h30", "2 hours", True, [], "1e3s", "٣h"])
 def test_what_is_no_duration_is_refused(text: object):
     with pytest.raises(BadValue, match="must be a duration"):
         values.duration(text)
@@ -57,7 +56,7 @@ def test_a_duration_that_is_shown_can_be_read_again(seconds: int):
     assert values.duration(show_duration(seconds)) == seconds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "mebibytes"),
     [
         ("10G", 10240),
@@ -76,7 +75,7 @@ def test_memory_is_read_in_powers_of_1024(text: object, mebibytes: int):
     assert values.memory(text) == mebibytes
 
 
-@pytest.mark.parametrize("text", ["", "10", 10, "G", "-1G", "10GG", "ten", True, "1e3G", "half"])
+@for_each("text", ["", "10", 10, "G", "-1G", "10GG", "ten", True, "1e3G", "half"])
 def test_what_is_no_memory_is_refused(text: object):
     with pytest.raises(BadValue, match="must be an amount of memory"):
         values.memory(text)
@@ -87,12 +86,12 @@ def test_memory_that_is_shown_can_be_read_again(mebibytes: int):
     assert values.memory(values.show_memory(mebibytes)) == mebibytes
 
 
-@pytest.mark.parametrize("value", ["1", 1])
+@for_each("value", ["1", 1])
 def test_a_whole_number_may_come_as_text_from_the_command_line(value: object):
     assert values.whole(1)(value) == 1
 
 
-@pytest.mark.parametrize("value", [0, "0", -1, "two", 1.0, "1.5", True, None, "", "9" * 30, "٣"])
+@for_each("value", [0, "0", -1, "two", 1.0, "1.5", True, None, "", "9" * 30, "٣"])
 def test_what_is_no_whole_number_from_one_is_refused(value: object):
     with pytest.raises(BadValue, match="must be a whole number from 1"):
         values.whole(1)(value)
@@ -109,7 +108,7 @@ def test_a_secret_is_named_without_its_value():
     assert "canary" not in f"{caught.value} {caught.value.hint}"
 
 
-@pytest.mark.parametrize(("value", "name"), [("USR1", "USR1"), ("sigterm", "TERM"), ("off", None), (False, None)])
+@for_each(("value", "name"), [("USR1", "USR1"), ("sigterm", "TERM"), ("off", None), (False, None)])
 def test_a_signal_is_named_with_or_without_sig(value: object, name: str | None):
     assert values.signal_name(value) == name
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serried.config import shell_words
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("python train.py --lr 0.1", ("python", "train.py", "--lr", "0.1")),
@@ -28,7 +29,7 @@ def test_a_command_is_split_as_a_shell_would_and_nothing_is_expanded(text: str, 
     assert shell_words.split(text) == expected
 
 
-@pytest.mark.parametrize("text", ["it's", 'say "hello', "ends in \\"])
+@for_each("text", ["it's", 'say "hello', "ends in \\"])
 def test_an_open_quote_is_refused(text: str):
     with pytest.raises(ValueError, match=r"quote that is never closed|lone backslash"):
         shell_words.split(text)
@@ -72,7 +73,7 @@ def test_variables_that_a_shell_in_the_command_fills_in_are_no_concern():
     assert shell_words.variables(("/bin/bash", "-c", "echo $HOME")) == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "name"),
     [
         (("python", "train.py", "--lr", "1"), "train"),
@@ -94,7 +95,7 @@ def test_a_bare_command_is_called_after_its_script(command: tuple[str, ...], nam
     assert shell_words.experiment_name(command) == name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "name"),
     [
         ("cd .. && echo 'hello world' >/dev/null; A=1 /usr/bin/env python3 train.py --lr 1", "train"),

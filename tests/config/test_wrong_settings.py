@@ -11,6 +11,7 @@ from resolving import BARE, refusal, resolve
 from serried import config
 from serried.config import sources
 from serried.errors import ConfigError, UsageError
+from tables import for_each
 
 
 @pytest.mark.parametrize(
@@ -106,9 +107,7 @@ def test_what_is_no_key_is_refused(folder: Path, key: str):
         config.resolve(None, BARE, {key: 1}, None, folder, os.environ)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("4", 4), ("true", True), ("'a'", "a"), ("2h", "2h"), ("a = b", "a = b"), ("", "")]
-)
+@for_each(("text", "value"), [("4", 4), ("true", True), ("'a'", "a"), ("2h", "2h"), ("a = b", "a = b"), ("", "")])
 def test_text_from_the_command_line_is_toml_where_it_can_be(text: str, value: object):
     assert sources.guess(text) == value
 

@@ -11,6 +11,7 @@ from building import a_plan
 from serried.environments import containers, images
 from serried.errors import UsageError
 from serried.plan import Container, Environment, Site
+from tables import for_each
 
 
 @pytest.fixture
@@ -71,8 +72,8 @@ def test_what_cannot_be_is_refused_with_the_reason(settled, said, message):
         settled(**said)
 
 
-@pytest.mark.parametrize("container", [None, Container("/", "/opt/ch-run")])
-@pytest.mark.parametrize("each", [(), (("true",), ("%runscript", "x"))])
+@for_each("container", [None, Container("/", "/opt/ch-run")])
+@for_each("each", [(), (("true",), ("%runscript", "x"))])
 def test_only_an_image_of_apptainer_s_has_a_script_of_its_own(container, each):
     plan = dataclasses.replace(a_plan(), container=container, command=("true",) if each else ("%runscript",))
     with pytest.raises(UsageError, match=r"`%runscript` is what an image of Apptainer's runs by itself"):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 
-import pytest
-
 from serried import importing
 from serried.importing import LEFT
+from tables import for_each
 
 SHOWS = """\
 program() { printf '<%s>' "$@"; printf ' %s\\n' "$(env | grep '^SEEN_' | sort | tr '\\n' ' ')"; }
@@ -121,9 +120,9 @@ program $A {run}
 }
 
 
-@pytest.mark.parametrize("environ", [{}, {"DEBUG": "1"}, {"DEBUG": "x y"}], ids=str)
-@pytest.mark.parametrize("element", ["0", "1"])
-@pytest.mark.parametrize("name", SCRIPTS)
+@for_each("environ", [{}, {"DEBUG": "1"}, {"DEBUG": "x y"}])
+@for_each("element", ["0", "1"])
+@for_each("name", SCRIPTS)
 def test_a_block_is_taken_as_bash_reads_it(name: str, element: str, environ: Mapping[str, str]):
     script = f"#!/bin/bash\n{SCRIPTS[name]}"
     variables = {"PATH": "/usr/bin:/bin", **environ}
@@ -157,7 +156,7 @@ LEFT_OUT = {
 }
 
 
-@pytest.mark.parametrize("block", LEFT_OUT.values(), ids=LEFT_OUT)
+@for_each("block", LEFT_OUT.values())
 def test_a_block_that_does_more_is_named_and_so_is_what_hangs_on_it(block: str):
     imported = importing.read(f"#!/bin/bash\n{block}\npython train.py $A\n".encode(), "job.sh")
     [experiment] = imported.experiments

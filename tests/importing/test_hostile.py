@@ -12,6 +12,7 @@ from job_scripts import SCRIPTS
 from serried import importing
 from serried.config import schema
 from serried.errors import UsageError
+from tables import for_each
 
 PIECES = [
     "#SBATCH ", "#PBS ", "-l ", "--array=", "-J ", "--gres=gpu:", "--mem=", "=", ":", ",", "1", "0", "99999999999",
@@ -35,7 +36,7 @@ def import_or_refuse(content: bytes) -> None:
     assert {place[1] for place, _ in schema.check(written)} == {each.name for each in imported.experiments}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_any_text_is_imported_or_refused(seed: int):
     draw = random.Random(seed)
     for _ in range(40):
@@ -44,7 +45,7 @@ def test_any_text_is_imported_or_refused(seed: int):
         import_or_refuse(draw.randbytes(draw.randrange(60)))
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+@for_each("script", SCRIPTS)
 def test_a_script_that_is_cut_anywhere_is_imported_or_refused(script: Path):
     content = script.read_bytes()
     for end in range(0, len(content), 23):
@@ -52,7 +53,7 @@ def test_a_script_that_is_cut_anywhere_is_imported_or_refused(script: Path):
         import_or_refuse(content[end:])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         b"(" * 100_000,
@@ -63,13 +64,12 @@ def test_a_script_that_is_cut_anywhere_is_imported_or_refused(script: Path):
         b"\\\n" * 100_000,
         b"`" * 99_999,
     ],
-    ids=lambda content: content[:4].decode(),
 )
 def test_what_is_nested_without_end_ends_no_process(content: bytes):
     import_or_refuse(content)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "message"),
     [
         (b"", "no line of `job.sh` starts a program"),
@@ -86,7 +86,7 @@ def test_what_is_no_job_script_is_refused_with_the_reason(content: bytes, messag
     assert caught.value.message.startswith(message)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "export WANDB_API_KEY=canary-7\npython a.py",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from serried.lab.config import Spec, cgroup_conf, files, gres_conf, slurm_conf, slurmdbd_conf
+from tables import for_each
 
 SPEC = Spec(
     name="lab", directory=Path("/tmp/labs/lab"), user="ada", hostname="gauss", port=21001, nodes=2, gpus=2,
@@ -114,7 +113,7 @@ def test_features_go_on_the_nodes():
     assert " Feature=v100,nvlink State" in slurm_conf(replace(SPEC, features=("v100", "nvlink")))
 
 
-@pytest.mark.parametrize(("version", "plugin"), [((22, 5), "cgroup/v1"), ((23, 2), "disabled"), ((25, 11), "disabled")])
+@for_each(("version", "plugin"), [((22, 5), "cgroup/v1"), ((23, 2), "disabled"), ((25, 11), "disabled")])
 def test_slurmd_is_kept_off_cgroups_in_its_versions_words(version, plugin):
     assert cgroup_conf(replace(SPEC, slurm_version=version)) == f"CgroupPlugin={plugin}\n"
 

@@ -16,6 +16,7 @@ import serried
 from serried import lab as labs
 from serried import processes, shell
 from serried.errors import MissingProgramError, SerriedError, UsageError
+from tables import for_each
 
 SOURCE = str(Path(serried.__file__).parents[1])
 
@@ -208,7 +209,7 @@ def test_a_lab_is_removed_also_where_a_thread_of_what_was_killed_writes_once_mor
     assert (late, lab.spec.directory.exists()) == ([lab.spec.directory], False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "options", "message"),
     [
         ("A b", {}, "`A b` cannot be a lab's name"),

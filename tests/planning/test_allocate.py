@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from serried.config import Cluster, Gpu, Partition, Resources
 from serried.plan import Allocation
 from serried.planning.allocate import allocate, left_out
 from serried.protocol.times import show_walltime
+from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)
 CPUS_ONLY = Cluster("cpus", gpus_per_node=0)
@@ -139,12 +139,12 @@ MEASURED: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize(("request_", "expected"), [row[1:] for row in MEASURED], ids=[row[0] for row in MEASURED])
+@for_each(("request_", "expected"), [row[1:] for row in MEASURED])
 def test_what_the_systems_before_us_asked_for_comes_out_the_same(request_: dict[str, Any], expected: Allocation):
     assert allocate(Resources(**request_), SLURM) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "gpus", "ranks", "cpus"),
     [
         ("satori 8 GPUs on 2 nodes", 8, 8, 8),
@@ -159,7 +159,7 @@ def test_totals_over_all_nodes_are_what_slurm_would_count(name: str, gpus: int, 
     assert (asked.nodes * asked.gpus, asked.nodes * asked.ranks, asked.nodes * asked.cpus) == (gpus, ranks, cpus)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cluster", "request_", "expected"),
     [
         (SLURM, {}, Allocation(nodes=1, ranks=1, gpus=1, cpus=2, memory_mb=10 * GIB, time_seconds=HOUR)),
@@ -204,7 +204,7 @@ def test_what_was_left_out_is_known():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "cpus", "memory"),
     [
         ({"gpus": 2, "gpu_type": "v100"}, 12, 128 * GIB),
@@ -227,9 +227,7 @@ def test_what_nobody_asked_for_is_never_more_than_a_node_has():
     assert (asked.cpus, asked.memory_mb) == (6, 32 * GIB)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(5, "0:00:05"), (5400, "1:30:00"), (86400, "1-00:00:00"), (90061, "1-01:01:01")]
-)
+@for_each(("seconds", "text"), [(5, "0:00:05"), (5400, "1:30:00"), (86400, "1-00:00:00"), (90061, "1-01:01:01")])
 def test_times_are_written_as_slurm_does(seconds: int, text: str):
     assert show_walltime(seconds) == text
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from serried.errors import ConfigError, UsageError
 from serried.planning.arrays import divide, parse_indices, read_each
 from serried.protocol import successor_commands
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "indices"),
     [
         ("0-3", (0, 1, 2, 3)),
@@ -25,7 +26,7 @@ def test_indices_are_sorted_and_each_stands_once(text: str, indices: tuple[int, 
     assert parse_indices(text) == indices
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message", "hint"),
     [
         ("", "`` is no list of indices", "write `0-999`, `0-10:2` or `1,3,5`"),
@@ -77,7 +78,7 @@ def test_a_missing_file_of_commands_is_said_to_be_missing():
         read_each(Path("nowhere.txt"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("indices", "offsets", "own"),
     [
         (range(10), (0, 4, 8), [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1]]),

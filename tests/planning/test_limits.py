@@ -12,6 +12,7 @@ from serried.errors import UsageError
 from serried.plan import Allocation
 from serried.planning import allocate
 from serried.planning.limits import notes
+from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)
 CPUS_ONLY = Cluster("cpus", gpus_per_node=0)
@@ -36,7 +37,7 @@ SITE = Cluster(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cluster", "request_", "message", "hint"),
     [
         (
@@ -133,7 +134,7 @@ BATCH = Cluster(
 ASK = "\nask help@site, or see https://site/docs"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "message", "hint"),
     [
         (
@@ -197,7 +198,7 @@ def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
     assert allocate(Resources(account="def-ada"), cluster).account == "def-ada"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("partition", "elements", "parallel", "expected"),
     [
         (None, 10, None, ("partition `batch` runs 1 of your jobs at a time: the 10 elements take turns",)),
@@ -214,6 +215,6 @@ def test_elements_that_cannot_run_side_by_side_are_said_to_take_turns(
     assert notes(asked, BATCH, elements, parallel) == expected
 
 
-@pytest.mark.parametrize("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])
+@for_each("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])
 def test_what_only_slurm_can_judge_is_left_to_it(request_: dict[str, Any]):
     assert allocate(Resources(**request_), SITE)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from serried.planning.placeholder_check import warnings
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "meant"),
     [
         ("--out={resutls}", "results"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from serried.protocol.binds import Bind, for_apptainer, parse, spell
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "bind"),
     [
         ("/data", Bind("/data", "/data")),
@@ -27,13 +28,13 @@ def test_the_default_mode_may_be_said():
     assert parse("/a:/b:rw") == Bind("/a", "/b")
 
 
-@pytest.mark.parametrize("text", ["data", "$SLURM_TMPDIRX", "/a:b", "/a:/b:/c", "/a:/b:rx", ":", "", "/a:"])
+@for_each("text", ["data", "$SLURM_TMPDIRX", "/a:b", "/a:/b:/c", "/a:/b:rx", ":", "", "/a:"])
 def test_what_is_no_bind_is_refused(text):
     with pytest.raises(ValueError, match=r"colons|must be"):
         parse(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("bind", "words"),
     [
         (Bind("/data", "/data"), ["--bind", "/data"]),

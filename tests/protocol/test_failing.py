@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from serried.protocol import failure_report
+from tables import for_each
 
 WORD = failure_report.Word(
     world_size=4, at=12.5, exit_code=5, signal=None, error="SystemExit: 5", lost_peer=False, order=1
@@ -50,7 +51,7 @@ def test_a_rank_of_another_world_is_another_rank(tmp_path):
     assert failure_report.take(str(tmp_path / "stop"), 0, 1) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "lost"),
     [
         (GLOO, True),
@@ -75,7 +76,7 @@ def test_a_lost_peer_is_known_by_the_type_of_the_exception(line, lost):
     assert failure_report.comes_from_a_lost_peer([line.replace("[rank0]: ", "").replace("[rank12]: ", "")]) is lost
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("chain", "lost"),
     [
         (["ValueError: bad batch", "ConnectionResetError: [Errno 104] Connection reset by peer"], False),

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import pytest
-
 from serried.protocol import hostlist
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "hosts"),
     [
         ("", []),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serried.fs import patterns
+from tables import for_each
 
 TREE = (
     "a.csv",
@@ -49,7 +50,7 @@ def test_a_pattern_is_read_from_the_top_and_follows_no_links(root, pattern, name
     assert sorted(path for path, _ in patterns.find(root, pattern, pytest.fail)) == sorted(named)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "beginning"),
     [("logs/checkpoints/*.pt", "logs/checkpoints"), ("*.pt", ""), ("logs/last.pt", "logs"), ("a/*/b/*.pt", "a")],
 )

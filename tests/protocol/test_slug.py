@@ -3,17 +3,17 @@ from __future__ import annotations
 import re
 import shlex
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.protocol.slug import LONGEST, slug
+from tables import for_each
 
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 HOSTILE = ["", " ", "it's", "a b", "é☃", "$(id)", "-rf", "..", ".", "../../etc", "a/b", "%j", "a\nb", "x" * 300, "a\0b"]
 
 
-@pytest.mark.parametrize("name", ["digits", "resnet-50_v1.5", "_private", "a" * LONGEST])
+@for_each("name", ["digits", "resnet-50_v1.5", "_private", "a" * LONGEST])
 def test_a_plain_name_stays_as_it_is(name: str):
     assert slug(name) == name
 
@@ -22,7 +22,7 @@ def test_a_name_that_needs_mending_keeps_what_is_plain_and_gets_a_hash():
     assert slug("my $(id) run") == "my-id-run-a8e55a"
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_a_hostile_name_becomes_one_that_no_shell_and_no_scheduler_reads_anything_into(name: str):
     assert SAFE.fullmatch(slug(name))
     assert shlex.quote(slug(name)) == slug(name)

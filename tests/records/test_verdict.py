@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from building import a_failure, an_ending
 from serried.protocol import names
 from serried.records.verdict import (
@@ -18,6 +16,7 @@ from serried.records.verdict import (
     judge,
 )
 from serried.schedulers.interface import Job
+from tables import for_each
 
 NOW = 1_795_001_000.0
 ENDED = NOW - 10
@@ -86,19 +85,19 @@ def test_the_table_has_every_cell_and_no_other():
     assert set(TABLE) == {(state, kind) for state in WORDS for kind in Kind} == set(EXPECTED)
 
 
-@pytest.mark.parametrize(("state", "kind"), sorted(TABLE, key=str))
+@for_each(("state", "kind"), sorted(TABLE, key=str))
 def test_each_cell_gives_the_expected_state(state, kind):
     assert judged(state, kind).state == EXPECTED[state, kind]
 
 
-@pytest.mark.parametrize(("state", "kind"), sorted(TABLE, key=str))
+@for_each(("state", "kind"), sorted(TABLE, key=str))
 def test_no_cell_calls_anything_completed_without_an_exit_json_that_says_so(state, kind):
     verdict = judged(state, kind, now=NOW + 1e6)
     assert verdict.state != "COMPLETED"
     assert verdict.exit_code != 0
 
 
-@pytest.mark.parametrize("state", WORDS)
+@for_each("state", WORDS)
 def test_an_exit_json_that_says_completed_is_believed_whatever_the_scheduler_says(state):
     completed = Ending.parse(an_ending())
     assert judge(word(state), completed, Known(), NOW) == Verdict(
@@ -115,7 +114,7 @@ def test_where_both_agree_exit_json_tells_more():
     )
 
 
-@pytest.mark.parametrize("state", [names.COMPLETED, ABSENT])
+@for_each("state", [names.COMPLETED, ABSENT])
 def test_a_missing_exit_json_is_unknown_for_90_seconds_and_then_lost(state):
     noticed = Known(missing_since=ENDED)
     assert judged(state, Kind.NONE, noticed, ENDED + 90).state == "UNKNOWN"
@@ -146,7 +145,7 @@ def test_lost_has_no_exit_code_because_nobody_knows_it():
     )
 
 
-@pytest.mark.parametrize("memory", ["PENDING", "RUNNING"])
+@for_each("memory", ["PENDING", "RUNNING"])
 def test_without_an_answer_the_last_known_state_stands_and_is_marked_stale(memory):
     verdict = judged(UNREACHABLE, Kind.NONE, Known(job=Job("123", None, memory), at=NOW - 300))
     assert verdict == Verdict(memory, message="the scheduler does not answer", stale=NOW - 300)
@@ -163,7 +162,7 @@ def test_an_attempt_is_something_known_even_if_the_scheduler_never_answered():
     )
 
 
-@pytest.mark.parametrize("state", [ABSENT, UNREACHABLE])
+@for_each("state", [ABSENT, UNREACHABLE])
 def test_what_the_scheduler_once_said_about_the_end_is_not_forgotten_with_the_job(state):
     known = Known(job=Job("123", None, "TIMEOUT", ended=NOW - 400), at=NOW - 390, missing_since=NOW - 390)
     verdict = judged(state, Kind.NONE, known)
@@ -183,7 +182,7 @@ def test_an_ambiguous_end_is_settled_when_the_scheduler_has_spoken_or_had_its_ti
     assert judged(ABSENT, Kind.KILLED, now=at_once + 100).settled
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job", "code"),
     [
         (Job("1", None, "FAILED", exit_code=3), 3),
@@ -201,7 +200,7 @@ def test_a_scheduler_that_ended_it_gives_an_exit_code_that_is_never_0(job, code)
     assert judge(job, None, Known(), NOW).exit_code == code
 
 
-@pytest.mark.parametrize("document", [{}, {"state": None}, {"state": "GREAT"}, {"state": ["FAILED"]}, {"state": 0}])
+@for_each("document", [{}, {"state": None}, {"state": "GREAT"}, {"state": ["FAILED"]}, {"state": 0}])
 def test_an_exit_json_without_a_known_state_is_as_good_as_missing(document):
     assert Ending.parse(document) is None
 

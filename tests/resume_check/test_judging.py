@@ -14,6 +14,7 @@ from serried.resume_check.conduct import Prompter, choose_stops
 from serried.resume_check.curves import Difference, compare, is_left_out
 from serried.resume_check.judge import check_stopped, check_whole
 from serried.resume_check.traces import Lost
+from tables import for_each
 
 
 def curve(*losses, first=1, **more):
@@ -36,7 +37,7 @@ def test_the_last_bit_counts():
     assert compare({0: curve(0.5, 0.1)}, {0: curve(0.5, off)}, tolerance=1e-6).differences == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other", "are_equal"),
     [
         (math.nan, math.nan, True),
@@ -64,7 +65,7 @@ def test_a_step_that_one_of_the_runs_has_not_logged_is_a_difference():
     assert len(compare({0: curve(1), 1: curve(1)}, {0: curve(1)}).differences) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "is_out"),
     [
         ("loss", False),
@@ -173,7 +174,7 @@ def trace(*events):
     return [traces.Trace(0, [list(events)])]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("curves", "found", "said"),
     [
         ({}, [], "nothing to compare: no rank has logged anything"),
@@ -194,7 +195,7 @@ def test_four_steps_are_enough_for_three_stops():
     assert choose_stops(4, 3, seed=7) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "said"),
     [
         ([*made(1), {"event": "waiting", "step": 2}], "waited after step 2 to be asked to stop, and did not hear it"),
@@ -224,7 +225,7 @@ def resumed(states):
     return [traces.Trace(0, [[begin(), *made(1), *stop(1)], [begin(1, states), *made(2)]])]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("states", "is_exact"),
     [(STATES, True), (changed("aa", "xx", "cc", "dd"), True), (changed("xx", "bb", "cc", "dd"), False),
      (changed("aa", "bb", "xx", "dd"), False)],
@@ -243,7 +244,7 @@ def test_an_order_of_adding_up_is_torchs_and_no_lost_state():
     assert "torch's rounding, and no state of the script" in judge.explain(lost)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("whole", "stopped", "is_rounding"),
     [
         (0.1164475753903389, 0.11644757539033891, True),

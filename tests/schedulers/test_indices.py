@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.schedulers import indices
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("numbers", "text"),
     [
         (range(1000), "0-999"),
@@ -31,7 +32,7 @@ def test_what_was_compressed_expands_to_the_same(numbers):
     assert indices.expand(indices.compress(numbers)) == sorted(numbers)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "numbers"),
     [
         ("[3-9%2]", [3, 4, 5, 6, 7, 8, 9]),
@@ -44,7 +45,7 @@ def test_queue_spellings_are_understood(text, numbers):
     assert indices.expand(text) == numbers
 
 
-@pytest.mark.parametrize("text", ["1-3,...", "", "a", "1-", "[1-3,5-...]", "*"])
+@for_each("text", ["1-3,...", "", "a", "1-", "[1-3,5-...]", "*"])
 def test_a_list_that_was_cut_short_is_an_error_and_no_guess(text):
     with pytest.raises(ValueError):  # noqa: PT011 - int() says it, in its own words
         indices.expand(text)

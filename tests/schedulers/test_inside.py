@@ -11,6 +11,7 @@ from serried.errors import UsageError
 from serried.schedulers.current_job import Inside
 from serried.schedulers.pbs import current_job as pbs
 from serried.schedulers.slurm import current_job as slurm
+from tables import for_each
 
 NOW = time.mktime(time.strptime("2026-11-21T19:09:31", "%Y-%m-%dT%H:%M:%S"))
 
@@ -67,7 +68,7 @@ def test_one_task_of_several_does_not_start_what_each_of_them_would():
         schedulers.job_around({**SALLOC, "SLURM_PROCID": "1"})
 
 
-@pytest.mark.parametrize("more", [{}, {"PBS_NODEFILE": "/aux/53"}])
+@for_each("more", [{}, {"PBS_NODEFILE": "/aux/53"}])
 def test_one_task_that_pbsdsh_started_does_not_start_what_each_of_them_would(more):
     with pytest.raises(UsageError, match="task 20000001 of job 53"):
         schedulers.job_around({"PBS_JOBID": "53.pbshead", "PBS_TASKNUM": "20000001", **more})

@@ -18,6 +18,7 @@ from serried.schedulers.local import argv
 from serried.schedulers.local.scheduler import Local
 from serried.schedulers.local.state import new_folder, prune
 from serried.schedulers.local.task import Task
+from tables import for_each
 
 
 @pytest.mark.parametrize(("ending", "state"), [("limit", names.PENDING), ("cancel", names.CANCELLED)])
@@ -73,7 +74,7 @@ def test_the_command_says_what_is_asked_for():
     assert made.environment == {"PATH": "/bin"}
 
 
-@pytest.mark.parametrize("changes", [{}, {"gpus": 3}, {"time_seconds": None}, {"indices": [1, 5, 6]}])
+@for_each("changes", [{}, {"gpus": 3}, {"time_seconds": None}, {"indices": [1, 5, 6]}])
 def test_what_the_command_says_is_what_the_supervisor_hears(changes):
     request = argv.of_plan(a_plan(scheduler="local", **changes), "k3f9q2-1")
     assert argv.parse(request.argv()[3:]) == request
@@ -95,8 +96,14 @@ def test_jobs_start_in_the_order_they_came(machine):
 def test_no_more_runs_at_once_than_there_are_slots(machine):
     count = machine.folder.parent / "count"
     count.mkdir()
-    script = f"touch {count}/$$; ls {count} | wc -l >> {count}.log; sleep 0.2; rm {count}/$$"
-    machine.await_end(machine.submit(machine.plan(script, indices=range(8))))
+    go = machine.folder.parent / "go"
+    script = (
+        f"touch {count}/$$; ls {count} | wc -l >> {count}.log; until [ -e {go} ]; do sleep 0.05; done; rm {count}/$$"
+    )
+    job = machine.submit(machine.plan(script, indices=range(8)))
+    machine.wait_until(lambda: len(list(count.iterdir())) == 2)
+    go.touch()
+    machine.await_end(job)
     assert max(map(int, Path(f"{count}.log").read_text().split())) <= 2
 
 

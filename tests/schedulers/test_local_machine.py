@@ -8,6 +8,7 @@ import pytest
 
 from serried.errors import UsageError
 from serried.schedulers.local import machine
+from tables import for_each
 
 
 def test_memory_in_use_is_read_of_each_gpu(tmp_path):
@@ -23,7 +24,7 @@ def test_there_is_a_slot_for_each_cpu_unless_told_otherwise():
     assert machine.cpu_slots({"SERRIED_LOCAL_SLOTS": "3"}) == ("0", "1", "2")
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+@for_each("text", ["0", "-1", "two", "1.5"])
 def test_a_slot_count_that_is_none_is_an_error(text):
     with pytest.raises(UsageError, match="not a number of slots"):
         machine.cpu_slots({"SERRIED_LOCAL_SLOTS": text})

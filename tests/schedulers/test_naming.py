@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.schedulers.job_name import job_name, names_token
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "expected"),
     [
         ("train", "train-k3f9q2-1"),

@@ -11,6 +11,7 @@ from building import a_plan
 from serried.errors import UsageError
 from serried.plan import Allocation, Limit
 from serried.schedulers.pbs import options
+from tables import for_each
 
 D = "/scratch/digits/train/k3f9q2"
 
@@ -80,7 +81,7 @@ def test_the_environment_is_in_a_private_file_and_not_on_argv():
     assert "secret" not in " ".join(submission.argv)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("allocation", "hides", "place"),
     [
         ({}, False, "scatter"),
@@ -101,7 +102,7 @@ def with_old_nodes(**allocation):
     return replace(plan, site=plan.site._replace(node_option="nodes"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("allocation", "options_"),
     [
         ({}, ["nodes=2:ppn=8", "walltime=1:00:00"]),
@@ -119,7 +120,7 @@ def test_the_old_form_of_nodes_cannot_say_gpus():
         argv(with_old_nodes(gpus=1))
 
 
-@pytest.mark.parametrize(("indices", "option"), [([0, 1, 2], "0-2"), ([3, 5, 7], "3-7:2"), ([10, 20], "10-20:10")])
+@for_each(("indices", "option"), [([0, 1, 2], "0-2"), ([3, 5, 7], "3-7:2"), ([10, 20], "10-20:10")])
 def test_an_array_is_a_range_with_a_step(indices, option):
     assert after(plan_with(indices=indices), "-J") == [option]
 
@@ -146,7 +147,7 @@ def test_the_environment_is_handed_over_in_the_run_directory_which_every_node_se
     assert argv(plan)[-1] == f"/home/ada/private/{plan.run}"  # as the profile says
 
 
-@pytest.mark.parametrize("root", ["/scratch/é", "/scratch/a\nb"])
+@for_each("root", ["/scratch/é", "/scratch/a\nb"])
 def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
     plan = plan_with()
     plan = replace(plan, site=plan.site._replace(root=root))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from serried.protocol import names
 from serried.schedulers.pbs import parse, reasons
+from tables import for_each
 
 RECORDED = (Path(__file__).parent / "qstat.txt").read_text(encoding="utf-8")
 
@@ -52,7 +51,7 @@ def test_it_says_where_and_when():
     assert jobs["85.pbshead"].ended == 1795275131.0
 
 
-@pytest.mark.parametrize("status", ["-4", "-14", "-20"])
+@for_each("status", ["-4", "-14", "-20"])
 def test_an_exit_status_counts_only_when_the_job_has_finished(status):
     """A job whose node was lost queues again with the status of the time before (seen)."""
     text = f"Job Id: 7.head\n    job_state = Q\n    substate = 10\n    Exit_status = {status}\n    run_count = 1\n"
@@ -81,7 +80,7 @@ def test_wrapped_lines_are_joined():
     assert parse.named(text) == [("7.head", "train-k3f9q2-1")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job", "parts"),
     [("12.head", ("12.head", None)), ("13[4].head", ("13[].head", 4)), ("13[].head", ("13[].head", None))],
 )
@@ -89,7 +88,7 @@ def test_an_element_is_one_of_its_array(job, parts):
     assert parse.split(job) == parts
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stdout", "job"),
     [
         ("12.pbshead\n", "12.pbshead"),
@@ -102,7 +101,7 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
     assert parse.submitted_id(stdout) == job
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("comment", "sentence"),
     [
         ("", "PBS has not looked at it yet"),
@@ -147,7 +146,7 @@ ARRAY = "Job Id: 86[].pbshead\n    job_state = B\n"
 ENDED = "Job Id: 87.pbshead\n    job_state = F\n    Exit_status = 1\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "reason"),
     [
         (QUEUED + ARRAY, "dependency"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from serried.schedulers.slurm.submit_outcome import Outcome, classify
+from tables import for_each
 
 FAILED = "sbatch: error: Batch job submission failed: "
 
@@ -42,12 +41,12 @@ FROM_THE_SOURCES = [
 ]
 
 
-@pytest.mark.parametrize("stderr", RECORDED_22_05 + FROM_THE_SOURCES)
+@for_each("stderr", RECORDED_22_05 + FROM_THE_SOURCES)
 def test_what_was_read_and_refused_is_refused(stderr):
     assert classify(stderr) is Outcome.REFUSED
 
 
-@pytest.mark.parametrize(
+@for_each(
     "stderr",
     [
         FAILED + "Unable to contact slurm controller (connect failure)",
@@ -59,7 +58,7 @@ def test_what_was_not_delivered_is_unreachable(stderr):
     assert classify(stderr) is Outcome.UNREACHABLE
 
 
-@pytest.mark.parametrize(
+@for_each(
     "stderr",
     [
         "",

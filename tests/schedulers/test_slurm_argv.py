@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from building import a_plan
 from serried.plan import Limit
 from serried.protocol import successor_commands
 from serried.schedulers.slurm import options
+from tables import for_each
 
 D = "/scratch/digits/train/k3f9q2"
 
@@ -101,7 +100,7 @@ def test_what_was_not_asked_for_is_left_to_the_cluster():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("option", "kind", "expected"),
     [
         ("gres", None, "--gres=gpu:4"),
@@ -115,7 +114,7 @@ def test_gpus_are_asked_for_per_node_as_the_profile_says(option, kind, expected)
     assert [word for word in words if "gpu" in word] == [expected]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nodes", "gpus", "cpus", "memory"),
     [
         # the lab's launcher: G GPUs and c CPUs for each of them, on N nodes
@@ -140,7 +139,7 @@ def test_one_task_per_node_owns_all_that_is_asked_for_there(nodes, gpus, cpus, m
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "expected"),
     [
         (1, "0:01:00"),
@@ -157,7 +156,7 @@ def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
     assert options.walltime(seconds) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("limit", "lead", "options"),
     [
         (3600, 60, ["--signal=B:USR1@60"]),
@@ -171,7 +170,7 @@ def test_the_warning_comes_with_the_lead(limit, lead, options):
     assert [word for word in argv(plan) if word.startswith("--signal")] == options
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("restarts", "form", "word"),
     [(1, "requeue", "--requeue"), (0, "requeue", "--no-requeue"), (1, "successor", "--no-requeue")],
 )
@@ -203,7 +202,7 @@ def test_the_further_job_of_an_element_is_that_element_alone():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("root", "indices", "pattern"),
     [
         ("/s/50% off", None, "/s/50%% off/digits/train/k3f9q2/scheduler.log"),
@@ -240,7 +239,7 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
     }
 
 
-@pytest.mark.parametrize(("share", "umask"), [("user", 0o077), ("group", 0o027)])
+@for_each(("share", "umask"), [("user", 0o077), ("group", 0o027)])
 def test_the_job_starts_with_the_umask_of_who_may_read_the_run(share, umask):
     assert options.submission(replace(plan_with(), share=share), "k3f9q2-1", {}).umask == umask
 

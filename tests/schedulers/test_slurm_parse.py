@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from serried.protocol import names
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
+from tables import for_each
 
 NAME = "train-k3f9q2-1"
 
@@ -138,7 +139,7 @@ def test_rows_of_other_releases_are_read(row, job):
     assert read(parse.queue, said(row + "\n")) == job
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "expected"),
     [
         ("CANCELLED by 1000", names.CANCELLED),
@@ -168,7 +169,7 @@ def test_only_completed_means_completed():
     assert [word for word, ours in parse.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stdout", "job"),
     [
         ("123\n", "123"),

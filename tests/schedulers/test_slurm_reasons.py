@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from serried.schedulers.slurm.reasons import REASONS, explain, never_starts
+from tables import for_each
 
 MANUAL_22_05 = [
     "AssociationJobLimit",
@@ -62,12 +61,12 @@ MANUAL_22_05 = [
 ]
 
 
-@pytest.mark.parametrize("reason", MANUAL_22_05)
+@for_each("reason", MANUAL_22_05)
 def test_the_manual_s_reasons_have_a_sentence(reason):
     assert not explain(reason).startswith("Slurm says")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reason", "sentence"),
     [
         ("Priority", "other jobs are ahead of it in the queue"),

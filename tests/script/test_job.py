@@ -16,6 +16,7 @@ from serried import script
 from serried.plan import Container, Environment
 from serried.planning.arrays import divide
 from serried.script import package
+from tables import for_each
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -60,7 +61,7 @@ PLANS = {
 RENDER = {"shell-slurm": script.render_shell, "shell-pbs": script.render_shell}
 
 
-@pytest.mark.parametrize("name", PLANS)
+@for_each("name", PLANS)
 def test_job_sh_is_a_function_of_the_plan(name):
     text = RENDER.get(name, script.render)(
         PLANS[name], python="/home/ada/.venv/bin/python", command=["sbatch", "--comment=a b", "job.sh"]

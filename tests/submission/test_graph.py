@@ -15,9 +15,10 @@ from serried.submission.graph import decide_all, order
 from serried.submission.request import Request, decide
 from serried.submission.rerun import prepare_again
 from serried.ui.plan_lines import comes_after
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("after", "ordered"),
     [
         ({"a": (), "b": ()}, ["a", "b"]),
@@ -29,7 +30,7 @@ def test_each_is_submitted_behind_those_that_it_comes_after(after, ordered):
     assert order(after) == ordered
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("after", "circle"),
     [
         ({"a": ("a",)}, "`a` → `a`"),
@@ -43,7 +44,7 @@ def test_a_circle_is_refused_and_shown(after, circle):
     assert caught.value.message == f"these come after each other in a circle: {circle}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "parts"),
     [
         ("k3f9q2", ("k3f9q2", "ok")),
@@ -57,7 +58,7 @@ def test_a_word_behind_the_last_colon_is_how_it_is_to_end(text, parts):
     assert split(text) == parts
 
 
-@pytest.mark.parametrize("text", ["", " ", ":any"])
+@for_each("text", ["", " ", ":any"])
 def test_nothing_is_no_run_to_come_after(text):
     with pytest.raises(UsageError, match="names no run to come after"):
         split(text)

@@ -11,6 +11,7 @@ from serried.config.env_file import parse_env, read_env_file
 from serried.errors import ConfigError, UsageError
 from serried.inherit import job_environment, package_prefixes
 from serried.plan import Environment
+from tables import for_each
 
 SHELL = {
     "HOME": "/home/ada",
@@ -42,7 +43,7 @@ def test_none_is_what_a_login_gives_and_the_active_environment():
     assert path[:4] == ["/home/ada/venv/bin", "/usr/local/bin", "/usr/bin", "/bin"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job", "inherited"),
     [
         ({"PBS_JOBID": "1.head", "NCPUS": "8", "OMP_NUM_THREADS": "8"}, {}),  # by PBS: the CPUs of its chunk
@@ -125,7 +126,7 @@ def test_an_env_file_is_read_as_a_shell_would_read_it():
     }
 
 
-@pytest.mark.parametrize("text", ["A", "=1", "1A=2", "A=1\nB='x", 'B="x\ny', "A='x' y", "A B=1"])
+@for_each("text", ["A", "=1", "1A=2", "A=1\nB='x", 'B="x\ny', "A='x' y", "A B=1"])
 def test_what_is_no_env_file_is_an_error_with_its_line(text):
     with pytest.raises(ConfigError, match=r"^\.env:[12]: "):
         parse_env(text, ".env")

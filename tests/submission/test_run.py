@@ -16,6 +16,7 @@ import pytest
 import serried
 from serried.records.index import records
 from serried.schedulers.local.scheduler import Local
+from tables import for_each
 
 SHOW_ARGV = "import json, os, sys\nprint(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]))\n"
 HOSTILE = [
@@ -216,7 +217,7 @@ def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_
     assert "no command says" not in shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "message"),
     [
         (["--repeat", "0"], "`--repeat` must be 1 or more"),
@@ -266,7 +267,7 @@ def test_a_cluster_is_no_place_for_run():
     assert "runs here, not on `fir`" in done.stderr
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "error"),
     [
         (("python", "train.py"), "there is no experiment `python`"),

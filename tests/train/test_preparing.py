@@ -191,7 +191,7 @@ def test_alone_it_is_free_and_a_wrong_scope_is_refused():
 
 
 SCRIPT = """\
-import time
+import os, pathlib, time
 from datetime import timedelta
 import torch
 import serried.train as st
@@ -204,9 +204,14 @@ def let_the_group_wait(seconds):
 with st.session() as run:
     run.barrier()
     let_the_group_wait(0.5)
+    waits = pathlib.Path(os.environ["PLACE"], "waits")
+    if run.rank == 1:
+        waits.touch()
     with run.first() as is_first:
+        while is_first and not waits.exists():
+            time.sleep(0.02)
         if is_first:
-            time.sleep(2)
+            time.sleep(1)  # twice the limit of the group
     let_the_group_wait(600)
     run.barrier()
     print(is_first, flush=True)
@@ -217,8 +222,8 @@ with st.session() as run:
 
 
 @pytest.mark.torch
-def test_no_time_out_of_the_process_group_ends_the_wait():
-    ended = train_ranks.run(SCRIPT, 2)
+def test_no_time_out_of_the_process_group_ends_the_wait(tmp_path):
+    ended = train_ranks.run(SCRIPT, 2, PLACE=str(tmp_path))
     assert [(each.status, each.output) for each in ended] == [(1, "True\n"), (1, "False\n")]
     assert "OSError: disk full" in ended[0].errors
     assert "failed while others waited for it: OSError: disk full\n" in ended[1].errors

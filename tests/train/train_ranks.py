@@ -63,13 +63,18 @@ def of_torch(rank, world_size, port):
 _forker = None
 
 
-def start(script, *, variables, **changes):
-    """Start `script` once for each of `variables`."""
-    global _forker  # noqa: PLW0603 - one for all tests of a pytest process
+def forker():
+    """One for all tests of a pytest process."""
+    global _forker  # noqa: PLW0603 - see above
     if _forker is None:
         foreign = ("SERRIED_", "SLURM")
         _forker = forked.Forker(PRELOADED, {k: v for k, v in environment().items() if not k.startswith(foreign)})
-    return [_forker.start(script, environment(**changes, **own)) for own in variables]
+    return _forker
+
+
+def start(script, *, variables, **changes):
+    """Start `script` once for each of `variables`."""
+    return [forker().start(script, environment(**changes, **own)) for own in variables]
 
 
 def end():

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 from building import a_plan
 from serried.plan import Data, Staged, Sync
 from serried.snapshot import Revision
 from serried.ui.plan_lines import plan_lines
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("allocation", "ranks"),
     [
         ({"nodes": 1, "ranks": 4, "gpus": 4}, "4 ranks on 1 node"),
@@ -53,7 +52,7 @@ def test_data_is_said_in_lines_of_its_own():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nodes", "seconds", "hours"),
     [
         (1, 60, "0.0667 GPU-hours"),

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.ui.text import ago, duration, fit, harmless, memory, overwritten, pad, printable, width, wrapped
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "words"),
     [
         (None, "-"),
@@ -26,14 +26,14 @@ def test_durations_have_two_units_at_most(seconds, words):
     assert duration(seconds) == words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "words"), [(-60, "just now"), (59, "just now"), (60, "1m ago"), (7200, "2h ago"), (200_000, "2d ago")]
 )
 def test_ages_have_one_unit_and_a_clock_that_is_ahead_is_just_now(seconds, words):
     assert ago(seconds) == words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "shown"),
     [
         ("plain é 漢", "plain é 漢"),
@@ -65,7 +65,7 @@ def test_nothing_harmless_holds_an_escape_but_colours(text):
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", rest)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "shown"),
     [
         ("no return", "no return"),
@@ -97,12 +97,12 @@ def test_what_is_cut_says_so():
     assert fit("漢字漢字", 4) == "漢…"
 
 
-@pytest.mark.parametrize(("megabytes", "words"), [(0, "all memory"), (200, "200 MiB"), (20480, "20 GiB")])
+@for_each(("megabytes", "words"), [(0, "all memory"), (200, "200 MiB"), (20480, "20 GiB")])
 def test_memory_is_in_the_largest_whole_unit(megabytes: int, words: str):
     assert memory(megabytes) == words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "lines"),
     [
         ("", [""]),

@@ -14,6 +14,7 @@ from serried.agent.outcome.checkpoint_progress import Position, Saved, position,
 from serried.fs.files import Journal, read_json, write_json
 from serried.protocol import successor_commands
 from serried.protocol.successor_commands import JOB, TOKEN, Commands
+from tables import for_each
 
 SUCCESSOR = {"restarts": 2, "form": "successor"}
 
@@ -309,7 +310,7 @@ def test_a_job_that_its_scheduler_begins_again_and_again_has_no_more_attempts_th
     assert not (plan_attempts(plan) / "3").exists()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "after", "expected"),
     [
         (Position(4, 10), Position(5, 11), True),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import types
 
-import pytest
-
 from serried.agent.head import deadline
 from serried.agent.head.deadline import Deadline
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("limit", "told", "expected"),
     [
         (None, 0, None),

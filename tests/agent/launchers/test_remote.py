@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from serried.agent.launchers.remote_exec import find
 from serried.agent.launchers.remote_shell import parse
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "host", "command"),
     [
         # As Open MPI, MPICH, Intel MPI, horovodrun and ssh's users write it.
@@ -25,7 +24,7 @@ def test_host_and_command_are_found_among_sshs_options(words, host, command):
     assert parse(words) == (host, command)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "hosts", "index"),
     [
         ("n2", ["n1", "n2"], 1),

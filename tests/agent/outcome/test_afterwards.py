@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from serried.agent.outcome import reconcile
 from serried.agent.outcome.evidence import Obstacle
+from tables import for_each
 
 
 def an_end(state, cause):
     return {"state": state, "exit_code": 1, "cause": cause, "message": "it ended", "job": "123", "nodes": ["n1"]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "code", "reason", "expected"),
     [
         ("REQUEUED", 85, "cancel", ("CANCELLED", "fail 143")),
@@ -30,7 +29,7 @@ def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reaso
     assert (result["state"], reconcile.word(result, "requeue")) == expected
 
 
-@pytest.mark.parametrize("reason", ["cancel", "limit", ""])
+@for_each("reason", ["cancel", "limit", ""])
 def test_a_job_that_the_scheduler_has_back_already_is_not_asked_for_again(reason):
     end = an_end("REQUEUED", "requeue")
 
@@ -44,7 +43,7 @@ KILLED = an_end("FAILED", "agent-killed")
 COMPLETED = an_end("COMPLETED", None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("end", "word", "is_unrecorded", "expected"),
     [
         (CANCELLED, "CANCELLED", False, ("CANCELLED", "cancel")),
@@ -75,7 +74,7 @@ def test_what_is_lost_has_no_exit_code():
     assert reconcile.by_the_scheduler(KILLED, "", is_unrecorded=True)["exit_code"] is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cause", "form", "expected"),
     [
         ("node-lost", "requeue", True),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from serried.agent.outcome import diagnose
+from tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("exit_", "tail", "cause"),
     [
         ({"exit_code": 1, "signal": None}, ["ModuleNotFoundError: No module named 'x'"], "import-error"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from evidence import STARTED, ended, evidence, exit_of
 from serried.agent.outcome import verdict
 from serried.agent.outcome.evidence import first_failure
+from tables import for_each
 
 
 def test_the_first_failure_is_the_earliest_on_its_nodes_own_clock():
@@ -37,12 +36,12 @@ def test_a_rank_that_died_before_another_said_that_it_failed_was_the_first():
     assert first_failure(known)["rank"] == 0
 
 
-@pytest.mark.parametrize("own", [exit_of(1, signal=9), exit_of(1, signal=11), exit_of(1, 5)])
+@for_each("own", [exit_of(1, signal=9), exit_of(1, signal=11), exit_of(1, 5)])
 def test_of_ranks_that_ended_at_once_the_one_is_named_that_did_not_end_by_an_exception(own):
     assert first_failure(evidence([*STARTED, ended(0, exit_of(0, 1), own, exit_of(2, signal=6))]))["rank"] == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("others", "end"),
     [
         ([exit_of(1), exit_of(2, signal=15, ours=True)], "; rank 1 had exited with status 0"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from evidence import CONNECTED, STARTED, asked, ended, event, evidence, exit_of,
 from serried.agent.outcome import verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, first_failure
 from serried.agent.outcome.verdict import Verdict
+from tables import for_each
 
 FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
 SWEPT = [{**end, "swept": 0} for end in FINE]
@@ -258,7 +258,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("known", "expected"), CASES.values(), ids=CASES)
+@for_each(("known", "expected"), CASES.values())
 def test_evidence_comes_to_a_verdict(known, expected):
     judged = verdict.judge(known, first_failure(known), [])
 
@@ -332,7 +332,7 @@ def apart(*nodes, early=False):
     return [warning["code"] for warning in document.get("warnings", ())]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nodes", "early", "expected"),
     [
         (((False, 0.6), (False, 0.6)), False, ["ranks-apart"]),
@@ -342,13 +342,12 @@ def apart(*nodes, early=False):
         (((False, 9.0), (None, 9.0)), True, []),
         (((False, 9.0),), True, []),
     ],
-    ids=["apart", "nothing computed", "reported early", "in contact", "one cannot tell", "one has not looked"],
 )
 def test_ranks_are_apart_only_where_every_node_saw_no_contact(nodes, early, expected):
     assert apart(*nodes, early=early) == expected
 
 
-@pytest.mark.parametrize(("early", "expected"), [(False, []), (True, ["x"])], ids=["not reported", "reported early"])
+@for_each(("early", "expected"), [(False, []), (True, ["x"])])
 def test_ranks_that_were_ended_are_apart_only_as_it_was_reported_while_they_ran(early, expected):
     ends = [
         {**ended(node, exit_of(node, None, signal=15, ours=True)), "contact": False, "cpu_seconds": 9.0}

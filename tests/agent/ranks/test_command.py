@@ -6,8 +6,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import pytest
-
 from building import a_plan
 from serried.agent.attempt import Work
 from serried.agent.launchers import kinds, rank_identity
@@ -15,6 +13,7 @@ from serried.agent.ranks import command
 from serried.agent.ranks.command import Place
 from serried.plan import Environment, Source
 from serried.protocol.layout import RunDirectory
+from tables import for_each
 
 PLACE = Place(
     node=1, rank=3, local_rank=1, master="10.0.0.1", port=4242, threads=3, deadline=1_795_000_000.5, stop_file="/t/stop"
@@ -31,7 +30,7 @@ def work_of(element=None, attempt=2, **changes):
     return Work(RunDirectory(Path("/r/digits/train/k3f9q2")), plan_json(**changes), element, attempt)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "filled"),
     [
         ("{rank}/{local_rank}/{world_size}", "3/1/4"),
@@ -60,7 +59,7 @@ def test_what_an_image_runs_by_itself_is_a_file_in_it():
 TOLD = {"lr": 1e-05, "name": "it's {rank}", "model.width": 64, "amp": True, "sizes": [1, 2], "é-x": "☃"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "filled"),
     [
         ("--lr={config.lr}", "--lr=1e-05"),
@@ -80,7 +79,7 @@ def test_a_rank_is_told_the_settings_as_json():
     assert "SERRIED_CONFIG" not in command.environment(work_of(), PLACE, {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("element", "repeat", "filled"),
     [(None, None, ["", "", "100"]), (7, None, ["", "7", "107"]), (7, 5, ["2", "7", "102"]), (5, 5, ["0", "5", "100"])],
 )

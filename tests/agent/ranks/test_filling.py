@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serried.agent.ranks.command_placeholders import fill_shell, fill_words
+from tables import for_each
 
 HOSTILE = """a b'c"d$(id)`id`\\e\\\\ !f*#{rank}"""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "first", "later"),
     [
         (["--ckpt={resume}"], ["--ckpt="], ["--ckpt=/c/1"]),
@@ -56,7 +56,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("line", PLACES.values(), ids=PLACES.keys())
+@for_each("line", PLACES.values())
 def test_a_value_arrives_in_bash_as_it_is_whatever_quotes_it_stands_in(line):
     assert printed(fill_shell(line, {"resume": HOSTILE, "rank": "3"})) == HOSTILE
     assert printed(fill_shell(line, {"resume": "", "rank": "3"})) == ""

@@ -1,0 +1,77 @@
+"""`python -m serried …`, forked from a process that has imported Serried: most of a short command is its imports.
+
+It is a process of its own, with its own environment, folder, streams and exit status. Tests that look at imports, at a
+terminal or at the process itself start a fresh interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from forked import Forker
+from house import HOUSE, MODULES, room_of
+
+CODE = "from serried.cli import main; main()"
+AT_START = ("PYTHON", "LC_", "LANG")
+"""Variables that an interpreter reads when it starts."""
+READ_AGAIN = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER")
+"""Those of them that a forked one reads as well."""
+
+_forker: Forker | None = None
+
+
+def serried(
+    *arguments: str, directory: Path, environ: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Its stdin is empty."""
+    global _forker  # noqa: PLW0603 - one for all tests of a pytest process
+    if _at_start(environ) != _at_start(os.environ):
+        return _fresh(arguments, directory, environ, timeout)
+    if _forker is None:
+        _forker = Forker(_modules(), {**_at_start(os.environ), "PATH": os.environ["PATH"]})
+    process = _forker.start(CODE, environ, arguments, directory, first=str(HOUSE / "__main__.py"))
+    try:
+        out, err = process.communicate(timeout)
+    except BaseException:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(["serried", *arguments], process.returncode, out, err)
+
+
+def _fresh(
+    arguments: tuple[str, ...], directory: Path, environ: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "serried", *arguments],
+        cwd=directory,
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        stdin=subprocess.DEVNULL,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def end() -> None:
+    """When no test wants commands any more."""
+    global _forker  # noqa: PLW0603 - see above
+    if _forker is not None:
+        _forker.close()
+        _forker = None
+
+
+def _at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(AT_START) and name not in READ_AGAIN}
+
+
+def _modules() -> list[str]:
+    """All of the submitting side; a module that is a program does its work when it is imported."""
+    modules = [path for path in MODULES if room_of(path) not in ("agent", "train", "__main__") and path.stem != "main"]
+    names = [".".join(path.relative_to(HOUSE.parent).with_suffix("").parts) for path in modules]
+    return [name.removesuffix(".__init__") for name in names]
