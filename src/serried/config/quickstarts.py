@@ -1,4 +1,4 @@
-"""A page for each shipped profile, made from it: `python -m serried.config.quickstarts docs/clusters`."""
+"""A page for each shipped profile, generated from it: `python -m serried.config.quickstarts docs/clusters`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from serried.config.sources import Setting
 SCHEDULERS = {"slurm": ("Slurm", "`sinfo`"), "pbs": ("PBS", "`qstat -Q` and `pbsnodes`")}
 FORMS = {
     "requeue": "the job runs again",
-    "successor": "each job, as it begins, submits the next",
+    "successor": "each job submits the next as it starts",
     "prequeued": "all jobs are submitted at once, each waiting for the one before",
 }
 
 
 def names() -> list[str]:
-    """The clusters that have a page: this machine is the quickstart's own."""
+    """The clusters that have a page: this machine has none."""
     return [name for name in clusters.shipped() if name != clusters.LOCAL]
 
 
@@ -72,11 +72,12 @@ def page(name: str) -> str:
     profile = Profile(name)
     parts = [
         [f"# {profile.title}", ""],
-        [f"Made from the [profile](../../src/serried/clusters/{name}.toml) by `make docs`;"],
-        [f"`serried clusters show {name}` says where each value comes from. See also [clusters](../clusters.md).", ""],
+        [f"`make docs` generates this page from the [profile](../../src/serried/clusters/{name}.toml)."],
+        [f"`serried clusters show {name}` prints the source of each value."],
+        ["[Clusters](../clusters.md) explains profiles.", ""],
         *([f"## {heading}", "", text, ""] for heading, section in SECTIONS if (text := _text(section(profile)))),
     ]
-    return "\n".join(line for part in parts for line in part).rstrip() + "\n"
+    return "\n".join([*(line for part in parts for line in part), "[All pages](../index.md)", ""])
 
 
 def _text(lines: Iterator[str]) -> str:
@@ -85,18 +86,22 @@ def _text(lines: Iterator[str]) -> str:
 
 def _log_in(profile: Profile) -> Iterator[str]:
     login = profile.get("login")
-    yield f"    ssh {login}" if login else "Log in as the site says."
+    yield f"    ssh {login}" if login else "Log in as the site describes."
     yield ""
     if docs := profile.get("docs"):
         yield f"Documentation: <{docs}>."
     if contact := profile.get("contact"):
         yield f"Help: {contact}."
     matches = profile.match()
-    signs = [f"`{name}` is `{pattern}`" if name else f"a host is called `{pattern}`" for name, pattern in matches]
+    signs = [
+        f"`{name}` is `{pattern}`" if name else f"the host's name matches `{pattern}`" for name, pattern in matches
+    ]
     if signs:
-        yield f"Serried knows the cluster where {' and '.join(signs)}; elsewhere `--cluster {profile.name}` names it."
+        yield f"Serried recognises the cluster if {' and '.join(signs)}."
+        yield f"Elsewhere, use `--cluster {profile.name}`."
     else:
-        yield f"Where no other profile is recognised and {profile.scheduler[0]}'s commands are there, it is this one."
+        commands = f"{profile.scheduler[0]}'s commands"
+        yield f"Serried uses this profile if it recognises no other and {commands} are installed."
 
 
 def _install(profile: Profile) -> Iterator[str]:
@@ -104,13 +109,14 @@ def _install(profile: Profile) -> Iterator[str]:
     yield "    pip install .                                              # in a clone of Serried"
     yield f"    serried clusters check {profile.name}"
     yield ""
-    yield f"The last asks {profile.scheduler[0]} whether the profile is still right."
+    yield f"The last command compares the profile with {profile.scheduler[0]}."
 
 
 def _modules(profile: Profile) -> Iterator[str]:
     modules = profile.get("modules")
     if modules:
-        yield "People load " + ", ".join(f"`{module}`" for module in modules) + ". A job loads what you name:"
+        listed = ", ".join(f"`{module}`" for module in modules)
+        yield f"Usual modules are {listed}. Name those that a job should load:"
         yield ""
         yield "```toml"
         yield "[experiments.train.environment]"
@@ -118,11 +124,11 @@ def _modules(profile: Profile) -> Iterator[str]:
         yield "```"
         yield ""
     else:
-        yield "`module avail` lists what there is; `modules` in [`[experiments.NAME.environment]`](../environments.md)"
-        yield "names what a job loads."
+        yield "`module avail` lists the modules. Name those that a job should load in `modules` of"
+        yield "[`[experiments.NAME.environment]`](../environments.md)."
     where = {"job": "in a job", "gpu-job": "in a job with a GPU"}.get(profile.get("build") or "here")
     if where:
-        yield f"Environments that Serried builds are built {where}."
+        yield f"Serried builds environments {where}."
 
 
 def _scratch(profile: Profile) -> Iterator[str]:
@@ -130,7 +136,8 @@ def _scratch(profile: Profile) -> Iterator[str]:
     if root:
         yield f"Runs go to `{root}`."
     else:
-        yield "Runs go to `$SCRATCH/serried` where that is set, and else below your home, with a warning. To say where:"
+        yield "Runs go to `$SCRATCH/serried` if that is set, and else below your home, with a warning."
+        yield "To choose another folder:"
         yield ""
         yield "```toml"
         yield f"[clusters.{profile.name}]       # in ~/.config/serried/config.toml"
@@ -140,7 +147,7 @@ def _scratch(profile: Profile) -> Iterator[str]:
         stays = profile.get("local_disk_stays")
         yield ""
         yield f"Each node has a disk of its own, `{disk}`" + (
-            ". What is left there stays; Serried [removes what its jobs leave](../clean-up.md)." if stays else "."
+            ". The site does not clean it; Serried [deletes the files of its jobs](../clean-up.md)." if stays else "."
         )
 
 
@@ -155,16 +162,16 @@ def _limits(profile: Profile) -> Iterator[str]:
         (f"Types of GPU: {profile.text('gpu_types')}." if profile.get("gpu_types") else ""),
     ]
     yield from filter(None, facts)
-    what = "What is not said here" if rows or any(facts) else "All limits"
-    yield f"{what} Serried asks of {profile.scheduler[1]} as you submit."
+    limits = "other limits" if rows or any(facts) else "all limits"
+    yield f"Serried asks {profile.scheduler[1]} for {limits} when you submit."
     columns, rows = profile.tables("gpus", Gpu)
     if rows:
         yield ""
-        yield "Where you do not say, this goes with each GPU:"
+        yield "The default for each GPU:"
         yield ""
         yield from _table("type", columns, rows)
     yield ""
-    yield "A request beyond a limit is refused at once, with what would do instead."
+    yield "Serried refuses a request beyond a limit at once, and suggests another."
 
 
 def _first_job(profile: Profile) -> Iterator[str]:
@@ -172,17 +179,17 @@ def _first_job(profile: Profile) -> Iterator[str]:
     yield from experiment(profile)
     yield "```"
     yield ""
-    yield "    serried submit train --dry-run     look first"
+    yield "    serried submit train --dry-run     check first"
     yield "    serried submit train"
     yield "    serried logs last -f"
     yield ""
     if profile.get("needs_account"):
         patterns = " or ".join(f"`{pattern}`" for pattern in profile.get("accounts") or ())
-        like = f", which looks like {patterns}" if patterns else ""
-        yield f"Jobs must name an account{like}: yours instead of the one above."
+        like = f" (it looks like {patterns})" if patterns else ""
+        yield f"Jobs must name an account{like}. Replace the one above by yours."
     if ignored := profile.get("ignores"):
         listed = ", ".join(f"`{key}`" for key in ignored)
-        yield f"What is ignored there, so that one file serves other clusters too: {listed}."
+        yield f"Ignored on this cluster, so that one file serves others too: {listed}."
 
 
 def experiment(profile: Profile) -> Iterator[str]:
@@ -199,10 +206,10 @@ def experiment(profile: Profile) -> Iterator[str]:
         yield f"account = {_quoted(patterns[0].replace('*', 'NAME'))}"
 
 
-def _going_on(profile: Profile) -> Iterator[str]:
+def _continue(profile: Profile) -> Iterator[str]:
     forms = profile.get("continues")
     first = forms[0] if forms else "requeue"
-    yield "    serried submit train --chain 4         four times as long, from checkpoint to checkpoint"
+    yield "    serried submit train --chain 4         four jobs, each from the checkpoint of the one before"
     yield ""
     yield f"Here {FORMS[first]} (`{first}`). See [chains](../chains.md) and [continuing](../continuing.md)."
 
@@ -218,8 +225,8 @@ SECTIONS = (
     ("Scratch", _scratch),
     ("Queues and limits", _limits),
     ("A first job", _first_job),
-    ("Past the time limit", _going_on),
-    ("To know", _notes),
+    ("Longer than the time limit", _continue),
+    ("Notes", _notes),
 )
 
 
