@@ -34,8 +34,8 @@ lint: .venv/test ## ruff, then mypy
 
 .PHONY: docs
 docs: .venv/test ## make again the pages that are made from the code
-	@$(BIN)/python -m serried.config.reference docs/configuration.md
-	@$(BIN)/python -m serried.config.quickstarts docs/clusters
+	@$(BIN)/python tools/configuration_page.py docs/configuration.md
+	@$(BIN)/python tools/cluster_pages.py docs/clusters
 	@$(BIN)/python examples/adapt/diffs.py docs/adapt.md
 
 .PHONY: clean

@@ -1,4 +1,4 @@
-"""What an experiment may say of the container that its ranks run in."""
+"""The settings of the ranks' container."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from serried.config.values import container as kinds
 class Container:
     image: str = key(
         kinds.IMAGE,
-        "A file (`.sif`, `.sqfs`) or folder; or what `serried image build` makes one from: a definition "
-        "(`.def`), or `docker://…`. From the project's folder. May name variables.",
+        "A file (`.sif`, `.sqfs`) or folder, or the source for `serried image build`: a definition (`.def`) or "
+        "`docker://…`. Relative to the project's folder. May contain variables.",
         default="no container",
         value="",
     )
@@ -23,32 +23,29 @@ class Container:
     )
     runtime: str | None = key(
         kinds.RUNTIME,
-        "What runs it.",
-        default="the first of them that is found here",
+        "Container runtime.",
+        default="the first one that is installed",
     )
     binds: tuple[str, ...] = key(
         kinds.BINDS,
-        "What else of the host it sees; `/data` alone is `/data:/data`. May name variables; `$SLURM_TMPDIR` is that "
-        "of each node.",
+        "Host paths to mount; `/data` means `/data:/data`. May contain variables, also of the node (`$SLURM_TMPDIR`).",
         value=(),
     )
     writable: bool = key(
         values.BOOLEAN,
-        "Let ranks write everywhere in it; what they write there is gone when they end (`--writable-tmpfs`).",
+        "Let ranks write to the whole container. The changes are lost at the end (`--writable-tmpfs`).",
         default="false",
         value=False,
     )
-    options: tuple[str, ...] = key(
-        values.TEXTS, "Further options for the runtime, as they are: `--nvccli`, `--fakeroot`.", value=()
-    )
+    options: tuple[str, ...] = key(values.TEXTS, "Further options of the runtime: `--nvccli`, `--fakeroot`.", value=())
     contained: bool = key(
         values.BOOLEAN,
-        "Show it no more of the host than it needs: a home and `/tmp` of its own, and no variables but the job's.",
+        "Hide the host: a separate home and `/tmp`, and only the job's variables.",
         default="false",
         value=False,
     )
     local: bool | None = key(
         values.BOOLEAN,
-        "Copy an image that is a file to each node's own disk first, once.",
-        default="where nodes have a `local_disk`",
+        "Copy an image file to each node's own disk first, once.",
+        default="true with a `local_disk`",
     )

@@ -1,4 +1,4 @@
-"""What an experiment may say about the data that goes to its nodes, and about what comes back."""
+"""The settings of staged data, results and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from serried.config.values import data
 class Data:
     stage: tuple[data.Item, ...] = key(
         data.ITEMS,
-        "What each node gets a copy of on its own disk before ranks start; archives are unpacked. "
-        "Relative paths are below `root`.",
+        "Files, folders and archives to copy to each node's disk before ranks start. Archives are unpacked. Relative "
+        "paths are below `root`.",
         value=(),
     )
     root: str | None = key(
         values.TEXT,
-        "Where data is that `stage` names by relative paths.",
+        "Folder of relative paths in `stage`.",
         default="`scratch`/PROJECT, else `data` in the project's folder",
     )
     in_place: tuple[str, ...] = key(
-        values.TEXTS, "Paths that only compute nodes may see; each node looks before ranks start.", value=()
+        values.TEXTS, "Paths that must exist on every node, checked before ranks start.", value=()
     )
     prepare: tuple[str, ...] = key(
         values.COMMAND,
-        "A command that makes the data: run once before submitting, on this machine, in the project's folder.",
+        "Command that creates the data. `submit` runs it once, on this machine, in the project's folder.",
         value=(),
     )
     results: tuple[str, ...] = key(
         data.RESULTS,
-        "What of `$SERRIED_RESULTS_DIR`, then a folder on the node's disk, is brought back: names and patterns.",
+        "Names and patterns of results to copy back. `$SERRIED_RESULTS_DIR` is then on the node's disk.",
         value=(),
     )
-    results_every: int = key(values.DURATION, "How often that is done while ranks run.", default="5m", value=300)
+    results_every: int = key(values.DURATION, "Interval between two copies while ranks run.", default="5m", value=300)
     verify: str = key(
         data.VERIFY,
-        "What tells whether a copy is as its source: sizes and times, or all that is in the files.",
+        "How to compare a copy with its source: by sizes and times, or by checksums.",
         default="`times`",
         value="times",
     )
@@ -48,15 +48,17 @@ class Data:
 class Checkpoint:
     watch: tuple[str, ...] = key(
         data.WATCHED,
-        "Checkpoints that a program writes by itself: patterns, from where ranks start, or below `{checkpoints}`. "
-        "Whole ones are brought to the run's checkpoints while it runs.",
+        "Patterns of checkpoints that the program writes, relative to the ranks' folder or below `{checkpoints}`. "
+        "Complete checkpoints are copied to the run's checkpoints while the run is active.",
         value=(),
     )
-    sync_every: int = key(values.DURATION, "How often is looked for new ones.", default="30s", value=30)
-    keep: int = key(values.COUNT, "How many of them stay there.", default="3", value=3)
+    sync_every: int = key(
+        values.DURATION, "Interval between two searches for new checkpoints.", default="30s", value=30
+    )
+    keep: int = key(values.COUNT, "Number of copied checkpoints that stay.", default="3", value=3)
     keep_local: int | None = key(
         values.COUNT,
-        "How many stay on the node's disk: older ones are removed there when they, or `keep` newer ones, are brought.",
+        "Number of checkpoints that stay on the node's disk. Older ones are deleted once copied or superseded.",
         default="all",
     )
-    bandwidth: int | None = key(data.SIZE, "Most that is copied in a second while ranks run.", default="no limit")
+    bandwidth: int | None = key(data.SIZE, "Most data copied per second while ranks run.", default="no limit")

@@ -1,4 +1,4 @@
-"""What an experiment says of the environment that its ranks find."""
+"""The settings of the ranks' environment."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ from serried.config.values import environment as kinds
 class Environment:
     venv: str | bool | None = key(
         kinds.PLACE,
-        "A virtual environment: its folder; or the file that Serried builds one from, or `true` for the file that it "
-        "finds: see [environments](environments.md).",
+        "Virtual environment: its folder, or a file of requirements to build it from, or `true` to build it from the "
+        "project's file. See [environments](environments.md).",
         default="the active one",
     )
     conda: str | bool | None = key(
         kinds.NAMED_PLACE,
-        "A conda environment: its name or folder; or the file that Serried builds one from, or `true` for "
-        "`environment.yml`.",
+        "Conda environment: its name or folder, or a file to build it from, or `true` for `environment.yml`.",
         default="the active one",
     )
     python: str | None = key(
-        values.TEXT, "The Python of a virtual environment that Serried builds.", default="`python3` on PATH"
+        values.TEXT, "Python of a virtual environment that Serried builds.", default="`python3` on PATH"
     )
-    torch: str | None = key(kinds.TORCH, "Which build of PyTorch pip prefers in what Serried builds.", default="PyPI's")
-    modules: tuple[str, ...] = key(values.TEXTS, "What `module load` loads, in this order.", value=())
+    torch: str | None = key(
+        kinds.TORCH, "Preferred build of PyTorch in environments that Serried builds.", default="PyPI's"
+    )
+    modules: tuple[str, ...] = key(values.TEXTS, "Modules to load, in this order.", value=())
     module_purge: bool = key(
-        values.BOOLEAN, "Unload what is loaded before `modules` are.", default="false", value=False
+        values.BOOLEAN, "Unload all modules before `modules` are loaded.", default="false", value=False
     )
     setup: str = key(
         kinds.LINES,
-        "Lines of bash that run on each node before its ranks start, which get what they export and limit.",
+        "Lines of bash to run on each node before its ranks start. Ranks inherit exports and limits.",
         value="",
     )
     check: str | None = key(
         kinds.LINES,
-        "Python that has to run in the environment here before anything is submitted: `import torch`. `false` does "
-        "not try it at all.",
-        default="that it can be made active",
+        "Python code that `submit` runs in the environment first: `import torch`. `false` skips every check.",
+        default="activate the environment",
     )
-    env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged name by name.", value={})
+    env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged by name.", value={})
     secrets: tuple[str, ...] = key(
-        values.NAMES, "Variables whose values are taken at submit and are in no file of ours.", value=()
+        values.NAMES,
+        "Names of secret variables. Their values are read at submit and appear in no file of Serried.",
+        value=(),
     )
-    env_file: str | None = key(values.TEXT, "A file of `NAME=value` lines; its values are treated as secrets.")
+    env_file: str | None = key(values.TEXT, "File of `NAME=value` lines. The values are secrets.")
     inherit: str | tuple[str, ...] = key(
-        values.INHERIT, "What to take from the submitting shell.", default="`all`", value="all"
+        values.INHERIT, "Variables to inherit from the submitting shell.", default="`all`", value="all"
     )
     env_file_names: tuple[str, ...] = ()
-    """What `env_file` defines; the file's path is absolute once resolved, as are those of `venv` and `conda`."""
+    """The names in `env_file`; the file's path is absolute once resolved, as are those of `venv` and `conda`."""

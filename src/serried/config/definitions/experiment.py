@@ -1,4 +1,4 @@
-"""What an experiment and its project may say."""
+"""The settings of an experiment and its project."""
 
 from __future__ import annotations
 
@@ -17,60 +17,60 @@ from serried.config.values import notify as notices
 
 @dataclass(frozen=True)
 class Resources:
-    nodes: int | None = key(values.COUNT, "How many nodes.", default="1")
+    nodes: int | None = key(values.COUNT, "Number of nodes.", default="1")
     gpus: int | None = key(
-        values.COUNT_OR_NONE, "GPUs on each node.", default="1 where there are GPUs; 0 when only `ranks` is given"
+        values.COUNT_OR_NONE, "GPUs per node.", default="1 on clusters with GPUs; 0 with `ranks` alone"
     )
-    gpu_type: str | None = key(values.TEXT, "Which GPUs, as the cluster calls them.", default="any")
-    ranks: int | None = key(values.COUNT, "Ranks (processes) on each node.", default="one per GPU, else 1")
+    gpu_type: str | None = key(values.TEXT, "Type of GPU, in the cluster's words.", default="any")
+    ranks: int | None = key(values.COUNT, "Ranks (processes) per node.", default="one per GPU, else 1")
     cpus: int | None = key(values.COUNT, "CPUs per GPU; per rank without GPUs.", default="2")
     mem: int | None = key(values.MEMORY, "Memory per GPU (per rank without GPUs), or `all`.", default="10G")
-    mem_per_node: int | None = key(values.MEMORY, "Memory on each node, instead of `mem`.")
+    mem_per_node: int | None = key(values.MEMORY, "Memory per node, instead of `mem`.")
     mem_per_cpu: int | None = key(values.MEMORY_PART, "Memory per CPU, instead of `mem`.")
     time: int | None = key(values.DURATION, "Time limit.", default="1h; none on `local`")
-    account: str | None = key(values.TEXT, "Account that pays.", default="`SBATCH_ACCOUNT`, else the cluster's choice")
+    account: str | None = key(values.TEXT, "Account to charge.", default="`SBATCH_ACCOUNT`, else the cluster's choice")
     partition: str | None = key(
         values.TEXT,
-        "Partition. `queue` says the same.",
+        "Partition. `queue` is another name.",
         default="`SBATCH_PARTITION`, else the cluster's choice",
         alias="queue",
     )
     qos: str | None = key(values.TEXT, "Quality of service.", default="`SBATCH_QOS`, else the cluster's choice")
     reservation: str | None = key(values.TEXT, "Reservation.", default="`SBATCH_RESERVATION`, else none")
-    constraint: tuple[str, ...] = key(values.TEXTS, "Features that nodes must have, all of them.", value=())
-    exclusive: bool | None = key(values.BOOLEAN, "Share the nodes with nobody; all memory then.", default="false")
+    constraint: tuple[str, ...] = key(values.TEXTS, "Features that every node must have.", value=())
+    exclusive: bool | None = key(values.BOOLEAN, "Reserve whole nodes, with all their memory.", default="false")
     licenses: tuple[str, ...] = key(values.COMMA_TEXTS, "Licences, `name:count`.", value=())
-    comment: str | None = key(values.TEXT, "A comment that the scheduler keeps.")
-    mail_user: str | None = key(values.TEXT, "Where the scheduler sends mail.")
-    mail_type: tuple[str, ...] = key(values.COMMA_TEXTS, "When it sends mail: `END`, `FAIL`, `ALL` …", value=())
-    extra: tuple[str, ...] = key(values.TEXTS, "Further options for the scheduler, as they are.", value=())
+    comment: str | None = key(values.TEXT, "Comment for the scheduler's records.")
+    mail_user: str | None = key(values.TEXT, "Address for the scheduler's mail.")
+    mail_type: tuple[str, ...] = key(
+        values.COMMA_TEXTS, "Events of the scheduler's mail: `END`, `FAIL`, `ALL` …", value=()
+    )
+    extra: tuple[str, ...] = key(values.TEXTS, "Further options of the scheduler.", value=())
 
 
 @dataclass(frozen=True)
 class Limit:
     lead: int = key(
         values.DURATION,
-        "How long before the time limit ranks are told; at most a quarter of it.",
+        "Time between the stop notice and the time limit; at most a quarter of the limit.",
         default="60s",
         value=60,
     )
-    grace: int = key(values.DURATION, "From TERM to KILL.", default="30s", value=30)
-    silence: int | None = key(values.DURATION_OR_OFF, "Fail when no rank prints for so long.", default="off")
-    restarts: int = key(values.COUNT_OR_NONE, "How many further attempts there may be.", default="0", value=0)
+    grace: int = key(values.DURATION, "Time between TERM and KILL.", default="30s", value=30)
+    silence: int | None = key(values.DURATION_OR_OFF, "Fail if no rank prints for this time.", default="off")
+    restarts: int = key(values.COUNT_OR_NONE, "Most further attempts.", default="0", value=0)
     total_time: int | None = key(
         values.DURATION_OR_OFF,
-        "How much time it needs in all: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
+        "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
         default="off",
     )
     continue_: str = key(
         Kind("`requeue`, `successor` or `prequeued`", values.choice("requeue", "successor", "prequeued")),
-        "How the next attempt comes about: see [continuing](continuing.md).",
+        "Way to the next attempt: see [continuing](continuing.md).",
         default="the cluster's, else `requeue`",
         value="requeue",
     )
-    notify: str | None = key(
-        values.SIGNAL, "A signal that tells ranks to save and leave: `USR1`, `TERM` …", default="off"
-    )
+    notify: str | None = key(values.SIGNAL, "Signal that asks ranks to save and exit: `USR1`, `TERM` …", default="off")
 
 
 LAUNCHERS = (
@@ -82,23 +82,23 @@ LAUNCHERS = (
 class Launch:
     kind: str | None = key(
         Kind("the name of a launcher", values.choice(*LAUNCHERS)),
-        "What starts the ranks: see [launchers](launchers.md).",
+        "Launcher of the ranks: see [launchers](launchers.md).",
         default="`agent`; `single` for one rank without a GPU",
     )
     max_restarts: int = key(
         values.COUNT_OR_NONE,
-        "How often torchrun starts failed ranks again within one attempt.",
+        "How often torchrun restarts failed ranks within one attempt.",
         default="0",
         value=0,
     )
     options: tuple[str, ...] = key(
         values.TEXTS,
-        "Further options of the launcher; `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}` are filled in.",
+        "Further options of the launcher, with `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}`.",
         value=(),
     )
     tf_config: bool = key(
         values.BOOLEAN,
-        "Tell each rank by `TF_CONFIG` where all are, as TensorFlow wants it.",
+        "Set TensorFlow's `TF_CONFIG` on each rank.",
         default="false",
         value=False,
     )
@@ -107,12 +107,14 @@ class Launch:
 @dataclass(frozen=True)
 class Notify:
     command: tuple[str, ...] = key(
-        values.COMMAND, "What to run, without a shell: a list of words, or text split as one would.", value=()
+        values.COMMAND,
+        "Command to run without a shell: a list of words, or text that is split like a shell command.",
+        value=(),
     )
-    webhook: str | None = key(notices.VARIABLE, "The variable that holds the address to post to: a secret.")
+    webhook: str | None = key(notices.VARIABLE, "Name of the secret variable with the webhook's address.")
     on: tuple[str, ...] = key(
         notices.EVENTS,
-        "When: `start`, `finish`, `fail`, `stall`.",
+        "Events: `start`, `finish`, `fail`, `stall`.",
         default="`finish` and `fail`",
         value=("finish", "fail"),
     )
@@ -122,36 +124,34 @@ class Notify:
 class Experiment:
     name: str
     command: tuple[str, ...] = key(
-        values.COMMAND, "What each rank runs: a list of words, or text split as a shell would.", value=()
+        values.COMMAND, "Command of each rank: a list of words, or text that is split like a shell command.", value=()
     )
-    shell: bool = key(values.BOOLEAN, "Let bash read `command`.", default="false", value=False)
+    shell: bool = key(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
     seed: int = key(
         values.COUNT_OR_NONE,
-        "Fills in `{seed}`; an array's elements add their index, or the number of their repeat.",
+        "Value of `{seed}`. A task of an array adds its index, or the number of its repeat.",
         default="0",
         value=0,
     )
-    debug: bool = key(
-        values.BOOLEAN, "Ranks say more: NCCL and torch.distributed log what they do.", default="false", value=False
-    )
+    debug: bool = key(values.BOOLEAN, "Let NCCL and torch.distributed log more.", default="false", value=False)
     workdir: str = key(
-        values.TEXT, "Where ranks start, from the project's folder.", default="the project's folder", value="."
+        values.TEXT, "Folder where ranks start, relative to the project.", default="the project's folder", value="."
     )
     ranks_meet: bool = key(
         values.BOOLEAN,
-        "Warn when several ranks run and none connects to another; false for independent ranks.",
+        "Warn if several ranks never connect to one another; set to false for independent ranks.",
         default="true",
         value=True,
     )
     after: tuple[str, ...] = key(
         values.TEXTS,
-        "Experiments whose runs it comes after: `prepare`, or `prepare:any`. See [chains](chains.md#after-other-runs).",
+        "Experiments that this one depends on: `prepare`, or `prepare:any`. See [chains](chains.md#after-other-runs).",
         value=(),
     )
-    cluster: str | None = key(values.TEXT, "Where `serried submit` sends it.", default="the cluster recognised")
+    cluster: str | None = key(values.TEXT, "Cluster for `serried submit`.", default="the cluster recognised")
     config: Mapping[str, Any] = key(
         values.SETTINGS,
-        "What the training is told: `lr = 0.1`, `model.width = 64`. Merged name by name.",
+        "Settings of the training: `lr = 0.1`, `model.width = 64`. Merged by name.",
         value={},
     )
     """By dotted name."""
@@ -170,20 +170,23 @@ class Project:
     directory: str
     """Absolute."""
     file: str | None
-    """The file that describes it; None where there is none."""
-    name: str = key(values.NAME, "What the project is called.", default="its folder's name", value="")
+    """The file that describes the project, or None."""
+    name: str = key(values.NAME, "Name of the project.", default="its folder's name", value="")
     link: tuple[str, ...] = key(
         values.TEXTS,
-        "Entries to link into the snapshot rather than copy (`data`), or not to link (`!outputs`).",
+        "Entries that the snapshot links instead of copying (`data`), or does not link (`!outputs`).",
         default="top-level entries that git ignores",
         value=(),
     )
     snapshot: bool = key(
-        values.BOOLEAN, "Run a copy of the code made at submit; false runs in place.", default="true", value=True
+        values.BOOLEAN,
+        "Run a copy of the code as of submit; false runs the project itself.",
+        default="true",
+        value=True,
     )
     share: str = key(
         Kind("`user` or `group`", values.choice("user", "group")),
-        "Who may read what a run writes.",
+        "Who may read a run's files.",
         default="`user`",
         value="user",
     )

@@ -1,4 +1,4 @@
-"""A page for each shipped profile, generated from it: `python -m serried.config.quickstarts docs/clusters`."""
+"""Write the page of each shipped profile: `python tools/cluster_pages.py docs/clusters`."""
 
 from __future__ import annotations
 

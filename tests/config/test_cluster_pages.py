@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import cluster_pages
 from resolving import resolve
-from serried.config import quickstarts, schema
+from serried.config import schema
 from serried.errors import UsageError
 from serried.planning import allocate
 from tables import for_each
@@ -19,16 +20,16 @@ PAGE = (DOCS / "clusters.md").read_text(encoding="utf-8")
 
 
 def test_there_is_a_page_for_each_profile_and_no_other():
-    assert sorted(path.stem for path in (DOCS / "clusters").glob("*.md")) == sorted(quickstarts.names())
-    assert quickstarts.update(PAGE) == PAGE, "run `make docs`"
+    assert sorted(path.stem for path in (DOCS / "clusters").glob("*.md")) == sorted(cluster_pages.names())
+    assert cluster_pages.update(PAGE) == PAGE, "run `make docs`"
 
 
-@for_each("name", quickstarts.names())
+@for_each("name", cluster_pages.names())
 def test_each_page_is_what_the_profile_says(name: str):
-    assert (DOCS / "clusters" / f"{name}.md").read_text(encoding="utf-8") == quickstarts.page(name), "run `make docs`"
+    assert (DOCS / "clusters" / f"{name}.md").read_text(encoding="utf-8") == cluster_pages.page(name), "run `make docs`"
 
 
-@pytest.mark.parametrize("name", quickstarts.names())
+@pytest.mark.parametrize("name", cluster_pages.names())
 def test_the_first_job_of_each_page_is_one_that_its_cluster_takes(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,0 +1,115 @@
+"""Write the tables of docs/configuration.md: `python tools/configuration_page.py docs/configuration.md`.
+
+The text above the marker is written by hand and stays.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from serried.config import definitions
+from serried.config.definitions import Key
+
+MARKER = "<!-- `make docs` writes the rest of this page from the definitions. -->"
+
+TABLES: tuple[tuple[str, type, str], ...] = (
+    ("[project]", definitions.Project, "Settings of the whole project."),
+    (
+        "[experiments.NAME]",
+        definitions.Experiment,
+        (
+            "An experiment. `[defaults]` may have the same keys and tables; every experiment, and every command after "
+            "`--`, inherits them. `[experiments.NAME.on.CLUSTER]` may have them (except `cluster`) for one cluster. "
+            "A cluster's table may have the tables below, such as `[clusters.NAME.limit]`, as defaults for its runs."
+        ),
+    ),
+    (
+        "[experiments.NAME.resources]",
+        definitions.Resources,
+        (
+            "Requested resources. Counts are per node; CPUs and memory are per GPU, or per rank without GPUs. Each key "
+            "has an option: `mem_per_node` is `--mem-per-node`."
+        ),
+    ),
+    (
+        "[experiments.NAME.environment]",
+        definitions.Environment,
+        "The ranks' environment: see [environments](environments.md).",
+    ),
+    ("[experiments.NAME.limit]", definitions.Limit, "Limits and further attempts: see [continuing](continuing.md)."),
+    (
+        "[experiments.NAME.notify]",
+        definitions.Notify,
+        "Notifications: see [notifications](notify.md).",
+    ),
+    ("[experiments.NAME.launch]", definitions.Launch, "The launcher: see [launchers](launchers.md)."),
+    (
+        "[experiments.NAME.container]",
+        definitions.Container,
+        "The ranks' container: see [containers](containers.md).",
+    ),
+    (
+        "[experiments.NAME.data]",
+        definitions.Data,
+        "Data on the nodes' own disks: see [data](data.md).",
+    ),
+    (
+        "[experiments.NAME.checkpoint]",
+        definitions.Checkpoint,
+        "Checkpoints of programs without `serried.train`: see [data](data.md).",
+    ),
+    (
+        "[clusters.NAME]",
+        definitions.Cluster,
+        "A new cluster, or changes to one of `serried clusters`.",
+    ),
+    (
+        "[clusters.NAME.match]",
+        definitions.Match,
+        "Signs of the cluster; all of them must match. A cluster without signs needs `--cluster NAME`.",
+    ),
+    (
+        "[clusters.NAME.partitions.PARTITION]",
+        definitions.Partition,
+        (
+            "Limits of a partition (queue), so that `submit` can refuse impossible requests. If neither you nor the "
+            "site describes partitions, Serried queries the scheduler, at most every five minutes."
+        ),
+    ),
+    ("[clusters.NAME.gpus.TYPE]", definitions.Gpu, "Defaults for jobs with GPUs of this type."),
+)
+
+
+def render() -> str:
+    """The generated part of the page."""
+    lines = [line for title, table, text in TABLES for line in _section(title, table, text)]
+    return "\n".join([*lines, "[All pages](index.md)", ""])
+
+
+def _section(title: str, table: type, text: str) -> Iterator[str]:
+    yield from (f"## `{title}`", "", textwrap.fill(text, 120, break_on_hyphens=False), "")
+    yield from ("| key | value | default | meaning |", "|---|---|---|---|")
+    for name, key in definitions.keys(table).items():
+        yield _row(name, key)
+    yield ""
+
+
+def _row(name: str, key: Key) -> str:
+    cells = (f"`{name}`", key.kind.name, key.default or "", key.help)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def update(page: str) -> str:
+    """`page` with its generated part renewed. Raises ValueError if the marker is missing."""
+    written, marker, _ = page.partition(MARKER)
+    if not marker:
+        raise ValueError(f"the page has no line {MARKER}")
+    return f"{written}{MARKER}\n\n{render()}"
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(update(path.read_text(encoding="utf-8")), encoding="utf-8")
