@@ -186,7 +186,7 @@ class Project:
     )
     share: str = key(
         Kind("`user` or `group`", values.choice("user", "group")),
-        "Who may read a run's files.",
+        "Readers of a run's files.",
         default="`user`",
         value="user",
     )
