@@ -42,6 +42,45 @@ def test_every_link_in_the_docs_leads_somewhere(page: Path):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of its headings, as GitHub names them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", without_code(page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"(?ms)^ *```.*?^ *```$", "", text)
+
+
+@each_page
+def test_every_anchor_of_a_link_is_a_heading(page: Path):
+    links = [(page.parent / file if file else page, name) for file, name in ANCHOR.findall(page.read_text("utf-8"))]
+    assert [(file.name, name) for file, name in links if file.suffix == ".md" and name not in anchors(file)] == []
+
+
+def test_every_page_leads_back_to_the_index():
+    pages = [page for page in PAGES if "docs" in page.relative_to(ROOT).parts and page.name != "index.md"]
+    assert [page.name for page in pages if "index.md)" not in page.read_text(encoding="utf-8")] == []
+
+
+def test_prose_wraps_at_120_columns():
+    """A line of one long word, an indented line and a row of a table are no prose."""
+    long = {
+        page.name: [line for line in without_code(page.read_text(encoding="utf-8")).splitlines() if is_long(line)]
+        for page in PAGES
+        if "examples" not in page.relative_to(ROOT).parts
+    }
+    assert {name: lines for name, lines in long.items() if lines} == {}
+
+
+def is_long(line: str) -> bool:
+    words = re.sub(r"^- [A-Z]\d+: ", "", line).split()  # a promise and its test
+    return len(line) > 120 and not line.startswith(("|", "    ")) and len(words) > 1
+
+
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,13 @@ def page(name: str) -> str:
 
 
 def _text(lines: Iterator[str]) -> str:
-    return "\n".join(lines).strip("\n")
+    return "\n".join(map(_wrapped, lines)).strip("\n")
+
+
+def _wrapped(text: str) -> str:
+    if "\n" in text or text.startswith(("|", " ")):
+        return text
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _log_in(profile: Profile) -> Iterator[str]:
