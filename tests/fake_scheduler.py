@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from serried.errors import SchedulerUnreachable
 from serried.plan import Plan
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Submission
+from serried.schedulers.slurm import reasons as slurm_reasons
 
 
 class FakeScheduler:
@@ -68,5 +70,5 @@ class FakeScheduler:
     def explain(self, reason: str) -> str:
         return f"it waits because of {reason}"
 
-    def never_starts(self, reason: str) -> bool:
-        return reason in ("DependencyNeverSatisfied", "QOSMaxNodePerJobLimit")
+    def classify(self, reason: str) -> Reason | None:
+        return slurm_reasons.classify(reason)

@@ -22,21 +22,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from serried.protocol.reasons import Reason
+
 
 class SerriedError(Exception):
     """The root of the tree.
 
     `message` is one sentence, lower case, without a full stop; `hint` says what to do next;
-    `details` are somebody else's words (a scheduler's stderr), quoted as they came.
+    `details` are somebody else's words (a scheduler's stderr), quoted as they came. Where callers decide on it, `code`
+    says which error it is, and `about` what it is about.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None, details: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        details: str | None = None,
+        code: Reason | None = None,
+        about: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.details = details
+        self.code = code
+        self.about = about
 
 
 class SerriedWarning(UserWarning):

@@ -26,7 +26,7 @@ def ask_to_save(run, reason, attempt=1):
 @pytest.mark.parametrize(
     ("reason", "told", "status"),
     [
-        ("limit", ("REQUEUED", 85, "limit", "the time limit came; the ranks have saved, and will continue"), 85),
+        ("limit", ("REQUEUED", 85, "limit", "hit its time limit; the ranks saved; another attempt continues"), 85),
         ("user", ("CANCELLED", 143, "user", "stopped by ada@login; saved"), 143),
     ],
 )
@@ -49,7 +49,7 @@ def test_a_program_that_does_not_save_when_asked_from_outside_is_ended_after_the
     ask_to_save(run, "user")
 
     assert run.wait() == 143
-    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login; the ranks did not say that they have saved")
+    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login; the ranks did not confirm that they saved")
     assert [event["because"] for event in run.events("stopping")] == ["ada@login", "not saved"]
 
 
@@ -95,30 +95,38 @@ signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("told") or 85))
 print("ready", flush=True)
 time.sleep(60)
 '"""
-CAME = "the time limit came; the ranks"
+CAME = "hit its time limit; the ranks"
 
 
 @pytest.mark.parametrize(
     ("program", "notify", "attempt"),
     [
-        (SAVED + "echo ready; sleep 60", "USR1", ("REQUEUED", f"{CAME} left as they were asked to, and will continue")),
-        (SAVED + "echo ready; sleep 60", "TERM", ("REQUEUED", f"{CAME} left as they were asked to, and will continue")),
+        (
+            SAVED + "echo ready; sleep 60",
+            "USR1",
+            ("REQUEUED", f"{CAME} exited as requested; another attempt continues"),
+        ),
+        (
+            SAVED + "echo ready; sleep 60",
+            "TERM",
+            ("REQUEUED", f"{CAME} exited as requested; another attempt continues"),
+        ),
         (
             "echo ready; sleep 60",
             "TERM",
-            ("TIMEOUT", f"{CAME} left as they were asked to, and nothing was saved to go on from"),
+            ("TIMEOUT", f"{CAME} exited as requested; no checkpoint to continue from"),
         ),
         (
             HEEDS.format(SAVED),
             "USR1",
-            ("REQUEUED", f"{CAME} left with status 0 after the notice `USR1`, and will continue"),
+            ("REQUEUED", f"{CAME} exited with status 0 after the notice `USR1`; another attempt continues"),
         ),
         (
             HEEDS.format(""),
             "USR1",
-            ("TIMEOUT", f"{CAME} left with status 0 after the notice `USR1`, and nothing was saved to go on from"),
+            ("TIMEOUT", f"{CAME} exited with status 0 after the notice `USR1`; no checkpoint to continue from"),
         ),
-        (PYTHON, "USR1", ("REQUEUED", f"{CAME} have saved, and will continue")),
+        (PYTHON, "USR1", ("REQUEUED", f"{CAME} saved; another attempt continues")),
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done",
             None,
@@ -127,7 +135,7 @@ CAME = "the time limit came; the ranks"
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done; exit 143",
             None,
-            ("TIMEOUT", f"{CAME} left as they were asked to, and nothing was saved to go on from"),
+            ("TIMEOUT", f"{CAME} exited as requested; no checkpoint to continue from"),
         ),
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done; exit 7",
@@ -156,7 +164,7 @@ def test_a_program_that_knows_nothing_continues_after_the_limit_if_it_has_saved_
     ask_to_save(run, "limit")
     assert run.wait() == 85
     ending = read_json(run.place.attempt(1).exit)
-    assert ending["message"] == f"{CAME} had not ended by themselves, and will continue"
+    assert ending["message"] == f"{CAME} did not exit in time; another attempt continues"
 
     again = start(None, plan=run.plan)
     wait_until(lambda: again.events("started", 2))

@@ -258,13 +258,25 @@ def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serrie
 
 
 def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
-    message = "node n2 was lost; 2 files of results could not be brought back from n2: {}; another attempt goes on"
-    made = make().ending(message=message.format(FULL["problem"]), missing=[FULL])
+    told = "node n2 was lost", "2 files could not be brought back", "another attempt continues"
+    codes = "node-lost", "results-missing", "continues"
+    conditions = [{"code": code, "message": text} for code, text in zip(codes, told, strict=True)]
+    made = make().ending(message="; ".join(told), conditions=conditions, missing=[FULL])
     (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
     missing_outputs.strike(Selection(made.record), found)
     end = read_json(made.where.element(None).exit) or {}
-    told = "node n2 was lost; what had stayed on nodes was fetched later; another attempt goes on"
-    assert (end["message"], end["missing"]) == (told, [])
+    message = "node n2 was lost; files that had stayed on nodes were fetched later; another attempt continues"
+    assert (end["message"], end["missing"]) == (message, [])
+    assert [one["code"] for one in end["conditions"]] == ["node-lost", "results-fetched", "continues"]
+
+
+def test_an_end_that_an_earlier_version_recorded_tells_of_the_rest_too(make):
+    made = make().ending(message="node n2 was lost; files could not be brought back", missing=[FULL])
+    (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
+    missing_outputs.strike(Selection(made.record), found)
+    end = read_json(made.where.element(None).exit) or {}
+    added = "; files that had stayed on nodes were fetched later"
+    assert end["message"] == f"node n2 was lost; files could not be brought back{added}"
 
 
 def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their_journals(make):

@@ -100,6 +100,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "exit_code": 0,
                 "cause": None,
                 "message": "all ranks finished",
+                "conditions": [{"code": "completed", "message": "all ranks finished"}],
                 "reason": None,
                 "attempt": 1,
                 "created": "2026-11-18T11:06:40Z",

@@ -11,12 +11,14 @@ from serried.agent.outcome import diagnose
 from serried.fs.files import write_json
 from serried.plan import Limit
 from serried.records.advice import ADVICE, advice_for
+from serried.records.advice_here import HERE
 from serried.records.diagnosis import OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import reasons
 from tables import for_each
 
 NOW = CREATED + 3600
+LOST = {"code": "node-lost", "message": "a node was lost", "nodes": ["n2"]}
 TRACEBACK = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'tomlkit'")
 
 
@@ -56,7 +58,7 @@ def test_a_run_that_got_nowhere_is_told_so_and_what_to_do(serried, make):
 
 
 def test_the_node_that_was_lost_is_the_one_to_leave_out(serried, make):
-    make().ending("NODE_FAIL", exit_code=71, cause="node-lost", message="node n2 was lost")
+    make().ending("NODE_FAIL", exit_code=71, cause="node-lost", message="node n2 was lost", conditions=[LOST])
     said = serried("why", "last").out
     assert "on Slurm: --set 'resources.extra=[\"--exclude=n2\"]'\n" in said
 
@@ -220,7 +222,7 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 
 
 def test_every_row_of_advice_fills_in():
-    for advice in ADVICE.values():
+    for advice in (*ADVICE.values(), *HERE.values()):
         for step in advice.steps:
             filled = step.format(run="r", rank=0, host="n1", attempt=1, verb="run", time="4h", restarts=3, here="h")
             assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts|here)\}", filled)
@@ -272,17 +274,28 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
         (Ended("FAILED", "command-not-found", exit_code=126), "not-executable"),
         (Ended("FAILED", "command-not-found", exit_code=127), "command-not-found"),
         (Ended("FAILED", "exit", exit_code=85), "saved-unasked"),
-        (Ended("FAILED", "exit", is_here=True), "exit-here"),
-        (Ended("FAILED", "signal", signal=9, is_here=True), "killed-here"),
-        (Ended("FAILED", "exit", ["MemoryError"], is_here=True), "out-of-memory-here"),
-        (Ended("FAILED", "exit", ["No module named 'x'", "ModuleNotFoundError"], is_here=True), "import-error-here"),
-        (Ended("FAILED", "exit", ["FileNotFoundError: '../data'"], is_here=True), "file-missing-here"),
-        (Ended("FAILED", None, said=["job.sh: line 9: /x/log: No such file or directory"]), "untold"),
-        (Ended("FAILED", None, said=["cp: No space left on device"]), "disk-full"),
+        (Ended("FAILED", None, script=["job.sh: line 9: /x/log: No such file or directory"]), "unrecorded"),
+        (Ended("FAILED", "unrecorded", script=["cp: No space left on device"]), "disk-full"),
+        (Ended("FAILED", "a cause of a later version"), "unrecorded"),
     ],
 )
 def test_what_is_known_of_an_end_chooses_the_advice(ended, key):
-    assert advice_for(ended)[0] == key
+    assert advice_for(ended) == (key, ADVICE[key])
+
+
+@pytest.mark.parametrize(
+    ("ended", "key"),
+    [
+        (Ended("FAILED", "exit", is_here=True), "exit"),
+        (Ended("FAILED", "signal", signal=9, is_here=True), "killed"),
+        (Ended("FAILED", "exit", ["MemoryError"], is_here=True), "out-of-memory"),
+        (Ended("FAILED", "exit", ["No module named 'x'", "ModuleNotFoundError"], is_here=True), "import-error"),
+        (Ended("FAILED", "exit", ["FileNotFoundError: '../data'"], is_here=True), "file-missing"),
+    ],
+)
+def test_a_run_on_this_machine_gets_advice_for_this_machine(ended, key):
+    assert advice_for(ended) == (key, HERE[key])
+    assert HERE[key] != ADVICE[key]
 
 
 def test_a_bug_is_looked_for_by_the_same_command_here(serried, make):
@@ -354,18 +367,16 @@ def test_each_pattern_leads_to_a_row():
     ("line", "key"),
     [
         ("/usr/bin/python3: No module named deepspeed", "no-launcher"),
-        ("`mpirun` on n1 cannot be started: no such file or directory", "no-launcher"),
         ("`mpirun` on n1 exited with status 1, before it had started a rank", "launch"),
-        ("n1: data: `/imagenet` is not there", "no-data"),
     ],
 )
 def test_what_was_not_there_is_not_called_the_nodes_fault(line, key):
-    assert advice_for(Ended("LAUNCH_FAILED", "launch", said=[line]))[0] == key
+    assert advice_for(Ended("LAUNCH_FAILED", "launch", script=[line]))[0] == key
 
 
 def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried, make, slurm):
     make()
     slurm.tell(Job("123", None, "PENDING", reason="QOSMaxNodePerJobLimit"))
-    assert "  - take it back, and ask for what there is: serried stop k3f9q2; serried clusters show\n" in (
+    assert "  - cancel it, and request what the cluster has: serried stop k3f9q2; serried clusters show\n" in (
         serried("why", "last").out
     )

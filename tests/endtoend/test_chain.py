@@ -27,7 +27,7 @@ def test_a_chain_ends_with_its_budget(local, wait_until):
             control.append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
     ends = {form: local.wait(run)[1] for form, run in runs.items()}
 
-    told = "the time limit came; the ranks have saved at step 2, and no further attempt is allowed"
+    told = "hit its time limit; the ranks saved at step 2; no further attempt is allowed"
     expected = ("TIMEOUT", 124, 2, told)
     assert {
         form: (end["state"], end["exit_code"], end["attempt"], end["message"]) for form, end in ends.items()

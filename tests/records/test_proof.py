@@ -95,7 +95,7 @@ def test_a_scheduler_that_could_not_start_a_job_again_does_not_deny_the_attempt_
 
     state = the(slurm, run)
 
-    assert (state.state, state.verdict.cause) == ("FAILED", None)
+    assert (state.state, state.verdict.cause) == ("FAILED", "unrecorded")
 
 
 def test_a_job_that_runs_may_still_write_how_it_ended(make, slurm):

@@ -100,8 +100,9 @@ def test_no_cell_calls_anything_completed_without_an_exit_json_that_says_so(stat
 @for_each("state", WORDS)
 def test_an_exit_json_that_says_completed_is_believed_whatever_the_scheduler_says(state):
     completed = Ending.parse(an_ending())
+    stated = ({"code": "completed", "message": "all ranks finished"},)
     assert judge(word(state), completed, Known(), NOW) == Verdict(
-        "COMPLETED", 0, None, "all ranks finished", completed.ended, settled=True
+        "COMPLETED", 0, None, "all ranks finished", completed.ended, settled=True, conditions=stated
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from serried.schedulers.slurm.reasons import REASONS, explain, never_starts
+from serried.protocol.reasons import NEVER_STARTS
+from serried.schedulers.slurm.reasons import REASONS, classify, explain
 from tables import for_each
 
 MANUAL_22_05 = [
@@ -102,6 +103,6 @@ def test_no_row_is_hidden_by_an_earlier_one():
 
 def test_what_never_starts_as_it_is_says_so():
     said = {token for token, sentence in REASONS if "never starts like this" in sentence}
-    assert {token for token in said if not never_starts(token)} == set()
+    assert {token for token in said if classify(token) not in NEVER_STARTS} == set()
     others = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "PartitionNodeLimit", "None")
-    assert not any(never_starts(word) for word in others)
+    assert not any(classify(word) in NEVER_STARTS for word in others)

@@ -12,6 +12,7 @@ from serried.agent.attempts import claims, finalize
 from serried.agent.options import Options, parse
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 
 def refuse(work: Work, options: Options, problem: str) -> None:
@@ -20,7 +21,7 @@ def refuse(work: Work, options: Options, problem: str) -> None:
     journal = files.Journal(work.place.attempt(work.number).events, work.file_mode)
     for event, facts in (
         ("claimed", {"job": options.job, "token": options.token, "host": host}),
-        ("launch-failed", {"message": f"{host}: {problem}"}),
+        ("launch-failed", {"code": Reason.LAUNCH, "message": f"{host}: {problem}"}),
         ("ended", {}),
     ):
         journal.append({"t": round(time.time(), 3), "event": event, **facts})

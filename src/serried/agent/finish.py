@@ -15,6 +15,7 @@ from serried.agent.options import Options, parse
 from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 RETRY_SECONDS = 300.0
 """How long a full disk, or a run directory that is away, may keep the end from being written.
@@ -79,8 +80,8 @@ def _final_reason(work: Work, final: str) -> str:
     Never judged by what is there already: the same question may come again when its answer was lost.
     """
     if final == ENDED:
-        return names.STOP_LIMIT if history.is_past_limit(work) else names.STOP_CANCEL
-    if final == names.STOP_CANCEL and history.is_past_limit(work):
+        return Reason.LIMIT if history.is_past_limit(work) else Reason.CANCEL
+    if final == Reason.CANCEL and history.is_past_limit(work):
         return ""
     return final
 

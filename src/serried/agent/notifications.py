@@ -19,6 +19,7 @@ from serried.agent import system
 from serried.agent.attempt import Work, make_umask, run_directory
 from serried.fs import files
 from serried.protocol import SCHEMA, names, outputs
+from serried.protocol.reasons import Reason
 from serried.protocol.times import iso
 
 WEBHOOK_SECONDS = 10
@@ -55,8 +56,8 @@ def tell_end(work: Work, end: Dict[str, Any], *, lingers: bool) -> None:
 
     Who stopped it with `serried stop` knows; and one that was ended from outside may begin again in the same job.
     """
-    may_begin_again = end["cause"] == names.STOP_CANCEL and work.restarts and work.form == names.REQUEUE
-    if end["cause"] == names.STOP_USER or may_begin_again:
+    may_begin_again = end["cause"] == Reason.CANCEL and work.restarts and work.form == names.REQUEUE
+    if end["cause"] == Reason.USER or may_begin_again:
         return
     has_completed = end["state"] == names.COMPLETED
     if has_completed and work.element is not None:

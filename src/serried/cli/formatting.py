@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from serried.errors import SchedulerUnreachable, UsageError
 from serried.protocol import SCHEMA, names
+from serried.protocol.reasons import Reason
 from serried.protocol.times import BadDuration, read_duration
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
@@ -90,7 +91,7 @@ def warn_if_stale(statuses: Sequence[RunStatus]) -> None:
 
 def insist(statuses: Sequence[RunStatus]) -> None:
     """Raise SchedulerUnreachable where nothing at all is known of a run because its scheduler is silent."""
-    unknown = [status for status in statuses if status.verdict.cause == "unreachable"]
+    unknown = [status for status in statuses if status.verdict.cause == Reason.UNREACHABLE]
     if unknown:
         raise SchedulerUnreachable(
             f"the scheduler does not answer, and nothing is known yet of {', '.join(one.id for one in unknown[:5])}",

@@ -14,6 +14,7 @@ import click
 from serried.cli import formatting, run_selector, submit_options
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 from serried.records.documents import RecordUnreadable, jobs_text
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
@@ -84,7 +85,7 @@ def _decide_all(asked: Request, experiments: Sequence[str]) -> list[Decided]:
     try:
         return decide_all(asked, experiments, Path.cwd(), os.environ)
     except UsageError as error:
-        if error.message == f"there is no experiment `{experiments[0]}`":
+        if error.code is Reason.NO_SUCH_EXPERIMENT and error.about == experiments[0]:
             error.hint = f"a command goes after `--`: serried submit -- {shlex.join(experiments)}"
         raise
 

@@ -13,6 +13,7 @@ import click
 
 from serried import script
 from serried.cli import options, run_selector
+from serried.environments.building import Observe
 from serried.errors import UsageError
 from serried.protocol import SCHEMA
 from serried.submission.prepared import Prepared
@@ -149,20 +150,20 @@ def check_several(values: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def progress(*, dry_run: bool = False) -> Iterator[Callable[[str], None] | None]:
+def progress(*, dry_run: bool = False) -> Iterator[Observe | None]:
     """Who is told how an environment is built, if one is: a line that moves, and one that stays for each step.
 
     None in a dry run, which builds nothing.
     """
     with contextlib.ExitStack() as stack:
-        said: set[str] = set()
+        steps: set[str] = set()
         lines: list[console.StatusLine] = []
 
-        def observe(text: str) -> None:
-            what = text.partition(": ")[0]
-            if what not in said:
-                said.add(what)
-                console.note(what)
+        def observe(step: str, latest: str = "", /) -> None:
+            text = f"{step}: {latest}" if latest else step
+            if step not in steps:
+                steps.add(step)
+                console.note(step)
                 lines[:] = lines or [stack.enter_context(console.status_line(text))]
             lines[0].update(text)
 

@@ -90,8 +90,8 @@ class _Waiting:
 
     def _explain(self, status: RunStatus) -> None:
         meaning = explain(status).meaning
-        if meaning and self._said.get(status.id) != meaning:
-            self._said[status.id] = meaning
+        if meaning and self._said.get(status.id) != status.reason:
+            self._said[status.id] = status.reason
             console.say(f"{formatting.how(status)}: {printable(meaning)}")
 
 

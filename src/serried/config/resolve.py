@@ -14,6 +14,7 @@ from serried.config.cluster_filter import fit
 from serried.config.definitions import Cluster, Experiment, Project
 from serried.config.sources import Files, Layer, Origin, Setting
 from serried.errors import ConfigError, UsageError, did_you_mean
+from serried.protocol.reasons import Reason
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def _experiment(name: str | None, command: Sequence[str] | None, given: list[Lay
     """The name of the table to use; None for a bare command."""
     known = sources.names(given, "experiments")
     if name is not None and name not in known:
-        raise UsageError(f"there is no experiment `{name}`", hint=_other_than(name, known))
+        hint = _other_than(name, known)
+        raise UsageError(f"there is no experiment `{name}`", hint=hint, code=Reason.NO_SUCH_EXPERIMENT, about=name)
     if name is not None:
         return name
     if command is not None:

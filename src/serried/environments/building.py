@@ -15,11 +15,14 @@ from serried import shell
 from serried.environments.store import Claim, Patience, Store
 from serried.errors import EnvironmentFailed, UsageError, reason
 
-Observe = Callable[[str], None]
-"""Is told what happens, a line at a time."""
+
+class Observe(Protocol):
+    """Receives the step that a build is at, and the latest line of its output."""
+
+    def __call__(self, step: str, latest: str = "", /) -> None: ...
 
 
-def silent(_: str) -> None:
+def silent(_step: str, _latest: str = "", /) -> None:
     """An observer that nobody looks at."""
 
 
@@ -87,7 +90,7 @@ def _build(recipe: Recipe, claim: Claim, builder: Builder, observe: Observe) -> 
 
     def tick() -> None:
         claim.beat()
-        observe(f"{recipe.doing}: {last_line(claim.log)}")
+        observe(recipe.doing, last_line(claim.log))
 
     try:
         if claim.store.finished():  # somebody was quicker

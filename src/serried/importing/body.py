@@ -153,8 +153,9 @@ def _command(body: Body, command: Command, statement: Statement) -> None:
     elif _is_program(command):
         _launch(body, command, statement)
     else:
-        why = tables.PREPARES.get("sbatch" if _starts_again(command) else name, tables.FILES)
-        if why == tables.FILES and re.search(tables.LOCAL_DISK, command.text):
+        instead = tables.PREPARES.get("sbatch" if _starts_again(command) else name)
+        why = instead or tables.FILES
+        if instead is None and re.search(tables.LOCAL_DISK, command.text):
             made.copies(command)
             source = " ".join(command.words[:-1])
             why = tables.STAGING_OUT if re.search(tables.LOCAL_DISK, source) else tables.STAGING
@@ -217,7 +218,13 @@ def _is_program(command: Command) -> bool:
         return len(peel([word for raw in command.words for word in Variables().expand(raw)]).by) > 1
     if (name, second) in tables.PROGRAMS or EVALUATES.fullmatch(command.text):
         return True
-    if name in tables.PREPARES or name in BUILTINS or name in tables.SHELL or name in tables.SETUP:
+    if (
+        name in tables.PREPARES
+        or name in tables.HANDLES_FILES
+        or name in BUILTINS
+        or name in tables.SHELL
+        or name in tables.SETUP
+    ):
         return False
     if name in _KEYWORDS | _DECLARES or _only_assigns(command) or _is_idle(command):
         return False

@@ -35,10 +35,13 @@ READS = "what it reads is not taken over: let the program do so, or give each ru
 WRITES = "it writes a file: if the program reads that, make it beforehand"
 FILES = "no part of the training: do it by hand, in the program, or in `environment.setup` on every node"
 
+HANDLES_FILES = (
+    {"cp", "rsync", "scp", "tar", "unzip", "gunzip", "gzip", "mv", "ln", "sbcast", "dd"}
+    | {"wget", "curl", "git", "aws", "gsutil", "rclone", "huggingface-cli", "hf"}
+    | {"touch", "chmod", "chgrp", "rm", "rmdir", "find", "sed", "awk", "grep", "sort", "xargs"}
+)
+
 PREPARES = {
-    **dict.fromkeys(["cp", "rsync", "scp", "tar", "unzip", "gunzip", "gzip", "mv", "ln", "sbcast", "dd"], FILES),
-    **dict.fromkeys(["wget", "curl", "git", "aws", "gsutil", "rclone", "huggingface-cli", "hf"], FILES),
-    **dict.fromkeys(["touch", "chmod", "chgrp", "rm", "rmdir", "find", "sed", "awk", "grep", "sort", "xargs"], FILES),
     "mkdir": "`{results}` and `{checkpoints}` are there for every run; make other folders in the program",
     "pip": 'install it once: `environment.venv = "requirements.txt"` builds a virtual environment',
     "pip3": 'install it once: `environment.venv = "requirements.txt"` builds a virtual environment',

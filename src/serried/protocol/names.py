@@ -77,16 +77,6 @@ EXIT_CODES = {TIMEOUT: 124, CANCELLED: 143, PREEMPTED: 143, OUT_OF_MEMORY: 137, 
 
 ENDED = frozenset({COMPLETED, FAILED, TIMEOUT, CANCELLED, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED, LAUNCH_FAILED, LOST})
 
-# Why an attempt was asked to stop.
-STOP_LIMIT = "limit"
-STOP_PREEMPT = "preempt"
-STOP_USER = "user"
-STOP_CANCEL = "cancel"
-STOP_REASONS = (STOP_LIMIT, STOP_PREEMPT, STOP_USER, STOP_CANCEL)
-"""In the order of their weight: of several the last counts."""
-
-STOP_SMOKE = "smoke"
-"""What a training that is a smoke test tells itself, after so many steps."""
 SMOKE_STEPS = 3
 SMOKE_FILE = "smoke.json"
 """Among the results: what a smoke test has tried."""
@@ -104,11 +94,6 @@ AFTER_OK = "ok"  # completed
 AFTER_ANY = "any"
 AFTER_NOTOK = "notok"  # in any other way
 AFTER_CONDITIONS = (AFTER_OK, AFTER_ANY, AFTER_NOTOK)
-NEVER_BEGAN = "after"
-"""The cause of a run that never began, because another one did not end as it should have."""
-
-RANKS_APART = "ranks-apart"
-"""The code of a warning: several ranks ran, and none connected to another."""
 
 # What people are told of.
 EVENT_START = "start"

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from serried.protocol.reasons import Reason
 from serried.records.advice_here import HERE
 from serried.records.advice_on_jobs import ON_JOBS, Advice
-from serried.records.diagnosis import Ended, key_of
+from serried.records.diagnosis import Ended, closer
 
-ADVICE: Mapping[str, Advice] = {
-    "exit": Advice(
+ADVICE: Mapping[Reason, Advice] = {
+    Reason.EXIT: Advice(
         "the program itself ended with an error",
         ("read all that the rank wrote: serried logs {run} --rank {rank}", "try it here: {here}"),
     ),
-    "saved-unasked": Advice(
+    Reason.SAVED_UNASKED: Advice(
         "85 says `I have saved, go on`, but nobody had asked the program to stop",
         (
             "leave with 0 when the work is done, and with 85 only when `$SERRIED_STOP_FILE` exists: see docs/ending.md",
             "read all that the rank wrote: serried logs {run} --rank {rank}",
         ),
     ),
-    "signal": Advice(
+    Reason.SIGNAL: Advice(
         "a signal ended the rank, and Serried did not send it",
         ("read what it wrote before: serried logs {run} --rank {rank}",),
     ),
-    "killed": Advice(
+    Reason.KILLED: Advice(
         "signal 9 (SIGKILL) ended the rank: almost always because the node ran out of memory",
         (
             "ask for more memory: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
@@ -32,42 +33,42 @@ ADVICE: Mapping[str, Advice] = {
             "read what it wrote before: serried logs {run} --rank {rank}",
         ),
     ),
-    "crash": Advice(
+    Reason.CRASH: Advice(
         "compiled code crashed: torch, a CUDA library, or an extension of the program's",
         (
             "find the Python line in what the rank wrote: serried logs {run} --rank {rank}",
             "compare the versions of what it loads: extensions must be built for this torch and this CUDA",
         ),
     ),
-    "shared-memory": Advice(
+    Reason.SHARED_MEMORY: Advice(
         "shared memory (/dev/shm) was full; data loading workers pass batches through it",
         (
             "use fewer data loading workers, or smaller batches; see how large it is there: df -h /dev/shm",
             'or pass batches through files: torch.multiprocessing.set_sharing_strategy("file_system")',
         ),
     ),
-    "out-of-memory": Advice(
+    Reason.OUT_OF_MEMORY: Advice(
         "it needed more main memory (not GPU memory) than it had asked for",
         (
             "ask for more: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
             "use fewer data loading workers: each holds its own copy of what it loads",
         ),
     ),
-    "gpu-memory": Advice(
+    Reason.GPU_MEMORY: Advice(
         "a GPU's own memory was full",
         (
             "use a smaller batch, or let it be accumulated over several steps",
             "use a GPU with more memory: --set resources.gpu_type=TYPE (serried clusters lists them)",
         ),
     ),
-    "limit": Advice(
+    Reason.LIMIT: Advice(
         "it reached its time limit",
         (
             "ask for more: serried {verb} --time {time} …",
             "or let it go on by itself: save at `limit.lead` before the end, exit 85, and set `limit.restarts`",
         ),
     ),
-    "limit-unsaved": Advice(
+    Reason.LIMIT_UNSAVED: Advice(
         "it reached its time limit and did not go on, though `limit.restarts` allows it",
         (
             "save within `limit.lead` before the end, and exit 85: see docs/ending.md",
@@ -75,14 +76,14 @@ ADVICE: Mapping[str, Advice] = {
             "or ask for more: serried {verb} --time {time} …",
         ),
     ),
-    "restarts-used": Advice(
+    Reason.RESTARTS_USED: Advice(
         "it has used all of its attempts (`limit.restarts`)",
         (
             "resume from its newest checkpoint: serried rerun {run}",
             "or allow more attempts: serried submit --chain {restarts} …, or a longer --time",
         ),
     ),
-    "no-progress": Advice(
+    Reason.NO_PROGRESS: Advice(
         "it would have gone on, but the attempt got no further than it began: the next would do the same",
         (
             "save more often, so that an attempt reaches a checkpoint before it is asked to stop",
@@ -90,79 +91,79 @@ ADVICE: Mapping[str, Advice] = {
             "see what it was doing: serried logs {run} --attempt {attempt}",
         ),
     ),
-    "node-lost": Advice(
+    Reason.NODE_LOST: Advice(
         "a node failed under it; that is the cluster's fault, not the program's",
         (
             "submit it again",
             "leave the node out if it fails again; on Slurm: --set 'resources.extra=[\"--exclude={host}\"]'",
         ),
     ),
-    "supervisor-gone": Advice(
+    Reason.SUPERVISOR_GONE: Advice(
         "this machine was restarted, or somebody killed the process that looked after the job",
         ("resume from its newest checkpoint, or begin again: serried rerun {run}",),
     ),
-    "agent-killed": Advice(
+    Reason.AGENT_KILLED: Advice(
         "Serried's own process on a node was killed, by the node's memory limit or by somebody",
         (
             "read what the job's script said: serried logs {run} --attempt {attempt}",
             "ask for more memory if this happens again: --set resources.mem=20G",
         ),
     ),
-    "job-script-killed": Advice(
+    Reason.JOB_SCRIPT_KILLED: Advice(
         "the job's script was killed on the first node, by the node's memory limit or by somebody",
         ("submit it again", "ask for more memory if this happens again: --set resources.mem=20G"),
     ),
-    "import-error": Advice(
+    Reason.IMPORT_ERROR: Advice(
         "Python did not find a module in the environment of the job",
         (
             "install the module, or activate the environment that has it, and submit again from there",
             "or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md",
         ),
     ),
-    "command-not-found": Advice(
+    Reason.COMMAND_NOT_FOUND: Advice(
         "the program to run does not exist on the node",
         ("name it by its whole path, or load its module before you submit", "see the command: serried show {run}"),
     ),
-    "not-executable": Advice(
+    Reason.NOT_EXECUTABLE: Advice(
         "the file to run may not be executed",
         ("allow it: chmod +x FILE, then submit again", "or name what reads it: `python FILE`, `bash FILE`"),
     ),
-    "permission": Advice(
+    Reason.PERMISSION: Advice(
         "the program may not read or write a file",
         (
             "find the path in what the rank wrote: serried logs {run} --rank {rank}",
             "look at it on the node: serried shell {run}, then ls -ld PATH",
         ),
     ),
-    "workdir-missing": Advice(
+    Reason.WORKDIR_MISSING: Advice(
         "the folder to start in does not exist in the snapshot",
         (
             "correct `workdir`; it is relative to the project's folder",
             "is it ignored by git? then add it to `project.link`",
         ),
     ),
-    "mount": Advice(
+    Reason.MOUNT: Advice(
         "a folder that the container is to see is not on the node, or has no place in the image",
         (
             "look at `container.binds`: is each there on compute nodes too?",
             "in a `.sqfs` or with Charliecloud the image needs a folder to mount it on: see docs/containers.md",
         ),
     ),
-    "container": Advice(
+    Reason.CONTAINER: Advice(
         "the container runtime could not start the rank",
         (
             "try the image where it failed: serried shell {run}",
             "where nodes cannot mount a `.sif` (no FUSE), a folder as image can do: apptainer build --sandbox",
         ),
     ),
-    "not-in-image": Advice(
+    Reason.NOT_IN_IMAGE: Advice(
         "the program to run is not in the container's image",
         (
             "name it as it is called inside: `python3` perhaps, or by its whole path",
             "a program of the host's needs its folder in `container.binds`, and all that it needs itself",
         ),
     ),
-    "file-missing": Advice(
+    Reason.FILE_MISSING: Advice(
         "a file that the program wanted is not there",
         (
             "see where it ran: serried show {run}; `serried config show` says where its command comes from",
@@ -170,18 +171,18 @@ ADVICE: Mapping[str, Advice] = {
             "what git ignores is linked to only at the project's top, and in `workdir`: see `project.link`",
         ),
     ),
-    "disk-full": Advice(
+    Reason.DISK_FULL: Advice(
         "a disk or a quota was full",
         (
             "look at your quotas; many sites count files as well as bytes: serried du, then serried clean",
             "see where the run writes: serried show {run}",
         ),
     ),
-    "no-rank": Advice(
+    Reason.NO_RANK: Advice(
         "the program wants to be one of several ranks; one process on CPUs is started without RANK and WORLD_SIZE",
         ("ask for several: --ranks 2, or --gpus 2", "or have the variables for one rank: --launch agent"),
     ),
-    "nccl-without-gpu": Advice(
+    Reason.NCCL_WITHOUT_GPU: Advice(
         "the program wants NCCL, which needs GPUs, and the rank has none",
         (
             "ask for GPUs: --gpus 1",
@@ -189,25 +190,25 @@ ADVICE: Mapping[str, Advice] = {
             "a program that trains alone unless it finds RANK: --launch single",
         ),
     ),
-    "nccl": Advice(
+    Reason.NCCL: Advice(
         "GPUs could not talk to each other; often another rank failed first, or the network interface is wrong",
         (
             "look at the other ranks: serried logs {run}",
             'set `environment.env = {{NCCL_DEBUG = "INFO"}}` and submit again',
         ),
     ),
-    "cuda": Advice(
+    Reason.CUDA: Advice(
         "the GPU, its driver and this build of torch do not fit together, or the rank sees no GPU",
         ("compare `nvidia-smi` on the node with torch.version.cuda", "did you ask for GPUs? serried show {run}"),
     ),
-    "peer-lost": Advice(
+    Reason.PEER_LOST: Advice(
         "ranks failed because they lost another one, which left no failure of its own",
         (
             "did one leave its loop too early, or hang? serried logs {run}",
             "look at the network of the nodes, with --debug",
         ),
     ),
-    "silence": Advice(
+    Reason.SILENCE: Advice(
         "no rank wrote anything for `limit.silence`, so it was taken for hung",
         (
             "see where each rank stopped: serried logs {run}",
@@ -215,48 +216,48 @@ ADVICE: Mapping[str, Advice] = {
             "if it is only quiet, let it print now and then, or raise `limit.silence`",
         ),
     ),
-    "left-running": Advice(
+    Reason.LEFT_RUNNING: Advice(
         "every rank ended well, but something that it had started in the background still ran and was ended",
         ("wait for what you start, or start it as a rank's own thread", "see what it was: serried logs {run}"),
     ),
-    "user": Advice("somebody stopped it with `serried stop`", ()),
-    "cancel": Advice(
+    Reason.USER: Advice("somebody stopped it with `serried stop`", ()),
+    Reason.CANCEL: Advice(
         "it was cancelled by Ctrl-C, by scancel or by an administrator",
         ("ask the site if it was not you",),
     ),
-    "after": Advice(
+    Reason.AFTER: Advice(
         "it was to begin after another run, and that did not end as it should have; nothing of it ever ran",
         (
             "see what became of the other: serried ps",
             "submit both again, or this one with `--after RUN:any`, or by itself: --set 'after=[]'",
         ),
     ),
-    "preempt": Advice(
+    Reason.PREEMPT: Advice(
         "a job of higher priority took its nodes",
         ("submit it again", "let it go on by itself: set `limit.restarts`, and save when asked to"),
     ),
-    "launcher": Advice(
+    Reason.LAUNCHER: Advice(
         "what starts the ranks (`launch.kind`) ended before they did, or did not start them as planned",
         (
             "read all that it said: serried logs {run} --launcher",
             "leave it out, if the program does not need it: serried submit --launch agent …",
         ),
     ),
-    "launch": Advice(
+    Reason.LAUNCH: Advice(
         "no rank ever started; that is not the program's fault",
         (
             "read what the job's script said: serried logs {run}; and with `--launch`, the launcher: --launcher",
             "submit it again if a node or the network was at fault",
         ),
     ),
-    "no-launcher": Advice(
+    Reason.NO_LAUNCHER: Advice(
         "what should start the ranks (`launch.kind`) is not where the job looks for it",
         (
             "install it in what `serried env` shows, or name the module that has it in `environment.modules`",
             "leave it out, if the program does not need it: serried submit --launch agent …",
         ),
     ),
-    "no-data": Advice(
+    Reason.NO_DATA: Advice(
         "a node could not have the data that the ranks need, so none of them started",
         (
             "see what that is, and how far it came: serried show {run}",
@@ -265,11 +266,12 @@ ADVICE: Mapping[str, Advice] = {
         ),
     ),
     **ON_JOBS,
-    **HERE,
 }
 
 
-def advice_for(ended: Ended) -> tuple[str, Advice] | None:
-    """The key and the advice that fit best; None where there is nothing to say."""
-    key = key_of(ended, ADVICE)
-    return (key, ADVICE[key]) if key else None
+def advice_for(ended: Ended) -> tuple[Reason, Advice] | None:
+    """The reason that explains most, and its advice; None where there is nothing to say."""
+    reason = closer(ended)
+    if reason is None or reason not in ADVICE:
+        return None
+    return reason, HERE.get(reason, ADVICE[reason]) if ended.is_here else ADVICE[reason]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from serried.protocol.reasons import Reason
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -15,31 +17,31 @@ class Advice:
     next try, `{time}`, `{restarts}` and `{here}`, the same command for `serried run`."""
 
 
-ON_JOBS: Mapping[str, Advice] = {
-    "untold": Advice(
+ON_JOBS: Mapping[Reason, Advice] = {
+    Reason.UNRECORDED: Advice(
         "the job's script could not write why: it was killed, a disk is full, or its folder is gone",
         (
             "see what is known, and what is left: serried show {run}",
             "look at the disk and at your quotas, then submit it again",
         ),
     ),
-    "submission": Advice(
+    Reason.SUBMISSION: Advice(
         "no job exists: `serried submit` ended, or was given up, before the scheduler had it",
         ("submit it again: serried rerun {run}",),
     ),
-    "lost": Advice(
+    Reason.LOST: Advice(
         "the job is over and nothing says how: a file system or a node may have failed, or the folder was purged",
         ("ask the scheduler: sacct -j JOB", "look at what is left: serried show {run}"),
     ),
-    "uncertain": Advice(
+    Reason.UNCERTAIN: Advice(
         "whether the scheduler has the job is not known; do not submit it again yet",
         (
             "the next serried command that reaches the scheduler finds out by the job's name",
             "serried forget {run} gives it up",
         ),
     ),
-    "unreachable": Advice(
+    Reason.UNREACHABLE: Advice(
         "the scheduler does not answer", ("try again in a minute; the run does not need this command",)
     ),
-    "unreadable": Advice("its record cannot be read", ("upgrade Serried, or look at the file that is named",)),
+    Reason.UNREADABLE: Advice("its record cannot be read", ("upgrade Serried, or look at the file that is named",)),
 }

@@ -1,12 +1,13 @@
-"""Which advice fits an end: chosen by reason codes first, then by what the program itself wrote."""
+"""The reason that explains most about an end: by reason codes first, then by what the program itself printed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from serried.protocol import names
+from serried.protocol.reasons import Reason, parse
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Ended:
     cause: str | None = None
     output: Sequence[str] = ()
     """The last lines of the rank that failed: the program's own words."""
-    said: Sequence[str] = ()
-    """Those of the job's script or of the launcher, and how the end was summed up."""
+    script: Sequence[str] = ()
+    """The last lines of the job's script, or of the launcher."""
     exit_code: int | None = None
     signal: int | None = None
     restarts: int = 0
@@ -43,102 +44,98 @@ NOT_EXECUTABLE = 126
 GPU_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
 """Agents call it out of memory like any other."""
 
-OF_OUTPUT: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"(?m)^FATAL: .*mount source .* doesn't exist|^ch-run\[\d+\]: error: can't (?:bind|mkdir)"), "mount"),
-    (re.compile(r"(?m)^FATAL: |^ch-run\[\d+\]: error: "), "container"),
-    (re.compile(r"(?m)^sh: \d*:? ?exec: .*: not found|^sh: .*exec: .* not found"), "not-in-image"),
-    (re.compile(r"killed by signal: Bus error|insufficient shared memory|/dev/shm|/torch_\d+_"), "shared-memory"),
-    (re.compile(r"DataLoader worker .* killed by signal: Killed"), "out-of-memory"),
-    (GPU_MEMORY, "gpu-memory"),
-    (re.compile(r"ModuleNotFoundError|ImportError"), "import-error"),
-    (re.compile(r"MemoryError\b|Cannot allocate memory"), "out-of-memory"),
-    (re.compile(r"No space left on device|Disk quota exceeded"), "disk-full"),
-    (re.compile(r"(?m)^\S*(?:ba|da|z)?sh: .*: Permission denied$"), "not-executable"),
-    (re.compile(r"PermissionError|Permission denied"), "permission"),
-    (re.compile(r"No such file or directory|FileNotFoundError"), "file-missing"),
+OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
+    (
+        re.compile(r"(?m)^FATAL: .*mount source .* doesn't exist|^ch-run\[\d+\]: error: can't (?:bind|mkdir)"),
+        Reason.MOUNT,
+    ),
+    (re.compile(r"(?m)^FATAL: |^ch-run\[\d+\]: error: "), Reason.CONTAINER),
+    (re.compile(r"(?m)^sh: \d*:? ?exec: .*: not found|^sh: .*exec: .* not found"), Reason.NOT_IN_IMAGE),
+    (re.compile(r"killed by signal: Bus error|insufficient shared memory|/dev/shm|/torch_\d+_"), Reason.SHARED_MEMORY),
+    (re.compile(r"DataLoader worker .* killed by signal: Killed"), Reason.OUT_OF_MEMORY),
+    (GPU_MEMORY, Reason.GPU_MEMORY),
+    (re.compile(r"ModuleNotFoundError|ImportError"), Reason.IMPORT_ERROR),
+    (re.compile(r"MemoryError\b|Cannot allocate memory"), Reason.OUT_OF_MEMORY),
+    (re.compile(r"No space left on device|Disk quota exceeded"), Reason.DISK_FULL),
+    (re.compile(r"(?m)^\S*(?:ba|da|z)?sh: .*: Permission denied$"), Reason.NOT_EXECUTABLE),
+    (re.compile(r"PermissionError|Permission denied"), Reason.PERMISSION),
+    (re.compile(r"No such file or directory|FileNotFoundError"), Reason.FILE_MISSING),
     (
         re.compile(r"environment variable (?:RANK|WORLD_SIZE) expected|KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'"),
-        "no-rank",
+        Reason.NO_RANK,
     ),
-    (re.compile(r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in"), "nccl-without-gpu"),
-    (re.compile(r"NCCL (?:error|WARN)|ncclSystemError|ncclRemoteError|ncclUnhandledCudaError"), "nccl"),
+    (re.compile(r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in"), Reason.NCCL_WITHOUT_GPU),
+    (re.compile(r"NCCL (?:error|WARN)|ncclSystemError|ncclRemoteError|ncclUnhandledCudaError"), Reason.NCCL),
     (
         re.compile(
             r"no kernel image is available|CUDA driver version is insufficient|No CUDA GPUs|not compiled with CUDA"
         ),
-        "cuda",
+        Reason.CUDA,
     ),
 )
 """Tried from the top on the last lines of a rank that failed by itself."""
 
-OF_SCRIPT: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"No space left on device|Disk quota exceeded"), "disk-full"),
-    (re.compile(r"oom[-_ ]kill|Out Of Memory|Cannot allocate memory"), "out-of-memory"),
+OF_SCRIPT: Sequence[tuple[re.Pattern[str], Reason]] = (
+    (re.compile(r"No space left on device|Disk quota exceeded"), Reason.DISK_FULL),
+    (re.compile(r"oom[-_ ]kill|Out Of Memory|Cannot allocate memory"), Reason.OUT_OF_MEMORY),
 )
 """The same of the job's script, where nothing else says how it ended."""
 
-OF_LAUNCH: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"(?m)^\S+: data: "), "no-data"),
-    (re.compile(r"(?m)No module named|^`[^`]*` on \S+ cannot be started: no such file"), "no-launcher"),
-)
-"""The same of a launch that failed: an agent's word on data, a launcher's, or the sentence on one."""
+OF_LAUNCH: Sequence[tuple[re.Pattern[str], Reason]] = ((re.compile(r"No module named"), Reason.NO_LAUNCHER),)
+"""The same of a launcher that failed."""
 
 _BY_STATE = {
-    names.OUT_OF_MEMORY: "out-of-memory",
-    names.TIMEOUT: "limit",
-    names.NODE_FAIL: "node-lost",
-    names.PREEMPTED: "preempt",
-    names.LAUNCH_FAILED: "launch",
-    names.LOST: "lost",
-    names.CANCELLED: "cancel",
-    names.FAILED: "untold",
+    names.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
+    names.TIMEOUT: Reason.LIMIT,
+    names.NODE_FAIL: Reason.NODE_LOST,
+    names.PREEMPTED: Reason.PREEMPT,
+    names.LAUNCH_FAILED: Reason.LAUNCH,
+    names.LOST: Reason.LOST,
+    names.CANCELLED: Reason.CANCEL,
+    names.FAILED: Reason.UNRECORDED,
 }
+"""Where no cause is known, as in what earlier versions recorded."""
 
 
-def key_of(ended: Ended, known: Container[str]) -> str | None:
-    """The key of the advice for it. `known` are the causes that have advice of their own."""
-    key = _key_of(ended, known)
-    here = f"{key}-here"
-    return here if ended.is_here and here in known else key
-
-
-def _key_of(ended: Ended, known: Container[str]) -> str | None:
-    key = ended.cause if ended.cause in known else _BY_STATE.get(ended.state)
-    for holds, better in _REFINED.get(key or "", ()):
+def closer(ended: Ended) -> Reason | None:
+    """None where nothing is known but the state, and that explains itself."""
+    reason = parse(ended.cause) or _BY_STATE.get(ended.state)
+    for holds, better in _REFINED.get(reason, ()) if reason else ():
         if holds(ended):
             return better
-    return _by_text(key, ended)
+    return _by_text(reason, ended)
 
 
-_REFINED: Mapping[str, Sequence[tuple[Callable[[Ended], bool], str]]] = {
-    "limit": (
-        (lambda ended: ended.has_used_restarts, "restarts-used"),
-        (lambda ended: ended.has_restarts, "limit-unsaved"),
+_REFINED: Mapping[Reason, Sequence[tuple[Callable[[Ended], bool], Reason]]] = {
+    Reason.LIMIT: (
+        (lambda ended: ended.has_used_restarts, Reason.RESTARTS_USED),
+        (lambda ended: ended.has_restarts, Reason.LIMIT_UNSAVED),
     ),
-    "preempt": ((lambda ended: ended.has_used_restarts, "restarts-used"),),
-    "command-not-found": ((lambda ended: ended.exit_code == NOT_EXECUTABLE, "not-executable"),),
-    "exit": ((lambda ended: ended.exit_code == names.EXIT_SAVED, "saved-unasked"),),
-    "signal": (
-        (lambda ended: ended.signal == SIGKILL, "killed"),
-        (lambda ended: ended.signal == SIGBUS, "shared-memory"),
-        (lambda ended: ended.signal in CRASHES, "crash"),
+    Reason.PREEMPT: ((lambda ended: ended.has_used_restarts, Reason.RESTARTS_USED),),
+    Reason.COMMAND_NOT_FOUND: ((lambda ended: ended.exit_code == NOT_EXECUTABLE, Reason.NOT_EXECUTABLE),),
+    Reason.EXIT: ((lambda ended: ended.exit_code == names.EXIT_SAVED, Reason.SAVED_UNASKED),),
+    Reason.SIGNAL: (
+        (lambda ended: ended.signal == SIGKILL, Reason.KILLED),
+        (lambda ended: ended.signal == SIGBUS, Reason.SHARED_MEMORY),
+        (lambda ended: ended.signal in CRASHES, Reason.CRASH),
     ),
 }
-"""By reason codes alone: what else is known of the end says which advice is the better one."""
+"""By codes and numbers alone: what else is known of the end explains more than its cause."""
 
 
-def _by_text(key: str | None, ended: Ended) -> str | None:
-    if key == "exit":
-        return _first(OF_OUTPUT, ended.output) or key
-    if key == "untold":
-        return _first(OF_SCRIPT, ended.said) or key
-    if key == "launch":
-        return _first(OF_LAUNCH, ended.said) or key
-    if key == "out-of-memory" and GPU_MEMORY.search("\n".join(ended.output)):
-        return "gpu-memory"
-    return key
+def _by_text(reason: Reason | None, ended: Ended) -> Reason | None:
+    """By what others printed: the program, Python, a shell, a launcher."""
+    if reason is Reason.EXIT:
+        return _first(OF_OUTPUT, ended.output) or reason
+    if reason is Reason.UNRECORDED:
+        return _first(OF_SCRIPT, ended.script) or reason
+    if reason is Reason.LAUNCH:
+        return _first(OF_LAUNCH, ended.script) or reason
+    if reason is Reason.OUT_OF_MEMORY and GPU_MEMORY.search("\n".join(ended.output)):
+        return Reason.GPU_MEMORY
+    return reason
 
 
-def _first(table: Sequence[tuple[re.Pattern[str], str]], lines: Sequence[str]) -> str | None:
+def _first(table: Sequence[tuple[re.Pattern[str], Reason]], lines: Sequence[str]) -> Reason | None:
     text = "\n".join(lines)
-    return next((key for pattern, key in table if pattern.search(text)), None)
+    return next((reason for pattern, reason in table if pattern.search(text)), None)

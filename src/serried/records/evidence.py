@@ -14,6 +14,7 @@ from serried.fs.files import numbers, read_json
 from serried.processes import identify
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import offset_of, part_of
 from serried.protocol.times import seconds_of
 from serried.records import scheduler_memory
@@ -195,13 +196,13 @@ def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
         return Verdict(SUBMITTING)
     if submission.state != "submitted" or submission.job is None:
         message = submission.message or "the command that submitted it got no answer from the scheduler"
-        return Verdict(UNCERTAIN, cause="uncertain", message=message)
+        return Verdict(UNCERTAIN, cause=Reason.UNCERTAIN, message=message)
     return None
 
 
 def _not_submitted(message: str, since: float | None = None) -> Verdict:
     code = names.EXIT_CODES[names.LAUNCH_FAILED]
-    return Verdict(names.LAUNCH_FAILED, code, "submission", message, since=since, settled=True)
+    return Verdict(names.LAUNCH_FAILED, code, Reason.SUBMISSION, message, since=since, settled=True)
 
 
 def is_at_work(submission: Submission, now: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ from serried.clusters import LOCAL
 from serried.errors import SerriedError
 from serried.fs.files import read_journal, read_json
 from serried.plan import After, whom_to_ask
-from serried.protocol import names
+from serried.protocol import names, reasons
+from serried.protocol.reasons import Reason
 from serried.records import arrays, missing_outputs, run_warnings
 from serried.records.advice import advice_for
 from serried.records.diagnosis import Ended
@@ -23,14 +23,11 @@ from serried.records.logs import last_lines, rank_logs
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, element_of, registered, statuses
-from serried.records.waiting import never_starts
+from serried.records.waiting import why_it_waits
 
 _TAIL = 20
 _LONGEST = 200
 """Characters of a command that is shown to be typed again."""
-
-_IS_THE_SITES = re.compile(r"never starts|allows|\baccount\b|\bQoS\b|administrator|\bsite\b|as may$")
-"""Sentences about what a site allows, about which it can be asked."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,8 @@ class Explanation:
     meaning: str = ""
     """What this kind of end, or of waiting, is."""
     steps: tuple[str, ...] = ()
+    reason: Reason | None = None
+    """The reason that `meaning` and `steps` belong to: often closer than the run's cause."""
     first_failure: Mapping[str, Any] | None = None
     tail: tuple[str, ...] = ()
     """The failing rank's last lines; the job script's where no rank started."""
@@ -54,6 +53,7 @@ class Explanation:
         return {
             **self.status.to_json(),
             "meaning": self.meaning or None,
+            "advice_for": self.reason,
             "advice": list(self.steps),
             "first_failure": dict(self.first_failure) if self.first_failure else None,
             "tail": list(self.tail),
@@ -93,11 +93,12 @@ def _explain(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanati
 
 def _waiting(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
     meaning = _why_it_waits(status, scheduler_for)
-    site = status.record.plan.site if _IS_THE_SITES.search(meaning) else None
+    reason = why_it_waits(status, scheduler_for)
+    site = status.record.plan.site if reason in reasons.UP_TO_THE_SITE else None
     whom = whom_to_ask(site.contact, site.docs) if site else None
-    again = f"take it back, and ask for what there is: serried stop {status.id}; serried clusters show"
-    never = never_starts(status, scheduler_for)
-    return Explanation(status, meaning=meaning, steps=tuple(filter(None, (again if never else None, whom))))
+    again = f"cancel it, and request what the cluster has: serried stop {status.id}; serried clusters show"
+    steps = tuple(filter(None, (again if reason in reasons.NEVER_STARTS else None, whom)))
+    return Explanation(status, meaning=meaning, steps=steps, reason=reason)
 
 
 def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
@@ -147,10 +148,10 @@ def _ended(status: RunStatus) -> Explanation:
     filled = {
         "run": status.id,
         "rank": failure.get("rank") if failure else 0,
-        "host": failure.get("host") if failure else _lost(status),
+        "host": failure.get("host") if failure else _lost_host(status),
         "attempt": status.attempt or 1,
         "verb": "run" if facts.is_here else "submit",
-        "time": _spelled(2 * limit) if limit else "4h",
+        "time": show_duration(2 * limit) if limit else "4h",
         "restarts": 2 * (facts.restarts + 1),
         "here": _here(status),
     }
@@ -158,6 +159,7 @@ def _ended(status: RunStatus) -> Explanation:
         status,
         meaning=advice[1].meaning if advice else "",
         steps=tuple(step.format(**filled) for step in advice[1].steps) if advice else (),
+        reason=advice[0] if advice else None,
         first_failure=failure,
         tail=tuple(tail),
         tail_of=tail_of,
@@ -175,7 +177,7 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
         state=status.state,
         cause=status.verdict.cause,
         output=tail if failure else (),
-        said=[*(() if failure else tail), status.verdict.message],
+        script=() if failure else tail,
         exit_code=code if isinstance(code, int) else None,
         signal=signal if isinstance(signal, int) else None,
         restarts=plan.limit.restarts if plan else 0,
@@ -198,18 +200,19 @@ def _here(status: RunStatus) -> str:
     return f"serried run {ranks}-- {command}"
 
 
-def _spelled(seconds: int) -> str:
-    """As `--time` takes it, in the largest unit that says it exactly."""
+def show_duration(seconds: int) -> str:
+    """As `--time` takes it, in the largest unit that is exact."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds % length == 0:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
 
 
-def _lost(status: RunStatus) -> str:
-    """The node that the end is about, where it is about one."""
-    named = re.search(r"\bnode (\S+) was lost", status.verdict.message or "")
-    return named[1] if named else (status.node_names or ("NODE",))[0]
+def _lost_host(status: RunStatus) -> str:
+    """The node that was lost; of an end that does not name one, the first node."""
+    stated = (one.get("nodes") for one in status.verdict.conditions if one.get("code") == Reason.NODE_LOST)
+    hosts = next((found for found in stated if isinstance(found, list) and found), status.node_names)
+    return str(hosts[0]) if hosts else "NODE"
 
 
 def _document(status: RunStatus) -> Mapping[str, Any]:
@@ -235,12 +238,12 @@ def _nodes_have_more(status: RunStatus) -> bool:
 def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:
     if failure is not None:
         return _words_of(status, failure)
-    if status.verdict.cause in ("launcher", "launch") and status.attempt and status.summary:
+    if status.verdict.cause in {Reason.LAUNCHER, *reasons.NOT_STARTED} and status.attempt and status.summary:
         attempt = status.record.where.element(status.element).attempt(status.attempt)
         for node in range(status.summary.nodes):
             if said := last_lines(attempt.launcher_log(node), _TAIL):
                 return said, "the launcher"
-    if status.state == names.TIMEOUT or status.verdict.cause == "silence":
+    if status.state == names.TIMEOUT or status.verdict.cause == Reason.SILENCE:
         return _last_words(status)
     if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
         return [], ""
@@ -270,7 +273,7 @@ def _last_words(status: RunStatus) -> tuple[list[str], str]:
 
 
 def _asked_by(status: RunStatus) -> str | None:
-    if status.verdict.cause != names.STOP_USER or status.summary is None:
+    if status.verdict.cause != Reason.USER or status.summary is None:
         return None
     attempt = latest_attempt(status.record.where.element(status.element))
     requests = read_journal(attempt.control) if attempt else []

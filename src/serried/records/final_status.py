@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from serried.protocol import SCHEMA, names
+from serried.protocol import SCHEMA, names, reasons
 from serried.protocol.times import iso, seconds_of
 from serried.records import arrays
 from serried.records.documents import RecordUnreadable
@@ -40,6 +40,7 @@ def keep(state: RunStatus, evidence: Evidence, now: float) -> RunStatus:
         "message": verdict.message,
         "ended": iso(since),
     }
+    document["conditions"] = [*verdict.conditions] or reasons.conditions({**document, "conditions": None})
     if state.started is not None:
         document.setdefault("started", iso(state.started))
     document.setdefault("seconds", state.seconds)
@@ -61,6 +62,7 @@ def read(record: Record) -> RunStatus:
         message=str(end.get("message") or ""),
         since=seconds_of(end.get("ended")),
         settled=True,
+        conditions=tuple(reasons.conditions(end)),
     )
     return RunStatus(
         record,
@@ -95,4 +97,5 @@ def node_names(document: Mapping[str, Any]) -> tuple[str, ...]:
 def warnings(document: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
     """Those of an exit.json."""
     found = document.get("warnings")
-    return tuple(one for one in found if isinstance(one, dict) and "message" in one) if isinstance(found, list) else ()
+    entries = found if isinstance(found, list) else []
+    return tuple(one for one in entries if isinstance(one, dict) and isinstance(one.get("message"), str))

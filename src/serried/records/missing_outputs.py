@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 from serried.fs.files import read_journal, read_json, write_json
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
 from serried.protocol.missing_outputs import of_journal
+from serried.protocol.reasons import Reason, condition, conditions, described
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 
 KEY = "missing"
 """In exit.json."""
-_SENTENCE = re.compile(r"; [^;]*could not be brought back from [^;]*")
-"""Of the message there."""
 ALL, LOST = "all", "lost"
 
 Change = Callable[[dict[str, Any], "Missing"], dict[str, Any]]
@@ -154,10 +152,12 @@ def _sum(several: Sequence[dict[str, Any]], key: str) -> int | None:
 
 def _without(document: dict[str, Any], found: Missing) -> dict[str, Any]:
     left = [each for each in document[KEY] if each.get("folder") != found.folder]
-    message = str(document.get("message") or "")
-    if not left:
-        message = _SENTENCE.sub("; what had stayed on nodes was fetched later", message)
-    return {**document, KEY: left, "message": message}
+    if left:
+        return {**document, KEY: left}
+    stated = conditions(document)
+    fetched = condition(Reason.RESULTS_FETCHED, "files that had stayed on nodes were fetched later")
+    at = next((at for at, one in enumerate(stated) if one.get("code") == Reason.RESULTS_MISSING), len(stated))
+    return {**document, KEY: left, **described([*stated[:at], fetched, *stated[at + 1 :]])}
 
 
 def _as_lost(document: dict[str, Any], found: Missing) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class RunStatus:
             "exit_code": verdict.exit_code,
             "cause": verdict.cause,
             "message": verdict.message or None,
+            "conditions": [dict(one) for one in verdict.conditions],
             "reason": self.reason or None,
             "attempt": self.attempt,
             "created": summary and summary.created,

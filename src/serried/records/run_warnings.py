@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serried.fs.files import read_journal
-from serried.protocol import names
+from serried.protocol.reasons import Reason
 from serried.records.evidence import latest_attempt
 from serried.records.run_status import RunStatus
 
 STEPS: Mapping[str, tuple[str, ...]] = {
-    names.RANKS_APART: (
+    Reason.RANKS_APART: (
         "a program for one process: ask for one, `--nodes 1 --ranks 1`",
         "a distributed one: join the other ranks by torch.distributed or `serried.train`; see docs/launchers.md",
         "Lightning: set `devices` and `num_nodes`",
@@ -28,5 +28,5 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     events = list(read_journal(attempt.events)) if attempt else []
     if any(entry.get("event") == "ranks-in-contact" for entry in events):
         return ()
-    found = (str(entry["message"]) for entry in events if entry.get("event") == names.RANKS_APART)
-    return tuple({"code": names.RANKS_APART, "message": message} for message in found)
+    found = (str(entry["message"]) for entry in events if entry.get("event") == Reason.RANKS_APART)
+    return tuple({"code": Reason.RANKS_APART, "message": message} for message in found)

@@ -13,6 +13,7 @@ from typing import Any
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.fs.files import read_json
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 from serried.protocol.times import seconds_of
 from serried.records import arrays, final_status, proof, scheduler_memory
 from serried.records.arrays import Answer
@@ -63,7 +64,7 @@ def _look(record: Record, now: float) -> RunStatus | Evidence:
     try:
         return final_status.read(record) if record.end is not None else gather(record, now)
     except RecordUnreadable as error:
-        return RunStatus(record, None, Verdict(names.UNKNOWN, cause="unreadable", message=error.message))
+        return RunStatus(record, None, Verdict(names.UNKNOWN, cause=Reason.UNREADABLE, message=error.message))
 
 
 def _ask(open_: Sequence[Evidence], scheduler_for: SchedulerFor) -> dict[str, Answer]:
@@ -252,7 +253,15 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
     document = read_json(whole.record.where.element(index).exit) or {}
     ending = Ending.parse(document)
     if ending is not None and ending.kind is not Kind.REQUEUED and ending.state == verdict.state:
-        verdict = Verdict(ending.state, ending.exit_code, ending.cause, ending.message, ending.ended, settled=True)
+        verdict = Verdict(
+            ending.state,
+            ending.exit_code,
+            ending.cause,
+            ending.message,
+            ending.ended,
+            settled=True,
+            conditions=ending.conditions,
+        )
     job = whole.jobs.get(index)
     attempts, started = document.get("attempts"), seconds_of(document.get("started"))
     return RunStatus(

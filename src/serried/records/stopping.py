@@ -13,6 +13,7 @@ from pathlib import Path
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.fs.files import Journal, claim, make_directory
 from serried.protocol import names
+from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
 from serried.records import scheduler_memory
 from serried.records.documents import RecordUnreadable
@@ -74,7 +75,7 @@ def _request(selection: Selection, *, save: bool) -> bool:
             hint=f"serried stop --now {selection} ends it without asking it first",
         ) from error
     more = {"save": True} if save else {}
-    journal.append({"t": time.time(), "request": "stop", "reason": names.STOP_USER, "by": who(), **more})
+    journal.append({"t": time.time(), "request": "stop", "reason": Reason.USER, "by": who(), **more})
     journal.close()
     return True
 
@@ -108,8 +109,8 @@ def withdraw(record: Record) -> bool:
         {
             "state": names.CANCELLED,
             "exit_code": names.EXIT_CODES[names.CANCELLED],
-            "cause": names.STOP_USER,
-            "message": f"stopped by {who()} before it began",
+            "cause": Reason.USER,
+            **described([condition(Reason.USER, f"stopped by {who()} before it began")]),
             "job": submissions[-1].job if submissions else None,
             "ended": iso(time.time()),
         }

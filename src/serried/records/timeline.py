@@ -9,9 +9,9 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.fs.files import read_journal, read_json
-from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
 from serried.protocol.missing_outputs import left_out
+from serried.protocol.reasons import Reason
 from serried.protocol.times import iso, seconds_of
 from serried.records import staging
 from serried.records.documents import Submission, jobs_text
@@ -20,18 +20,18 @@ from serried.records.record import Record
 from serried.records.signals import signal_name
 from serried.records.verdict import Verdict
 
-_REASONS = {
-    "failure": "a rank failed",
-    "limit": "the time limit is near",
-    "preempt": "the scheduler takes the nodes back",
-    "user": "asked by its user",
-    "cancel": "cancelled through the scheduler",
-    "silence": "no rank wrote anything for too long",
-    "lost": "a node was lost",
-    "launcher": "what starts the ranks failed",
+_REASONS: Mapping[str, str] = {
+    Reason.FAILURE: "a rank failed",
+    Reason.LIMIT: "the time limit is near",
+    Reason.PREEMPT: "the scheduler takes the nodes back",
+    Reason.USER: "asked by its user",
+    Reason.CANCEL: "cancelled through the scheduler",
+    Reason.SILENCE: "no rank wrote anything for too long",
+    Reason.LOST: "a node was lost",
+    Reason.LAUNCHER: "what starts the ranks failed",
 }
 
-_MESSAGES = {"launch-failed": "the launch failed", names.RANKS_APART: "warning"}
+_MESSAGES = {"launch-failed": "the launch failed", Reason.RANKS_APART: "warning"}
 """Events of the head's that bring their own words."""
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from serried.protocol import names
+from serried.protocol import names, reasons
+from serried.protocol.reasons import Reason
 from serried.protocol.times import seconds_of
 from serried.schedulers.interface import Job
 
@@ -80,12 +81,13 @@ AMBIGUOUS = frozenset({Kind.CANCELLED, Kind.NODE, Kind.KILLED, Kind.LAUNCH})
 """Ends about which the scheduler is asked once more."""
 
 _CAUSES = {
-    names.TIMEOUT: "limit",
-    names.CANCELLED: "cancel",
-    names.PREEMPTED: "preempt",
-    names.OUT_OF_MEMORY: "out-of-memory",
-    names.NODE_FAIL: "node-lost",
-    names.LAUNCH_FAILED: "launch",
+    names.FAILED: Reason.UNRECORDED,
+    names.TIMEOUT: Reason.LIMIT,
+    names.CANCELLED: Reason.CANCEL,
+    names.PREEMPTED: Reason.PREEMPT,
+    names.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
+    names.NODE_FAIL: Reason.NODE_LOST,
+    names.LAUNCH_FAILED: Reason.LAUNCH,
 }
 _MESSAGES = {
     names.FAILED: "the job failed before an agent could record why",
@@ -99,7 +101,7 @@ _MESSAGES = {
 
 
 _OF_REASON = {
-    "SupervisorGone": ("supervisor-gone", "the process on this machine that looked after it was killed"),
+    "SupervisorGone": (Reason.SUPERVISOR_GONE, "the process on this machine that looked after it was killed"),
 }
 """By the scheduler's reason, where that says more than its state: cause and message."""
 
@@ -114,6 +116,7 @@ class Ending:
     message: str
     ended: float | None
     kind: Kind
+    conditions: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Ending | None:
@@ -129,6 +132,7 @@ class Ending:
             message=str(document.get("message") or ""),
             ended=seconds_of(document.get("ended")),
             kind=_kind(state, cause, document.get("first_failure")),
+            conditions=tuple(reasons.conditions(document)),
         )
 
 
@@ -137,11 +141,11 @@ def _kind(state: str, cause: object, failure: object) -> Kind:
         return Kind.REQUEUED
     if state == names.COMPLETED:
         return Kind.FINAL
-    if cause == "cancel":
+    if cause == Reason.CANCEL:
         return Kind.CANCELLED
-    if cause in ("node-lost", "agent-killed", "job-script-killed"):
+    if cause in (Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED):
         return Kind.NODE
-    if cause == "launch":  # or a cancel ended one of its processes before another had heard of it
+    if cause in reasons.NOT_STARTED:  # or a cancel ended one of its processes before another had heard of it
         return Kind.LAUNCH
     killed = isinstance(failure, Mapping) and failure.get("signal") == 9
     return Kind.KILLED if state == names.FAILED and killed else Kind.FINAL
@@ -163,6 +167,8 @@ class Verdict:
     """No later evidence can change it: it may be written down."""
     missing: bool = False
     """exit.json should be there and is not."""
+    conditions: tuple[Mapping[str, Any], ...] = ()
+    """What exit.json states, each with its `code`; empty where the verdict is not exit.json's."""
 
     @property
     def has_ended(self) -> bool:
@@ -211,6 +217,7 @@ def _by_exit(ending: Ending, word: str, now: float) -> Verdict:
         since=ending.ended,
         stale=ending.ended if may_go_on else None,
         settled=ending.kind is Kind.FINAL or answered,
+        conditions=ending.conditions,
     )
 
 
@@ -248,7 +255,7 @@ def _by_nobody(word: Job | str, known: Known, now: float) -> Verdict:
     what = "the scheduler says that it ended" if isinstance(word, Job) else "the scheduler does not know it"
     if now - since > MISSING_SECONDS:
         message = f"{what}, and it left no exit.json"
-        return Verdict(names.LOST, cause="lost", message=message, since=since, missing=True)
+        return Verdict(names.LOST, cause=Reason.LOST, message=message, since=since, missing=True)
     return Verdict(names.UNKNOWN, message=f"{what}; waiting for its exit.json", missing=True)
 
 
@@ -259,4 +266,4 @@ def _by_memory(known: Known, word: str) -> Verdict:
         return Verdict(names.RUNNING if began else known.job.state, message=why, stale=known.at)
     if known.claimed is not None:
         return Verdict(names.RUNNING, message=why, stale=known.claimed)
-    return Verdict(names.UNKNOWN, cause="unreachable" if word == UNREACHABLE else None, message=why)
+    return Verdict(names.UNKNOWN, cause=Reason.UNREACHABLE if word == UNREACHABLE else None, message=why)

@@ -9,6 +9,7 @@ from typing import Any
 from serried.errors import SerriedError
 from serried.fs.files import read_json
 from serried.protocol import names
+from serried.protocol.reasons import NEVER_STARTS, Reason
 from serried.records.arrays import FOR_EVER
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
@@ -68,9 +69,7 @@ def is_over(status: RunStatus) -> bool:
 
 def never_starts(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> bool:
     """Whether its scheduler lets it wait for ever: it asks for too much, or waits for what cannot be any more."""
-    if status.state != names.PENDING or not status.reason or status.summary is None:
-        return False
-    return _never_starts(status.summary.scheduler, status.reason, scheduler_for)
+    return why_it_waits(status, scheduler_for) in NEVER_STARTS
 
 
 def why_never(status: RunStatus) -> str:
@@ -80,11 +79,14 @@ def why_never(status: RunStatus) -> str:
     return registered(status.summary.scheduler).explain(status.reason)
 
 
-def _never_starts(scheduler: str, reason: str, scheduler_for: SchedulerFor | None) -> bool:
+def why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Reason | None:
+    """The code of the scheduler's reason for letting a run wait."""
+    if status.state != names.PENDING or not status.reason or status.summary is None:
+        return None
     try:
-        return (scheduler_for or registered)(scheduler).never_starts(reason)
-    except SerriedError:  # a scheduler of which this Serried knows nothing
-        return reason == FOR_EVER
+        return (scheduler_for or registered)(status.summary.scheduler).classify(status.reason)
+    except SerriedError:  # a scheduler of which this version knows nothing
+        return Reason.DEPENDENCY_NEVER_SATISFIED if status.reason == FOR_EVER else None
 
 
 def _ended_elements(status: RunStatus) -> list[int]:

@@ -15,6 +15,7 @@ from serried.environments.building import Observe, silent
 from serried.fs.files import Journal
 from serried.protocol import names
 from serried.protocol.layout import ElementDirectory, RunDirectory
+from serried.protocol.reasons import Reason
 from serried.records import metrics
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record
@@ -131,6 +132,6 @@ class Prompter:
 
     def _ask(self, attempt: int) -> None:
         journal = Journal(self._place.attempt(attempt).control)
-        request = {"request": "stop", "reason": names.STOP_LIMIT, "save": True, "by": "serried rehearse"}
+        request = {"request": "stop", "reason": Reason.LIMIT, "save": True, "by": "serried rehearse"}
         journal.append({"t": time.time(), **request})
         journal.close()

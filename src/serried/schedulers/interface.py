@@ -9,6 +9,7 @@ from typing import Protocol
 
 from serried.fs.files import MODES
 from serried.plan import Plan
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 
 ERRAND_SECONDS = 3600
@@ -133,5 +134,5 @@ class Scheduler(Protocol):
     def explain(self, reason: str) -> str:
         """The scheduler's reason for waiting as a sentence that a user understands."""
 
-    def never_starts(self, reason: str) -> bool:
-        """Whether a job that waits for this reason can never start as it is: only another request could."""
+    def classify(self, reason: str) -> Reason | None:
+        """The code for the scheduler's reason for waiting; None for a reason that this scheduler does not know."""

@@ -106,7 +106,7 @@ def _count(stage: Sequence[Staged], observe: Observe) -> list[Count]:
 
         def tick(so_far: Count, item: Staged = item) -> None:
             if time.monotonic() - began > SILENT_SECONDS:
-                observe(f"counting the data: {item.source}, {spell(so_far.bytes)} in {so_far.files:,} files")
+                observe("counting the data", f"{item.source}, {spell(so_far.bytes)} in {so_far.files:,} files")
 
         found = count(item.source, began + SECONDS - time.monotonic(), tick)
         if found.unreadable:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from serried.fs.files import read_json
 from serried.protocol.names import CANCELLED, REQUEUE
+from serried.protocol.reasons import Reason
 from serried.records.record import Record
 from serried.records.status import status as stand
 from serried.schedulers.current_job import Inside
@@ -100,7 +101,7 @@ def _status(record: Record, ended: foreground.Ended, end: dict[str, Any] | None)
             return INTERRUPTED
         return ended.status if verdict.exit_code is None else verdict.exit_code
     # Another terminal's `serried stop` has the cause `user`.
-    if end.get("state") == CANCELLED and end.get("cause") == "cancel":
+    if end.get("state") == CANCELLED and end.get("cause") == Reason.CANCEL:
         return INTERRUPTED
     code = end.get("exit_code")
     return code if isinstance(code, int) else ended.status

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 from serried.train import metrics, rank_logging, smoke, uneven_inputs, wrapping
 from serried.train.buckets import Buckets
 from serried.train.context import Stateful
@@ -224,7 +225,7 @@ class Run:
         if reason is not None:
             self._buckets.settle()
             self._rehearsal.stop(reason)
-        return reason or (names.STOP_SMOKE if is_over else None)
+        return reason or (Reason.SMOKE if is_over else None)
 
     def await_stop(self, seconds: float) -> None:
         """Wait, on every rank, until this one has heard that it should stop; `stop_reason()` then tells at once."""

@@ -14,9 +14,9 @@ import threading
 import time
 from typing import Any, Callable, List, Optional, Sequence
 
-from serried.protocol import names
+from serried.protocol.reasons import STOPS, Reason
 
-AT_ONCE = ("failure", "lost", "silence", names.STOP_USER)
+AT_ONCE = (Reason.FAILURE, Reason.LOST, Reason.SILENCE, Reason.USER)
 """With these, TERM means what it means to any program: another rank has failed, or nobody wants a checkpoint."""
 
 LOOK_SECONDS = 1.0
@@ -46,9 +46,9 @@ class Ear:
         if self._path and now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             self._word = self.read() or self._word
-        if self._word in names.STOP_REASONS:
+        if self._word in STOPS:
             return self._word
-        return names.STOP_PREEMPT if self._was_terminated else None
+        return Reason.PREEMPT if self._was_terminated else None
 
     def await_word(self, seconds: float) -> None:
         """Look again and again until there is something to hear, or `seconds` are over."""
@@ -112,7 +112,7 @@ class Ear:
             if signal.SIGTERM in received and not self._is_ignoring:
                 before = self._word
                 self._word = self.read() or before
-                if self._word in AT_ONCE and before not in names.STOP_REASONS:  # or it saves already
+                if self._word in AT_ONCE and before not in STOPS:  # or it saves already
                     os._exit(128 + signal.SIGTERM)
                 self._was_terminated = True
 
@@ -170,8 +170,8 @@ class Stopping:
         # Growing slowly: the first steps may be slow for reasons of their own, and the next ones slower than these.
         wish = max(1, min(int(AGREE_SECONDS / seconds), 2 * self._wait, LONGEST_WAIT))
         heard = self._ear.heard()
-        weight = names.STOP_REASONS.index(heard) + 1 if heard else 0
+        weight = STOPS.index(heard) + 1 if heard else 0
         weight, shortest = agree((weight, -wish))
         self._wait, self._since, self._last = -shortest, 0, self._clock()
-        self._reason = names.STOP_REASONS[weight - 1] if weight else None
+        self._reason = STOPS[weight - 1] if weight else None
         return self._reason

@@ -154,7 +154,7 @@ def test_a_next_job_that_is_refused_makes_this_attempt_the_last_and_says_why(
 
     assert run.wait() == 124
     assert run.ending[:3] == ("TIMEOUT", 124, "limit")
-    assert run.ending[3].endswith("and the next job was not submitted (no more jobs)")
+    assert run.ending[3].endswith("; the next job was not submitted (no more jobs)")
     assert run.directory.claim(f"{plan.run}-2").read_text() == "withdrawn"
 
 
@@ -256,7 +256,7 @@ def test_what_a_killed_agent_interrupted_goes_on(make_run, start, wait_until, re
     assert (run.wait(), run.exit) == (85, None)
     end = read_json(run.place.attempt(1).exit)
     assert (end["state"], end["cause"], end["progress"]) == ("REQUEUED", "agent-killed", progress)
-    assert end["message"].endswith("; another attempt goes on")
+    assert end["message"].endswith("; another attempt continues")
 
 
 def test_a_time_limit_at_which_nothing_was_reached_is_the_end(chained, start, ask_to_save):
@@ -269,7 +269,7 @@ def test_a_time_limit_at_which_nothing_was_reached_is_the_end(chained, start, as
 
     assert run.wait() == 124
     assert run.ending[:3] == ("TIMEOUT", 124, "no-progress")
-    assert run.ending[3].endswith("and no checkpoint is further than step 4, where this attempt began")
+    assert run.ending[3].endswith("; no checkpoint is further than step 4, where this attempt began")
     assert run.exit["progress"] is False
 
 

@@ -53,7 +53,7 @@ def ended(rank, **facts):
 
 
 def of_launcher(status, said=()):
-    return {"name": "torchrun", "status": status, "said": list(said), "problem": None}
+    return {"name": "torchrun", "status": status, "said": list(said), "problem": None, "is_absent": False}
 
 
 def test_launchers_see_how_ranks_have_ended_once_all_have(head):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from serried.agent.outcome import reconcile
 from serried.agent.outcome.evidence import Obstacle
+from serried.protocol.reasons import Reason
 from tables import for_each
 
 
@@ -97,6 +98,14 @@ def test_an_interrupted_end_says_that_another_attempt_goes_on_or_why_none_does()
     end = an_end("NODE_FAIL", "node-lost")
 
     assert reconcile.go_on(end, None) == {
-        **end, "state": "REQUEUED", "exit_code": 85, "message": "it ended; another attempt goes on"}  # fmt: skip
-    assert reconcile.go_on(end, Obstacle("it stands still", "no-progress")) == {
-        **end, "cause": "no-progress", "message": "it ended; it stands still"}  # fmt: skip
+        **end, "state": "REQUEUED", "exit_code": 85, "message": "it ended; another attempt continues",
+        "conditions": [
+            {"code": "node-lost", "message": "it ended"},
+            {"code": "continues", "message": "another attempt continues"}]}  # fmt: skip
+    hindered = reconcile.go_on(end, Obstacle(Reason.NO_PROGRESS, "it stands still"))
+    assert hindered == {
+        **end, "cause": "no-progress", "message": "it ended; it stands still",
+        "conditions": [
+            {"code": "node-lost", "message": "it ended"},
+            {"code": "no-progress", "message": "it stands still"}]}  # fmt: skip
+    assert reconcile.go_on(hindered, Obstacle(Reason.NO_PROGRESS, "in other words")) == hindered

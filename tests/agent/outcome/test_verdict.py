@@ -17,8 +17,9 @@ NOTHING_LEFT = event("swept", count=0, left=[])
 KILLED_SCRIPT = [event("orphaned"), stopping("lost")]
 OURS = [ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, signal=15, ours=True))]
 SAVED = [ended(0, exit_of(0, 85)), ended(1, exit_of(1, 85))]
-LOST = event("node-lost", node=1, host="n2", because="its connection ended")
-ORPHANED = event("node-lost", node=1, host="n2", because="the scheduler's process there ended")
+LOST = event("node-lost", node=1, host="n2", code="connection-ended", because="its connection ended")
+ORPHANED = event("node-lost", node=1, host="n2", code="step-ended", because="the scheduler's process there ended")
+STUCK = event("node-lost", node=0, host="n1", code="stop-ignored", because="it did not stop")
 LAUNCHER_EXIT = event("launcher-exit", status=137, said=[])
 REQUEUE = event(
     "launcher-exit", status=0, said=["slurmstepd-n1: error: *** STEP 5.0 ON n1 CANCELLED AT … DUE TO JOB REQUEUE ***"]
@@ -180,7 +181,7 @@ CASES = {
         evidence([*STARTED, asked("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, obstacle=None),
         ("FAILED", 1, "exit"),
     ),
-    "silent": (evidence([*STARTED, stopping("silence", "1"), FINE[0], OURS[1]]), ("FAILED", 1, "silence")),
+    "silent": (evidence([*STARTED, stopping("silence", ranks=[1]), FINE[0], OURS[1]]), ("FAILED", 1, "silence")),
     "an agent was killed": (
         evidence([*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
         ("FAILED", 137, "agent-killed"),
@@ -202,6 +203,13 @@ CASES = {
     ),
     "a node went silent": (
         evidence([*STARTED, LOST, stopping("lost"), OURS[0], event("ending-launcher"), LAUNCHER_EXIT]),
+        ("NODE_FAIL", 71, "node-lost"),
+    ),
+    "a connection broke, and another node did not stop": (
+        evidence(
+            [*STARTED, LOST, stopping("lost"), STUCK, LAUNCHER_EXIT],
+            nodes={1: [*node_journal(exit_of(1, signal=15, ours=True)), event("head-lost"), event("ended")]},
+        ),
         ("NODE_FAIL", 71, "node-lost"),
     ),
     "a node lost its scheduler": (
@@ -265,6 +273,18 @@ def test_evidence_comes_to_a_verdict(known, expected):
     assert (judged.state, judged.exit_code, judged.cause) == expected
 
 
+@for_each("after", [STUCK, {**STUCK, "code": "launcher-ended"}])
+def test_a_node_that_was_given_up_later_is_not_named_as_the_one_that_was_lost(after):
+    known = evidence([*STARTED, LOST, stopping("lost"), after, LAUNCHER_EXIT])
+    assert verdict.judge(known, None, []).message == "the agent on n2 was killed"
+
+
+@for_each(("code", "cause"), [("no-data", "no-data"), (None, "launch"), ("of a later version", "launch")])
+def test_a_failed_launch_is_as_exact_as_its_journal(code, cause):
+    known = evidence([event("launch-failed", code=code, message="x")])
+    assert verdict.judge(known, None, []).cause == cause
+
+
 def test_exit_json_says_it_all():
     known = evidence(
         [*STARTED, stopping("failure"), ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, 3))]
@@ -282,6 +302,7 @@ def test_exit_json_says_it_all():
         "exit_code": 3,
         "cause": "exit",
         "message": "rank 1 on n2 exited with status 3",
+        "conditions": [{"code": "exit", "message": "rank 1 on n2 exited with status 3"}],
         "first_failure": {
             "rank": 1,
             "node": 1,
@@ -307,7 +328,10 @@ def test_exit_json_says_it_all():
     events=st.lists(
         st.sampled_from(
             [*STARTED, LOST, LAUNCHER_EXIT, event("orphaned"), event("ended"), event("launch-failed", message="m")]
-            + [stopping(reason) for reason in ("failure", "limit", "preempt", "user", "cancel", "silence", "lost")]
+            + [
+                stopping(reason, ranks=[1])
+                for reason in ("failure", "limit", "preempt", "user", "cancel", "silence", "lost")
+            ]
         )
     ),
     has_checkpoint=st.booleans(),

@@ -14,7 +14,7 @@ from serried.agent.stage_out import recovery, worker
 from serried.agent.stage_out.node_side import Bringing
 from serried.fs.files import read_journal
 from serried.plan import Data, Sync
-from serried.protocol import names
+from serried.protocol.reasons import Reason
 from trees import tree
 
 WRITES = """
@@ -122,7 +122,7 @@ def test_what_is_saved_at_the_time_limit_is_brought_before_the_end(bring, wait_u
     run.process.send_signal(signal.SIGUSR1)
     assert run.wait() == 124
     assert run.exit["state"] == "TIMEOUT"
-    assert "the ranks have saved" in run.exit["message"]
+    assert "the ranks saved" in run.exit["message"]
     assert sorted(tree(run.place.checkpoints)) == ["rank0-1.pt", "rank0-2.pt"]
 
 
@@ -244,7 +244,7 @@ def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share
     bringing = Bringing(loop, work, 0, keeping, lambda *_, **__: None)
     bringing._starts = 1
     bringing._beside = SimpleNamespace(tell=lambda _: None, kill=lambda: killed.append(clock[0]))
-    bringing.stop(names.STOP_CANCEL, 1.0)
+    bringing.stop(Reason.CANCEL, 1.0)
     bringing.finish(told.append, trusted=False)
     while not told:
         clock[0], action = soon.pop(soon.index(min(soon, key=lambda it: it[0])))

@@ -12,8 +12,9 @@ from serried.agent.attempts import finalize, history, requests, restart_policy, 
 from serried.agent.outcome import checkpoint_progress, reconcile
 from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
+from serried.protocol.reasons import Reason
 
-RESTARTABLE = reconcile.INTERRUPTED | {names.STOP_CANCEL}
+RESTARTABLE = reconcile.INTERRUPTED | {Reason.CANCEL}
 """Causes after which a scheduler may start the same job again by itself: its TERM is the same for all of them."""
 
 
@@ -79,7 +80,7 @@ def _check_allowed(work: Work, job: str) -> None:
     obstacle = restart_policy.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
     if obstacle is None:
         return
-    result = finalize.publish(last, reconcile.go_on(reconcile.finalise(end, names.STOP_PREEMPT), obstacle))
+    result = finalize.publish(last, reconcile.go_on(reconcile.finalise(end, Reason.PREEMPT), obstacle))
     raise Refused(f"it has ended already: {result['message']}")
 
 

@@ -19,6 +19,7 @@ from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
 from serried.protocol.layout import RunDirectory
+from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
 
 MISSING_SECONDS = 90.0
@@ -32,7 +33,7 @@ WORDLESS = ("", "COMPLETED")
 TELLING = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 OVER = frozenset((*WORDLESS, *TELLING, "REVOKED", "TIMEOUT"))
 """The scheduler's words for a job that is no more; after the others there is something to wait for."""
-AMBIGUOUS = (names.STOP_CANCEL, *sorted(reconcile.INTERRUPTED))
+AMBIGUOUS = (Reason.CANCEL, *sorted(reconcile.INTERRUPTED))
 """Causes after which the scheduler may have started the same job again."""
 
 
@@ -203,8 +204,8 @@ def _end(work: Work, token: str, message: str) -> None:
         "job": None,
         "state": names.CANCELLED,
         "exit_code": names.EXIT_CODES[names.CANCELLED],
-        "cause": names.NEVER_BEGAN,
-        "message": message,
+        "cause": Reason.AFTER,
+        **described([condition(Reason.AFTER, message)]),
         "first_failure": None,
         "ended": moment,
         "nodes": [os.uname().nodename],

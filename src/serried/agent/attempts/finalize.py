@@ -16,6 +16,7 @@ from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verd
 from serried.agent.outcome.evidence import Event, Evidence, Exit, first_failure
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 
 def conclude(work: Work, *, lingers: bool = False) -> None:
@@ -76,10 +77,10 @@ def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: 
     stop = requests.by_user(work.place.attempt(work.number).control)
     if stop and result["state"] == names.REQUEUED:
         return reconcile.stopped(result, stop.by)
-    was_ended = names.STOP_CANCEL in (final, result["cause"])
+    was_ended = Reason.CANCEL in (final, result["cause"])
     if was_ended and work.form != names.REQUEUE and not next_is_here:
         word = successor_jobs.how_it_stands(work, work.job_of(result["job"]))
-        final = names.STOP_PREEMPT if word == "PREEMPTED" else final
+        final = Reason.PREEMPT if word == "PREEMPTED" else final
     result = reconcile.finalise(result, final)
     may_go_on = work.restarts and not stop and reconcile.may_go_on(result, work.form)
     if not may_go_on or history.is_superseded(work):

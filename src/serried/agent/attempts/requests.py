@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from serried.fs import files
-from serried.protocol import names
+from serried.protocol.reasons import STOPS, Reason
 
 
 class Stop(NamedTuple):
@@ -23,14 +23,14 @@ class Stop(NamedTuple):
 
 def outweighs(reason: str, before: Optional[str]) -> bool:
     """Whether to heed a request to save after one for the reason `before`, or after ranks are being ended for it."""
-    weights = names.STOP_REASONS
+    weights = STOPS
     return before is None or (before in weights and weights.index(reason) > weights.index(before))
 
 
 def by_user(control: Path) -> Optional[Stop]:
     """The request of a user to stop, whether or not a head lived to heed it: nothing continues after that."""
     stops = Requests(control).stops()
-    return next((stop for stop in stops if stop.reason in (names.STOP_USER, names.STOP_CANCEL)), None)
+    return next((stop for stop in stops if stop.reason in (Reason.USER, Reason.CANCEL)), None)
 
 
 class Requests:
@@ -48,5 +48,5 @@ class Requests:
 def _stop(request: Dict[str, Any]) -> Stop:
     """A reason that we do not know is a user's: nothing continues after that."""
     reason = request.get("reason")
-    known = reason if reason in names.STOP_REASONS else names.STOP_USER
+    known = reason if reason in STOPS else Reason.USER
     return Stop(known, str(request.get("by", "")), request.get("save") is True)

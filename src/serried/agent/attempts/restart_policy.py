@@ -9,6 +9,7 @@ from serried.agent.attempts import history, successor_jobs
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Obstacle
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 
 def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_here: bool = False) -> Optional[Obstacle]:
@@ -18,14 +19,14 @@ def obstacle(work: Work, reason: Optional[str], *, progressed: bool, next_is_her
     """
     if work.number > work.restarts:
         return NO_ATTEMPT_LEFT
-    if not progressed and (reason == names.STOP_LIMIT or _stood_still(work, work.number - 1)):
+    if not progressed and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
         began = history.where_it_began(history.claim_of(work))
         where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
-        return Obstacle(f"no checkpoint is further than {where}", "no-progress")
+        return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
     if work.form == names.REQUEUE or next_is_here:
         return None
     absent = successor_jobs.missing(work, str(history.claim_of(work).get("token", "")))
-    return Obstacle(absent) if absent else None
+    return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
 
 
 def _stood_still(work: Work, number: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel, Guest, Message, ProtocolError
 from serried.agent.loop import Loop
+from serried.protocol.reasons import Reason
 
 GREETING_SECONDS = 10.0
 
@@ -49,7 +50,7 @@ class Reactions(NamedTuple):
 
     join: Callable[[Member], None]
     message: Callable[[Member, Message], None]
-    loss: Callable[[Member, str], None]
+    loss: Callable[[Member, Reason, str], None]
     rest: Callable[[], None]
 
 
@@ -211,7 +212,7 @@ class Members:
         messages = member.channel.hear()
         if messages is None:
             self.disconnect(member)
-            self._on.loss(member, "its connection ended")
+            self._on.loss(member, Reason.CONNECTION_ENDED, "its connection ended")
             return
         member.heard = self._loop.awake()
         self._watch(member)

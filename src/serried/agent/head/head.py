@@ -23,10 +23,10 @@ from serried.agent.launchers.head_side import Failure, Launching
 from serried.agent.loop import Loop
 from serried.agent.options import Options
 from serried.agent.outcome.evidence import AS_ASKED
-from serried.agent.outcome.verdict import LAUNCHER_ENDED
 from serried.agent.stage_in.head_side import Staging
 from serried.fs import files
 from serried.protocol import hostlist, names
+from serried.protocol.reasons import Reason
 
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
@@ -46,7 +46,7 @@ class Head:
         self.loop = Loop()
         self._attempt = work.place.attempt(work.number)
         self._journal = files.Journal(self._attempt.events, work.file_mode)
-        self._stop_reason: Optional[str] = None
+        self._stop_reason: Optional[Reason] = None
         self._may_save = self._is_going = self._is_over = False
         self._port = rendezvous.hold_port()
         reactions = Reactions(self._welcome, self._on_message, self._lose, lambda: self.note("all-over"))
@@ -65,7 +65,7 @@ class Head:
         self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename, limit=limit)
 
     def run(self) -> int:
-        self.loop.on_signal(signal.SIGTERM, lambda: self._terminated(names.STOP_CANCEL, "TERM"))
+        self.loop.on_signal(signal.SIGTERM, lambda: self._terminated(Reason.CANCEL, "TERM"))
         self.loop.on_signal(signal.SIGUSR1, self._warned)
         self.loop.on_signal(signal.SIGHUP, self._watch.check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
@@ -98,16 +98,16 @@ class Head:
         except OSError as error:
             self._fail_launch(f"cannot prepare the source: {error}")
 
-    def _terminated(self, reason: str, because: str, **facts: Any) -> None:
+    def _terminated(self, reason: Reason, because: str, **facts: Any) -> None:
         """By the scheduler: for the limit, where that has passed before we could keep it."""
         is_late = self._deadline is not None and time.time() >= self._deadline.end
-        self._stop(names.STOP_LIMIT if is_late else reason, because, self.work.hurried_grace, **facts)
+        self._stop(Reason.LIMIT if is_late else reason, because, self.work.hurried_grace, **facts)
 
     def _warned(self) -> None:
         """By the scheduler. Slurm's warning may come a minute early; where we have a clock, ranks keep that minute."""
         if self._deadline and (not self._is_going or 0 < self._deadline.warning - time.time() < EARLY_SECONDS):
             return
-        self._ask_to_save(names.STOP_LIMIT, "USR1")
+        self._ask_to_save(Reason.LIMIT, "USR1")
 
     # What the nodes say.
 
@@ -159,9 +159,9 @@ class Head:
             self.note("rank-failed", node=member.index, host=member.host, **facts)
             self._judge_failure(member, message["exit"])
         elif event == "stop":
-            self._terminated(message["reason"], f"TERM on {member.host}", node=member.index)
+            self._terminated(Reason(message["reason"]), f"TERM on {member.host}", node=member.index)
         elif event == "orphaned":
-            self._lose(member, "the scheduler's process there ended")
+            self._lose(member, Reason.STEP_ENDED, "the scheduler's process there ended")
         elif event == "done":
             member.is_done = True
             self.note("node-ended", node=member.index, host=member.host, **facts)
@@ -176,17 +176,17 @@ class Head:
         if self._may_save and exit_["exit_code"] in AS_ASKED:
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
-        self._stop("failure", f"rank {exit_['rank']} on {member.host}{lost}", self.work.grace)
+        self._stop(Reason.FAILURE, f"rank {exit_['rank']} on {member.host}{lost}", self.work.grace)
 
-    def _lose(self, member: Member, because: str) -> None:
+    def _lose(self, member: Member, code: Reason, because: str) -> None:
         self._watch.check_parent()
         self._members.disconnect(member)
         if member.is_done or self._is_over:
             return
         member.is_done = member.is_lost = True
-        self.note("node-lost", node=member.index, host=member.host, because=because)
+        self.note("node-lost", node=member.index, host=member.host, code=code, because=because)
         if self._is_going:
-            self._stop("lost", f"lost {member.host}", self.work.grace)
+            self._stop(Reason.LOST, f"lost {member.host}", self.work.grace)
         else:
             absent = ", ".join(self._members.missing())
             first = f"no agent answered from {absent}, and " if absent else ""
@@ -195,7 +195,7 @@ class Head:
 
     # Why to stop.
 
-    def _stop(self, reason: str, because: str, grace: float, **facts: Any) -> None:
+    def _stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
         absent = {} if self._is_going else {"absent": self._members.missing()}
         self.note("stopping", reason=reason, because=because, **absent, **facts)
@@ -205,15 +205,16 @@ class Head:
         if not self._is_going:
             self._abandon_launch()
         elif is_new:
-            self.loop.after(grace + OBEY_SECONDS, lambda: self._give_up("it did not stop"))
+            self.loop.after(grace + OBEY_SECONDS, lambda: self._give_up(Reason.STOP_IGNORED, "it did not stop"))
 
-    def _ask_to_save(self, reason: str, because: str) -> None:
+    def _ask_to_save(self, reason: Reason, because: str, **facts: Any) -> None:
         """Let ranks know that the end is near. A reason that weighs less than one before it changes nothing."""
         if not self._is_going:  # nothing to save
-            self._stop(reason, because, self.work.grace)
+            self._stop(reason, because, self.work.grace, **facts)
         elif outweighs(reason, self._stop_reason):
             self._stop_reason, self._may_save = reason, True
-            self.note("stopping", reason=reason, because=because, save=True, notice=self.work.plan["limit"]["notify"])
+            notice = self.work.plan["limit"]["notify"]
+            self.note("stopping", reason=reason, because=because, save=True, notice=notice, **facts)
             self._members.tell("stop", reason=reason, hard=False, grace=0)
 
     # The launcher, and the end.
@@ -228,13 +229,13 @@ class Head:
         if self._is_over:
             self._check_over()
         elif self._is_going:
-            self.loop.after(LEAVE_SECONDS, lambda: self._give_up(LAUNCHER_ENDED))
+            self.loop.after(LEAVE_SECONDS, lambda: self._give_up(Reason.LAUNCHER_ENDED, "the launcher ended"))
         elif self._stop_reason or len(self._members) or not self._argv or not self._launcher.try_again():
             self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
 
-    def _give_up(self, because: str) -> None:
+    def _give_up(self, code: Reason, because: str) -> None:
         """Wait no longer for agents that should have been done."""
-        self._members.give_up(lambda member: self._lose(member, because))
+        self._members.give_up(lambda member: self._lose(member, code, because))
 
     def _check_present(self) -> None:
         missing = ", ".join(self._members.missing())
@@ -244,11 +245,11 @@ class Head:
     def _fail_starter(self, failure: Failure) -> None:
         """What starts the ranks has failed, and no rank."""
         self.note("starter-failed" if self._launching.came else "launch-failed", **failure._asdict())
-        self._stop("launcher", failure.message, self.work.grace)
+        self._stop(Reason.LAUNCHER, failure.message, self.work.grace)
 
-    def _fail_launch(self, message: str) -> None:
+    def _fail_launch(self, message: str, code: Reason = Reason.LAUNCH) -> None:
         if not self._stop_reason:
-            self.note("launch-failed", message=message)
+            self.note("launch-failed", code=code, message=message)
         self._abandon_launch()
 
     def _abandon_launch(self) -> None:
@@ -274,7 +275,7 @@ class Head:
         Who has not come finds the door closed, and what became of a node is not asked where others are the reason.
         """
         is_alone = any(member.is_lost for member in self._members) or self._members.missing()
-        return FAREWELL_SECONDS if is_alone and self._stop_reason != "lost" else LEAVE_SECONDS
+        return FAREWELL_SECONDS if is_alone and self._stop_reason != Reason.LOST else LEAVE_SECONDS
 
     def _end_launcher(self) -> None:
         self.note("ending-launcher")

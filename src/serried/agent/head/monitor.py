@@ -20,6 +20,7 @@ from serried.agent.head.deadline import Deadline
 from serried.agent.loop import Loop
 from serried.agent.outcome import unconnected
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 CONTROL_SECONDS = 2.0
 BEAT_SECONDS = 5.0
@@ -34,9 +35,9 @@ class Reactions(NamedTuple):
     And what is to stand in the journal.
     """
 
-    stop: Callable[[str, str, float], None]
-    ask_to_save: Callable[[str, str], None]
-    lose: Callable[[Member, str], None]
+    stop: Callable[..., None]
+    ask_to_save: Callable[..., None]
+    lose: Callable[[Member, Reason, str], None]
     note: Callable[..., None]
 
 
@@ -62,9 +63,11 @@ class Watch:
         self._loop.every(BEAT_SECONDS, self._beat)
         if self._deadline:
             now, grace = time.time(), self._deadline.grace
-            reason, because = names.STOP_LIMIT, "time limit"
-            self._loop.after(max(0.0, self._deadline.warning - now), lambda: self._on.ask_to_save(reason, because))
-            self._loop.after(max(0.0, self._deadline.end - now), lambda: self._on.stop(reason, because, grace))
+            because = "time limit"
+            self._loop.after(
+                max(0.0, self._deadline.warning - now), lambda: self._on.ask_to_save(Reason.LIMIT, because)
+            )
+            self._loop.after(max(0.0, self._deadline.end - now), lambda: self._on.stop(Reason.LIMIT, because, grace))
 
     def ranks_began(self) -> None:
         self._loop.after(APART_SECONDS, self._check_contact)
@@ -79,16 +82,17 @@ class Watch:
     def _check_contact(self) -> None:
         if self._may_be_apart and not self._members.are_done():
             message = unconnected.early_message(self._work.nodes * self._work.ranks, APART_SECONDS)
-            self._on.note(names.RANKS_APART, message=message)
+            self._on.note(Reason.RANKS_APART, message=message)
             system.say(f"warning: {message}")
 
     def _read_control(self) -> None:
         for stop in self._requests.stops():
             if stop.may_save:
-                self._on.ask_to_save(stop.reason, stop.by)
-                self._loop.after(self._work.lead, partial(self._on.stop, stop.reason, "not saved", self._work.grace))
+                self._on.ask_to_save(stop.reason, stop.by, by=stop.by)
+                late = partial(self._on.stop, stop.reason, "not saved", self._work.grace, by=stop.by)
+                self._loop.after(self._work.lead, late)
             else:
-                self._on.stop(stop.reason, stop.by, self._work.grace)
+                self._on.stop(stop.reason, stop.by, self._work.grace, by=stop.by)
 
     def _beat(self) -> None:
         self.check_parent()
@@ -96,7 +100,7 @@ class Watch:
         self._members.tell("beat")
         for member in self._members:
             if not member.is_done and self._loop.awake() - member.heard > SILENT_NODE_SECONDS:
-                self._on.lose(member, f"silent for {SILENT_NODE_SECONDS:.0f} s")
+                self._on.lose(member, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
 
     def check_parent(self) -> None:
         """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy.
@@ -110,14 +114,14 @@ class Watch:
                 finalize.conclude(self._work)
             except OSError as error:  # the head tries again when the ranks have ended
                 system.say(f"cannot conclude yet: {error}")
-            self._on.stop("lost", "job.sh ended", self._work.grace)
+            self._on.stop(Reason.LOST, "job.sh ended", self._work.grace)
 
     def _check_superseded(self) -> None:
         """A scheduler that lost sight of this node has begun anew elsewhere, and two must not write the same files."""
         if not self.is_superseded and history.is_superseded(self._work):
             self.is_superseded = True
             self._on.note("superseded")
-            self._on.stop("lost", "a later attempt has begun", 0.0)
+            self._on.stop(Reason.LOST, "a later attempt has begun", 0.0)
 
     def check_silence(self) -> None:
         """Whether no rank has written anything for as long as the plan bears."""
@@ -129,4 +133,4 @@ class Watch:
             is_told_now = notifications.tell(self._work, names.EVENT_STALL) is not None
         silent = self._members.silent_ranks(float(said))
         if silent and not is_told_now:  # else with the next beat: who tells of it would be killed with the job
-            self._on.stop("silence", ", ".join(map(str, silent)), self._work.grace)
+            self._on.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace, ranks=silent)

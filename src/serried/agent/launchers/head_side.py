@@ -13,6 +13,7 @@ from serried.agent.comms.channel import Message
 from serried.agent.comms.node_registry import Member, Members
 from serried.agent.launchers import kinds
 from serried.agent.loop import Loop
+from serried.protocol.reasons import Reason
 
 COME_SECONDS = 300.0
 """For the launchers to start all ranks, torch's import on a slow file system included."""
@@ -22,12 +23,16 @@ LEAVE_SECONDS = 10.0
 """What a launcher has to end by itself once all its ranks have ended well."""
 HURRIED_SECONDS = 3.0
 """The same when the attempt is being ended."""
+NO_MODULE = "No module named"
+"""Python's words for `-m` with a launcher that is not installed."""
 
 
 class Failure(NamedTuple):
     message: str
     status: int
     """What the run exits with."""
+    code: Reason = Reason.LAUNCH
+    """Why, where no rank has started."""
 
 
 class Launching:
@@ -117,12 +122,14 @@ class Launching:
 
 def explain(end: Dict[str, Any], world: int, came: int) -> Failure:
     """Of a launcher whose ranks have not all ended by themselves, its last words."""
+    is_absent = end["is_absent"] or any(NO_MODULE in line for line in end["said"])
+    code = Reason.NO_LAUNCHER if is_absent else Reason.LAUNCH
     if end["problem"]:
-        return Failure(f"`{end['name']}` on {end['host']} cannot be started: {end['problem']}", 1)
+        return Failure(f"`{end['name']}` on {end['host']} cannot be started: {end['problem']}", 1, code)
     status = int(end["status"])
     how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
     when = "before it had started a rank" if not came else f"after it had started {came} of {world} ranks"
     when = "though no rank had failed" if came == world else when
     last: Optional[str] = next((line for line in reversed(end["said"]) if any(map(str.isalnum, line))), None)
-    code = 128 - status if status < 0 else status or 1
-    return Failure(f"`{end['name']}` on {end['host']} {how}, {when}" + (f": {last.strip()}" if last else ""), code)
+    message = f"`{end['name']}` on {end['host']} {how}, {when}" + (f": {last.strip()}" if last else "")
+    return Failure(message, 128 - status if status < 0 else status or 1, code)

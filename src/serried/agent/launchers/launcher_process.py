@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from typing import Any, Dict, List, Optional
@@ -44,6 +45,8 @@ class Starter:
         """Its exit status, negative for a signal; None while it runs."""
         self.problem: Optional[str] = None
         """Why it never began."""
+        self.is_absent = False
+        """There is no such program."""
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, work.file_mode)
         null = os.open(os.devnull, os.O_RDONLY)
         self._child = system.spawn(
@@ -71,11 +74,17 @@ class Starter:
         problem = self._child.problem()
         if problem:
             self.problem = os.strerror(problem[1]).lower()
+            self.is_absent = problem[1] == errno.ENOENT
 
     def farewell(self) -> Dict[str, Any]:
         """How it ended, and what it said last."""
-        said = read_tail(self._log, LAST_LINES)
-        return {"name": self.name, "status": self.status, "said": said, "problem": self.problem}
+        return {
+            "name": self.name,
+            "status": self.status,
+            "said": read_tail(self._log, LAST_LINES),
+            "problem": self.problem,
+            "is_absent": self.is_absent,
+        }
 
     def terminate(self) -> None:
         """TERM to itself: it ends what it has started, and would be ended with it by a signal to its group."""

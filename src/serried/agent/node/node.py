@@ -25,6 +25,7 @@ from serried.agent.stage_in.node_side import Staging
 from serried.agent.stage_out.node_side import Bringing
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 SILENT_HEAD_SECONDS = 60.0
 REMOVE_SECONDS, HURRIED_SECONDS = 10.0, 2.0
@@ -142,7 +143,7 @@ class Node:
             self._channel.close()
             self._channel = None
             self._note("head-lost")
-        self._stop("lost", self.work.grace)
+        self._stop(Reason.LOST, self.work.grace)
         if self._ranks:
             self._ranks.lose_head()
         self._bring.lose(self.work.grace)
@@ -168,14 +169,14 @@ class Node:
         """Whether the launcher's process on this node is gone: then the scheduler has lost this node."""
         if os.getppid() != self._parent and not self._is_stopping:
             self._tell("orphaned")
-            self._stop("lost", self.work.hurried_grace)
+            self._stop(Reason.LOST, self.work.hurried_grace)
             self._bring.lose(self.work.hurried_grace)
 
     def _terminated(self) -> None:
         """TERM comes from the scheduler, to all of us at once."""
         if not self._is_stopping:
-            self._tell("stop", reason=names.STOP_CANCEL)
-        self._stop(names.STOP_CANCEL, self.work.hurried_grace)
+            self._tell("stop", reason=Reason.CANCEL)
+        self._stop(Reason.CANCEL, self.work.hurried_grace)
 
     def _reap(self) -> None:
         children = system.reap()
@@ -198,16 +199,16 @@ class Node:
 
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
-        self._is_hurried |= reason in (names.STOP_CANCEL, "lost")
+        self._is_hurried |= reason in (Reason.CANCEL, Reason.LOST)
         self._bring.stop(reason, grace)
-        if reason == names.STOP_CANCEL:
+        if reason == Reason.CANCEL:
             self._exits.excuse()
         if self._ranks and not self._is_stopping:
             self._reap()
         if not self._is_stopping:
             self._is_stopping = True
             self._note_stop(reason)
-            if self._ranks and reason == "silence":  # where they hang is what one wants to know
+            if self._ranks and reason == Reason.SILENCE:  # where they hang is what one wants to know
                 self._ranks.abort()
             elif self._ranks:
                 self._ranks.terminate()

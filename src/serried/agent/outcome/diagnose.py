@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from serried.protocol import failure_report
+from serried.protocol.reasons import Reason
 
 LINES = 20
 WINDOW = 16384
 
 SIGNS = (
-    ("out-of-memory", re.compile(r"OutOfMemoryError|CUDA out of memory|^MemoryError\b|std::bad_alloc|^Killed$")),
-    ("import-error", re.compile(r"^(ModuleNotFoundError|ImportError): ")),
-    ("command-not-found", re.compile(r"^\S*bash: line \d+: .*: command not found$")),
+    (Reason.OUT_OF_MEMORY, re.compile(r"OutOfMemoryError|CUDA out of memory|^MemoryError\b|std::bad_alloc|^Killed$")),
+    (Reason.IMPORT_ERROR, re.compile(r"^(ModuleNotFoundError|ImportError): ")),
+    (Reason.COMMAND_NOT_FOUND, re.compile(r"^\S*bash: line \d+: .*: command not found$")),
 )
 """In the order in which they are believed."""
-
-PEER_LOST = "peer-lost"
-"""The rank failed because another one had gone, of which no failure is known."""
 
 
 def read_tail(path: Path, count: int = LINES) -> List[str]:
@@ -41,18 +39,18 @@ def has_stumbled(log: Path) -> bool:
     return failure_report.ends_with_a_lost_peer(read_tail(log, WINDOW))
 
 
-def cause(exit_: Dict[str, Any], tail: List[str]) -> str:
-    """One word for why the rank of `exit_` ended: what the agent saw, else what its output says, else its status."""
+def cause(exit_: Dict[str, Any], tail: List[str]) -> Reason:
+    """Why the rank of `exit_` ended: what the agent saw, else what the rank printed, else its status."""
     if exit_.get("problem"):
-        return str(exit_["problem"])
+        return Reason(exit_["problem"])
     if exit_.get("oom"):
-        return "out-of-memory"
-    usual = PEER_LOST if exit_.get("stumbled") else "signal" if exit_.get("signal") else "exit"
+        return Reason.OUT_OF_MEMORY
+    usual = Reason.PEER_LOST if exit_.get("stumbled") else Reason.SIGNAL if exit_.get("signal") else Reason.EXIT
     return _from_text(tail) or usual
 
 
-def _from_text(tail: List[str]) -> Optional[str]:
-    for word, pattern in SIGNS:
+def _from_text(tail: List[str]) -> Optional[Reason]:
+    for reason, pattern in SIGNS:
         if any(pattern.search(line) for line in tail):
-            return word
+            return reason
     return None

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 Event = Dict[str, Any]
 Exit = Dict[str, Any]
@@ -23,14 +24,17 @@ OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, sig
 
 
 class Obstacle(NamedTuple):
-    """What keeps a run from having another attempt."""
+    """Why a run has no further attempt."""
 
-    text: str
-    cause: Optional[str] = None
-    """The cause to give instead of what ended the attempt."""
+    reason: Reason
+    message: str
+
+    def cause(self, usual: Optional[Reason]) -> Optional[Reason]:
+        """The cause of the end; an attempt without progress explains more than the request that ended it."""
+        return self.reason if self.reason is Reason.NO_PROGRESS else usual
 
 
-NO_ATTEMPT_LEFT = Obstacle("no further attempt is allowed")
+NO_ATTEMPT_LEFT = Obstacle(Reason.RESTARTS_USED, "no further attempt is allowed")
 
 
 class Evidence(NamedTuple):
@@ -75,19 +79,19 @@ class Evidence(NamedTuple):
         return any(event["event"] == "head-lost" for event in self.nodes.get(node, ()))
 
     @property
-    def reasons(self) -> List[str]:
+    def reasons(self) -> List[Reason]:
         """Why it was to stop, the first reason first."""
         stops = self.all("stopping")
         if self._has_launcher_cancelled(stops):
             stops = [event for event in stops if "node" not in event]
-        return [str(event["reason"]) for event in stops]
+        return [Reason(event["reason"]) for event in stops]
 
     def _has_launcher_cancelled(self, stops: Sequence[Event]) -> bool:
         """Whether TERM came from the launcher, which ends all agents when one of them has died.
 
         A cancelled job's TERM also reaches job.sh, and with it the head.
         """
-        if any(event["reason"] == names.STOP_CANCEL and "node" not in event for event in stops):
+        if any(event["reason"] == Reason.CANCEL and "node" not in event for event in stops):
             return False
         terminated = {event["node"] for event in stops if "node" in event}
         silent = [
@@ -162,7 +166,7 @@ class Evidence(NamedTuple):
         swept = {event["node"]: event.get("swept") for event in self.all("node-ended")}
         for node, events in self.nodes.items():
             swept[node] = next((event["count"] for event in events if event["event"] == "swept"), None)
-        is_only_lost = self.reasons[:1] == ["lost"] and not self.has("superseded")
+        is_only_lost = self.reasons[:1] == [Reason.LOST] and not self.has("superseded")
         return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
 
     @property

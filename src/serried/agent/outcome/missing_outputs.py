@@ -24,11 +24,9 @@ def missing(evidence: Evidence) -> List[Dict[str, Any]]:
 
 
 def sentence(found: Sequence[Dict[str, Any]]) -> str:
-    """For the message of the end; empty where nothing is missing."""
-    if not found:
-        return ""
+    """What is missing, and why; `found` is not empty."""
     counts = [one.get("files", 0) for one in found]
     kinds = " and ".join(sorted({one["kind"] for one in found}, reverse=True))
     count = "" if 0 in counts else f"{sum(counts)} {'file' if sum(counts) == 1 else 'files'} of "
     hosts = ", ".join(dict.fromkeys(one["host"] for one in found))
-    return f"; {count}{kinds} could not be brought back from {hosts}: {found[0]['problem']}"
+    return f"{count}{kinds} could not be brought back from {hosts}: {found[0]['problem']}"

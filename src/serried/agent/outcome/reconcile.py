@@ -5,49 +5,51 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from serried.agent.outcome.evidence import Obstacle
-from serried.agent.outcome.verdict import BY_PROGRAM
+from serried.agent.outcome.verdict import CONTINUES
 from serried.protocol import names
+from serried.protocol.reasons import Reason, condition, conditions, described, parse
 
 End = Dict[str, Any]
 """An attempt's exit.json."""
 
-INTERRUPTED = frozenset({"preempt", "node-lost", "agent-killed", "job-script-killed"})
+INTERRUPTED = frozenset({Reason.PREEMPT, Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED})
 """Causes that are not the program's: it was not asked, so it need not have asked to go on."""
 
 WERE_CANCELLED = ("CANCELLED", "REVOKED")
 WERE_ON_A_LOST_NODE = ("NODE_FAIL", "BOOT_FAIL")
 
 
-def _told(end: End, state: str, cause: Optional[str], message: str) -> End:
-    return {**end, "state": state, "exit_code": names.EXIT_CODES.get(state), "cause": cause, "message": message}
+def _revised(end: End, state: str, cause: Optional[Reason], message: str, **facts: Any) -> End:
+    code = names.EXIT_CODES.get(state)
+    return {**end, "state": state, "exit_code": code, "cause": cause, **described([condition(cause, message, **facts)])}
 
 
 def _cancelled(end: End) -> End:
-    return _told(end, names.CANCELLED, names.STOP_CANCEL, "cancelled")
+    return _revised(end, names.CANCELLED, Reason.CANCEL, "cancelled")
 
 
 def _preempted(end: End) -> End:
-    return _told(end, names.PREEMPTED, names.STOP_PREEMPT, "preempted")
+    return _revised(end, names.PREEMPTED, Reason.PREEMPT, "preempted")
 
 
 def stopped(end: End, by: str) -> End:
     """How it ended after all: it was to continue, and then a user's request to stop was found."""
     step = end.get("saved_step")
     saved = "" if step is None else f"; saved at step {step}"
-    return _told(end, names.CANCELLED, names.STOP_USER, f"stopped by {by or 'its user'}{saved}")
+    return _revised(end, names.CANCELLED, Reason.USER, f"stopped by {by or 'its user'}{saved}")
 
 
 def finalise(end: End, reason: str) -> End:
     """How it ended by what job.sh knows: it was cancelled, or `preempt`ed, or could not be run again (`limit`)."""
-    if end["cause"] == BY_PROGRAM:
+    if end["cause"] == Reason.REQUEUE:
         return end  # job.sh has heard TERM, but the scheduler has said why
-    if reason == names.STOP_CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
+    if reason == Reason.CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
         return _cancelled(end)
-    if reason == names.STOP_PREEMPT and end["cause"] == names.STOP_CANCEL:
+    if reason == Reason.PREEMPT and end["cause"] == Reason.CANCEL:
         return _preempted(end)
-    if reason == names.STOP_LIMIT and end["state"] == names.REQUEUED:
-        message = "the ranks have saved, but the scheduler did not take the job back"
-        return _told(end, names.TIMEOUT, end["cause"], message)
+    if reason == Reason.LIMIT and end["state"] == names.REQUEUED:
+        message = "the ranks saved, but the scheduler did not requeue the job"
+        return _revised(end, names.TIMEOUT, parse(end["cause"]), message)
     return end
 
 
@@ -58,14 +60,15 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
     know it either the attempt is lost: it may have been cancelled.
     """
     if word in WERE_CANCELLED:
-        return _cancelled(end) if is_unrecorded else finalise(end, names.STOP_CANCEL)
+        return _cancelled(end) if is_unrecorded else finalise(end, Reason.CANCEL)
     if word == "PREEMPTED":
-        return _preempted(end) if is_unrecorded else finalise(end, names.STOP_PREEMPT)
+        return _preempted(end) if is_unrecorded else finalise(end, Reason.PREEMPT)
     if is_unrecorded and word in WERE_ON_A_LOST_NODE:
-        return _told(end, names.NODE_FAIL, "node-lost", f"node {end['nodes'][0]} was lost")
+        host = end["nodes"][0]
+        return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", nodes=[host])
     if is_unrecorded and not word and end["cause"] in INTERRUPTED:
         message = f"nothing says how job {end['job']} ended, so no attempt may follow it"
-        return _told(end, names.LOST, "lost", message)
+        return _revised(end, names.LOST, Reason.LOST, message)
     return end
 
 
@@ -73,17 +76,22 @@ def may_go_on(end: End, form: str) -> bool:
     """Whether it was interrupted, so that another attempt may go on without the program's asking for it."""
     if end["state"] == names.REQUEUED or end["cause"] not in INTERRUPTED:
         return False
-    return end["cause"] != "job-script-killed" or form != names.REQUEUE  # nobody is left to requeue it
+    return end["cause"] != Reason.JOB_SCRIPT_KILLED or form != names.REQUEUE  # nobody is left to requeue it
 
 
 def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
     """An interrupted attempt's end, where another one goes on or `obstacle` keeps it from that."""
+    stated = conditions(end)
     if obstacle is None:
-        message = f"{end['message']}; another attempt goes on"
-        return {**end, "state": names.REQUEUED, "exit_code": names.EXIT_SAVED, "message": message}
-    if obstacle.text in end["message"]:
+        continued = {"state": names.REQUEUED, "exit_code": names.EXIT_SAVED}
+        return {**end, **continued, **described([*stated, condition(Reason.CONTINUES, CONTINUES)])}
+    if any(one["code"] == obstacle.reason for one in stated):
         return end
-    return {**end, "cause": obstacle.cause or end["cause"], "message": f"{end['message']}; {obstacle.text}"}
+    return {
+        **end,
+        "cause": obstacle.cause(parse(end["cause"])),
+        **described([*stated, condition(obstacle.reason, obstacle.message)]),
+    }
 
 
 def word(end: End, form: str) -> str:
@@ -91,5 +99,5 @@ def word(end: End, form: str) -> str:
     if end["state"] == names.COMPLETED:
         return "done"
     if end["state"] == names.REQUEUED:
-        return "requeue" if form == names.REQUEUE and end["cause"] != BY_PROGRAM else "next"
+        return "requeue" if form == names.REQUEUE and end["cause"] != Reason.REQUEUE else "next"
     return f"fail {end['exit_code']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List
 
 from serried.agent.outcome.evidence import Evidence
-from serried.protocol import names
+from serried.protocol.reasons import Reason
 
 BUSY_SECONDS = 0.5
 """A rank that has computed for less than that is no training: `hostname` on four nodes needs no warning."""
@@ -17,13 +17,13 @@ def warnings(evidence: Evidence) -> List[Dict[str, str]]:
     is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
     if not is_known or evidence.has("ranks-in-contact"):
         return []
-    reported = evidence.all(names.RANKS_APART)
+    reported = evidence.all(Reason.RANKS_APART)
     if evidence.are_all_ended:
         was_busy = sum(end["cpu_seconds"] for end in ends) >= BUSY_SECONDS * evidence.world_size
         text = message(evidence.world_size) if was_busy or reported else None
     else:  # a rank that was ended while it imported torch would have connected later
         text = str(reported[0]["message"]) if reported else None
-    return [{"code": names.RANKS_APART, "message": text}] if text else []
+    return [{"code": Reason.RANKS_APART, "message": text}] if text else []
 
 
 def message(count: int) -> str:

@@ -17,6 +17,7 @@ from serried.agent.outcome.diagnose import has_stumbled, read_tail
 from serried.agent.ranks import binding, command, program, signals
 from serried.agent.ranks.oom import OutOfMemory
 from serried.protocol import failure_report, names
+from serried.protocol.reasons import Reason
 
 NO_DIRECTORY = 66
 NOT_EXECUTABLE = 126
@@ -253,10 +254,14 @@ def _explain(problem: Tuple[str, int], work: Work) -> Dict[str, Any]:
     if stage == "directory":
         return {
             "exit_code": NO_DIRECTORY,
-            "problem": "workdir-missing",
+            "problem": Reason.WORKDIR_MISSING,
             "message": f"cannot enter the working directory `{work.workdir}`: {reason}",
         }
     name = "/bin/bash" if work.plan.get("shell") else work.words[0]
     if stage == "command" and number in (errno.ENOENT, errno.ENOTDIR):
-        return {"exit_code": NOT_FOUND, "problem": "command-not-found", "message": f"command not found: `{name}`"}
-    return {"exit_code": NOT_EXECUTABLE, "problem": "command-not-found", "message": f"cannot run `{name}`: {reason}"}
+        return {"exit_code": NOT_FOUND, "problem": Reason.COMMAND_NOT_FOUND, "message": f"command not found: `{name}`"}
+    return {
+        "exit_code": NOT_EXECUTABLE,
+        "problem": Reason.COMMAND_NOT_FOUND,
+        "message": f"cannot run `{name}`: {reason}",
+    }

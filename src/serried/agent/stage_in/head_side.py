@@ -10,6 +10,7 @@ from serried.agent.attempt import Work
 from serried.agent.comms.channel import Message
 from serried.agent.comms.node_registry import Member, Members
 from serried.agent.stage_in.topology import HEAD, host, predecessors, wanted
+from serried.protocol.reasons import Reason
 from serried.protocol.sizes import progress
 
 NOTE_SECONDS = 5.0
@@ -25,7 +26,7 @@ class Staging:
         work: Work,
         members: Members,
         note: Callable[..., None],
-        fail: Callable[[str], None],
+        fail: Callable[[str, Reason], None],
         go: Callable[[], None],
     ) -> None:
         self._work, self._members = work, members
@@ -60,7 +61,7 @@ class Staging:
                 self._note("staged", **self._sum(), seconds=round(time.monotonic() - self._began, 2))
                 self._go()
         elif event == "stage-failed":
-            self._fail(f"{member.host}: data: {message['because']}")
+            self._fail(f"{member.host}: data: {message['because']}", Reason.NO_DATA)
         else:
             return False
         return True

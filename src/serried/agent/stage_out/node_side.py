@@ -11,10 +11,10 @@ from serried.agent.attempt import Work
 from serried.agent.helper_process import Beside, Message
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk import Folder
-from serried.protocol import names
 from serried.protocol.checkpoints import IN_CHECKPOINTS
 from serried.protocol.layout import CHECKPOINTS, RESULTS
 from serried.protocol.missing_outputs import left_out
+from serried.protocol.reasons import Reason
 
 KEEP_SECONDS = 3 * 86400.0
 """How long what could not be brought stays on the node for `serried fetch`."""
@@ -110,7 +110,7 @@ class Bringing:
         self._were_ended = True
         self.hurry()
         self._loop.after(grace + KILLED_SECONDS, self._wait_no_longer)
-        if reason == names.STOP_CANCEL:
+        if reason == Reason.CANCEL:
             self.bound(self._work.patience - min(RESERVE_SECONDS, self._work.patience / 5))
 
     def lose(self, grace: float) -> None:

@@ -18,6 +18,7 @@ from serried.plan import Plan
 from serried.processes import Process
 from serried.protocol import successor_commands
 from serried.protocol.environment import scrub
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.job_name import names_token
@@ -34,6 +35,11 @@ REASONS = {
     "NonZeroExitCode": "its script ended with a non-zero exit code",
     state.SUPERVISOR_GONE: "the process that looked after it is gone: it was killed, or the machine restarted",
     "": "it has only just been queued",
+}
+
+CODES = {
+    "Dependency": Reason.DEPENDENCY,
+    **dict.fromkeys(("Resources", "Priority", "JobArrayTaskLimit", ""), Reason.QUEUED),
 }
 
 
@@ -133,8 +139,8 @@ class Local:
     def explain(self, reason: str) -> str:
         return REASONS.get(reason, f"this machine's queue says `{reason}`")
 
-    def never_starts(self, reason: str) -> bool:  # noqa: ARG002 - what this machine lacks is refused
-        return False
+    def classify(self, reason: str) -> Reason | None:
+        return CODES.get(reason)
 
 
 def _folder(number: str) -> JobFolder:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+
+from serried.protocol.reasons import Reason
 
 REASONS = (
     ("dependency", "it waits for another job to end"),
@@ -53,6 +56,25 @@ def explain(reason: str) -> str:
     return f"PBS says `{text}`"
 
 
-def never_starts(reason: str) -> bool:
-    """Whether the job can never start as it is."""
-    return reason.strip().startswith(("DependencyNeverSatisfied", "Can Never Run"))
+CODES: Sequence[tuple[str, Reason]] = (
+    ("dependency", Reason.DEPENDENCY),
+    ("DependencyNeverSatisfied*", Reason.DEPENDENCY_NEVER_SATISFIED),
+    ("Can Never Run*", Reason.ABOVE_SITE_LIMIT),
+    ("held (*", Reason.HELD),
+    ("?ob held*", Reason.HELD),
+    ("Not Running: Insufficient amount of resource: *", Reason.QUEUED),
+    ("Not Running: Insufficient amount of queue resource*", Reason.SITE_LIMIT),
+    ("Not Running: Insufficient amount of server resource*", Reason.SITE_LIMIT),
+    ("Not Running: * limit*", Reason.SITE_LIMIT),
+    ("Not Running: Queue not started*", Reason.UNAVAILABLE),
+    ("Not Running: Job would c*", Reason.UNAVAILABLE),
+    ("Not Running: *", Reason.QUEUED),
+    ("Job Array Began at *", Reason.QUEUED),
+    ("", Reason.QUEUED),
+)
+"""Tried from the top."""
+
+
+def classify(reason: str) -> Reason | None:
+    """None for a comment that is not known here."""
+    return next((code for pattern, code in CODES if fnmatchcase(reason.strip(), pattern)), None)

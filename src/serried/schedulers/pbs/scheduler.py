@@ -14,6 +14,7 @@ from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUn
 from serried.fs import files
 from serried.plan import Plan
 from serried.protocol.environment import scrub
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.cache import Cache
 from serried.schedulers.client import Calls
@@ -139,8 +140,8 @@ class Pbs:
     def explain(self, reason: str) -> str:
         return reasons.explain(reason)
 
-    def never_starts(self, reason: str) -> bool:
-        return reasons.never_starts(reason)
+    def classify(self, reason: str) -> Reason | None:
+        return reasons.classify(reason)
 
     def _check_version(self) -> None:
         """Torque and Slurm's wrappers have commands of the same names. Raises SubmissionRefused."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+
+from serried.protocol.reasons import Reason
 
 REASONS = (
     ("Priority", "other jobs are ahead of it in the queue"),
@@ -77,18 +80,46 @@ REASONS = (
     ("InactiveLimit", "it was idle for longer than the site allows"),
 )  # fmt: skip
 
-NEVER_STARTS = (
-    "DependencyNeverSatisfied",
-    "QOSMaxWallDurationPerJob*",
-    "QOSMin*",
-    "QOSMax*PerJob*",
-    "QOSMax*PerNode*",
-    "QOSTimeLimit",
-    "AssocMaxWallDurationPerJobLimit",
-    "AssocMax*PerJob*",
-    "PartitionTimeLimit",
+CODES: Sequence[tuple[str, Reason]] = (
+    ("DependencyNeverSatisfied", Reason.DEPENDENCY_NEVER_SATISFIED),
+    ("Dependency", Reason.DEPENDENCY),
+    ("JobHeldAdmin", Reason.HELD_BY_SITE),
+    ("launch_failed_requeued_held", Reason.HELD_BY_SITE),
+    ("JobHeldUser", Reason.HELD),
+    ("job_requeued_in_held_state", Reason.HELD),
+    ("JobHoldMaxRequeue", Reason.HELD),
+    ("InvalidAccount", Reason.NOT_ALLOWED),
+    ("InvalidQOS", Reason.NOT_ALLOWED),
+    ("*NotAllowed", Reason.NOT_ALLOWED),
+    ("PartitionConfig", Reason.NOT_ALLOWED),
+    ("QOSMaxWallDurationPerJob*", Reason.ABOVE_SITE_LIMIT),
+    ("QOSMin*", Reason.ABOVE_SITE_LIMIT),
+    ("QOSMax*PerJob*", Reason.ABOVE_SITE_LIMIT),
+    ("QOSMax*PerNode*", Reason.ABOVE_SITE_LIMIT),
+    ("QOSTimeLimit", Reason.ABOVE_SITE_LIMIT),
+    ("AssocMaxWallDurationPerJobLimit", Reason.ABOVE_SITE_LIMIT),
+    ("AssocMax*PerJob*", Reason.ABOVE_SITE_LIMIT),
+    ("PartitionTimeLimit", Reason.ABOVE_SITE_LIMIT),
+    ("QOS*", Reason.SITE_LIMIT),
+    ("Assoc*", Reason.SITE_LIMIT),
+    ("Max*PerAccount", Reason.SITE_LIMIT),
+    ("PartitionNodeLimit", Reason.SITE_LIMIT),
+    ("InactiveLimit", Reason.SITE_LIMIT),
+    ("Reservation*", Reason.UNAVAILABLE),
+    ("ReqNodeNotAvail*", Reason.UNAVAILABLE),
+    ("Nodes_required_for_job_are_DOWN*", Reason.UNAVAILABLE),
+    ("*Down", Reason.UNAVAILABLE),
+    ("PartitionInactive", Reason.UNAVAILABLE),
+    ("BadConstraints", Reason.UNAVAILABLE),
+    ("SystemFailure", Reason.UNAVAILABLE),
+    ("NonZeroExitCode", Reason.EXIT),
+    ("RaisedSignal*", Reason.SIGNAL),
+    ("JobLaunchFailure", Reason.LAUNCH),
+    ("OutOfMemory", Reason.OUT_OF_MEMORY),
+    ("TimeLimit", Reason.LIMIT),
+    ("NodeFail", Reason.NODE_LOST),
 )
-"""Reasons that pass only when the job, or the site's limits, are changed."""
+"""The codes of those that are more than a place in the queue, tried from the top."""
 
 
 def explain(reason: str) -> str:
@@ -100,10 +131,12 @@ def explain(reason: str) -> str:
     return f"Slurm says `{word}`"
 
 
-def never_starts(reason: str) -> bool:
-    """Whether the job can never start as it is."""
+def classify(reason: str) -> Reason | None:
+    """None for a reason that Slurm has added since."""
     _, token = _parsed(reason)
-    return any(fnmatchcase(token, pattern) for pattern in NEVER_STARTS)
+    code = next((code for pattern, code in CODES if fnmatchcase(token, pattern)), None)
+    is_known = any(fnmatchcase(token, pattern) for pattern, _ in REASONS)
+    return code or (Reason.QUEUED if is_known else None)
 
 
 def _parsed(reason: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from serried.errors import (
 )
 from serried.plan import Plan
 from serried.protocol.environment import CHOSEN_CLUSTER, scrub
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.cache import Cache
 from serried.schedulers.client import Calls
@@ -119,8 +120,8 @@ class Slurm:
     def explain(self, reason: str) -> str:
         return reasons.explain(reason)
 
-    def never_starts(self, reason: str) -> bool:
-        return reasons.never_starts(reason)
+    def classify(self, reason: str) -> Reason | None:
+        return reasons.classify(reason)
 
     def _ask(self, ids: Sequence[str], since: float | None) -> dict[tuple[str, int | None], Job]:
         start = time.monotonic()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Union
 
 from serried.fs.files import make_directory
-from serried.protocol import names
+from serried.protocol.reasons import Reason
 from serried.train.checkpoints import cadence, resuming, sharded, states, store
 from serried.train.checkpoints.resuming import CheckpointError
 from serried.train.checkpoints.saver import Saver
@@ -111,7 +111,7 @@ class Checkpoints:
         if self._saver is None:
             return reason is not None
         self._saver.hear()
-        if reason == names.STOP_SMOKE:
+        if reason == Reason.SMOKE:
             self._try_out(self._saver)
             return True
         if reason is not None:

@@ -1,0 +1,157 @@
+"""Reasons: the codes that code decides on. A sentence for people travels beside each, and no code reads it.
+
+They stand in journals, in exit.json (`cause`, and `code` of its `conditions`), in what `--json` prints, and in errors.
+docs/reasons.md lists them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+
+class Reason(str, enum.Enum):
+    COMPLETED = "completed"
+
+    # A rank ended.
+    EXIT = "exit"
+    SIGNAL = "signal"
+    OUT_OF_MEMORY = "out-of-memory"
+    IMPORT_ERROR = "import-error"
+    COMMAND_NOT_FOUND = "command-not-found"
+    WORKDIR_MISSING = "workdir-missing"
+    PEER_LOST = "peer-lost"
+    LEFT_RUNNING = "left-running"
+
+    # Ranks were asked to end. The stop file holds these words too.
+    LIMIT = "limit"
+    PREEMPT = "preempt"
+    USER = "user"
+    CANCEL = "cancel"
+    SMOKE = "smoke"
+    FAILURE = "failure"
+    LOST = "lost"
+    SILENCE = "silence"
+    LAUNCHER = "launcher"
+
+    # The cluster, or a process of Serried's, failed.
+    NODE_LOST = "node-lost"
+    AGENT_KILLED = "agent-killed"
+    JOB_SCRIPT_KILLED = "job-script-killed"
+    SUPERVISOR_GONE = "supervisor-gone"
+    UNRECORDED = "unrecorded"
+
+    # No rank started.
+    LAUNCH = "launch"
+    NO_LAUNCHER = "no-launcher"
+    NO_DATA = "no-data"
+    AFTER = "after"
+    SUBMISSION = "submission"
+
+    # A run continues, or cannot.
+    REQUEUE = "requeue"
+    CONTINUES = "continues"
+    RESTARTS_USED = "restarts-used"
+    NO_PROGRESS = "no-progress"
+    NO_NEXT_JOB = "no-next-job"
+
+    # What else exit.json states.
+    UNSAVED = "unsaved"
+    NO_CHECKPOINT = "no-checkpoint"
+    RESULTS_MISSING = "results-missing"
+    RESULTS_FETCHED = "results-fetched"
+    RANKS_APART = "ranks-apart"
+
+    # The head agent gave up a node.
+    CONNECTION_ENDED = "connection-ended"
+    LAUNCHER_ENDED = "launcher-ended"
+    STEP_ENDED = "step-ended"
+    NODE_SILENT = "node-silent"
+    STOP_IGNORED = "stop-ignored"
+
+    # Too little is known.
+    UNCERTAIN = "uncertain"
+    UNREACHABLE = "unreachable"
+    UNREADABLE = "unreadable"
+
+    # A job waits.
+    QUEUED = "queued"
+    DEPENDENCY = "dependency"
+    DEPENDENCY_NEVER_SATISFIED = "dependency-never-satisfied"
+    HELD = "held"
+    HELD_BY_SITE = "held-by-site"
+    SITE_LIMIT = "site-limit"
+    ABOVE_SITE_LIMIT = "above-site-limit"
+    NOT_ALLOWED = "not-allowed"
+    UNAVAILABLE = "unavailable"
+
+    # `serried why` looked closer.
+    SAVED_UNASKED = "saved-unasked"
+    LIMIT_UNSAVED = "limit-unsaved"
+    KILLED = "killed"
+    CRASH = "crash"
+    SHARED_MEMORY = "shared-memory"
+    GPU_MEMORY = "gpu-memory"
+    DISK_FULL = "disk-full"
+    FILE_MISSING = "file-missing"
+    PERMISSION = "permission"
+    NOT_EXECUTABLE = "not-executable"
+    MOUNT = "mount"
+    CONTAINER = "container"
+    NOT_IN_IMAGE = "not-in-image"
+    NO_RANK = "no-rank"
+    NCCL = "nccl"
+    NCCL_WITHOUT_GPU = "nccl-without-gpu"
+    CUDA = "cuda"
+
+    # An error of a command.
+    NO_SUCH_EXPERIMENT = "no-such-experiment"
+
+    # As the plain string that it is, on every version of Python.
+    __str__ = str.__str__
+    __repr__ = str.__repr__
+    __format__ = str.__format__  # type: ignore[assignment]
+
+
+STOPS = (Reason.LIMIT, Reason.PREEMPT, Reason.USER, Reason.CANCEL)
+"""Why an attempt may be asked to stop, in the order of their weight: of several the last counts."""
+
+NOT_STARTED = frozenset({Reason.LAUNCH, Reason.NO_LAUNCHER, Reason.NO_DATA})
+"""Causes of a launch that failed."""
+
+
+NEVER_STARTS = frozenset({Reason.DEPENDENCY_NEVER_SATISFIED, Reason.ABOVE_SITE_LIMIT})
+"""A job that waits for these never starts as it is."""
+UP_TO_THE_SITE = frozenset({Reason.HELD_BY_SITE, Reason.SITE_LIMIT, Reason.ABOVE_SITE_LIMIT, Reason.NOT_ALLOWED})
+"""A job that waits for these may be a question for the site's staff."""
+
+
+def parse(word: object) -> Optional[Reason]:
+    """The reason that a file names; None for a word that this version does not know."""
+    try:
+        return Reason(word)
+    except ValueError:
+        return None
+
+
+Document = Dict[str, Any]
+"""An exit.json."""
+
+
+def described(conditions: Sequence[Mapping[str, Any]]) -> Document:
+    """The `conditions` of an exit.json, and the `message` that they make."""
+    return {"message": "; ".join(one["message"] for one in conditions), "conditions": list(conditions)}
+
+
+def condition(code: Optional[Reason], message: str, **facts: Any) -> Dict[str, Any]:
+    """One thing that an exit.json states; `facts` are what a reader would else have to take from the sentence."""
+    return {"code": code, "message": message, **facts}
+
+
+def conditions(document: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Of an exit.json that has none, as earlier versions wrote it, its cause and its whole message."""
+    found = document.get("conditions")
+    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("message"), str) for one in found):
+        return list(found)
+    code = Reason.COMPLETED if document.get("state") == "COMPLETED" else parse(document.get("cause"))
+    return [condition(code, str(document.get("message") or ""))]
