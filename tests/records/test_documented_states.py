@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from serried.protocol import names
-from serried.records.advice import ADVICE
 from serried.records.arrays import _WORST_FIRST
 from serried.records.verdict import SUBMITTING, TABLE, UNCERTAIN, Kind, Say
 
@@ -30,10 +29,3 @@ def test_each_state_is_on_the_page_and_whether_it_is_over():
 def test_the_order_of_an_arrays_states_is_on_the_page():
     page = " ".join((DOCS / "states.md").read_text().split())
     assert ", ".join(f"`{state}`" for state in _WORST_FIRST) in page
-
-
-def test_each_documented_cause_has_advice():
-    page = (DOCS / "run-directory.md").read_text()
-    causes = page.split("null or one of ")[1].split(".\n")[0].replace("\n", " ").replace("`", "").split(", ")
-    assert set(causes) <= set(ADVICE)
-    assert len(causes) == 19

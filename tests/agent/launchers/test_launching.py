@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.launchers.head_side import Launching
+from serried.agent.launchers.head_side import Failure, Launching
 
 
 class Clock:
@@ -96,7 +96,9 @@ def test_a_launcher_that_ends_while_ranks_run_has_failed_unless_a_rank_is_named_
     here.hear(0, "starter-ended", **of_launcher(-9, ["last words", " "]))
     assert here.failures == []
     here.clock.pass_all()
-    assert here.failures == [("`torchrun` on n1 was killed by signal 9, though no rank had failed: last words", 137)]
+    assert here.failures == [
+        Failure("`torchrun` on n1 was killed by signal 9, though no rank had failed: last words", 137)
+    ]
 
 
 def test_a_launcher_that_ends_after_a_rank_has_failed_has_not(head):
@@ -147,3 +149,19 @@ def test_ranks_that_agents_start_are_none_of_its_business(head):
     here.launching.stop()
     here.launching.judge()
     assert (here.clock.due, here.told, here.failures) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"is_absent": True, "problem": "no such file or directory"}, "no-launcher"),
+        ({"is_absent": False, "problem": "permission denied"}, "launch"),
+        ({"said": ["/usr/bin/python3: No module named deepspeed"]}, "no-launcher"),
+        ({"said": ["out of slots"]}, "launch"),
+    ],
+)
+def test_a_launcher_that_is_not_installed_is_told_from_one_that_failed(head, changes, code):
+    here = head()
+    here.hear(0, "starter-ended", **{**of_launcher(1), **changes})
+    here.clock.pass_all()
+    assert [failure.code for failure in here.failures] == [code]
