@@ -15,7 +15,7 @@ PYTEST_ARGS ?= -n 4 --dist worksteal
 
 .PHONY: help
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: .venv/demo ## train examples/digits on two ranks, here and now
@@ -25,6 +25,11 @@ demo: .venv/demo ## train examples/digits on two ranks, here and now
 .PHONY: test
 test: .venv/test slurm containers lint ## install what the tests need, a real Slurm included, and pass them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The lines of most modules, in a minute: what starts Slurm, torch or whole runs is left to `make test`.
+.PHONY: test-fast
+test-fast: .venv/test ## pass the tests that need no Slurm, no torch and no whole run: a minute on two cores
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not slurm and not torch and not runs'
 
 .PHONY: lint
 lint: .venv/test ## ruff, then mypy

@@ -37,6 +37,10 @@ settings.load_profile("sure")  # the same examples each time, on a machine howev
 LAB_ROOT = Path(f"/tmp/serried-test-{os.getpid()}-{secrets.token_hex(3)}")
 """Where labs go that tests start by command: never among those of the person who runs the tests."""
 
+TESTS = Path(__file__).parent
+WITH_RUNS = {"endtoend", "examples", "compat", "faults"}
+"""Folders whose tests start whole runs; others do so by the fixture `make_run`."""
+
 PATIENT = {"MessageTimeout": "100", "SlurmdTimeout": "300", "KillWait": "20", "MinJobAge": "3600"}
 """Daemons and jobs may be slow where tests keep the machine busy, and what has ended is known to the end of a test."""
 
@@ -45,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if {"lab", "lab_with_accounting", "make_lab"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slurm)
+        if set(item.path.relative_to(TESTS).parts) & WITH_RUNS or "make_run" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.runs)
     if importlib.util.find_spec("horovod") is None:
         _leave_out_horovod(config, items)
 

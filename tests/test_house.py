@@ -132,6 +132,18 @@ def test_every_room_is_in_the_design_in_the_order_of_imports():
     assert described == [*ORDER, "agent"]
 
 
+TESTS_OF_THE_WHOLE = {"compat", "endtoend", "examples", "faults"}
+"""Folders of tests that belong to no room; each other one is called after its room."""
+
+
+def test_tests_of_a_room_are_in_a_folder_of_its_name():
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    rooms = {room_of(path) for path in MODULES}
+    assert folders - TESTS_OF_THE_WHOLE - rooms == set()
+    within_agent = {path.parent.name for path in (ROOT / "tests/agent").glob("*/test_*.py")}
+    assert within_agent - {part_of(path) for path in PARTS} == set()
+
+
 def test_every_room_has_its_place_in_the_order():
     rooms = {room_of(path) for path in MODULES} - {"__init__", "__main__", "agent"}
     assert rooms - set(ORDER) == set()

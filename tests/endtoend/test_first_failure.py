@@ -83,9 +83,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_rank_that_fails_in_a_session_is_named_however_long_it_takes_to_leave(place, case):
+def test_a_rank_that_fails_in_a_session_is_named_however_long_it_takes_to_leave(place, torch_python, case):
     (place.project / "train.py").write_text(SESSION.replace("FAIL", case.fail))
-    run = place.submit(*sizes(place), "--", PYTHON, "train.py", str(case.culprit), case.others)
+    run = place.submit(*sizes(place), "--", *torch_python, "train.py", str(case.culprit), case.others)
 
     message, failure = told(place, run)
     assert message == f"rank {case.culprit} on {failure['host']} {case.how}"

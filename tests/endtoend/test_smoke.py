@@ -21,9 +21,9 @@ with st.session() as run:
 
 
 @pytest.mark.torch
-def test_a_smoke_test_completes_and_everybody_says_what_it_was(local):
+def test_a_smoke_test_completes_and_everybody_says_what_it_was(local, torch_python):
     (local.project / "train.py").write_text(SCRIPT)
-    command = ("--ranks", "1", "--smoke", "--", sys.executable, "train.py")
+    command = ("--ranks", "1", "--smoke", "--", *torch_python, "train.py")
     done = local.serried("run", *command)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0,
