@@ -116,15 +116,13 @@ class Cluster:
     )
     launcher: str = key(
         values.TEXT,
-        "Command that starts an agent on each node of a PBS job: `pbsdsh`, `pbs_tmrsh`, or a line of bash such as "
-        "`mpiexec -n {nodes} -ppn 1`, with `{nodes}`, `{ranks}` and `{gpus}`.",
+        "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. See [PBS](pbs.md#how-agents-start).",
         default="`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
         value="",
     )
     private: str = key(
         values.TEXT,
-        "Folder for a job's environment, on schedulers that show variables to all users (PBS). Only you can read the "
-        "file. Compute nodes must see the folder. May contain variables.",
+        "Folder for a file with the job's environment that only you can read (PBS). Compute nodes must see it.",
         default="`private/` in the run directory",
         value="",
     )
@@ -148,13 +146,13 @@ class Cluster:
     )
     data_cache: int = key(
         data.SIZE_OR_NONE,
-        "Most staged data that stays on a node's disk for later jobs. The least recently used data is deleted first.",
+        "Most staged data that stays on a node's disk for later jobs.",
         default="none",
         value=0,
     )
     data_transfer: str = key(
         data.TRANSFER,
-        "Way of staged data to several nodes: read once and passed on from node to node, or read by each node.",
+        "Way of staged data to several nodes: read once and passed on, or read by each node.",
         default="`chain`",
         value="chain",
     )

@@ -13,8 +13,7 @@ from serried.config.values import container as kinds
 class Container:
     image: str = key(
         kinds.IMAGE,
-        "A file (`.sif`, `.sqfs`) or folder, or the source for `serried image build`: a definition (`.def`) or "
-        "`docker://…`. Relative to the project's folder. May contain variables.",
+        "Image file or folder, definition (`.def`) or `docker://…`, relative to the project. May contain variables.",
         default="no container",
         value="",
     )

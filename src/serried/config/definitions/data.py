@@ -13,8 +13,7 @@ from serried.config.values import data
 class Data:
     stage: tuple[data.Item, ...] = key(
         data.ITEMS,
-        "Files, folders and archives to copy to each node's disk before ranks start. Archives are unpacked. Relative "
-        "paths are below `root`.",
+        "Files, folders and archives (unpacked) to copy to each node's disk before ranks start.",
         value=(),
     )
     root: str | None = key(
@@ -48,8 +47,7 @@ class Data:
 class Checkpoint:
     watch: tuple[str, ...] = key(
         data.WATCHED,
-        "Patterns of checkpoints that the program writes, relative to the ranks' folder or below `{checkpoints}`. "
-        "Complete checkpoints are copied to the run's checkpoints while the run is active.",
+        "Patterns of checkpoints that the program writes; complete ones are copied while it runs.",
         value=(),
     )
     sync_every: int = key(

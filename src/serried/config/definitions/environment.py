@@ -14,8 +14,7 @@ from serried.config.values import environment as kinds
 class Environment:
     venv: str | bool | None = key(
         kinds.PLACE,
-        "Virtual environment: its folder, or a file of requirements to build it from, or `true` to build it from the "
-        "project's file. See [environments](environments.md).",
+        "Virtual environment: a folder, a file to build it from, or `true`: see [environments](environments.md).",
         default="the active one",
     )
     conda: str | bool | None = key(
