@@ -132,9 +132,9 @@ def test_an_array_has_elements():
     run = serried.submit("python train.py", cluster="local", array=range(2), settings={"resources.cpus": 1})
 
     assert run.wait(900) == "COMPLETED"
-    assert [element.id for element in run.elements] == [f"{run.id}/0", f"{run.id}/1"]
-    assert run.elements[1].logs() == "rank 0\n"
-    assert serried.find(f"{run.id}/1") == run.elements[1]
+    assert [element.id for element in run.tasks] == [f"{run.id}/0", f"{run.id}/1"]
+    assert run.tasks[1].logs() == "rank 0\n"
+    assert serried.find(f"{run.id}/1") == run.tasks[1]
     with pytest.raises(UsageError, match="is an array"):
         run.logs()
 
@@ -176,7 +176,7 @@ def test_the_outputs_of_an_array_are_those_of_its_elements_below_their_numbers(p
     assert run.wait(900) == "COMPLETED"
 
     assert sorted(writes(run)) == [("10/model.pt", 2), ("2/model.pt", 1)]
-    assert [writes(element) for element in run.elements] == [[("model.pt", 1)], [("model.pt", 2)]]
+    assert [writes(element) for element in run.tasks] == [[("model.pt", 1)], [("model.pt", 2)]]
 
 
 def test_a_run_in_the_project_itself_has_no_outputs_of_its_own(project):
@@ -204,7 +204,7 @@ def test_repeats_are_elements():
     run = serried.submit("echo {repeat}", cluster="local", repeat=2, settings={"resources.cpus": 1})
 
     assert run.wait(900) == "COMPLETED"
-    assert [element.logs() for element in run.elements] == ["0\n", "1\n"]
+    assert [element.logs() for element in run.tasks] == ["0\n", "1\n"]
 
 
 def test_what_cannot_be_is_an_error():

@@ -29,7 +29,7 @@ WRITTEN = """\
 # It was an array: serried submit digits --array 0-3 --parallel 2
 
 [experiments.digits]
-command = "python train.py --seed {element}"
+command = "python train.py --seed {task}"
 
 [experiments.digits.resources]
 nodes = 2
@@ -97,7 +97,7 @@ def test_the_next_steps_that_it_names_are_there(serried, folder: Path, monkeypat
     serried("import", "job.sbatch")
     shown = serried("config", "show", "digits", "--cluster", "slurm", "--json")
     values = {row["key"]: row["value"] for row in json.loads(shown.out)["settings"]}
-    assert values["command"] == ["python", "train.py", "--seed", "{element}"]
+    assert values["command"] == ["python", "train.py", "--seed", "{task}"]
     assert (values["resources.nodes"], values["resources.gpus"], values["environment.modules"]) == (2, 4, ["cuda/12.1"])
 
 

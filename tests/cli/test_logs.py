@@ -78,7 +78,7 @@ def test_an_element_of_an_array_is_read_by_its_number(serried, make):
     whole = serried("logs", "last")
     assert (whole.code, whole.err) == (
         2,
-        "error: run `k3f9q2` is an array of 2 elements\n\nhint: name one: serried logs k3f9q2/0\n",
+        "error: run `k3f9q2` is an array of 2 tasks\n\nhint: name one: serried logs k3f9q2/0\n",
     )
 
 

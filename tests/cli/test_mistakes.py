@@ -23,7 +23,7 @@ from serried.cli import VERBS, click_errors
         (["submit", "--nproc_per_node=4"], "unknown option: `--nproc_per_node`|did you mean `--ranks`?"),
         (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
         (["ps", "--frobnicate"], "unknown option: `--frobnicate`|serried ps --help lists them"),
-        (["show"], "missing argument `RUN`|serried show --help"),
+        (["fetch"], "missing argument `RUN`|serried fetch --help"),
         (["ps", "-n", "x"], "invalid value for `-n` / `--last`: `x` is not a valid integer|serried ps --help"),
     ],
 )
@@ -54,12 +54,35 @@ def test_help_on_what_is_no_command_says_what_was_meant(monkeypatch, capsys):
     assert said.startswith("error: unknown command: `sbatch`\n\nhint: did you mean `serried submit`?")
 
 
-def test_help_is_what_comes_where_nothing_was_asked(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["serried", "lab"])
+@pytest.mark.parametrize("group", ["lab", "config", "env", "image"])
+def test_a_group_without_a_command_prints_its_help_and_succeeds(group, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", group])
+    cli.main()  # SystemExit would carry another status
+    out, err = capsys.readouterr()
+    assert (out.startswith(f"Usage: serried {group}"), err) == (True, "")
+
+
+@pytest.mark.parametrize("words", [["rehearse", "--help"], ["help", "rehearse"]])
+def test_a_former_command_still_works_and_prints_its_new_name(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", *words])
+    with contextlib.suppress(SystemExit):
+        cli.main()
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: serried check-resume")
+    assert err == "note: `serried rehearse` is now `serried check-resume`\n"
+
+
+def test_former_names_are_not_in_the_help(monkeypatch, capsys):
+    assert "rehearse" not in _said(["--help"], monkeypatch, capsys)
+    assert "--each" not in _said(["submit", "--help"], monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("verb", ["show", "why", "logs"])
+def test_no_run_is_the_last_one(verb, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", verb])
     with pytest.raises(SystemExit):
         cli.main()
-    said = "".join(capsys.readouterr())
-    assert (said.startswith("Usage: serried lab"), "error" in said) == (True, False)
+    assert capsys.readouterr().err.startswith("error: there is no run `last`, nor any other yet\n")
 
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():

@@ -44,9 +44,9 @@ def test_each_phrase_is_a_verb_with_flags_that_it_takes(phrase: str):
 def test_the_page_has_phrases_and_no_stale_placeholder():
     assert len(said(PHRASES)) > 35
     placeholders = set(re.findall(r"`\{(\w+)\}`", PHRASES))
-    assert placeholders == {"rank", "local_rank", "world_size", "nodes", "ranks", "gpus", "element", "run", "results"}
+    assert placeholders == {"rank", "local_rank", "world_size", "nodes", "ranks", "gpus", "task", "run", "results"}
     assert placeholders <= set(names.PLACEHOLDERS)
-    assert set(re.findall(r"`\$(SERRIED_\w+)`", PHRASES)) == {names.ELEMENT, names.RUN_ID}
+    assert set(re.findall(r"`\$(SERRIED_\w+)`", PHRASES)) == {names.TASK, names.RUN_ID}
 
 
 ROOT = DOCS.parent

@@ -120,6 +120,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "rehearsal": False,
                 "warnings": [],
                 "directory": str(run.where.path),
+                "tasks": None,
                 "elements": None,
             }
         ],

@@ -173,7 +173,7 @@ def test_a_record_of_a_later_version_is_refused_in_words(serried, make):
 
 def test_an_array_lists_its_elements_and_one_element_has_its_own_page(serried, make):
     run = make(indices=range(3)).ending(element=0).ending(element=1).ending("FAILED", element=2, exit_code=3)
-    assert "  elements    COMPLETED 0-1, FAILED 2\n" in serried("show", "last").out
+    assert "  tasks       COMPLETED 0-1, FAILED 2\n" in serried("show", "last").out
     page = serried("show", "last/2").out
     assert page.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
     assert f"  logs        {run.where.path}/elements/2/attempts/1/node-N/rank-R.log\n" in page
@@ -186,9 +186,7 @@ def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):
     said = serried("show", "last").out
     assert said.startswith(f"{run.plan.run} train PENDING: waits for attempt 2\n")
     assert "  cluster     fir (slurm), job 124\n" in said
-    assert (
-        "  goes on     in up to 2 further attempts: each in a job that the one before it submits as it begins\n" in said
-    )
+    assert "  restarts    up to 2: each job submits the next one when it starts\n" in said
     assert "job 124 was submitted, to go on after it\n" in said
     assert [one["job"] for one in json.loads(serried("show", "--json", "last").out)["runs"][0]["submissions"]] == [
         "123",

@@ -184,7 +184,7 @@ def test_an_array_has_its_running_elements_asked_and_its_waiting_ones_cancelled(
     done = serried("stop", "-y", "last")
 
     assert slurm.cancelled == ["123_2", "123_3"]
-    assert "k3f9q2 train CANCELLED with exit code 143: 3 of 4 elements did not complete; the first is 1" in done.err
+    assert "k3f9q2 train CANCELLED with exit code 143: 3 of 4 tasks did not complete; the first is 1" in done.err
 
 
 def test_without_a_terminal_it_insists_on_yes(serried, make, slurm):

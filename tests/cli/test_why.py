@@ -188,7 +188,7 @@ def test_an_array_is_explained_by_its_first_bad_element(serried, make):
     run.ending("FAILED", element=2, exit_code=3, first_failure=a_failure(exit_code=3))
     out = serried("why", "last").out
     assert out.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
-    assert "  elements        COMPLETED 0-1, FAILED 2\n" in out
+    assert "  tasks           COMPLETED 0-1, FAILED 2\n" in out
     assert "serried logs k3f9q2/2 --rank 3" in out
 
 

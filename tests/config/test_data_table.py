@@ -106,7 +106,7 @@ def test_data_begins_below_scratch_and_at_home_in_the_project(folder: Path, monk
 def test_the_rest_of_it_and_what_a_cluster_says_of_its_disks(folder: Path):
     text = """
 [defaults.data]
-in_place = ["/datasets/x", "here"]
+require = ["/datasets/x", "here"]
 results = "*.csv"
 results_every = "90s"
 verify = "hashes"

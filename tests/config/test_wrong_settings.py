@@ -132,6 +132,6 @@ def test_a_queue_is_a_partition_by_its_other_name(folder: Path):
         "resources.partition"
     ].source == ("command line")
     assert refusal(folder, f"{text}\npartition = 'gpu'", command=BARE) == (
-        "serried.toml:2: `defaults.resources.queue` and `partition` say the same thing",
+        "serried.toml:2: `defaults.resources.queue` and `partition` are the same setting",
         "keep one of them",
     )

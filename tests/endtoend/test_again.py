@@ -78,13 +78,13 @@ def test_an_element_goes_on_by_itself_and_an_array_each_for_itself(local):
     (local.project / "train.py").write_text(SCRIPT)
     (local.project / "commands.txt").write_text("".join(f"{sys.executable} train.py {word}\n" for word in "abc"))
     local.environ.update(SECRET_WORD="x", PLAIN="y")
-    first = local.submit("--each", "commands.txt", "--ranks", "1")
+    first = local.submit("--commands", "commands.txt", "--ranks", "1")
     local.wait(first)
 
     words = [f"{sys.executable} train.py {word}" for word in "abc"]
     assert [shlex.join(local.show(f"{first}/{index}")["plan"]["command"]) for index in range(3)] == words
     assert f"  command     {words[1]}\n" in local.serried("show", f"{first}/1").stdout
-    assert f"  command     each element has its own: serried show {first}/0\n" in local.serried("show", first).stdout
+    assert f"  command     each task has its own: serried show {first}/0\n" in local.serried("show", first).stdout
     planned = json.loads(local.serried("rerun", f"{first}/2", "--dry-run", "--json").stdout)
     assert (shlex.join(planned["plan"]["command"]), len(planned["each"])) == (words[2], 1)
     assert f"command    {words[2]}\n" in local.serried("rerun", f"{first}/2", "--dry-run").stderr

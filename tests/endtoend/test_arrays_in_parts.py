@@ -70,12 +70,12 @@ def test_each_element_runs_once_with_its_own_index_command_seed_and_results(slur
     lines = [f"{sys.executable} say.py {index} {{seed}} 'a b'" for index in range(10)]
     lines[5] += " fails"
     (slurm.project / "each.txt").write_text("\n".join(lines))
-    run = slurm.submit(*SMALL, "--set", "seed=70", "--each", "each.txt")
+    run = slurm.submit(*SMALL, "--set", "seed=70", "--commands", "each.txt")
 
     code, ended = slurm.wait(run)
 
     assert (code, ended["state"]) == (1, "FAILED")
-    assert ended["message"] == "1 of 10 elements did not complete; the first is 5"
+    assert ended["message"] == "1 of 10 tasks did not complete; the first is 5"
     assert ended["elements"] == {"COMPLETED": "0-4,6-9", "FAILED": "5"}
     assert len(ended["job"].split(",")) == 3
     directory = Path(ended["directory"])
@@ -163,7 +163,7 @@ def test_only_so_many_elements_run_at_once_in_all_jobs_together(slurm, wait_unti
 @pytest.mark.parametrize("form", ["requeue", "successor"])
 def test_an_element_of_a_later_job_goes_on_in_its_next_attempt(slurm, form):
     (slurm.project / "train.py").write_text(CONTINUES)
-    settings = (f"limit.continue={form}", "limit.restarts=2", "limit.lead=30s", "clusters.slurm.kill_wait=5s")
+    settings = (f"limit.continue={form}", "limit.restarts=2", "limit.warn_before=30s", "clusters.slurm.kill_wait=5s")
     said = [word for setting in settings for word in ("--set", setting)]
     run = slurm.submit(*SMALL, *said, "--time", "1m", "--array", "0-9", "--", sys.executable, "train.py")
 

@@ -90,7 +90,7 @@ def test_a_program_that_knows_nothing_goes_on_from_what_was_brought_from_its_nod
     (local.project / "train.py").write_text(KNOWS_NOTHING)
     (local.project / "serried.toml").write_text(f'[clusters.local]\nlocal_disk = "{tmp_path}/disk"\n')
     run = local.submit(
-        *("--ranks", "1", "--set", "limit.lead=1s", "--set", "limit.grace=1s", "--set", "limit.restarts=3"),
+        *("--ranks", "1", "--set", "limit.warn_before=1s", "--set", "limit.grace=1s", "--set", "limit.restarts=3"),
         *("--set", 'checkpoint.watch=["{checkpoints}/*.pt"]', "--set", "checkpoint.sync_every=1s"),
         *("--", sys.executable, "train.py", "{checkpoints}", "{resume}"),
     )

@@ -50,7 +50,7 @@ SHAPES = [
         "FAILED",
         1,
         "silence",
-        ("--set", "limit.silence=3s", *QUICK),
+        ("--set", "limit.output_timeout=3s", *QUICK),
     ),
 ]
 

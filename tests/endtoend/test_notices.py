@@ -87,13 +87,13 @@ notify.command = ["{python}", "{keeps}", "{said} $(id) {{run}}"]
 command = ["bash", "-c", "exit 3"]
 notify.command = ["{python}", "{keeps}", "{said}", "and fails"]
 [experiments.many]
-command = ["bash", "-c", "exit {{element}}"]
+command = ["bash", "-c", "exit {{task}}"]
 [experiments.after]
 command = "true"
 after = "bad"
 [experiments.quiet]
 command = "sleep 1000"
-limit.silence = "6s"
+limit.output_timeout = "6s"
 limit.grace = "1s"
 notify.on = ["stall"]
 [experiments.elsewhere]

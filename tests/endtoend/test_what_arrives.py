@@ -131,7 +131,7 @@ def test_editing_after_submit_changes_nothing(place):
 def test_elements_of_an_array_run_their_own_line(place):
     (place.project / "commands.txt").write_text("# two of them\necho first 'one word'\necho second\n")
 
-    run = place.submit("--ranks", "1", "--each", "commands.txt", "--parallel", "2")
+    run = place.submit("--ranks", "1", "--commands", "commands.txt", "--parallel", "2")
 
     assert place.wait(run)[0] == 0, place.serried("why", run).stdout
     assert place.serried("logs", f"{run}/0").stdout == "first one word\n"

@@ -133,7 +133,7 @@ def test_a_block_is_taken_as_bash_reads_it(name: str, element: str, environ: Map
     said = experiment.settings
     exported = "".join(f"export {key}='{value}'\n" for key, value in said.get("environment.env", {}).items())
     command = said["command"] if isinstance(said["command"], str) else " ".join(said["command"])
-    filled = command.replace("{element}", element).replace("{{", "{").replace("}}", "}")
+    filled = command.replace("{task}", element).replace("{{", "{").replace("}}", "}")
     here = bash(f"{SHOWS}set -e\n{said.get('environment.setup', '')}\nset +e\n{exported}{filled}", variables)
 
     assert here == there

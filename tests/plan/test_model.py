@@ -27,7 +27,7 @@ env = { A = "1" }
 secrets = ["WANDB_API_KEY"]
 inherit = ["LANG"]
 [experiments.digits.limit]
-lead = "1h"
+warn_before = "1h"
 restarts = 3
 notify = "USR1"
 [clusters.local]

@@ -35,7 +35,7 @@ def test_indices_are_sorted_and_each_stands_once(text: str, indices: tuple[int, 
         ("3-1", "`3-1` is an empty range", "the first index comes first: `0-9`"),
         ("0-9:0", "`0-9:0` is an empty range", "the first index comes first: `0-9`"),
         ("0-999%8", "`0-999%8` is no list of indices", "--array 0-999 --parallel 8"),
-        ("0-999999999", "`0-999999999` makes over 1,000,000 elements", "make several runs of it"),
+        ("0-999999999", "`0-999999999` makes over 1,000,000 tasks", "make several runs of it"),
     ],
 )
 def test_what_is_no_list_of_indices_is_refused(text: str, message: str, hint: str):

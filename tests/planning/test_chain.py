@@ -58,8 +58,8 @@ def test_the_links_are_what_the_total_time_takes_in_jobs_as_long_as_the_queue_al
 
 def test_the_plan_says_how_many_links_and_what_all_of_them_cost(tmp_path):
     lines = dict(plan_lines(planned(tmp_path, limit__restarts=1), None, Revision()))
-    assert lines["goes on"] == "7 links of 6h00m for 1d16h in all and 1 to spare: the job requeues itself"
-    assert lines["costs"] == "at most 6h00m* (5h59m until the warning), 24 GPU-hours in each of up to 8 attempts"
+    assert lines["restarts"] == "7 jobs of 6h00m for 1d16h in total, and 1 spare: the job requeues itself"
+    assert lines["cost"] == "at most 6h00m* (stop notice after 5h59m), 24 GPU-hours in each of up to 8 attempts"
 
 
 def test_at_home_where_nothing_is_limited_one_job_has_all_the_time(tmp_path):

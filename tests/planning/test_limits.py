@@ -201,7 +201,7 @@ def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
 @for_each(
     ("partition", "elements", "parallel", "expected"),
     [
-        (None, 10, None, ("partition `batch` runs 1 of your jobs at a time: the 10 elements take turns",)),
+        (None, 10, None, ("partition `batch` runs 1 of your jobs at a time: the 10 tasks take turns",)),
         (None, 10, 1, ()),
         (None, 1, None, ()),
         ("wide", 10, None, ()),

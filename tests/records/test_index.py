@@ -69,8 +69,8 @@ def test_an_element_is_found_behind_whatever_finds_the_run():
 def test_an_element_that_is_not_there_is_refused():
     make("k3f9q2", indices=range(20))
     make("abcdef", name="plain", age=5)
-    assert refusal("k3f9q2/20") == ("run `k3f9q2` has no element 20", "its elements are 0 to 19")
-    assert refusal("plain/1") == ("run `abcdef` is no array, so it has no element 1", "serried show abcdef")
+    assert refusal("k3f9q2/20") == ("run `k3f9q2` has no task 20", "its tasks are 0 to 19")
+    assert refusal("plain/1") == ("run `abcdef` is no array, so it has no task 1", "serried show abcdef")
 
 
 def test_a_misspelt_name_gets_a_suggestion():

@@ -117,7 +117,7 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
         ),
         (
             "Job Array Began at Sat Nov 21 at 01:07",
-            "other elements of its array go first: as many run as may, or nothing more is free",
+            "other tasks of its array go first: as many run as may, or nothing more is free",
         ),
         (
             "job held, too many failed attempts to run",

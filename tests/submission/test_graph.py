@@ -166,7 +166,7 @@ def test_a_directory_that_a_command_asks_for_is_there_or_it_is_refused(ask):
     again = prepare_again(Selection(behind), os.environ)
 
     assert [(one.directory, one.job) for one in again.plan.after] == [(str(before.where.path), None)]
-    assert comes_after(again.plan) == f"before ({before.id}), which is not waited for"
+    assert comes_after(again.plan) == f"before ({before.id}), without waiting for it"
 
 
 def test_what_became_of_a_run_is_known_without_its_directory_and_that_it_is_gone_is_said(project, ask, scheduler):

@@ -56,7 +56,7 @@ def test_an_array_above_the_limit_is_several_jobs_that_begin_together(cluster):
     done = subprocess.run(argv, cwd=cluster.project, capture_output=True, text=True, check=True, timeout=900)
     (record,) = records()
     assert f"submitted {record.id} as jobs 1, 2, 3 of slurm" in done.stderr
-    assert "10 elements (0-9), in 3 jobs" in done.stderr
+    assert "10 tasks (0-9), in 3 jobs" in done.stderr
     assert cluster.released == [["1", "2", "3"]]
     assert all_or_none(cluster) == "submitted"
 

@@ -61,7 +61,7 @@ def test_an_array_larger_than_a_whole_scheduler_holds_is_refused(ask, limits):
 def test_further_jobs_of_all_parts_cannot_be_queued_at_once(ask, limits):
     limits(below=4)
     chain = {"limit.restarts": 2, "limit.continue": "prequeued"}
-    with pytest.raises(UsageError, match="`local` takes arrays of up to 4 elements, and the further jobs of a larger"):
+    with pytest.raises(UsageError, match="`local` takes arrays of up to 4 tasks, and the further jobs of a larger"):
         ask(array="0-9", overrides=chain)
     assert ask(array="0-3", overrides=chain).plan.limit.restarts == 2
 

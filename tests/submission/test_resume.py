@@ -96,18 +96,18 @@ def test_each_element_goes_on_from_the_same_element(array, tmp_path):
     paths = [checkpoint(array.where.element(element).checkpoints, 10 + element) for element in range(3)]
     found = resume_from("abc234", Array((0, 2)), tmp_path).resume
     assert found == Resume((str(paths[0]), str(paths[2])), "abc234")
-    assert str(found) == "abc234, each element from its own"
+    assert str(found) == "abc234, each task from its own"
     assert refusal("abc234", tmp_path, Array((1, 2, 3))) == (
-        "run `abc234` has no whole checkpoint of element 3",
+        "run `abc234` has no whole checkpoint of task 3",
         "`--array 1-2` leaves them out",
     )
     assert refusal("abc234", tmp_path, Array((2, 5, 6))) == (
-        "run `abc234` has no elements 5-6",
+        "run `abc234` has no tasks 5-6",
         "`--array 2` leaves them out",
     )
     assert refusal("abc234", tmp_path) == (
         "run `abc234` is an array, and this run is not",
-        "name one of its elements: `--resume abc234/0`",
+        "name one of its tasks: `--resume abc234/0`",
     )
 
 

@@ -182,12 +182,12 @@ def test_a_command_that_is_not_there_is_127_and_named():
 
 
 def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():
-    done = cli("run", "--array", "1-2", "--", "sh", "-c", "exit $(({element} - 1))")
+    done = cli("run", "--array", "1-2", "--", "sh", "-c", "exit $(({task} - 1))")
     run = records()[0]
     assert (done.returncode, done.stderr) == (
         1,
         (
-            "\nfailed: 1 of 2 elements did not complete; the first is 2\n"
+            "\nfailed: 1 of 2 tasks did not complete; the first is 2\n"
             f"its files are in {run.where.path}\n"
             f"  serried why {run.id}      what happened, and what to do\n"
             f"  serried logs {run.id}/1   what it printed\n"
@@ -197,9 +197,9 @@ def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():
 
 
 def test_each_line_of_a_file_is_repeated_with_the_same_seeds(project):
-    (project / "lines.txt").write_text("echo a {repeat} {seed} {element}\necho b {repeat} {seed} {element}\n")
+    (project / "lines.txt").write_text("echo a {repeat} {seed} {task}\necho b {repeat} {seed} {task}\n")
     (project / "serried.toml").write_text("[defaults]\nseed = 40\n")
-    done = cli("run", "--each", "lines.txt", "--repeat", "2", "--ranks", "1")
+    done = cli("run", "--commands", "lines.txt", "--repeat", "2", "--ranks", "1")
     assert done.returncode == 0, done.stderr
     run = serried.find("last")
     assert [one.logs() for one in run.elements] == ["a 0 40 0\n", "a 1 41 1\n", "b 0 40 2\n", "b 1 41 3\n"]
@@ -210,11 +210,11 @@ def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_
     array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3, "offsets": []}
     assert (plan["plan"]["array"], plan["notes"]) == (
         array,
-        ["no command says `{seed}` or `{repeat}`: repeats differ only if the program reads SERRIED_ELEMENT"],
+        ["`{seed}` and `{repeat}` are not in the command: repeats differ only if it reads SERRIED_TASK"],
     )
     shown = cli("run", "--repeat", "3", "--dry-run", "--", "echo", "{seed}").stderr
-    assert "array      3 elements (0-2), repeats of one command\n" in shown
-    assert "no command says" not in shown
+    assert "array      3 tasks (0-2), repeats of one command\n" in shown
+    assert "not in the command" not in shown
 
 
 @for_each(
@@ -222,7 +222,7 @@ def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_
     [
         (["--repeat", "0"], "`--repeat` must be 1 or more"),
         (["--repeat", "2", "--array", "0-3"], "`--array` cannot be given with it"),
-        (["--repeat", "9999999"], "`--repeat 9999999` makes over 1,000,000 elements"),
+        (["--repeat", "9999999"], "`--repeat 9999999` makes over 1,000,000 tasks"),
     ],
 )
 def test_repeats_that_cannot_be_are_refused(words, message):

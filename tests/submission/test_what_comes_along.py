@@ -86,14 +86,14 @@ def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(
     each, many, one = ask(array="1-10"), ask(array="1-11"), ask()
 
     said = (
-        "the 11 elements share one working tree, as 11 of 2 files are too many: "
+        "the 11 tasks share one working tree, as 11 of 2 files are too many: "
         "what they write by relative paths needs names of its own, or `{results}`"
     )
     assert [said in prepared.warnings for prepared in (each, many, one)] == [False, True, False]
     code = [
         dict(plan_lines(prepared.plan, prepared.survey, prepared.revision))["code"] for prepared in (each, many, one)
     ]
-    assert [text.endswith(", a copy for each element") for text in code] == [True, False, False]
+    assert [text.endswith(", a copy for each task") for text in code] == [True, False, False]
     record = deliver(each)
     assert json.loads(record.where.plan.read_text())["source"]["tree_per_element"] is True
     assert [prepared.plan.source.tree_per_element for prepared in (many, one)] == [False, False]

@@ -33,22 +33,22 @@ def test_data_is_said_in_lines_of_its_own():
     site = a_plan().site._replace(local_disk="$SLURM_TMPDIR")
     plan = dataclasses.replace(a_plan(), site=site, data=whole, sync=Sync(("logs/*.pt",), 30, 3))
     said = dict(plan_lines(plan, None, Revision()))
-    assert [said[label] for label in ("data", "in place", "results", "watches")] == [
-        "a, labels (unpacked), c: more than 13.0 GB in 1,281,168 files to each node's own disk",
+    assert [said[label] for label in ("data", "requires", "results", "checkpoints")] == [
+        "a, labels (unpacked), c: more than 13.0 GB in 1,281,168 files to each node's disk",
         "/imagenet",
-        "*.csv, samples: brought back every 5m and at the end",
-        "logs/*.pt: kept safe every 30s, the last 3 stay",
+        "*.csv, samples: copied back every 5m and at the end",
+        "logs/*.pt: copied every 30s, keeping the last 3",
     ]
-    assert said["costs"].startswith("at most 1h00m (58m45s until the warning), ")
+    assert said["cost"].startswith("at most 1h00m (stop notice after 58m45s), ")
     without = site._replace(local_disk=None)
     sync = Sync(("{checkpoints}/*.pt", "logs/*.pt"), 30, 3)
     elsewhere = dataclasses.replace(plan, data=Data(stage[:1], results=("*",)), site=without, sync=sync)
     said = dict(plan_lines(elsewhere, None, Revision()))
     assert said["data"] == "a: 12.4 GB in 1,281,167 files, read in place, unless nodes set SLURM_TMPDIR"
-    assert said["results"] == "*: written to the run directory itself, unless nodes set SLURM_TMPDIR"
-    assert said["watches"] == (
-        "logs/*.pt: kept safe every 30s, the last 3 stay; {checkpoints}/*.pt: written to the run directory itself, "
-        "where all stay, unless nodes set SLURM_TMPDIR"
+    assert said["results"] == "*: written to the run directory, unless nodes set SLURM_TMPDIR"
+    assert said["checkpoints"] == (
+        "logs/*.pt: copied every 30s, keeping the last 3; {checkpoints}/*.pt: written to the run directory, "
+        "which keeps all, unless nodes set SLURM_TMPDIR"
     )
 
 
@@ -63,4 +63,4 @@ def test_data_is_said_in_lines_of_its_own():
 )
 def test_hours_are_figures_that_one_reads(nodes, seconds, hours):
     plan = a_plan(nodes=nodes, ranks=4, gpus=4, time_seconds=seconds)
-    assert f" {hours}" in dict(plan_lines(plan, None, Revision()))["costs"]
+    assert f" {hours}" in dict(plan_lines(plan, None, Revision()))["cost"]

@@ -92,7 +92,8 @@ def _document(work: Work, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
         "text": text,
         "content": text,
         "run": plan["run"],
-        "element": work.element,
+        "task": work.element,
+        "element": work.element,  # the former name of `task`
         "name": plan["name"],
         "project": plan["project"],
         "experiment": plan["experiment"],

@@ -58,9 +58,9 @@ def submit(
         partition: where it queues.
         cluster: where it runs; None recognises the cluster.
         name: what the run is called.
-        array: indices of the elements, `"0-99"` or numbers.
-        parallel: how many elements may run at once.
-        repeat: run it so many times, as an array: `{seed}` and `{repeat}` tell the elements apart.
+        array: indices of the tasks, `"0-99"` or numbers.
+        parallel: how many tasks may run at once.
+        repeat: run it so many times, as an array: `{seed}` and `{repeat}` tell the tasks apart.
         config: what the training is told, by dotted name: `{"lr": 0.1, "model.width": 64}`.
         settings: anything else, by dotted key: `{"limit.grace": "60s"}`.
         resume: a run, or what `find` would know it by, or a path: begin from its newest whole checkpoint.
@@ -128,7 +128,7 @@ def runs() -> list[Run]:
 
 
 def find(run: str) -> Run:
-    """The run that an id, a unique prefix of one, a name or `last` means; `RUN/17` is element 17 of an array.
+    """The run that an id, a unique prefix of one, a name or `last` means; `RUN/17` is task 17 of an array.
 
     Raises RunNotFoundError.
     """

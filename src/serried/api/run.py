@@ -30,7 +30,7 @@ class Output:
     """A file that a run has written in its working tree."""
 
     path: Path
-    """From the project's folder; of an array as a whole, below the element's number."""
+    """From the project's folder; of an array as a whole, below the task's number."""
     file: Path
     """Where it is."""
     bytes: int
@@ -41,7 +41,7 @@ class Output:
 
 
 class Run:
-    """A run, or one element of an array. Each question is answered anew, from its files and its scheduler."""
+    """A run, or one task of an array. Each question is answered anew, from its files and its scheduler."""
 
     def __init__(self, record: Record, element: int | None = None) -> None:
         self._selection = Selection(record, element)
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def directory(self) -> Path:
-        """The run directory (the element's), with `checkpoints/`, `results/` and `attempts/`."""
+        """The run directory (the task's), with `checkpoints/`, `results/` and `attempts/`."""
         return self._selection.place.path
 
     @property
@@ -87,10 +87,16 @@ class Run:
         return self._status().job
 
     @property
+    def tasks(self) -> list[Run]:
+        """An array's tasks; empty for any other run."""
+        indices = self._selection.elements if self._selection.is_array else ()
+        return [Run(self._selection.record, index) for index in indices]
+
+    @property
     def elements(self) -> list[Run]:
-        """An array's elements; empty for any other run."""
-        elements = self._selection.elements if self._selection.is_array else ()
-        return [Run(self._selection.record, index) for index in elements]
+        """The former name of `tasks`."""
+        warnings.warn("`Run.elements` is now `Run.tasks`", DeprecationWarning, stacklevel=2)
+        return self.tasks
 
     def to_json(self) -> dict[str, Any]:
         """What `serried ps --json` prints of it."""
@@ -140,7 +146,7 @@ class Run:
         return metrics.metrics(self._place(), rank)
 
     def outputs(self) -> list[Output]:
-        """What it has written by relative paths so far, the newest first; of an array, what all its elements have.
+        """What it has written by relative paths so far, the newest first; of an array, what all its tasks have.
 
         Empty for a run that starts in the project itself (`snapshot = false`): its files are where it put them.
         Folders that cannot be read are named in a SerriedWarning.
@@ -172,13 +178,15 @@ class Run:
         return delivered(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
 
     def stop(self, *, save: bool = False, now: bool = False) -> None:
-        """End its ranks, by TERM and after `limit.grace` by KILL, and take what waits out of the queue; return at once.
+        """End the ranks with TERM, then KILL after `limit.grace`; remove waiting jobs from the queue. Return at once.
 
-        With `save` they are asked first, and have `limit.lead` to save and leave; with `now` it is cancelled. A run
-        that has ended is no error. Raises ValueError for both.
+        With `save`, ranks receive the stop notice first and have `limit.warn_before` to save and leave. With `now`, the
+        scheduler cancels the jobs. A run that has ended is left alone.
+
+        Raises ValueError for both.
         """
         if save and now:
-            raise ValueError("a run cannot be given time to save and none")
+            raise ValueError("`save` and `now` are mutually exclusive")
         status = self._status()
         if status.has_ended:
             return
@@ -188,7 +196,7 @@ class Run:
 
     def _place(self) -> ElementDirectory:
         if self._selection.is_array:
-            raise UsageError(f"run {self.id} is an array", hint="ask one of its `elements`")
+            raise UsageError(f"run {self.id} is an array", hint="ask one of its `tasks`")
         return self._selection.place
 
     def _status(self) -> RunStatus:

@@ -20,7 +20,7 @@ GROUPS = {
         "run": "Run here, now, in the foreground.",
         "submit": "Send it to the cluster.",
         "rerun": "Run a run's plan again, from where it had come to.",
-        "rehearse": "Find out whether a training resumes exactly.",
+        "check-resume": "Check that a training resumes exactly.",
         "shell": "Open a shell on a node, or beside a run's ranks.",
         "stage": "Show what is staged to the nodes, or stage it ahead.",
     },
@@ -51,8 +51,11 @@ GROUPS = {
 }
 """What `serried --help` lists, in the order in which one meets it."""
 
-MODULE_OF = {"import": "import_"}
-"""Of verbs that no module can be called after."""
+MODULE_OF = {"import": "import_", "check-resume": "check_resume"}
+"""The modules of commands whose names are not identifiers."""
+
+OLD = {"rehearse": "check-resume"}
+"""Former names of commands: still understood, with a note."""
 
 VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
 
@@ -79,6 +82,9 @@ class Verbs(click.Group):
             if len(args) == 1:
                 click.echo(ctx.get_help(), color=ctx.color)
                 ctx.exit()
+        if args[0] in OLD and not ctx.resilient_parsing:
+            old, args = args[0], [OLD[args[0]], *args[1:]]
+            click.echo(f"note: `serried {old}` is now `serried {args[0]}`", err=True)
         if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             from serried.cli.click_errors import no_verb
 
@@ -122,6 +128,8 @@ def main() -> None:
         sys.exit(2)
     try:
         serried.main(prog_name="serried", standalone_mode=False)
+    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # click 8.2 and later
+        click.echo(error.ctx.get_help(), color=error.ctx.color)
     except click.ClickException as error:
         from serried.cli.click_errors import show
 

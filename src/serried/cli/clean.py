@@ -94,7 +94,7 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
     selections = run_selector.select_all(runs)
     for selection in selections:
         if selection.element is not None:
-            raise UsageError(f"`{selection}` is an element: a run is removed whole", hint=f"serried clean {runs[0]}")
+            raise UsageError(f"`{selection}` is a task: a run is removed whole", hint=f"serried clean {runs[0]}")
     known = policy.look()
     with console.status_line("looking for outputs") as line:
 

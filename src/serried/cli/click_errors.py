@@ -65,9 +65,6 @@ def _said(error: click.ClickException) -> str:
 
 def show(error: click.ClickException) -> None:
     """Print it as an error of ours: one sentence, and a hint."""
-    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-        error.show()
-        return
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "serried"
     if isinstance(error, click.NoSuchOption):

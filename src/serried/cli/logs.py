@@ -49,7 +49,7 @@ class Choice:
 
 
 @click.command()
-@run_selector.one_run()
+@run_selector.last_run()
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, through all its attempts.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
@@ -79,7 +79,7 @@ def _refuse_whole_arrays(selection: Selection) -> None:
     array = selection.record.plan.array
     if array is not None and selection.element is None:
         raise UsageError(
-            f"run `{selection}` is an array of {len(array.indices)} elements",
+            f"run `{selection}` is an array of {len(array.indices)} tasks",
             hint=f"name one: serried logs {selection}/{array.indices[0]}",
         )
 

@@ -14,6 +14,7 @@ from serried.config import sources
 from serried.config.definitions import Key, Launch, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
+from serried.ui import console
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,8 +26,16 @@ _SIZE = ("nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "m
 """Those of the resources that say how large a run is; the others are the scheduler's own matters."""
 
 
+OLD = {"--each": "--commands"}
+"""Former names of options: still understood, with a note."""
+
+
 class Sorted(click.Command):
-    """A verb that lists its own options first, and then those that many verbs have, by what they are about."""
+    """A command that lists its own options first, then those that many commands share, by subject."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {flag for param in self.params for flag in param.opts}
+        return super().parse_args(ctx, [_current(word) if OLD.get(_flag_of(word)) in known else word for word in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Resources": [], "For the scheduler": []}
@@ -39,6 +48,17 @@ class Sorted(click.Command):
             if lines:
                 with formatter.section(title):
                     formatter.write_dl(lines)
+
+
+def _flag_of(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _current(word: str) -> str:
+    """`--each=FILE` with the option's current name."""
+    old = _flag_of(word)
+    console.note(f"`{old}` is now `{OLD[old]}`")
+    return OLD[old] + word[len(old) :]
 
 
 def flag(key: str) -> str:

@@ -26,7 +26,7 @@ def command(
 
     \b
     serried rerun last
-    serried rerun sweep/17                one element of an array
+    serried rerun sweep/17                one task of an array
     serried rerun k3f9q2 --fresh          from the start
     serried rerun k3f9q2 --new-code       with the project's code of now
 

@@ -87,7 +87,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
 
 
 def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
-    """`element` is the first of an array, whose logs are its elements' own."""
+    """`task` is the first of an array, whose logs are its tasks' own."""
     run, end = outcome.record.id, outcome.end or {}
     logs = f"serried logs {run}" if element is None else f"serried logs {run}/{element}"
     console.say()

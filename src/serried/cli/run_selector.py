@@ -15,7 +15,7 @@ from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import printable
 
-HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is element 17 of an array."
+HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -32,6 +32,11 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 def one_run() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.argument("run", metavar="RUN", shell_complete=complete_runs)
+
+
+def last_run() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """One run; the newest where none is given."""
+    return click.argument("run", metavar="[RUN]", default=index.LAST, shell_complete=complete_runs)
 
 
 def many_runs() -> Callable[[Callable[..., Any]], Callable[..., Any]]:

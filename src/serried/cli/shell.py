@@ -101,7 +101,7 @@ def _open(asked: Request, words: tuple[str, ...], *, now: bool, dry_run: bool) -
         return
     for label, text in plan_lines(made.plan, made.survey, made.revision):
         if label in SHOWN:
-            console.say_behind(f"{pad(label, 9)}  ", text, "quiet")
+            console.say_behind(f"{pad(label, 11)}  ", text, "quiet")
     submit_options.say_about(made.notes, made.warnings)
     sys.exit(interactive.open_shell(made, now=now, say=console.note))
 

@@ -24,14 +24,21 @@ from serried.records.smoke import tried_out
 from serried.records.timeline import Attempt, Event, attempts, timeline
 from serried.records.waiting import statuses_of
 from serried.ui import console
-from serried.ui.plan_lines import comes_after, command_text, container_text, environment_text, goes_on, settings_text
+from serried.ui.plan_lines import (
+    comes_after,
+    command_text,
+    container_text,
+    environment_text,
+    restarts_text,
+    settings_text,
+)
 from serried.ui.text import duration, local_time, memory, printable
 
 _LABEL = 11
 
 
 @click.command()
-@run_selector.one_run()
+@run_selector.last_run()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_json: bool) -> None:
     r"""Show a run's plan, timeline and files.
@@ -99,7 +106,7 @@ def _plan(selection: Selection) -> Plan | None:
 
 
 def _attempts(selection: Selection) -> list[Attempt]:
-    """Of an array as a whole there are none: its elements have them."""
+    """Of an array as a whole there are none: its tasks have them."""
     return [] if selection.is_array else attempts(selection.place)
 
 
@@ -133,13 +140,13 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("size", _size(plan, status)))
     facts.append(("launcher", _launcher(plan)))
     facts.append(("limit", duration(summary.time_seconds) if summary.time_seconds else ""))
-    facts.append(("goes on", goes_on(plan) if plan else ""))
+    facts.append(("restarts", restarts_text(plan) if plan else ""))
     facts.append(("python", environment_text(plan.environment) if plan else ""))
     facts.append(("container", container_text(plan.container) if plan else ""))
     facts.append(("source", _source(selection, plan)))
     if status.elements is not None:
         by_state = arrays.ranges_by_state(status.elements)
-        facts.append(("elements", ", ".join(f"{state} {which}" for state, which in by_state.items())))
+        facts.append(("tasks", ", ".join(f"{state} {which}" for state, which in by_state.items())))
     facts.append(("waits for", status.reason))
     facts += [("warning", printable(warning["message"])) for warning in warnings_of(status)]
     facts.append(("missing", "; ".join(each.told for each in _missing(selection, status))))
@@ -155,7 +162,7 @@ def _command(plan: Plan | None, *, is_element: bool) -> str:
     if plan is None:
         return ""
     if plan.array is not None and plan.array.each and not is_element:
-        return f"each element has its own: serried show {plan.run}/{plan.array.indices[0]}"
+        return f"each task has its own: serried show {plan.run}/{plan.array.indices[0]}"
     return command_text(plan)
 
 

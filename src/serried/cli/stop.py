@@ -26,10 +26,10 @@ _NAMED = 5
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
 @click.option("--now", is_flag=True, help="Let ranks do nothing: cancel at once.")
 def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
-    r"""Stop runs, or elements of an array.
+    r"""Stop runs, or tasks of an array.
 
     Ranks of a running run get TERM, and KILL after `limit.grace`. With `--save` they are asked first, have
-    `limit.lead` to save and leave, and `serried show` tells the step. What still waits is taken out of the
+    `limit.warn_before` to save and leave, and `serried show` tells the step. What still waits is taken out of the
     queue. A stopped run never starts again by itself. One that has ended already is no error.
 
     \b

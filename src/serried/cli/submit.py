@@ -61,7 +61,7 @@ def command(
     serried submit train --chain 7                  in seven jobs at most, in turn
     serried submit prepare train evaluate           several, as their `after` says
     serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
-    serried submit --each commands.txt              one for each line
+    serried submit --commands commands.txt              one for each line
     serried submit --repeat 5 -- python train.py --seed {seed}
 
     The code is frozen: edits after this do not reach the job. What the job inherits, and what

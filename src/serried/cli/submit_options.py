@@ -58,10 +58,10 @@ def flags(function: Function) -> Function:
     decorators = [
         options.resources,
         options.common,
-        click.option("--array", metavar="INDICES", help="Many elements of it: 0-999, 0-10:2 or 1,3,5."),
-        click.option("--parallel", type=int, metavar="N", help="How many elements may run at once."),
+        click.option("--array", metavar="INDICES", help="Many tasks of it: 0-999, 0-10:2 or 1,3,5."),
+        click.option("--parallel", type=int, metavar="N", help="How many tasks may run at once."),
         click.option(
-            "--each",
+            "--commands",
             type=click.Path(path_type=Path),
             metavar="FILE",
             help="A job array: one task for each line of FILE, counted from 0.",
@@ -106,7 +106,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         name=values["name"],
         array=values.get("array"),
         parallel=values.get("parallel"),
-        each=values.get("each"),
+        each=values.get("commands"),
         repeat=values.get("repeat"),
         resume=values.get("resume"),
         smoke=bool(values.get("smoke")),
@@ -130,7 +130,7 @@ def _from_here(path: str) -> str:
 
 OF_ONE = {
     "array": "--array",
-    "each": "--each",
+    "commands": "--commands",
     "name": "--name",
     "parallel": "--parallel",
     "repeat": "--repeat",
@@ -176,7 +176,7 @@ def show_plan(prepared: Prepared, *, several: bool = False) -> None:
         console.say(console.style(f"{printable(prepared.plan.experiment)}, run {prepared.plan.run}", "head"))
     lines = plan_lines(prepared.plan, prepared.survey, prepared.revision)
     for label, text in lines:
-        console.say_behind(f"{pad(label, 9)}  ", text, "quiet")
+        console.say_behind(f"{pad(label, 11)}  ", text, "quiet")
     say_about(prepared.notes, prepared.warnings)
     if several:
         console.say()
@@ -205,7 +205,7 @@ def dry_run(*prepared: Prepared, as_json: bool) -> None:
 def _document(prepared: Prepared) -> dict[str, Any]:
     return {
         "plan": prepared.plan.to_json(),
-        "each": [list(command) for command in prepared.each] or None,
+        "commands": [list(command) for command in prepared.each] or None,
         "argv": list(prepared.handover.argv),
         **({"jobs": [list(each.argv) for each in prepared.handovers]} if prepared.plan.is_in_parts else {}),
         "environment": sorted(prepared.environment),

@@ -16,7 +16,7 @@ from serried.ui.text import ago, duration, harmless, local_time, overwritten, pr
 
 
 @click.command()
-@run_selector.one_run()
+@run_selector.last_run()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_json: bool) -> None:
     r"""Say why a run waits, or why it failed.
@@ -86,7 +86,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         if status.verdict.since is not None:
             facts.append(("ended", f"{local_time(status.verdict.since)}, {ago(now - status.verdict.since)}"))
     if explanation.others:
-        facts.append(("elements", ", ".join(f"{state} {which}" for state, which in explanation.others.items())))
+        facts.append(("tasks", ", ".join(f"{state} {which}" for state, which in explanation.others.items())))
     return facts
 
 

@@ -47,7 +47,7 @@ class Builder:
         self._environ = environ
         self.origins: dict[str, Origin] = {}
         self.warnings: list[str] = []
-        self.notes: list[str] = []
+        self.notes = list(dict.fromkeys(setting.renamed for setting in settings.values() if setting.renamed))
         for place, setting in settings.items():
             shown = ("cluster", *place[2:]) if place[0] == "clusters" else place
             self.origins[schema.dotted(shown)] = setting.origin
@@ -211,7 +211,7 @@ class Builder:
         if given.get("root"):
             given["root"] = self._path(("data", "root"), given["root"], project)
         given["stage"] = tuple(self._item(item, project) for item in given.get("stage", ()))
-        given["in_place"] = tuple(self._path(("data", "in_place"), path, project) for path in given.get("in_place", ()))
+        given["require"] = tuple(self._path(("data", "require"), path, project) for path in given.get("require", ()))
         if isinstance(text := given.get("prepare"), str):
             try:
                 given["prepare"] = shell_words.split(text)

@@ -46,6 +46,8 @@ class Origin:
 class Setting:
     value: Any
     origin: Origin
+    renamed: str | None = None
+    """A note that the key has a new name, where its former name was used."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +132,17 @@ def profile(path: Path) -> Document:
 
 def from_document(source: str, found: Document, where: str | None = None) -> Layer:
     """What a file says. `where` names it for people instead of its path and lines."""
+    former: dict[Keys, Keys] = {}
     try:
-        checked = list(schema.check(found.tables))
+        checked = list(schema.check(found.tables, former=former))
     except schema.WrongKey as wrong:
         raise found.error(wrong.message, wrong.keys, wrong.hint) from None
     settings = {}
     for keys, value in checked:
-        line = None if where else found.line(keys)
-        settings[keys] = Setting(
-            value, Origin(source, where or f"{found.path}:{line}", None if where else found.path, line)
-        )
+        line = None if where else found.line(former.get(keys, keys))
+        origin = Origin(source, where or f"{found.path}:{line}", None if where else found.path, line)
+        renamed = f"{origin}: `{former[keys][-1]}` is now `{keys[-1]}`" if keys in former else None
+        settings[keys] = Setting(value, origin, renamed)
     return Layer(settings, tuple(found.tables.get("experiments", ())), tuple(found.tables.get("clusters", ())))
 
 
@@ -151,10 +154,12 @@ def from_environ(environ: Mapping[str, str]) -> Layer:
         if not name.startswith("SERRIED_") or table not in _TABLES or not key or name in JOB_VARIABLES:
             continue
         try:
-            checked = list(schema.check({table: {key: guess(text)}}, schema.COMMAND_LINE))
+            former: dict[Keys, Keys] = {}
+            checked = list(schema.check({table: {key: guess(text)}}, schema.COMMAND_LINE, former=former))
         except schema.WrongKey as wrong:
             raise UsageError(f"{wrong.message} (from `{name}`)", hint=wrong.hint) from None
-        settings |= {keys: Setting(value, Origin("environment", name)) for keys, value in checked}
+        renamed = next((f"`{name}` is now `SERRIED_{'_'.join(new).upper()}`" for new in former), None)
+        settings |= {keys: Setting(value, Origin("environment", name), renamed) for keys, value in checked}
     if environ.get("SERRIED_CLUSTER"):
         settings["cluster",] = Setting(environ["SERRIED_CLUSTER"], Origin("environment", "SERRIED_CLUSTER"))
     return Layer(settings)
@@ -181,10 +186,14 @@ def from_overrides(overrides: Mapping[str, Any]) -> Layer:
         for part in reversed(keys):
             nested = {part: nested}
         try:
-            checked = list(schema.check(nested, schema.COMMAND_LINE))
+            former: dict[Keys, Keys] = {}
+            checked = list(schema.check(nested, schema.COMMAND_LINE, former=former))
         except schema.WrongKey as wrong:
             raise UsageError(wrong.message, hint=wrong.hint) from None
-        settings |= {place: Setting(parsed, Origin("command line", "command line")) for place, parsed in checked}
+        renamed = next((f"`{name}` is now `{schema.dotted(new)}`" for new in former), None)
+        settings |= {
+            place: Setting(parsed, Origin("command line", "command line"), renamed) for place, parsed in checked
+        }
     return Layer(settings)
 
 

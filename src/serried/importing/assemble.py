@@ -88,9 +88,9 @@ def _variables(head: Header, name: str) -> Variables:
     """What is known before the first line: what the scheduler tells a job, in Serried's words."""
     asked = head.asked
     nodes, gpus, tasks = counts.nodes_of(asked), counts.gpus_of(asked), counts.tasks_of(asked)
-    job = "{run}-{element}" if head.array else "{run}"
+    job = "{run}-{task}" if head.array else "{run}"
     told = {
-        **dict.fromkeys(["SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"], "{element}"),
+        **dict.fromkeys(["SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"], "{task}"),
         **dict.fromkeys(["SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID"], job),
         **dict.fromkeys(["SLURM_ARRAY_JOB_ID", "PBS_ARRAY_ID"], "{run}"),
         **dict.fromkeys(["SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PWD"], "."),

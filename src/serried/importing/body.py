@@ -118,7 +118,10 @@ def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
         return LEFT, tables.PREPARES["sbatch"] if is_again else tables.STAGING
     kind = statement.text.split(None, 1)[0]
     if kind in ("for", "while", "until", "select") and programs:
-        return LEFT, "a loop: its program is taken once; `--array` and `--each` of `serried submit` run it many times"
+        return (
+            LEFT,
+            "a loop: its program is taken once; `--array` and `--commands` of `serried submit` run it many times",
+        )
     if _FUNCTION.match(statement.text) and programs:
         return LEFT, "a function: its program is taken once"
     what = {

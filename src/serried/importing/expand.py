@@ -61,8 +61,8 @@ def escaped(text: str) -> str:
     return _PLACEHOLDER.sub(r"{{\1}}", text)
 
 
-_OUTSIDE = re.compile(rf"{{({_PLACEHOLDER.pattern})}}|\{{(run|element)\}}")
-_VARIABLES = {"run": "${SERRIED_RUN_ID}", "element": "${SERRIED_ELEMENT}"}
+_OUTSIDE = re.compile(rf"{{({_PLACEHOLDER.pattern})}}|\{{(run|task)\}}")
+_VARIABLES = {"run": "${SERRIED_RUN_ID}", "task": "${SERRIED_TASK}"}
 
 
 def outside(word: Word) -> Word:

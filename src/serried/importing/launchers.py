@@ -60,7 +60,7 @@ _OF_SRUN = frozenset(
 
 _IN_SHELL = frozenset(["cd", "source", ".", "module", "ml", "conda", "export", "ulimit", "set", "echo", "hostname"])
 """What may stand before a launcher in `bash -c "…"`, and is as good in the script itself."""
-_TOLD = {"{run}": names.RUN_ID, "{element}": names.ELEMENT}
+_TOLD = {"{run}": names.RUN_ID, "{task}": names.TASK}
 
 
 def _in_shell(launch: Launch) -> tuple[list[Command], list[Word]] | None:

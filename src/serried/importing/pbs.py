@@ -217,7 +217,7 @@ def _array(made: Header, value: str) -> tuple[str, str]:
 
 def _array_of_torque(made: Header, value: str) -> tuple[str, str]:
     fate, why = _array(made, value)
-    told = "taken, as `--array` at submit; a program that reads PBS_ARRAYID itself reads SERRIED_ELEMENT here"
+    told = "taken, as `--array` at submit; a program that reads PBS_ARRAYID itself reads SERRIED_TASK here"
     return LEFT, told if fate == TAKEN else why
 
 

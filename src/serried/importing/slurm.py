@@ -236,13 +236,16 @@ def _signal(made: Header, value: str) -> tuple[str, str]:
     if match is None:
         return LEFT, f"`{value}` is no signal"
     name = match[2].upper().removeprefix("SIG")
-    made.settings["limit.lead"] = f"{match[3] or 60}s"
+    made.settings["limit.warn_before"] = f"{match[3] or 60}s"
     if "B" in (match[1] or ""):
-        return LEFT, "the warning is taken, as `limit.lead`; what the script did about it is its own: `limit.notify`"
+        return (
+            LEFT,
+            "the warning is taken, as `limit.warn_before`; what the script did about it is its own: `limit.notify`",
+        )
     if name.isdecimal():
         return LEFT, "give the signal's name to `limit.notify`"
     made.settings["limit.notify"] = name
-    return TAKEN, "`limit.lead` and `limit.notify`"
+    return TAKEN, "`limit.warn_before` and `limit.notify`"
 
 
 def _chdir(made: Header, value: str) -> tuple[str, str]:

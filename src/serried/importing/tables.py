@@ -31,7 +31,7 @@ SETUP = frozenset(["ulimit", "umask", "unset", "eval", "alias", "newgrp", "renic
 
 STAGING = "`data.stage` copies what it names to each node's own disk, and `{data}` in the command is where that is"
 STAGING_OUT = "`data.results` brings back what the program writes into `{results}`, also from a node's own disk"
-READS = "what it reads is not taken over: let the program do so, or give each run its command by `--each`"
+READS = "what it reads is not taken over: let the program do so, or give each run its command by `--commands`"
 WRITES = "it writes a file: if the program reads that, make it beforehand"
 FILES = "no part of the training: do it by hand, in the program, or in `environment.setup` on every node"
 

@@ -27,7 +27,7 @@ def parse_indices(text: str) -> tuple[int, ...]:
         if last < first or step == 0:
             raise UsageError(f"`{part.strip()}` is an empty range", hint="the first index comes first: `0-9`")
         if (last - first) // step + len(indices) >= MOST:
-            raise UsageError(f"`{text}` makes over {MOST:,} elements", hint="make several runs of it")
+            raise UsageError(f"`{text}` makes over {MOST:,} tasks", hint="make several runs of it")
         indices |= set(range(first, last + 1, step))
     return tuple(sorted(indices))
 

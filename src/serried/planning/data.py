@@ -24,12 +24,12 @@ ARCHIVES = {
 
 def data(asked: config.Data, cluster: config.Cluster, project: config.Project) -> Data | None:
     """Raises UsageError where two things would appear in the same place."""
-    if not (asked.stage or asked.in_place or asked.results):
+    if not (asked.stage or asked.require or asked.results):
         return None
     root = asked.root or default_root(cluster, project)
     return Data(
         stage=_apart(tuple(_staged(item, root) for item in asked.stage)),
-        in_place=asked.in_place,
+        in_place=asked.require,
         results=asked.results,
         results_every_seconds=asked.results_every,
         verify=asked.verify,

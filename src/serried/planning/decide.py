@@ -208,11 +208,11 @@ def _limit(asked: config.Limit, time_seconds: int | None, links: Chain | None) -
 
     `restarts` are further attempts beyond those that a chain needs anyway.
     """
-    lead = asked.lead if time_seconds is None else min(asked.lead, time_seconds // 4)
+    lead = asked.warn_before if time_seconds is None else min(asked.warn_before, time_seconds // 4)
     return Limit(
         lead_seconds=lead,
         grace_seconds=asked.grace,
-        silence_seconds=asked.silence,
+        silence_seconds=asked.output_timeout,
         restarts=asked.restarts + (links.links - 1 if links else 0),
         form=asked.continue_,
         notify=asked.notify,

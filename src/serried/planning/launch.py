@@ -49,7 +49,7 @@ def elements(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[
             _check_command(plan.launch, experiment, command, plan.allocation)
             yield words(experiment, command)
         except UsageError as error:
-            raise UsageError(f"element {index}: {error.message}", hint=error.hint) from None
+            raise UsageError(f"task {index}: {error.message}", hint=error.hint) from None
 
 
 def _usual(asked: config.Launch, allocation: Allocation) -> str:

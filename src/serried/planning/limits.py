@@ -160,7 +160,7 @@ def notes(asked: Allocation, cluster: Cluster, elements: int = 1, parallel: int 
     at_once = min(elements, parallel or elements)
     if known is None or known.jobs is None or at_once <= known.jobs:
         return ()
-    return (f"partition `{name}` runs {known.jobs} of your jobs at a time: the {elements} elements take turns",)
+    return (f"partition `{name}` runs {known.jobs} of your jobs at a time: the {elements} tasks take turns",)
 
 
 def there_are(names: Collection[str]) -> str:

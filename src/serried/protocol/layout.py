@@ -4,7 +4,7 @@
   plan.json  job.sh                              written at submit
   agent.pyz  library.zip                         links to what all runs below the root share, in PROGRAMS
   setup.sh                                       the same, where the experiment has lines of `setup`
-  commands.json                                  the same, for arrays with --each only
+  commands.json                                  the same, for arrays with --commands only
   scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; of an array in
                                                  parts one for each of its jobs

@@ -6,7 +6,8 @@ from __future__ import annotations
 RUN_DIR = "SERRIED_RUN_DIR"
 TOKEN = "SERRIED_TOKEN"  # noqa: S105 - names a submission, opens nothing
 JOB = "SERRIED_JOB"  # the local scheduler's job id; Slurm has its own variable
-ELEMENT = "SERRIED_ELEMENT"
+TASK = "SERRIED_TASK"  # the index of an array task
+ELEMENT = "SERRIED_ELEMENT"  # the former name of TASK: ranks still get it
 ATTEMPT = "SERRIED_ATTEMPT"
 HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
@@ -40,9 +41,9 @@ STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks shoul
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not save, for the agent to tell
 
 JOB_VARIABLES = frozenset(
-    {RUN_DIR, TOKEN, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB, JOB_END}
+    {RUN_DIR, TOKEN, TASK, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
-    | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS}
+    | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
 )
 """What a job that submits another must not pass on to it."""
 
@@ -117,7 +118,8 @@ PLACEHOLDERS = (
     "after",
     "seed",
     "repeat",
-    "element",
+    "task",
+    "element",  # the former name of `task`
     "run",
     "attempt",
     "rank",

@@ -65,13 +65,13 @@ ADVICE: Mapping[Reason, Advice] = {
         "it reached its time limit",
         (
             "ask for more: serried {verb} --time {time} …",
-            "or let it go on by itself: save at `limit.lead` before the end, exit 85, and set `limit.restarts`",
+            "or let it go on by itself: save at `limit.warn_before` before the end, exit 85, and set `limit.restarts`",
         ),
     ),
     Reason.LIMIT_UNSAVED: Advice(
         "it reached its time limit and did not go on, though `limit.restarts` allows it",
         (
-            "save within `limit.lead` before the end, and exit 85: see docs/ending.md",
+            "save within `limit.warn_before` before the end, and exit 85: see docs/ending.md",
             "resume from its newest checkpoint, if it has one: serried rerun {run}",
             "or ask for more: serried {verb} --time {time} …",
         ),
@@ -209,11 +209,11 @@ ADVICE: Mapping[Reason, Advice] = {
         ),
     ),
     Reason.SILENCE: Advice(
-        "no rank wrote anything for `limit.silence`, so it was taken for hung",
+        "no rank wrote anything for `limit.output_timeout`, so it was taken for hung",
         (
             "see where each rank stopped: serried logs {run}",
             "ranks that wait for each other for ever often differ in their number of batches",
-            "if it is only quiet, let it print now and then, or raise `limit.silence`",
+            "if it is only quiet, let it print now and then, or raise `limit.output_timeout`",
         ),
     ),
     Reason.LEFT_RUNNING: Advice(

@@ -83,10 +83,10 @@ def whole(verdicts: Mapping[int, Verdict]) -> Verdict:
     settled = all(verdict.settled for verdict in verdicts.values())
     worst = next((state for state in _WORST_FIRST if state in states), None)
     if worst is None:
-        return Verdict(names.COMPLETED, 0, None, "all elements completed", since, settled=settled)
+        return Verdict(names.COMPLETED, 0, None, "all tasks completed", since, settled=settled)
     index, first = next((index, verdict) for index, verdict in verdicts.items() if verdict.state == worst)
     number = sum(verdict.state != names.COMPLETED for verdict in verdicts.values())
-    message = f"{number} of {len(verdicts)} elements did not complete; the first is {index}"
+    message = f"{number} of {len(verdicts)} tasks did not complete; the first is {index}"
     return Verdict(worst, first.exit_code or 1, first.cause, message, since, settled=settled)
 
 

@@ -85,7 +85,7 @@ def _explain(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanati
     if status.state == names.COMPLETED:
         return Explanation(status, meaning="every rank exited with status 0")
     if status.state == names.RUNNING and status.elements is not None and status.reason:
-        return Explanation(status, meaning=f"of the elements that wait: {_why_it_waits(status, scheduler_for)}")
+        return Explanation(status, meaning=f"of the tasks that wait: {_why_it_waits(status, scheduler_for)}")
     if status.state == names.RUNNING and status.verdict.stale is None:
         return Explanation(status, meaning=status.verdict.message or "it runs; nothing is known to be wrong")
     return _ended(status)

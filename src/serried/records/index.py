@@ -75,13 +75,13 @@ def _element(selection: Selection, index: int) -> Selection:
     array = selection.record.plan.array
     if array is None:
         raise RunNotFoundError(
-            f"run `{selection.record.id}` is no array, so it has no element {index}",
+            f"run `{selection.record.id}` is no array, so it has no task {index}",
             hint=f"serried show {selection.record.id}",
         )
     if index not in array.indices:
         first, last = min(array.indices), max(array.indices)
         raise RunNotFoundError(
-            f"run `{selection.record.id}` has no element {index}", hint=f"its elements are {first} to {last}"
+            f"run `{selection.record.id}` has no task {index}", hint=f"its tasks are {first} to {last}"
         )
     return Selection(selection.record, index, selection.note)
 

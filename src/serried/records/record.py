@@ -114,7 +114,7 @@ class Record:
         try:
             return self._commands[element]
         except KeyError:
-            raise RecordUnreadable(f"run `{self.id}` has no element {element}") from None
+            raise RecordUnreadable(f"run `{self.id}` has no task {element}") from None
 
     @functools.cached_property
     def _commands(self) -> dict[int, tuple[str, ...]]:

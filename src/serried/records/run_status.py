@@ -104,5 +104,6 @@ class RunStatus:
             "rehearsal": summary and summary.rehearsal,
             "directory": summary and str(self.record.where.path),
             "warnings": [dict(warning) for warning in self.warnings],
-            "elements": None if self.elements is None else arrays.ranges_by_state(self.elements),
+            "tasks": None if self.elements is None else arrays.ranges_by_state(self.elements),
+            "elements": None if self.elements is None else arrays.ranges_by_state(self.elements),  # former name
         }

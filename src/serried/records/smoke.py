@@ -10,7 +10,7 @@ from serried.records.record import Record
 def tried_out(record: Record, element: int | None) -> str:
     """In words; only what was seen to be done is said to be done."""
     if element is None and record.summary.elements is not None:
-        return "each element tells what it tried"
+        return "each task tells what it tried"
     found = read_json(record.where.element(element).results / names.SMOKE_FILE)
     if found is None:
         return "nothing says that the program made it one: is it one with `serried.train`, and did it get so far?"

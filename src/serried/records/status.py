@@ -248,7 +248,7 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
     if whole.elements is None or index not in whole.elements:
         if whole.has_ended or whole.elements is None:
             return RunStatus(whole.record, whole.summary, whole.verdict, element=index, job=whole.job_of(index))
-        raise RunNotFoundError(f"run `{whole.record.id}` has no element {index}")
+        raise RunNotFoundError(f"run `{whole.record.id}` has no task {index}")
     verdict = whole.elements[index]
     document = read_json(whole.record.where.element(index).exit) or {}
     ending = Ending.parse(document)

@@ -222,7 +222,7 @@ def _not_there(item: Staged, made_by: str = "") -> UsageError:
         hint = f"it is a link to `{os.readlink(path)}`"  # noqa: PTH115
     else:
         hint = did_you_mean(part, _names(there)) or (
-            f"`{there}` has no `{part}`; `data.root` says where relative paths begin, and `data.in_place` is for what "
+            f"`{there}` has no `{part}`; `data.root` says where relative paths begin, and `data.require` is for what "
             "compute nodes alone can see"
         )
     return UsageError(f"`data.stage`: `{item.source}` is not there", hint=hint)

@@ -24,7 +24,7 @@ from serried.records.waiting import statuses_of
 from serried.submission.reconcile import find_out
 
 MOST_JOBS = 20
-"""Of an array that goes on in jobs of its own for each element: behind these it looks again."""
+"""Of an array that goes on in jobs of its own for each task: behind these it looks again."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def run(text: str, plan: Plan) -> Followed:
-    """The run, or the element of one, that `--after TEXT` means for `plan`.
+    """The run, or the task of one, that `--after TEXT` means for `plan`.
 
     Raises UsageError where there is none, where it has ended and not as it was to, or where it is on another cluster.
     """

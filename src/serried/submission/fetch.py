@@ -169,7 +169,7 @@ def _where_to_look(selection: Selection) -> str:
 
 
 def _places(selection: Selection) -> list[tuple[ElementDirectory, str]]:
-    """Of an array each element's own goes to a folder with its number."""
+    """Of an array each task's own goes to a folder with its number."""
     where = selection.record.where
     return [(where.element(each), f"{each}/" if selection.is_array else "") for each in selection.elements]
 

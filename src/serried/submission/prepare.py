@@ -154,7 +154,7 @@ def _divided(plan: Plan) -> Plan:
     indices = plan.array.indices
     if limits.jobs is not None and len(indices) >= limits.jobs:
         raise UsageError(
-            f"the array has {len(indices):,} elements, and `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
+            f"the array has {len(indices):,} tasks, and `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
             hint=f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count too",
         )
     size = limits.below or limits.elements
@@ -164,16 +164,16 @@ def _divided(plan: Plan) -> Plan:
     offsets = arrays.divide(indices, size) if size and is_large else ()
     if offsets and plan.has_links and plan.limit.form == names.PREQUEUED:
         raise UsageError(
-            f"`{plan.site.name}` takes arrays of up to {size:,} elements, and the further jobs of a larger one cannot "
+            f"`{plan.site.name}` takes arrays of up to {size:,} tasks, and the further jobs of a larger one cannot "
             "all be queued now",
-            hint=f'submit up to {size:,} elements at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
+            hint=f'submit up to {size:,} tasks at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
         )
     hold = next((word for word in plan.allocation.extra if word in HOLDS.get(plan.site.scheduler, ())), None)
     if hold and len(offsets) > 1:
         raise UsageError(
-            f"`{plan.site.name}` takes arrays of up to {size:,} elements, and the jobs of a larger one are released "
+            f"`{plan.site.name}` takes arrays of up to {size:,} tasks, and the jobs of a larger one are released "
             f"together, whatever `{hold}` in `resources.extra` says",
-            hint=f"leave it out, or submit up to {size:,} elements at a time",
+            hint=f"leave it out, or submit up to {size:,} tasks at a time",
         )
     return dataclasses.replace(plan, array=plan.array._replace(offsets=offsets))
 
@@ -257,7 +257,7 @@ def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
     if plan.array is not None and not plan.source.tree_per_element:
         elements, files = len(plan.array.indices), len(surveyed.files)
         yield (
-            f"the {elements:,} elements share one working tree, as {elements:,} of {files:,} files are too many: "
+            f"the {elements:,} tasks share one working tree, as {elements:,} of {files:,} files are too many: "
             "what they write by relative paths needs names of its own, or `{results}`"
         )
 

@@ -39,7 +39,7 @@ class Prepared:
     code_of: Record | None = None
     """The run whose code it has."""
     each: tuple[tuple[str, ...], ...] = ()
-    """One command for each element of the array, where they differ."""
+    """One command for each task of the array, where they differ."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ def handover_of(
 ) -> Submission:
     """What the scheduler is given for a job: the run's, or one of those of an array in parts.
 
-    Those are held until all have been accepted. Where only so many elements may run at once, each begins after the one
+    Those are held until all have been accepted. Where only so many tasks may run at once, each begins after the one
     `before` it has ended, because the scheduler counts each job by itself.
     """
     unknown = [f"JOB-OF-{after.run}" for after in plan.after if after.job == ""]

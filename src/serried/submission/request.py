@@ -37,7 +37,7 @@ class Request:
     each: Path | None = None
     """A file of commands, one for each element."""
     repeat: int | None = None
-    """How many elements run the command, or each of the file's, with one seed after the other."""
+    """How many tasks run the command, or each of the file's, with one seed after the other."""
     resume: str | None = None
     """A run, `last` or a path, whose newest whole checkpoint it begins from."""
     smoke: bool = False
@@ -69,7 +69,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         raise UsageError("there is no command after `--`", hint="for example `-- python train.py`")
     each = arrays.read_each(directory / request.each) if request.each else ()
     array, each = _array(request, each)
-    # With --each the lines are the commands; the first stands for all of them where one is asked for.
+    # With --commands the lines are the commands; the first stands for all of them where one is asked for.
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
@@ -122,7 +122,7 @@ def _check_experiments(named: Iterable[str], resolved: config.Resolved) -> None:
 
 
 def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array | None, tuple[tuple[str, ...], ...]]:
-    """The array that is asked for, and the commands of its elements in their order."""
+    """The array that is asked for, and the commands of its tasks in their order."""
     for flag, number in (("--parallel", request.parallel), ("--repeat", request.repeat)):
         if number is not None and number < 1:
             raise UsageError(f"`{flag}` must be 1 or more")
@@ -130,12 +130,12 @@ def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array |
         return _repeated(request, request.repeat, each)
     if request.array is None and not each:
         if request.parallel is not None:
-            raise UsageError("`--parallel` needs an array", hint="`--array 0-9`, `--repeat 10`, or `--each FILE`")
+            raise UsageError("`--parallel` needs an array", hint="`--array 0-9`, `--repeat 10`, or `--commands FILE`")
         return None, ()
     indices = arrays.parse_indices(request.array) if request.array is not None else tuple(range(len(each)))
     if each and indices[-1] >= len(each):
         raise UsageError(
-            f"`--array` asks for element {indices[-1]}, and `{request.each}` has {len(each)} commands, from 0",
+            f"`--array` asks for task {indices[-1]}, and `{request.each}` has {len(each)} commands, from 0",
             hint="leave out `--array` to run them all",
         )
     return Array(indices, request.parallel, bool(each)), tuple(each[index] for index in indices) if each else ()
@@ -144,15 +144,15 @@ def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array |
 def _repeated(
     request: Request, repeat: int, each: tuple[tuple[str, ...], ...]
 ) -> tuple[Array, tuple[tuple[str, ...], ...]]:
-    """The same with repeats: those of one command are elements in a row."""
+    """The same with repeats: those of one command are tasks in a row."""
     if request.array is not None:
         raise UsageError(
-            "`--repeat` numbers the elements itself, so `--array` cannot be given with it",
+            "`--repeat` numbers the tasks itself, so `--array` cannot be given with it",
             hint="`--array 0-4` alone runs the command five times, with five seeds",
         )
     count = repeat * max(len(each), 1)
     if count > arrays.MOST:
-        raise UsageError(f"`--repeat {repeat}` makes over {arrays.MOST:,} elements", hint="make several runs of it")
+        raise UsageError(f"`--repeat {repeat}` makes over {arrays.MOST:,} tasks", hint="make several runs of it")
     commands = tuple(command for command in each for _ in range(repeat))
     return Array(tuple(range(count)), request.parallel, bool(each), repeat), commands
 
@@ -162,5 +162,7 @@ def _same_repeats(plan: Plan, each: tuple[tuple[str, ...], ...]) -> Iterator[str
     if plan.array is None or (plan.array.repeat or 1) == 1:
         return
     text = "\0".join(itertools.chain(plan.command, *each))
-    if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "element")) and names.ELEMENT not in text:
-        yield f"no command says `{{seed}}` or `{{repeat}}`: repeats differ only if the program reads {names.ELEMENT}"
+    if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "task", "element")) and not any(
+        name in text for name in (names.TASK, names.ELEMENT)
+    ):
+        yield (f"`{{seed}}` and `{{repeat}}` are not in the command: repeats differ only if it reads {names.TASK}")

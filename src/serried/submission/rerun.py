@@ -34,14 +34,14 @@ def prepare_again(
     """What `deliver` hands over for another run of the same plan.
 
     Args:
-        selection: the run, or an element of an array: then that element alone.
+        selection: the run, or a task of an array: then that task alone.
         environ: the submitting shell's environment; what the job inherits comes from it, as at any submit.
         fresh: begin where that run began, and not from its newest whole checkpoint.
         new_code: the code as it is now, and not as that run had it.
         name: what to call the new run; None is as the other.
         observe: as for `prepare`.
 
-    Raises UsageError where the plan, the code or the commands of its elements are not there any more.
+    Raises UsageError where the plan, the code or the commands of its tasks are not there any more.
     """
     record = selection.record
     try:
@@ -77,7 +77,7 @@ def prepare_again(
 
 
 def _beginning(old: Plan, array: Array | None) -> Resume | None:
-    """What the old run itself began from, for the elements of `array`."""
+    """What the old run itself began from, for the tasks of `array`."""
     if old.resume is None or old.array is None or array is None or len(old.resume.checkpoints) == 1:
         return old.resume
     paths = dict(zip(old.array.indices, old.resume.checkpoints, strict=True))
@@ -101,5 +101,5 @@ def _each(selection: Selection) -> tuple[tuple[str, ...], ...]:
         indices = array.indices if selection.element is None else (selection.element,)
         return tuple(record.command_of(index) for index in indices)
     except RecordUnreadable as error:
-        hint = "submit the file of commands again: `serried submit --each FILE`"
+        hint = "submit the file of commands again: `serried submit --commands FILE`"
         raise UsageError(error.message, hint=hint) from error

@@ -45,14 +45,14 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Found:
 
 
 def _of_run(selection: Selection, array: Array | None) -> Found:
-    """The same for a run that is known. Each element of an array goes on from the same element of an array."""
+    """The same for a run that is known. Each task of an array goes on from the same task of an array."""
     record = selection.record
     _check_place(record)
     theirs = record.plan.array
     if selection.element is not None or theirs is None:
         elements: tuple[int | None, ...] = (selection.element,)
     elif array is None:
-        hint = f"name one of its elements: `--resume {record.id}/{theirs.indices[0]}`"
+        hint = f"name one of its tasks: `--resume {record.id}/{theirs.indices[0]}`"
         raise UsageError(f"run `{record.id}` is an array, and this run is not", hint=hint)
     else:
         elements = array.indices
@@ -126,9 +126,9 @@ def _check_elements(record: Record, wrong: Iterable[int], what: str, array: Arra
     if not indices:
         return
     left = [index for index in array.indices if index not in set(indices)]
-    elements = f"element {indices[0]}" if len(indices) == 1 else f"elements {compress(indices)}"
+    tasks = f"task {indices[0]}" if len(indices) == 1 else f"tasks {compress(indices)}"
     hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` tells more"
-    raise UsageError(f"run `{record.id}` {what} {elements}", hint=hint)
+    raise UsageError(f"run `{record.id}` {what} {tasks}", hint=hint)
 
 
 def _watch(record: Record) -> Sequence[str]:

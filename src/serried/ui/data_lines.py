@@ -17,9 +17,9 @@ def data_lines(plan: Plan) -> list[tuple[str, str]]:
     data = plan.data or Data()
     return [
         ("data", _staged(plan, data.stage)),
-        ("in place", _listed(data.in_place)),
+        ("requires", _listed(data.in_place)),
         ("results", _results(plan, data)),
-        ("watches", _watched(plan, plan.sync) if plan.sync else ""),
+        ("checkpoints", _watched(plan, plan.sync) if plan.sync else ""),
     ]
 
 
@@ -27,8 +27,8 @@ def _results(plan: Plan, data: Data) -> str:
     if not data.results:
         return ""
     if not plan.site.local_disk:
-        return f"{_listed(data.results)}: written to the run directory itself{_unless(plan)}"
-    return f"{_listed(data.results)}: brought back every {show_duration(data.results_every_seconds)} and at the end"
+        return f"{_listed(data.results)}: written to the run directory{_unless(plan)}"
+    return f"{_listed(data.results)}: copied back every {show_duration(data.results_every_seconds)} and at the end"
 
 
 def _watched(plan: Plan, sync: Sync) -> str:
@@ -38,9 +38,9 @@ def _watched(plan: Plan, sync: Sync) -> str:
     texts = []
     if brought:
         every = show_duration(sync.every_seconds)
-        texts.append(f"{_listed(brought)}: kept safe every {every}, the last {sync.keep} stay")
+        texts.append(f"{_listed(brought)}: copied every {every}, keeping the last {sync.keep}")
     if there:
-        texts.append(f"{_listed(there)}: written to the run directory itself, where all stay{_unless(plan)}")
+        texts.append(f"{_listed(there)}: written to the run directory, which keeps all{_unless(plan)}")
     return "; ".join(texts)
 
 
@@ -49,7 +49,7 @@ def _staged(plan: Plan, stage: Sequence[Staged]) -> str:
         return ""
     size = amount(stage)
     if plan.site.local_disk:
-        where = f"{size} to each node's own disk" if size else "to each node's own disk"
+        where = f"{size} to each node's disk" if size else "to each node's disk"
     else:
         where = f"{size}, read in place{_unless(plan)}" if size else f"read in place{_unless(plan)}"
     return f"{_listed([_called(item) for item in stage])}: {where}"

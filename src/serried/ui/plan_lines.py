@@ -22,7 +22,7 @@ FOLDERS_OF_A_RUN, FOLDERS_OF_AN_ELEMENT = 2, 3
 
 
 def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
-    """Labels and texts. A `*` follows what nobody asked for."""
+    """Labels and texts. A `*` follows a default."""
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", command_text(plan)),
@@ -33,14 +33,14 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("cluster", _cluster(plan)),
         ("each node", _node(plan.allocation, plan.defaults)),
         ("ranks", _ranks(plan)),
-        ("costs", _cost(plan)),
-        ("leaves", _files(plan, survey)),
+        ("cost", _cost(plan)),
+        ("files", _files(plan, survey)),
         ("code", _code(plan, survey, revision)),
         ("python", environment_text(plan.environment)),
         ("container", container_text(plan.container)),
         *data_lines(plan),
-        ("goes on", goes_on(plan)),
-        ("linked", ", ".join(plan.source.links)),
+        ("restarts", restarts_text(plan)),
+        ("symlinks", ", ".join(plan.source.links)),
         ("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))),
         ("", "* a default" if plan.defaults else ""),
     ]
@@ -48,7 +48,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
 
 
 def command_text(plan: Plan) -> str:
-    """The command as the user would type it; of an array the first element's."""
+    """The command as the user would type it; of an array the first task's."""
     return plan.command[0] if plan.shell and plan.command else shlex.join(plan.command)
 
 
@@ -67,11 +67,11 @@ def container_text(container: Container | None) -> str:
     """Which one, and what is unusual about it."""
     if container is None:
         return ""
-    made = f", made from {container.made_from}" if container.made_from else ""
+    made = f", built from {container.made_from}" if container.made_from else ""
     contained = ", contained" if container.contained else ""
     contained += ", writable" if container.writable else ""
     contained += f" with {shlex.join(container.options)}" if container.options else ""
-    copied = ", copied to each node's own disk" if container.local else ""
+    copied = ", copied to each node's disk" if container.local else ""
     return f"{container.image}{made}, by {container.runtime}{contained}{copied}"
 
 
@@ -82,14 +82,14 @@ def settings_text(config: Mapping[str, Any]) -> str:
 
 def smoke_text(plan: Plan) -> str:
     return (
-        f"a smoke test: with `serried.train` it ends after {plan.smoke} steps; other programs can only be told, "
-        f"by SERRIED_SMOKE={plan.smoke}"
+        f"a smoke test: `serried.train` stops after {plan.smoke} steps; other programs must read "
+        f"SERRIED_SMOKE={plan.smoke} themselves"
     )
 
 
 CONDITIONS = {
-    AFTER_OK: "once it has completed",
-    AFTER_ANY: "once it has ended",
+    AFTER_OK: "after it has completed",
+    AFTER_ANY: "after it has ended",
     AFTER_NOTOK: "if it does not complete",
 }
 
@@ -101,29 +101,29 @@ def comes_after(plan: Plan) -> str:
 
 def _comes_after(after: After, plan: Plan) -> str:
     element = "" if after.element is None else f"/{after.element}"
-    past = "which is not waited for" if plan.rerun_of else "which has ended"
+    past = "without waiting for it" if plan.rerun_of else "which has ended"
     when = past if after.job is None else CONDITIONS[after.condition]
     return f"{after.name} ({after.run}{element}), {when}"
 
 
 FORMS = {
     REQUEUE: "the job requeues itself",
-    SUCCESSOR: "each in a job that the one before it submits as it begins",
-    PREQUEUED: "each in a job of its own, queued now",
+    SUCCESSOR: "each job submits the next one when it starts",
+    PREQUEUED: "all jobs are queued now",
 }
 
 
-def goes_on(plan: Plan) -> str:
-    """Whether and how further attempts come about; empty where there may be none."""
+def restarts_text(plan: Plan) -> str:
+    """How many further attempts there may be, and how each comes about; empty for none."""
     if not plan.limit.restarts:
         return ""
     total, link = plan.limit.total_seconds, plan.allocation.time_seconds
     if total is None or link is None:
-        return f"in up to {counted(plan.limit.restarts, 'further attempt')}: {FORMS[plan.limit.form]}"
+        return f"up to {plan.limit.restarts}: {FORMS[plan.limit.form]}"
     links = -(-total // link)
     spare = plan.limit.restarts + 1 - links
-    more = f" and {spare} to spare" if spare else ""
-    return f"{counted(links, 'link')} of {duration(link)} for {duration(total)} in all{more}: {FORMS[plan.limit.form]}"
+    more = f", and {spare} spare" if spare else ""
+    return f"{counted(links, 'job')} of {duration(link)} for {duration(total)} in total{more}: {FORMS[plan.limit.form]}"
 
 
 def _cluster(plan: Plan) -> str:
@@ -138,8 +138,8 @@ def _node(allocation: Allocation, defaults: tuple[str, ...]) -> str:
 
     gpus = counted(allocation.gpus, f"{allocation.gpu_type} GPU" if allocation.gpu_type else "GPU") + star("gpus")
     given = allocation.memory_mb
-    amount = "memory as the cluster gives" if given is None else memory(given)
-    whole = "alone on it, " if allocation.exclusive else ""
+    amount = "the cluster's default memory" if given is None else memory(given)
+    whole = "exclusive, " if allocation.exclusive else ""
     return f"{whole}{gpus}, {counted(allocation.cpus, 'CPU')}{star('cpus')}, {amount}{star('mem')}"
 
 
@@ -171,7 +171,7 @@ def _cost(plan: Plan) -> str:
     hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
     unit = f"{'GPU' if allocation.gpus else 'CPU'}-hour{'' if _figure(hours) == '1' else 's'}"
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
-    return f"at most {duration(limit)}{star} ({duration(useful)} until the warning), {_figure(hours)} {unit}{each}"
+    return f"at most {duration(limit)}{star} (stop notice after {duration(useful)}), {_figure(hours)} {unit}{each}"
 
 
 def _files(plan: Plan, survey: Survey | None) -> str:
@@ -185,9 +185,9 @@ def _files(plan: Plan, survey: Survey | None) -> str:
     trees = elements if plan.source.tree_per_element else 1
     code = 0 if survey is None else trees * _size_of_tree(survey)
     total = run + elements * (element + attempt) + code
-    beside = " beside the code's" if survey is None and plan.source.snapshot else ""
+    beside = " in addition to the code" if survey is None and plan.source.snapshot else ""
     links = " and 2 for its job" if plan.has_links else ""
-    further = f", {elements * attempt:,} more in each further attempt{links}" if plan.limit.restarts else ""
+    further = f", {elements * attempt:,} more for each restart{links}" if plan.limit.restarts else ""
     return f"{total:,} files and folders{beside}{further}"
 
 
@@ -210,16 +210,16 @@ def _figure(number: float) -> str:
 
 def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
     if plan.source.archive is not None:
-        return f"as run {plan.rerun_of} had it"
+        return f"the code of run {plan.rerun_of}"
     if survey is None:
         what = f"in place, {plan.source.directory}"
     else:
         what = f"a snapshot of {counted(len(survey.files), 'file')}, {spell(survey.bytes)}"
-        what += ", a copy for each element" if plan.source.tree_per_element else ""
+        what += ", a copy for each task" if plan.source.tree_per_element else ""
     if revision.commit is None:
         return what
     branch = f" on {revision.branch}" if revision.branch else ""
-    changes = ", with changes" if revision.is_dirty or (survey and survey.untracked) else ""
+    changes = ", with uncommitted changes" if revision.is_dirty or (survey and survey.untracked) else ""
     return f"{what}; commit {revision.commit[:10]}{branch}{changes}"
 
 
@@ -228,10 +228,10 @@ def _array(plan: Plan) -> str:
         return ""
     throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
     indices = plan.array.indices
-    each = ", one for each line, counted from 0; the command is the first one's" if plan.array.each else ""
+    each = ", one per line, counted from 0; shown is the first command" if plan.array.each else ""
     if plan.array.repeat and each:
-        each = f", {counted(plan.array.repeat, 'repeat')} of each line in turn; the command is the first one's"
+        each = f", {counted(plan.array.repeat, 'repeat')} of each line in turn; shown is the first command"
     elif plan.array.repeat:
         each = ", repeats of one command"
     parts = f", in {len(plan.array.offsets)} jobs" if plan.is_in_parts else ""
-    return f"{counted(len(indices), 'element')} ({compress(indices)}){parts}{throttle}{each}"
+    return f"{counted(len(indices), 'task')} ({compress(indices)}){parts}{throttle}{each}"

@@ -210,7 +210,7 @@ def test_a_job_that_comes_after_another_waits_for_its_end_however_that_is(bench)
 def test_a_job_for_one_element_comes_after_that_element_alone(bench):
     if not bench.knows_elements:
         plan = replace(bench.plan("true", indices=range(2)), limit=Limit(restarts=1, form="successor"))
-        with pytest.raises(UsageError, match="no job wait for one element"):
+        with pytest.raises(UsageError, match="no job wait for one task"):
             bench.submit(plan)
         return
     plan = bench.plan('[ "$element" = 1 ] || sleep 600', indices=range(2))

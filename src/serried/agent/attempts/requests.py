@@ -1,8 +1,9 @@
 """Requests from outside: each line of control.jsonl is one, and the head alone reads them.
 
 `{"request": "stop", "reason": "user", "by": "ada@login1"}` ends the ranks: TERM, `limit.grace`, KILL. With
-`"save": true` ranks are asked to save and leave, as they are before the time limit; those that have not left after
-`limit.lead` are ended. With reason `limit` or `preempt` the run may then go on in another attempt, with `user` never.
+`"save": true` ranks receive the stop notice, as before the time limit; those that have not left after
+`limit.warn_before` are ended. With reason `limit` or `preempt` the run may continue in another attempt, with `user`
+never.
 """
 
 from __future__ import annotations

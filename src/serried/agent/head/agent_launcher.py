@@ -35,6 +35,7 @@ def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
         names.RUN_ID: str(work.plan["run"]),
         names.RESUME: work.newest_checkpoint,  # once for all nodes: they may not see the same yet
         names.ELEMENT: "" if work.element is None else str(work.element),
+        names.TASK: "" if work.element is None else str(work.element),
     }
 
 

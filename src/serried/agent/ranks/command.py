@@ -16,6 +16,7 @@ NOT_FOR_RANKS = (
     names.TOKEN,
     names.JOB,
     names.ELEMENT,
+    names.TASK,
     names.RESUME,
     names.TERMINAL,
     "TORCHELASTIC_USE_AGENT_STORE",
@@ -119,6 +120,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
         "after": next(iter(work.after), ""),
         "seed": str(work.seed),
         "repeat": "" if work.repeat is None else str(work.repeat),
+        "task": "" if work.element is None else str(work.element),
         "element": "" if work.element is None else str(work.element),
         "run": str(work.plan["run"]),
         "attempt": str(work.number),
@@ -216,7 +218,7 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
         names.NODE: str(place.node),
     }
     if work.element is not None:
-        own[names.ELEMENT] = str(work.element)
+        own[names.TASK] = own[names.ELEMENT] = str(work.element)
     if work.config:
         own[names.CONFIG] = json.dumps(work.config)
     if work.plan.get("smoke"):

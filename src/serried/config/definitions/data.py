@@ -21,8 +21,8 @@ class Data:
         "Folder of relative paths in `stage`.",
         default="`scratch`/PROJECT, else `data` in the project's folder",
     )
-    in_place: tuple[str, ...] = key(
-        values.TEXTS, "Paths that must exist on every node, checked before ranks start.", value=()
+    require: tuple[str, ...] = key(
+        values.TEXTS, "Paths that must exist on every node, checked before ranks start.", value=(), old="in_place"
     )
     prepare: tuple[str, ...] = key(
         values.COMMAND,

@@ -50,14 +50,17 @@ class Resources:
 
 @dataclass(frozen=True)
 class Limit:
-    lead: int = key(
+    warn_before: int = key(
         values.DURATION,
         "Time between the stop notice and the time limit; at most a quarter of the limit.",
         default="60s",
         value=60,
+        old="lead",
     )
     grace: int = key(values.DURATION, "Time between TERM and KILL.", default="30s", value=30)
-    silence: int | None = key(values.DURATION_OR_OFF, "Fail if no rank prints for this time.", default="off")
+    output_timeout: int | None = key(
+        values.DURATION_OR_OFF, "Fail if no rank prints for this time.", default="off", old="silence"
+    )
     restarts: int = key(values.COUNT_OR_NONE, "Most further attempts.", default="0", value=0)
     total_time: int | None = key(
         values.DURATION_OR_OFF,

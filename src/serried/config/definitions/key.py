@@ -17,14 +17,24 @@ class Key:
     default: str | None = None
     """What holds when nobody sets it, in words for the reader."""
     alias: str | None = None
-    """Another name for it."""
+    """Another name for the key."""
+    old: str | None = None
+    """Its former name: still read, with a note."""
     is_optional: bool = False
     """Nothing at all is a value of it too: an empty text takes away what a weaker source set."""
 
 
-def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None, alias: str | None = None) -> Any:
-    """A dataclass field that can be set in a file: `text` is its help, `value` what it is when nobody sets it."""
-    definition = Key(kind, text, default, alias, is_optional=value in (None, "", ()))
+def key(
+    kind: Kind,
+    text: str,
+    *,
+    default: str | None = None,
+    value: Any = None,
+    alias: str | None = None,
+    old: str | None = None,
+) -> Any:
+    """A dataclass field that can be set in a file: `text` is its help, `value` its value where nothing sets it."""
+    definition = Key(kind, text, default, alias, old, is_optional=value in (None, "", ()))
     if isinstance(value, dict):
         return field(default_factory=dict, metadata={"key": definition})
     return field(default=value, metadata={"key": definition})

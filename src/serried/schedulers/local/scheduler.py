@@ -31,7 +31,7 @@ REASONS = {
     "Priority": "other jobs are ahead of it in this machine's queue",
     "Resources": "it is next in line; the slots it asks for are in use",
     "Dependency": "it waits for another job to end",
-    "JobArrayTaskLimit": "as many elements run as `--parallel` allows",
+    "JobArrayTaskLimit": "as many tasks run as `--parallel` allows",
     "NonZeroExitCode": "its script ended with a non-zero exit code",
     state.SUPERVISOR_GONE: "the process that looked after it is gone: it was killed, or the machine restarted",
     "": "it has only just been queued",

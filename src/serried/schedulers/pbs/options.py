@@ -45,7 +45,7 @@ def submission(
         )
     if plan.has_links and plan.limit.form == names.SUCCESSOR and _is_array(plan, ""):
         raise UsageError(
-            "PBS lets no job wait for one element of an array",
+            "PBS lets no job wait for one task of an array",
             hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',
         )
     handover = _handover(plan)
@@ -228,6 +228,6 @@ def _range(indices: Sequence[int]) -> str:
     if list(indices) != list(range(indices[0], indices[-1] + 1, step)):
         raise UsageError(
             "PBS runs only arrays whose indices are a range with a step, such as `0-99` or `0-98:2`",
-            hint="submit one range at a time, or all of it: elements that are not wanted can end at once",
+            hint="submit one range at a time, or all of it: tasks that are not wanted can end at once",
         )
     return f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "")

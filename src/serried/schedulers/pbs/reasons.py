@@ -34,7 +34,7 @@ REASONS = (
     ("Not Running: No available resources*", "not enough nodes are free"),
     (
         "Job Array Began at *",
-        "other elements of its array go first: as many run as may, or nothing more is free",
+        "other tasks of its array go first: as many run as may, or nothing more is free",
     ),
     (
         "?ob held, too many failed attempts to run",

@@ -66,7 +66,7 @@ REASONS = (
     ("BadConstraints", "no node has all the features it asks for; check `constraint`"),
     ("FrontEndDown", "no front-end node is up"),
     ("NonZeroExitCode", "its script ended with a non-zero exit code"),
-    ("JobArrayTaskLimit", "as many elements run as `--parallel` allows"),
+    ("JobArrayTaskLimit", "as many tasks run as `--parallel` allows"),
     ("Prolog", "the site's prolog is preparing its nodes"),
     ("Nodes_required_for_job_are_DOWN*", "nodes it needs are down, drained or reserved for jobs of higher priority"),
     ("BurstBuffer*", "its burst buffer is being prepared"),
