@@ -260,7 +260,7 @@ def test_commands_of_elements_are_looked_at_as_the_one_of_a_run_is(tmp_path, mon
     commands.write_text("python train.py\nbash -c 'srun python train.py'\n")
     with pytest.raises(UsageError) as refusal:
         decide(each, tmp_path, os.environ)
-    assert refusal.value.message == "element 1: the command starts `srun`, and each of 2 ranks would do so anew"
+    assert refusal.value.message == "task 1: the command starts `srun`, and each of 2 ranks would do so anew"
 
 
 @pytest.mark.parametrize("command", ["torchrun --standalone --nproc-per-node=4 train.py", "accelerate launch train.py"])
