@@ -119,7 +119,7 @@ def test_a_run_can_be_stopped_and_waiting_has_an_end(wait_until):
         run.wait(0.1)
     assert run.exit_code is None
 
-    with pytest.raises(ValueError, match="time to save and none"):
+    with pytest.raises(ValueError, match="mutually exclusive"):
         run.stop(save=True, now=True)
     run.stop(save=True)
     run.stop()

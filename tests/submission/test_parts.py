@@ -54,7 +54,7 @@ def test_with_a_limit_on_elements_at_once_each_job_comes_after_the_one_before(as
 
 def test_an_array_larger_than_a_whole_scheduler_holds_is_refused(ask, limits):
     limits(below=1000, jobs=10_000)
-    with pytest.raises(UsageError, match="the array has 10,000 elements, and `local` keeps fewer than 10,000 jobs"):
+    with pytest.raises(UsageError, match="the array has 10,000 tasks, and `local` keeps fewer than 10,000 jobs"):
         ask(array="0-9999")
 
 

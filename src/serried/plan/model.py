@@ -212,7 +212,7 @@ class Resume(NamedTuple):
 
     def __str__(self) -> str:
         if len(self.checkpoints) > 1:
-            return f"{self.run}, each element from its own"
+            return f"{self.run}, each task from its own"
         path = self.checkpoints[0]
         return f"{self.run}, {path.rpartition('/')[2]}" if self.run else path
 
