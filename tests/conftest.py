@@ -38,8 +38,8 @@ LAB_ROOT = Path(f"/tmp/serried-test-{os.getpid()}-{secrets.token_hex(3)}")
 """Where labs go that tests start by command: never among those of the person who runs the tests."""
 
 TESTS = Path(__file__).parent
-WITH_RUNS = {"endtoend", "examples", "compat", "faults"}
-"""Folders whose tests start whole runs; others do so by the fixture `make_run`."""
+WITH_RUNS = {"endtoend", "examples", "compat", "faults", "contract"}
+"""Folders whose tests start whole runs or jobs; others do so by the fixture `make_run`."""
 
 PATIENT = {"MessageTimeout": "100", "SlurmdTimeout": "300", "KillWait": "20", "MinJobAge": "3600"}
 """Daemons and jobs may be slow where tests keep the machine busy, and what has ended is known to the end of a test."""

@@ -20,6 +20,8 @@ from serried.environments.store import Store
 from serried.errors import EnvironmentFailed, MissingProgramError, UsageError
 from serried.plan import Build, Environment
 
+pytestmark = pytest.mark.runs
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -14,6 +14,8 @@ import pytest
 from between import Between
 from trees import MIB, is_same, plant
 
+pytestmark = pytest.mark.runs
+
 ONE_NODE = Path(__file__).with_name("one_node.py")
 HERE = "127.0.0.1"
 KEY = b"of this attempt".hex()
