@@ -33,7 +33,10 @@ WORDS_OF_OTHERS = {
 }
 """Modules that read what another program printed, and whose words these are."""
 
-DECIDES_NOTHING = {
+NO_SENTENCES = {
+    "agent/launchers/listener.py": "`message` is a document, and its keys are looked for",
+    "agent/launchers/rank.py": "`message` is a document, and its keys are looked for",
+    "agent/launchers/remote_shell.py": "`message` is a document, and its keys are looked for",
     "agent/stage_in/node_side.py": "`in place` is a code of the journal, in two words",
     "agent/stage_out/sync_loop.py": "writes a problem once",
     "agent/system.py": "prints a problem once",
@@ -50,7 +53,7 @@ def test_no_code_decides_on_a_sentence_of_ours():
         nodes = [f"{node.lineno}: {ast.unparse(node)}" for node in decided_on(ast.parse(path.read_text()))]
         if nodes:
             found[where] = nodes
-    excused = WORDS_OF_OTHERS.keys() | DECIDES_NOTHING.keys()
+    excused = WORDS_OF_OTHERS.keys() | NO_SENTENCES.keys()
     assert {where: nodes for where, nodes in found.items() if where not in excused} == {}
     assert excused - found.keys() == set(), "no longer needed here"
 
@@ -68,6 +71,7 @@ def test_no_code_decides_on_a_sentence_of_ours():
         'str(error).startswith("no such")',
         'end.get("message") in KNOWN',
         'hint.partition(": ")[0]',
+        'def is_lost(message: str):\n    return "lost" in message',
     ],
 )
 def test_a_comparison_with_a_sentence_is_seen(line):
@@ -75,7 +79,12 @@ def test_a_comparison_with_a_sentence_is_seen(line):
 
 
 @pytest.mark.parametrize(
-    "line", ['event["code"] == Reason.LAUNCHER_ENDED', '"message" in entry', "message is None", '"run" in message']
+    "line",
+    [
+        'event["code"] == Reason.LAUNCHER_ENDED',
+        '"message" in entry',
+        "message is None",
+    ],
 )
 def test_a_comparison_with_a_code_or_of_keys_is_fine(line):
     assert [*decided_on(ast.parse(line))] == []
@@ -87,8 +96,7 @@ def decided_on(tree: ast.AST) -> Iterator[ast.expr]:
         if isinstance(node, ast.Compare):
             operands = [node.left, *node.comparators]
             is_test = any(isinstance(kind, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for kind in node.ops)
-            is_key = isinstance(node.left, ast.Constant) and isinstance(node.comparators[0], ast.Name)
-            if is_test and any(_is_sentence(one) or (_is_for_people(one) and not is_key) for one in operands):
+            if is_test and any(_is_sentence(one) or _is_for_people(one) for one in operands):
                 yield node
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
             value = node.func.value

@@ -10,8 +10,7 @@ from building import CREATED, a_failure
 from serried.agent.outcome import diagnose
 from serried.fs.files import write_json
 from serried.plan import Limit
-from serried.records.advice import ADVICE, advice_for
-from serried.records.advice_here import HERE
+from serried.records.advice import ADVICE, HERE, advice_for
 from serried.records.diagnosis import OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import reasons

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from serried.protocol.reasons import Reason
-from serried.records.advice_here import HERE
-from serried.records.advice_on_jobs import ON_JOBS, Advice
 from serried.records.diagnosis import Ended, closer
+
+
+@dataclass(frozen=True)
+class Advice:
+    meaning: str
+    """One sentence: what this kind of end is."""
+    steps: tuple[str, ...]
+    """What to do. Filled in are `{run}`, `{rank}`, `{host}`, `{attempt}`, `{verb}` (`submit`, or `run`), and, for the
+    next try, `{time}`, `{restarts}` and `{here}`, the same command for `serried run`."""
+
 
 ADVICE: Mapping[Reason, Advice] = {
     Reason.EXIT: Advice(
@@ -265,8 +274,67 @@ ADVICE: Mapping[Reason, Advice] = {
             "a path that is not there for the node, but here, is on a file system that it does not have",
         ),
     ),
-    **ON_JOBS,
+    Reason.UNRECORDED: Advice(
+        "the job's script could not write why: it was killed, a disk is full, or its folder is gone",
+        (
+            "see what is known, and what is left: serried show {run}",
+            "look at the disk and at your quotas, then submit it again",
+        ),
+    ),
+    Reason.SUBMISSION: Advice(
+        "no job exists: `serried submit` ended, or was given up, before the scheduler had it",
+        ("submit it again: serried rerun {run}",),
+    ),
+    Reason.LOST: Advice(
+        "the job is over and nothing says how: a file system or a node may have failed, or the folder was purged",
+        ("ask the scheduler: sacct -j JOB", "look at what is left: serried show {run}"),
+    ),
+    Reason.UNCERTAIN: Advice(
+        "whether the scheduler has the job is not known; do not submit it again yet",
+        (
+            "the next serried command that reaches the scheduler finds out by the job's name",
+            "serried forget {run} gives it up",
+        ),
+    ),
+    Reason.UNREACHABLE: Advice(
+        "the scheduler does not answer", ("try again in a minute; the run does not need this command",)
+    ),
+    Reason.UNREADABLE: Advice("its record cannot be read", ("upgrade Serried, or look at the file that is named",)),
 }
+
+
+HERE: Mapping[Reason, Advice] = {
+    Reason.EXIT: Advice(
+        "the program itself ended with an error", ("read all that the rank wrote: serried logs {run} --rank {rank}",)
+    ),
+    Reason.KILLED: Advice(
+        "signal 9 (SIGKILL) ended the rank: almost always because this machine ran out of memory",
+        (
+            "look at the memory that is left while it runs: free -h",
+            "use fewer ranks or data loading workers: each holds its own copy of what it loads",
+            "read what it wrote before: serried logs {run} --rank {rank}",
+        ),
+    ),
+    Reason.OUT_OF_MEMORY: Advice(
+        "it needed more main memory (not GPU memory) than this machine had left",
+        (
+            "look at the memory that is left while it runs: free -h",
+            "use fewer ranks or data loading workers: each holds its own copy of what it loads",
+        ),
+    ),
+    Reason.IMPORT_ERROR: Advice(
+        "Python did not find a module in the environment of the ranks",
+        (
+            "install the module, or activate the environment that has it",
+            "or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md",
+        ),
+    ),
+    Reason.FILE_MISSING: Advice(
+        "a file that the program wanted is not there",
+        ("relative paths begin in the folder where ranks start: see `source` in serried show {run}, and `workdir`",),
+    ),
+}
+"""What differs for an end of `serried run` on this machine."""
 
 
 def advice_for(ended: Ended) -> tuple[Reason, Advice] | None:
