@@ -58,7 +58,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ),
     (
         "[experiments.NAME.checkpoint]",
-        definitions.Checkpoint,
+        definitions.Sync,
         "Checkpoints of programs without `serried.train`: see [data](data.md).",
     ),
     (

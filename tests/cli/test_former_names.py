@@ -40,7 +40,7 @@ def _resolve(overrides=None, **environ):
 def test_a_former_key_sets_the_new_one_and_the_note_names_file_and_line():
     resolved = _resolve()
     limit = resolved.experiment.limit
-    assert (limit.warn_before, limit.output_timeout) == (120, 600)
+    assert (limit.lead_seconds, limit.silence_seconds) == (120, 600)
     assert resolved.experiment.data.require == ("/datasets/imagenet",)
     assert [note for note in resolved.notes if " is now " in note] == [
         "serried.toml:6: `lead` is now `warn_before`",
@@ -51,7 +51,7 @@ def test_a_former_key_sets_the_new_one_and_the_note_names_file_and_line():
 
 def test_a_former_variable_and_a_former_flag_name_themselves():
     resolved = _resolve({"limit.silence": "1m"}, SERRIED_LIMIT_LEAD="30s")
-    assert (resolved.experiment.limit.warn_before, resolved.experiment.limit.output_timeout) == (30, 60)
+    assert (resolved.experiment.limit.lead_seconds, resolved.experiment.limit.silence_seconds) == (30, 60)
     assert [note for note in resolved.notes if " is now " in note and "toml" not in note] == [
         "`SERRIED_LIMIT_LEAD` is now `SERRIED_LIMIT_WARN_BEFORE`",
         "`limit.silence` is now `limit.output_timeout`",

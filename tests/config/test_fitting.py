@@ -68,7 +68,7 @@ def test_runs_go_on_in_a_way_that_the_cluster_has(
     folder: Path, cluster: str, asked: str, form: str, notes: tuple[str, ...]
 ):
     found = resolve(folder, f"[defaults.limit]\n{asked}", command=BARE, cluster=cluster)
-    assert (found.experiment.limit.continue_, found.notes) == (form, notes)
+    assert (found.experiment.limit.form, found.notes) == (form, notes)
 
 
 def test_a_partition_that_a_shipped_profile_does_not_describe_may_be_there(
@@ -109,7 +109,15 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
     there = resolve(folder, text, cluster="plai").experiment
     here = resolve(folder, text, cluster="local").experiment
     assert [
-        (e.command[1], e.seed, e.config, e.resources.nodes, e.environment.inherit, e.environment.env, e.limit.grace)
+        (
+            e.command[1],
+            e.seed,
+            e.config,
+            e.resources.nodes,
+            e.environment.inherit,
+            e.environment.env,
+            e.limit.grace_seconds,
+        )
         for e in (there, here)
     ] == [
         ("here.py", 3, {"lr": 0.5}, 2, "none", {"A": "plai"}, 5),
@@ -117,13 +125,13 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
     ]
     assert [(e.launch.kind, e.container.image.rpartition("/")[2]) for e in (there, here)] == [
         ("srun", "image.sif"),
-        (None, ""),
+        ("", ""),
     ]
 
 
 def test_a_cluster_begins_with_the_profile_of_its_scheduler(folder: Path):
     found = resolve(folder, "[clusters.ours]\nscheduler = 'pbs'", command=BARE, cluster="ours")
-    assert (found.cluster.kill_wait, found.experiment.limit.continue_) == (10, "prequeued")
+    assert (found.cluster.kill_wait, found.experiment.limit.form) == (10, "prequeued")
 
 
 def profile(path: Path, text: str) -> Path:

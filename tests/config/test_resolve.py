@@ -240,7 +240,7 @@ def test_an_empty_value_takes_away_what_a_weaker_source_set(folder: Path, monkey
 def test_the_command_line_takes_a_setting_away_and_sets_it_again(folder: Path):
     text = "[experiments.a]\ncommand = 'a'\n[experiments.a.container]\nimage = 'a.sif'\nruntime = 'apptainer'\n"
     assert not resolve(folder, text, container__image="").experiment.container.image
-    assert resolve(folder, text, container__runtime="").experiment.container.runtime is None
+    assert resolve(folder, text, container__runtime="").experiment.container.runtime == ""
 
 
 def test_one_of_several_ways_to_say_a_thing_is_taken_away_alone(folder: Path):

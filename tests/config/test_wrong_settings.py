@@ -93,7 +93,12 @@ def test_set_reaches_every_setting(folder: Path):
     found = resolve(
         folder, "", command=BARE, project__snapshot=False, limit__grace="1m", clusters__local__kill_wait="5s", seed=7
     )
-    assert (found.project.snapshot, found.experiment.limit.grace, found.cluster.kill_wait, found.experiment.seed) == (
+    assert (
+        found.project.snapshot,
+        found.experiment.limit.grace_seconds,
+        found.cluster.kill_wait,
+        found.experiment.seed,
+    ) == (
         False,
         60,
         5,

@@ -79,7 +79,7 @@ def show(name: str | None, *, as_json: bool) -> None:
         name = "container.runtime"
         rows.append([name, resolved.experiment.container.runtime, _origin(resolved, name)])
     form = "limit.continue"
-    rows.append([form, resolved.experiment.limit.continue_, _origin(resolved, form, "continues")])
+    rows.append([form, resolved.experiment.limit.form, _origin(resolved, form, "continues")])
     for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows], shrink=1, whole=True):
         console.out(line)
     _say_tables("PARTITION", cluster.partitions, definitions.Partition)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from serried.config.definitions import (
-    Checkpoint,
     Cluster,
     Container,
     Data,
@@ -24,7 +23,6 @@ from serried.config.values.data import Item
 
 __all__ = [
     "Catalogue",
-    "Checkpoint",
     "Cluster",
     "Container",
     "Data",

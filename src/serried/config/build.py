@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from serried.clusters import machine
 from serried.config import definitions, env_file, paths, schema, shell_words, sources
 from serried.config.definitions import (
-    Checkpoint,
     Cluster,
     Container,
     Data,
@@ -25,6 +24,7 @@ from serried.config.definitions import (
     Partition,
     Project,
     Resources,
+    Sync,
 )
 from serried.config.document import Keys
 from serried.config.sources import Files, Origin, Setting
@@ -93,7 +93,7 @@ class Builder:
             launch=self._table(Launch, ("launch",)),
             container=self._container(project),
             data=self._data(project),
-            checkpoint=self._table(Checkpoint, ("checkpoint",)),
+            checkpoint=self._table(Sync, ("checkpoint",)),
         )
 
     def _table(self, table: type[Made], place: Keys) -> Made:

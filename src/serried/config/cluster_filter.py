@@ -39,11 +39,11 @@ def _continued(
     experiment: Experiment, cluster: Cluster, origins: Mapping[str, Origin]
 ) -> tuple[Experiment, tuple[str, ...], dict[str, Origin]]:
     """With a form of going on that the cluster allows: its first, where none was asked for, or another."""
-    asked = experiment.limit.continue_
+    asked = experiment.limit.form
     if not cluster.continues or (_CONTINUE in origins and asked in cluster.continues):
         return experiment, (), {}
     form = cluster.continues[0]
-    limit = dataclasses.replace(experiment.limit, continue_=form)
+    limit = experiment.limit._replace(form=form)
     note = f'`{cluster.name}` has no `{_CONTINUE} = "{asked}"`: `{form}` instead'
     notes = (note,) if _CONTINUE in origins and experiment.limit.restarts else ()
     origin = origins.get("cluster.continues")

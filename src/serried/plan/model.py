@@ -6,16 +6,32 @@ The script, the agent and every reader of runs take what they need from here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from serried.protocol import SCHEMA, names
 from serried.protocol.layout import RunDirectory, run_directory
 from serried.protocol.successor_commands import part_of, token_of, tokens_of
+
+
+class Setting(NamedTuple):
+    """What users may say of a field: the field is declared here once, for the configuration and for the plan."""
+
+    kind: str
+    """The name in `config.values` of what reads and shows it."""
+    help: str
+    default: str | None = None
+    """What holds where it is not set, in words for the reader."""
+    key: str = ""
+    """Its key in a file, where that is not the field's name."""
+    old: str | None = None
+    """The key's former name: still read, with a note."""
+
 
 ALL = 0
 """Memory: all that a node has."""
@@ -92,51 +108,114 @@ class Environment(NamedTuple):
 class Container(NamedTuple):
     """What ranks run in; the agents stay outside, but for pyxis."""
 
-    image: str
-    """A file or a folder, absolute; what it is made from, until that is settled; or what pyxis is told."""
-    runtime: str = ""
-    """The program, or `pyxis`; empty until it is looked for."""
-    binds: tuple[str, ...] = ()
-    """As contract.binds reads them: absolute, or on the node's own disk."""
-    writable: bool = False
-    options: tuple[str, ...] = ()
-    """Further options for the runtime, as they are."""
-    contained: bool = False
-    local: bool | None = None
-    """Whether each node copies the image to its own disk first; None until that is settled."""
-    requirements: str = ""
-    """A file of what is installed on top of the image, absolute; empty for none."""
+    image: Annotated[
+        str,
+        Setting(
+            "container.IMAGE",
+            "Image file or folder, definition (`.def`) or `docker://…`, relative to the project. May contain "
+            "variables.",
+            "no container",
+        ),
+    ] = ""
+    """Once resolved, a file or a folder is absolute."""
+    runtime: Annotated[str, Setting("container.RUNTIME", "Container runtime.", "the first one that is installed")] = ""
+    binds: Annotated[
+        tuple[str, ...],
+        Setting(
+            "container.BINDS",
+            "Host paths to mount; `/data` means `/data:/data`. May contain variables, also of the node "
+            "(`$SLURM_TMPDIR`).",
+        ),
+    ] = ()
+    """As protocol.binds reads them: absolute, or on the node's own disk."""
+    writable: Annotated[
+        bool,
+        Setting(
+            "BOOLEAN",
+            "Let ranks write to the whole container. The changes are lost at the end (`--writable-tmpfs`).",
+            "false",
+        ),
+    ] = False
+    options: Annotated[
+        tuple[str, ...],
+        Setting("TEXTS", "Further options of the runtime: `--nvccli`, `--fakeroot`."),
+    ] = ()
+    contained: Annotated[
+        bool,
+        Setting("BOOLEAN", "Hide the host: a separate home and `/tmp`, and only the job's variables.", "false"),
+    ] = False
+    local: Annotated[
+        bool | None,
+        Setting("BOOLEAN", "Copy an image file to each node's own disk first, once.", "true with a `local_disk`"),
+    ] = None
+    requirements: Annotated[
+        str, Setting("TEXT", "A file of requirements that `serried image build` installs on top of `image`.")
+    ] = ""
     made_from: str = ""
     """What Serried made the image from."""
 
 
 class Limit(NamedTuple):
-    lead_seconds: int = 60
-    """How long before the time limit ranks are told."""
-    grace_seconds: int = 30
-    """Between TERM and KILL."""
-    silence_seconds: int | None = None
-    """No output from any rank for so long is a failure; None is off."""
-    restarts: int = 0
-    """How many further attempts the run may have."""
-    form: str = names.REQUEUE
-    """How the next one comes about: `requeue`, `successor` or `prequeued`."""
-    notify: str | None = None
-    """A signal that goes to ranks with the request to save and leave, `USR1` say; None sends nothing."""
-    total_seconds: int | None = None
-    """How much time was asked for in all, which `restarts` follows from; None where nobody said."""
+    lead_seconds: Annotated[
+        int,
+        Setting(
+            "DURATION",
+            "Time between the stop notice and the time limit; at most a quarter of the limit.",
+            "60s",
+            key="warn_before",
+            old="lead",
+        ),
+    ] = 60
+    grace_seconds: Annotated[int, Setting("DURATION", "Time between TERM and KILL.", "30s", key="grace")] = 30
+    silence_seconds: Annotated[
+        int | None,
+        Setting("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off", key="output_timeout", old="silence"),
+    ] = None
+    restarts: Annotated[int, Setting("COUNT_OR_NONE", "Most further attempts.", "0")] = 0
+    """In a plan those that `total_time` needs are among them."""
+    total_seconds: Annotated[
+        int | None,
+        Setting(
+            "DURATION_OR_OFF",
+            "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
+            "off",
+            key="total_time",
+        ),
+    ] = None
+    form: Annotated[
+        str,
+        Setting(
+            "FORM",
+            "Way to the next attempt: see [continuing](continuing.md).",
+            "the cluster's, else `requeue`",
+            key="continue",
+        ),
+    ] = names.REQUEUE
+    notify: Annotated[
+        str | None, Setting("SIGNAL", "Signal that asks ranks to save and exit: `USR1`, `TERM` …", "off")
+    ] = None
 
 
 class Launch(NamedTuple):
     """What starts the ranks. A kind with a module in `agent/launchers/kinds/` starts them through `agent rank`."""
 
-    kind: str = "agent"
-    max_restarts: int = 0
-    """How often the launcher may start ranks that failed again, within one attempt."""
-    options: tuple[str, ...] = ()
-    """Further options of the launcher, placeholders unfilled."""
-    tf_config: bool = False
-    """Whether ranks are told of each other by `TF_CONFIG`."""
+    kind: Annotated[
+        str,
+        Setting(
+            "LAUNCHER",
+            "Launcher of the ranks: see [launchers](launchers.md).",
+            "`agent`; `single` for one rank without a GPU",
+        ),
+    ] = ""
+    """Never empty in a plan."""
+    max_restarts: Annotated[
+        int, Setting("COUNT_OR_NONE", "How often torchrun restarts failed ranks within one attempt.", "0")
+    ] = 0
+    options: Annotated[
+        tuple[str, ...],
+        Setting("TEXTS", "Further options of the launcher, with `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}`."),
+    ] = ()
+    tf_config: Annotated[bool, Setting("BOOLEAN", "Set TensorFlow's `TF_CONFIG` on each rank.", "false")] = False
 
 
 class Source(NamedTuple):
@@ -172,13 +251,19 @@ class Array(NamedTuple):
 
 
 class Notify(NamedTuple):
-    """Whom to tell of what becomes of the run."""
-
-    command: tuple[str, ...] = ()
-    webhook: str | None = None
-    """The variable that holds its address, a secret."""
-    on: tuple[str, ...] = ()
-    """`start`, `finish`, `fail`, `stall`."""
+    command: Annotated[
+        tuple[str, ...],
+        Setting(
+            "COMMAND", "Command to run without a shell: a list of words, or text that is split like a shell command."
+        ),
+    ] = ()
+    webhook: Annotated[
+        str | None, Setting("notify.VARIABLE", "Name of the secret variable with the webhook's address.")
+    ] = None
+    on: Annotated[
+        tuple[str, ...],
+        Setting("notify.EVENTS", "Events: `start`, `finish`, `fail`, `stall`.", "`finish` and `fail`"),
+    ] = ("finish", "fail")
 
 
 class After(NamedTuple):
@@ -245,16 +330,31 @@ class Data(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Checkpoints that the agents bring to the run's own, because the program does not."""
+    """Checkpoints that a program writes by itself, which agents bring to the run's own."""
 
-    watch: tuple[str, ...]
-    """Patterns: from where ranks start, or below `{checkpoints}`, which is on the node's own disk then."""
-    every_seconds: int = 30
-    keep: int = 3
-    bandwidth: int | None = None
+    watch: Annotated[
+        tuple[str, ...],
+        Setting(
+            "data.WATCHED",
+            "Patterns of checkpoints that the program writes; complete ones are copied while it runs.",
+        ),
+    ] = ()
+    every_seconds: Annotated[
+        int, Setting("DURATION", "Interval between two searches for new checkpoints.", "30s", key="sync_every")
+    ] = 30
+    keep: Annotated[int, Setting("COUNT", "Number of copied checkpoints that stay.", "3")] = 3
+    bandwidth: Annotated[
+        int | None, Setting("data.BYTES", "Most data copied per second while ranks run.", "no limit")
+    ] = None
     """Bytes in a second."""
-    keep_local: int | None = None
-    """How many stay on the node's disk; None for all."""
+    keep_local: Annotated[
+        int | None,
+        Setting(
+            "COUNT",
+            "Number of checkpoints that stay on the node's disk. Older ones are deleted once copied or superseded.",
+            "all",
+        ),
+    ] = None
 
 
 class Site(NamedTuple):
@@ -331,7 +431,7 @@ class Plan:
     data: Data | None = None
     sync: Sync | None = None
     limit: Limit = field(default_factory=Limit)
-    launch: Launch = field(default_factory=Launch)
+    launch: Launch = Launch("agent")  # noqa: RUF009 - it never changes
     notify: Notify | None = None
     array: Array | None = None
     resume: Resume | None = None
@@ -422,6 +522,9 @@ def _plain(value: Any) -> Any:
     return dict(zip(value._fields, items, strict=True)) if hasattr(value, "_fields") else tuple(items)
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _build(kind: Any, value: Any) -> Any:
     """Make `value`, read from JSON, an instance of `kind`. Unknown keys (a later minor version's) are dropped."""
     if isinstance(kind, types.UnionType):
@@ -431,8 +534,7 @@ def _build(kind: Any, value: Any) -> Any:
         tuples = [choice for choice in choices if typing.get_origin(choice) is tuple]
         return _build(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
     if kind is Plan or hasattr(kind, "_fields"):
-        hints = typing.get_type_hints(kind).items()
-        return kind(**{name: _build(hint, value[name]) for name, hint in hints if name in value})
+        return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)[0]
         return tuple(_build(inner, item) for item in value)

@@ -6,7 +6,7 @@ import posixpath
 
 from serried import config
 from serried.errors import UsageError
-from serried.plan.model import Data, Staged, Sync
+from serried.plan.model import Data, Staged
 
 ARCHIVES = {
     ".tar": "tar",
@@ -34,13 +34,6 @@ def data(asked: config.Data, cluster: config.Cluster, project: config.Project) -
         results_every_seconds=asked.results_every,
         verify=asked.verify,
     )
-
-
-def sync(asked: config.Checkpoint) -> Sync | None:
-    if not asked.watch:
-        return None
-    bandwidth = None if asked.bandwidth is None else asked.bandwidth << 20
-    return Sync(asked.watch, asked.sync_every, asked.keep, bandwidth, asked.keep_local)
 
 
 def default_root(cluster: config.Cluster, project: config.Project) -> str:

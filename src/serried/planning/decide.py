@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried.config.values.environment import is_source
 from serried.errors import UsageError
-from serried.plan.model import Allocation, Array, Build, Container, Environment, Limit, Notify, Plan, Site, Source
+from serried.plan.model import Allocation, Array, Build, Environment, Limit, Plan, Site, Source
 from serried.planning.allocate import allocate, left_out, longest
-from serried.planning.data import data, sync
+from serried.planning.data import data
 from serried.planning.launch import launch as launch_of
 from serried.planning.launch import words as launch_words
 
@@ -49,12 +49,12 @@ def plan(
         allocation=allocation,
         source=Source(project.directory, experiment.workdir, project.snapshot),
         environment=_environment(_with_webhook(experiment), cluster),
-        container=_container(experiment.container),
+        container=experiment.container if experiment.container.image else None,
         data=data(experiment.data, cluster, project),
-        sync=sync(experiment.checkpoint),
+        sync=experiment.checkpoint if experiment.checkpoint.watch else None,
         limit=_limit(experiment.limit, allocation.time_seconds, links),
         launch=launch,
-        notify=_notify(experiment.notify),
+        notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,
@@ -75,7 +75,7 @@ def _chain(experiment: config.Experiment, cluster: config.Cluster) -> Chain | No
 
     Raises UsageError where nobody knows how long one of them may be.
     """
-    total, asked = experiment.limit.total_time, experiment.resources.time
+    total, asked = experiment.limit.total_seconds, experiment.resources.time
     if total is None:
         return None
     most = asked or longest(experiment.resources, cluster)
@@ -110,7 +110,7 @@ def environment_of(resolved: config.Resolved) -> Plan:
         allocation=Allocation(nodes=1, ranks=1, gpus=0, cpus=1, memory_mb=None, time_seconds=None, **queueing),
         source=Source(project.directory, experiment.workdir, project.snapshot),
         environment=_environment(experiment.environment, cluster),
-        container=_container(experiment.container),
+        container=experiment.container if experiment.container.image else None,
         share=project.share,
     )
 
@@ -155,27 +155,6 @@ def _build(kind: str, source: str | bool, asked: config.Environment, cluster: co
     return Build(kind, source if isinstance(source, str) else "", asked.python, asked.torch, cluster.build)
 
 
-def _container(asked: config.Container) -> Container | None:
-    if not asked.image:
-        return None
-    return Container(
-        image=asked.image,
-        runtime=asked.runtime or "",
-        binds=asked.binds,
-        writable=asked.writable,
-        options=asked.options,
-        contained=asked.contained,
-        local=asked.local,
-        requirements=asked.requirements or "",
-    )
-
-
-def _notify(asked: config.Notify) -> Notify | None:
-    if not (asked.command or asked.webhook):
-        return None
-    return Notify(asked.command, asked.webhook, asked.on)
-
-
 def _site(cluster: config.Cluster) -> Site:
     return Site(
         name=cluster.name,
@@ -203,21 +182,13 @@ def _bytes(mebibytes: int | None) -> int | None:
     return None if mebibytes is None else mebibytes << 20
 
 
-def _limit(asked: config.Limit, time_seconds: int | None, links: Chain | None) -> Limit:
+def _limit(asked: Limit, time_seconds: int | None, links: Chain | None) -> Limit:
     """The lead is at most a quarter of the time limit: a longer one would warn at birth.
 
     `restarts` are further attempts beyond those that a chain needs anyway.
     """
-    lead = asked.warn_before if time_seconds is None else min(asked.warn_before, time_seconds // 4)
-    return Limit(
-        lead_seconds=lead,
-        grace_seconds=asked.grace,
-        silence_seconds=asked.output_timeout,
-        restarts=asked.restarts + (links.links - 1 if links else 0),
-        form=asked.continue_,
-        notify=asked.notify,
-        total_seconds=asked.total_time,
-    )
+    lead = asked.lead_seconds if time_seconds is None else min(asked.lead_seconds, time_seconds // 4)
+    return asked._replace(lead_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
 
 
 def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:

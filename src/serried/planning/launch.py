@@ -32,7 +32,7 @@ def words(experiment: config.Experiment, command: Sequence[str]) -> tuple[str, .
 def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:
     """The launcher, and the allocation as it needs it. Raises UsageError for a pair that cannot be."""
     asked = experiment.launch
-    made = Launch(asked.kind or _usual(asked, allocation), asked.max_restarts, asked.options, asked.tf_config)
+    made = asked._replace(kind=asked.kind or _usual(asked, allocation))
     if made.kind == "single":
         allocation = _single(experiment.resources.ranks, allocation)
     _check_gpus(made, allocation)
@@ -52,7 +52,7 @@ def elements(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[
             raise UsageError(f"task {index}: {error.message}", hint=error.hint) from None
 
 
-def _usual(asked: config.Launch, allocation: Allocation) -> str:
+def _usual(asked: Launch, allocation: Allocation) -> str:
     """One process on CPUs is started as by hand: programs take RANK for a request to be distributed, over NCCL say."""
     is_one = allocation.nodes * allocation.ranks == 1 and not allocation.gpus
     return "single" if is_one and not asked.tf_config else "agent"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serried.config.definitions.cluster import Cluster, Gpu, Match, Partition
-from serried.config.definitions.container import Container
-from serried.config.definitions.data import Checkpoint, Data
+from serried.config.definitions.data import Data
 from serried.config.definitions.environment import Environment
-from serried.config.definitions.experiment import Experiment, Launch, Limit, Notify, Project, Resources
+from serried.config.definitions.experiment import Experiment, Project, Resources
 from serried.config.definitions.key import Key, fields_of, keys, values_of
+from serried.plan import Container, Launch, Limit, Notify, Sync
 
 PARTS: Mapping[str, type] = {
     "resources": Resources,
@@ -23,13 +23,12 @@ PARTS: Mapping[str, type] = {
     "launch": Launch,
     "container": Container,
     "data": Data,
-    "checkpoint": Checkpoint,
+    "checkpoint": Sync,
 }
 """An experiment's tables. They may stand in `[defaults]` too, and in `[clusters.NAME]` for all that runs there."""
 
 __all__ = [
     "PARTS",
-    "Checkpoint",
     "Cluster",
     "Container",
     "Data",
@@ -44,6 +43,7 @@ __all__ = [
     "Partition",
     "Project",
     "Resources",
+    "Sync",
     "fields_of",
     "keys",
     "values_of",

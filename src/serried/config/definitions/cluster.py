@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.config import values
-from serried.config.definitions.experiment import Limit, Resources
+from serried.config.definitions.experiment import Resources
 from serried.config.definitions.key import key, keys
 from serried.config.values import BadValue, Kind, data
 from serried.errors import did_you_mean
@@ -24,7 +24,7 @@ def resource_keys(value: Any) -> tuple[str, ...]:
 
 def continuing(value: Any) -> tuple[str, ...]:
     """Values of `limit.continue`."""
-    return tuple(keys(Limit)["continue"].kind.parse(word) for word in values.texts(value))
+    return tuple(values.FORM.parse(word) for word in values.texts(value))
 
 
 @dataclass(frozen=True)

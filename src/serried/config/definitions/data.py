@@ -41,22 +41,3 @@ class Data:
         default="`times`",
         value="times",
     )
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    watch: tuple[str, ...] = key(
-        data.WATCHED,
-        "Patterns of checkpoints that the program writes; complete ones are copied while it runs.",
-        value=(),
-    )
-    sync_every: int = key(
-        values.DURATION, "Interval between two searches for new checkpoints.", default="30s", value=30
-    )
-    keep: int = key(values.COUNT, "Number of copied checkpoints that stay.", default="3", value=3)
-    keep_local: int | None = key(
-        values.COUNT,
-        "Number of checkpoints that stay on the node's disk. Older ones are deleted once copied or superseded.",
-        default="all",
-    )
-    bandwidth: int | None = key(data.SIZE, "Most data copied per second while ranks run.", default="no limit")

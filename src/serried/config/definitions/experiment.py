@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.config import values
-from serried.config.definitions.container import Container
-from serried.config.definitions.data import Checkpoint, Data
+from serried.config.definitions.data import Data
 from serried.config.definitions.environment import Environment
 from serried.config.definitions.key import key
 from serried.config.values import Kind
-from serried.config.values import notify as notices
+from serried.plan import Container, Launch, Limit, Notify, Sync
 
 
 @dataclass(frozen=True)
@@ -46,81 +45,6 @@ class Resources:
         values.COMMA_TEXTS, "Events of the scheduler's mail: `END`, `FAIL`, `ALL` …", value=()
     )
     extra: tuple[str, ...] = key(values.TEXTS, "Further options of the scheduler.", value=())
-
-
-@dataclass(frozen=True)
-class Limit:
-    warn_before: int = key(
-        values.DURATION,
-        "Time between the stop notice and the time limit; at most a quarter of the limit.",
-        default="60s",
-        value=60,
-        old="lead",
-    )
-    grace: int = key(values.DURATION, "Time between TERM and KILL.", default="30s", value=30)
-    output_timeout: int | None = key(
-        values.DURATION_OR_OFF, "Fail if no rank prints for this time.", default="off", old="silence"
-    )
-    restarts: int = key(values.COUNT_OR_NONE, "Most further attempts.", default="0", value=0)
-    total_time: int | None = key(
-        values.DURATION_OR_OFF,
-        "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
-        default="off",
-    )
-    continue_: str = key(
-        Kind("`requeue`, `successor` or `prequeued`", values.choice("requeue", "successor", "prequeued")),
-        "Way to the next attempt: see [continuing](continuing.md).",
-        default="the cluster's, else `requeue`",
-        value="requeue",
-    )
-    notify: str | None = key(values.SIGNAL, "Signal that asks ranks to save and exit: `USR1`, `TERM` …", default="off")
-
-
-LAUNCHERS = (
-    "agent", "single", "torchrun", "srun", "mpirun", "horovod", "horovodrun", "accelerate", "deepspeed",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Launch:
-    kind: str | None = key(
-        Kind("the name of a launcher", values.choice(*LAUNCHERS)),
-        "Launcher of the ranks: see [launchers](launchers.md).",
-        default="`agent`; `single` for one rank without a GPU",
-    )
-    max_restarts: int = key(
-        values.COUNT_OR_NONE,
-        "How often torchrun restarts failed ranks within one attempt.",
-        default="0",
-        value=0,
-    )
-    options: tuple[str, ...] = key(
-        values.TEXTS,
-        "Further options of the launcher, with `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}`.",
-        value=(),
-    )
-    tf_config: bool = key(
-        values.BOOLEAN,
-        "Set TensorFlow's `TF_CONFIG` on each rank.",
-        default="false",
-        value=False,
-    )
-
-
-@dataclass(frozen=True)
-class Notify:
-    command: tuple[str, ...] = key(
-        values.COMMAND,
-        "Command to run without a shell: a list of words, or text that is split like a shell command.",
-        value=(),
-    )
-    webhook: str | None = key(notices.VARIABLE, "Name of the secret variable with the webhook's address.")
-    on: tuple[str, ...] = key(
-        notices.EVENTS,
-        "Events: `start`, `finish`, `fail`, `stall`.",
-        default="`finish` and `fail`",
-        value=("finish", "fail"),
-    )
 
 
 @dataclass(frozen=True)
@@ -160,12 +84,12 @@ class Experiment:
     """By dotted name."""
     resources: Resources = Resources()
     environment: Environment = field(default_factory=Environment)
-    limit: Limit = Limit()
-    notify: Notify = Notify()
-    launch: Launch = Launch()
+    limit: Limit = field(default_factory=Limit)
+    notify: Notify = field(default_factory=Notify)
+    launch: Launch = field(default_factory=Launch)
     container: Container = field(default_factory=Container)
     data: Data = field(default_factory=Data)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    checkpoint: Sync = field(default_factory=Sync)
 
 
 @dataclass(frozen=True)

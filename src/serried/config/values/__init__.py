@@ -253,4 +253,9 @@ NAMES = Kind("list of names", variable_names, "NAME", many=True, show=_show_text
 VARIABLES = Kind("table of texts", free_text, names=True)
 PATTERNS = Kind("table of texts", text, names=True)
 SETTINGS = Kind("table of anything", setting, names=True, nested=True, show=spelled)
+LAUNCHER = Kind(
+    "the name of a launcher",
+    choice("agent", "single", "torchrun", "srun", "mpirun", "horovod", "horovodrun", "accelerate", "deepspeed"),
+)
+FORM = Kind("`requeue`, `successor` or `prequeued`", choice("requeue", "successor", "prequeued"))
 SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")

@@ -118,6 +118,7 @@ ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, sh
 RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
 WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
 SIZE = Kind("size", size, "SIZE", show=show_memory)
+BYTES = Kind("size", lambda value: size(value) << 20, "SIZE", show=lambda count: show_memory(count >> 20))
 SIZE_OR_NONE = Kind("size, or `none`", size_or_none, "SIZE", show=_show_size)
 VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
 TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
