@@ -25,6 +25,6 @@ def test_a_page_stays_where_ids_numbers_and_times_differ_or_lines_are_left_out()
     assert renew(PAGE, OUTPUTS.__getitem__) == PAGE
 
 
-def test_a_changed_output_takes_the_place_of_the_old_one_with_the_ids_of_the_page() -> None:
+def test_a_changed_output_takes_the_place_of_the_old_one_with_the_ids_of_the_page_and_its_omission() -> None:
     outputs = {**OUTPUTS, "serried wait last": "m2n3p4 train FAILED after 1m02s\n"}
-    assert renew(PAGE, outputs.__getitem__) == PAGE.replace("COMPLETED after 41s\n…", "FAILED after 1m02s")
+    assert renew(PAGE, outputs.__getitem__) == PAGE.replace("COMPLETED after 41s", "FAILED after 1m02s")

@@ -41,7 +41,10 @@ def _renew_output(shown: str, printed: str, known: dict[str, str]) -> str:
     lines = [".*" if line == REST else re.escape(line) for line in _bare(shown).split("\n")]
     if re.fullmatch("\n".join(lines), _bare(printed), re.DOTALL):
         return shown
-    return printed.strip("\n") + "\n\n"
+    new = printed.strip("\n")
+    if lines[-1] == ".*":
+        new = "\n".join([*new.split("\n")[: len(lines) - 1], REST])
+    return f"{new}\n\n"
 
 
 def _ids(text: str) -> list[str]:
