@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -14,12 +13,12 @@ from typing import Any
 
 from measure import Figure, record
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from serried import script
 from serried.fs.files import Journal, read_journal, read_json
-from serried.plan import Allocation, Limit, Plan, Site, Source
+from serried.plan import Allocation, Limit, Plan, Source
 from serried.protocol.layout import RunDirectory
-from serried.script.fragments import FRAGMENTS
-from serried.script.launcher import LAUNCHERS
+from stub_scheduler import StubScript, register, site_of
 
 COUNT = 1100
 SOFT, HARD = 1024, 4096
@@ -30,7 +29,6 @@ NODES = Path(__file__).with_name("many_nodes.py")
 
 
 def main() -> None:
-    FRAGMENTS["many"] = dataclasses.replace(FRAGMENTS["local"], head_options="--hosts ''")
     stopped, failed = attempt(COUNT, "CANCELLED"), attempt(COUNT, "FAILED", fail_after=FAIL_SECONDS)
     joined = max(each["last_joined"] - each["began"] for each in (stopped, failed))
     asked = stopped["last"]["stop"] - stopped["asked"]
@@ -81,7 +79,7 @@ def attempt(count: int, state: str, *, fail_after: float = 0.0) -> dict[str, Any
         folder = Path(place)
         report = folder / "report.json"
         words = (sys.executable, str(NODES), str(count), str(report), str(fail_after))
-        LAUNCHERS["many"] = lambda _: words
+        register("many", StubScript("--hosts ''", lambda _: words))
         run = prepare(folder, count)
         command = ["prlimit", f"--nofile={SOFT}:{HARD}", "/bin/bash", run.job_script, f"{run.path.name}-1"]
         own = {**os.environ, "TMPDIR": place, "SERRIED_JOB": "1"}
@@ -109,7 +107,7 @@ def prepare(folder: Path, count: int) -> RunDirectory:
         experiment="nodes",
         created="2026-11-22T00:00:00Z",
         command=("true",),
-        site=Site(name="here", scheduler="many", root=str(folder / "root"), python=None),
+        site=site_of("here", "many", str(folder / "root")),
         allocation=Allocation(nodes=count, ranks=1, gpus=0, cpus=1, memory_mb=None, time_seconds=None),
         source=Source(directory=str(folder), snapshot=False),
         limit=Limit(grace_seconds=2),

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 from serried.fs.files import Journal, make_directory, write_json
-from serried.plan import Allocation, Array, Limit, Plan, Site, Source
+from serried.plan import Allocation, Array, Limit, Plan, Source
 from serried.protocol.successor_commands import token_of
 from serried.records.documents import Submission
 from serried.records.record import Record
+from stub_scheduler import site_of
 
 CREATED = 1_795_000_000.0
 """2026-11-18T11:06:40Z: when runs made here were created."""
@@ -26,7 +27,7 @@ def a_plan(
         experiment="train",
         created="2026-11-18T11:06:40Z",
         command=("python", "train.py"),
-        site=Site(name="fir", scheduler=scheduler, root=str(root)),
+        site=site_of("fir", scheduler, str(root)),
         allocation=Allocation(**{**sizes, **allocation}),
         source=Source(directory="/home/ada/digits"),
         array=Array(indices=tuple(indices)) if indices is not None else None,

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from serried import clusters
+from serried import clusters, schedulers
 from serried.config import layers
 from serried.config.definitions import Cluster, Gpu, Partition, keys
 from serried.config.document import Keys
 from serried.config.sources import Setting
+from serried.schedulers.description import Traits
 
-SCHEDULERS = {"slurm": ("Slurm", "`sinfo`"), "pbs": ("PBS", "`qstat -Q` and `pbsnodes`")}
 FORMS = {
     "requeue": "the job runs again",
     "successor": "each job submits the next as it starts",
@@ -59,11 +59,11 @@ class Profile:
 
     @property
     def title(self) -> str:
-        return str(self.get("title") or f"Any other {self.scheduler[0]}")
+        return str(self.get("title") or f"Any other {self.scheduler.title}")
 
     @property
-    def scheduler(self) -> tuple[str, str]:
-        return SCHEDULERS[self.get("scheduler")]
+    def scheduler(self) -> Traits:
+        return schedulers.traits(self.get("scheduler"))
 
     def _at(self, keys: Keys) -> Setting | None:
         return self._settings.get(("clusters", self.name, *keys)) or self._settings.get(keys)
@@ -107,7 +107,7 @@ def _log_in(profile: Profile) -> Iterator[str]:
         yield f"Serried recognises the cluster if {' and '.join(signs)}."
         yield f"Elsewhere, use `--cluster {profile.name}`."
     else:
-        commands = f"{profile.scheduler[0]}'s commands"
+        commands = f"{profile.scheduler.title}'s commands"
         yield f"Serried uses this profile if it recognises no other and {commands} are installed."
 
 
@@ -116,7 +116,7 @@ def _install(profile: Profile) -> Iterator[str]:
     yield "    pip install .                                              # in a clone of Serried"
     yield f"    serried clusters check {profile.name}"
     yield ""
-    yield f"The last command compares the profile with {profile.scheduler[0]}."
+    yield f"The last command compares the profile with {profile.scheduler.title}."
 
 
 def _modules(profile: Profile) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _limits(profile: Profile) -> Iterator[str]:
     ]
     yield from filter(None, facts)
     limits = "other limits" if rows or any(facts) else "all limits"
-    yield f"Serried asks {profile.scheduler[1]} for {limits} when you submit."
+    yield f"Serried asks {profile.scheduler.survey} for {limits} when you submit."
     columns, rows = profile.tables("gpus", Gpu)
     if rows:
         yield ""

@@ -15,10 +15,12 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from serried import schedulers
 from serried.config.env_file import read_env_file
 from serried.errors import UsageError
 from serried.plan import Environment
 from serried.protocol import names
+from serried.protocol.environment import CHOICES, SCRUBBED
 
 LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 """What a fresh login gives; passed on whatever `inherit` says."""
@@ -26,15 +28,10 @@ LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPD
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 """Say which environment is active; passed on whatever `inherit` says."""
 
-FOREIGN = ("SERRIED_*", "SBATCH_*", "SALLOC_*", "SLURM_*", "SQUEUE_*", "SACCT_*", "SCANCEL_*", "SRUN_*")
-"""Another job's, when we are inside one, or options for the scheduler's commands. Never passed on."""
-
-KEPT = ("SLURM_CONF",)
-"""Says which cluster Slurm's commands talk to, inside the job too."""
+FOREIGN = ("SERRIED_", *SCRUBBED)
+"""Prefixes of variables of another job, if we are inside one, or of options for the scheduler's commands."""
 
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
-SCHEDULER_PROGRAMS = ("srun", "scontrol")
-"""job.sh calls them; their folder stays on PATH."""
 
 
 def job_environment(wanted: Environment, shell: Mapping[str, str]) -> dict[str, str]:
@@ -98,26 +95,30 @@ def package_prefixes(command: Sequence[str], environment: Mapping[str, str], wor
 
 def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str]) -> dict[str, str]:
     wanted = (*LOGIN, *ACTIVE, *(() if isinstance(inherit, str) else inherit))
-    left_out = (*FOREIGN, *_set_by_the_job(shell))
+    left_out = _set_by_the_job(shell)
     return {
         name: value
         for name, value in shell.items()
-        if name in KEPT or ((inherit == "all" or _matches(name, wanted)) and not _matches(name, left_out))
+        if name in CHOICES
+        or ((inherit == "all" or _matches(name, wanted)) and name not in left_out and not name.startswith(FOREIGN))
     }
 
 
 def _set_by_the_job(shell: Mapping[str, str]) -> list[str]:
-    """Counts of CPUs which only look like the user's wish: set by PBS, or by our agent, for the job that we are in."""
-    of_pbs = ["NCPUS"] if "PBS_JOBID" in shell else []
-    counts = {shell.get(name) for name in (names.THREADS, *of_pbs)}
-    return [*of_pbs, *(["OMP_NUM_THREADS"] if shell.get("OMP_NUM_THREADS") in counts else [])]
+    """Counts of CPUs that only look like the user's wish: the scheduler or our agent set them for the job around us."""
+    of_job = [
+        name for _, its in schedulers.every() if its.dialect.job_variables[0] in shell for name in its.cpu_variables
+    ]
+    counts = {shell.get(name) for name in (names.THREADS, *of_job)}
+    return [*of_job, *(["OMP_NUM_THREADS"] if shell.get("OMP_NUM_THREADS") in counts else [])]
 
 
 def _path(wanted: Environment, shell: Mapping[str, str], path: str | None) -> str:
     """PATH, the active environment's programs first."""
     if path is None:
-        schedulers = [str(Path(found).parent) for name in SCHEDULER_PROGRAMS if (found := shutil.which(name))]
-        path = os.pathsep.join(dict.fromkeys((*SYSTEM_PATH, *schedulers)))
+        called = [name for _, its in schedulers.every() for name in its.programs]
+        folders = [str(Path(found).parent) for name in called if (found := shutil.which(name))]
+        path = os.pathsep.join(dict.fromkeys((*SYSTEM_PATH, *folders)))
     chosen = wanted.venv or wanted.conda
     prefix = Path(chosen) if chosen else active_prefix(shell)
     if prefix is None or "PATH" in wanted.env:

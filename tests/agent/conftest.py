@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import secrets
@@ -15,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from serried import processes, script
+from serried import processes, schedulers, script
 from serried.fs.files import read_journal, read_json
-from serried.plan import Allocation, Array, Limit, Plan, Site, Source
+from serried.plan import Allocation, Array, Limit, Plan, Source
 from serried.protocol.layout import RunDirectory
-from serried.script.fragments import FRAGMENTS
-from serried.script.launcher import LAUNCHERS
+from stub_scheduler import StubScript, register, site_of
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.py")
 FAKE_HOSTS = "fake[1-9]"
@@ -94,17 +92,23 @@ def parents(pid):
 
 
 @pytest.fixture
-def make_run(tmp_path, monkeypatch):
+def fake_script():
+    """The scheduler of runs on several nodes."""
+    return StubScript(
+        f"--hosts '{FAKE_HOSTS}' --node-variable FAKE_NODE",
+        lambda plan: (sys.executable, str(FAKE_LAUNCHER), str(plan.allocation.nodes)),
+    )
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch, fake_script):
     """`make_run(command, nodes=…, ranks=…, **limits)` prepares a run directory; `start` runs its job.sh.
 
     `seconds={"head.head.OBEY_SECONDS": 120.0}` gives its agents as long for something as any machine needs for it;
     `code={"launchers.rank": "…"}` appends code to a module of its agents, to hold them up at a certain line.
     """
-    monkeypatch.setitem(FRAGMENTS, "fake", dataclasses.replace(
-        FRAGMENTS["local"], head_options=f"--hosts '{FAKE_HOSTS}' --node-variable FAKE_NODE"))  # fmt: skip
-    monkeypatch.setitem(
-        LAUNCHERS, "fake", lambda plan: (sys.executable, str(FAKE_LAUNCHER), str(plan.allocation.nodes))
-    )
+    monkeypatch.setattr(schedulers, "NAMES", schedulers.NAMES)
+    register("fake", fake_script)
     project = tmp_path / "project"
     project.mkdir()
 
@@ -130,7 +134,7 @@ def make_run(tmp_path, monkeypatch):
             experiment="train",
             created="2026-11-18T11:06:40Z",
             command=(command,) if isinstance(command, str) else tuple(command),
-            site=Site(
+            site=site_of(
                 name="here",
                 scheduler="local" if nodes == 1 else "fake",
                 root=str(tmp_path / directory),

@@ -16,7 +16,6 @@ import pytest
 
 from serried import processes, script
 from serried.plan import Environment, Source
-from serried.script.launcher import LAUNCHERS
 
 PYTHON = sys.executable
 PATIENT = {"head.head.LEAVE_SECONDS": 120.0, "head.head.OBEY_SECONDS": 120.0}
@@ -155,15 +154,15 @@ def _shut(end: socket.socket) -> None:
 
 
 @pytest.fixture
-def launch_after(tmp_path, monkeypatch):
+def launch_after(tmp_path, fake_script):
     """Puts a few lines of shell before the launcher."""
 
     def install(lines):
         wrapper = tmp_path / "wrapper"
         wrapper.write_text(f'#!/bin/sh\n{lines}\nexec "$@"\n')
         wrapper.chmod(0o700)
-        usual = LAUNCHERS["fake"]
-        monkeypatch.setitem(LAUNCHERS, "fake", lambda plan: (str(wrapper), *usual(plan)))
+        usual = fake_script.words
+        fake_script.words = lambda plan: (str(wrapper), *usual(plan))
 
     return install
 

@@ -10,13 +10,13 @@ from tables import for_each
 CLUSTER = schema.ROOT.tables["clusters"].tables[schema.EVERY]
 
 SIGNS = [
-    Sign("cedar", hostname=("*cedar*",)),
-    Sign("fir", environ={"CC_CLUSTER": "fir"}),
-    Sign("both", hostname=("login*",), environ={"SITE": "x*"}),
-    Sign("quiet"),
-    Sign("local", scheduler="local"),
-    Sign("moved-pbs", hostname=("*moved*",), scheduler="pbs"),
-    Sign("moved", hostname=("*moved*",)),
+    Sign("cedar", "slurm", hostname=("*cedar*",)),
+    Sign("fir", "slurm", environ={"CC_CLUSTER": "fir"}),
+    Sign("both", "slurm", hostname=("login*",), environ={"SITE": "x*"}),
+    Sign("quiet", "slurm"),
+    Sign("local", "local"),
+    Sign("moved-pbs", "pbs", hostname=("*moved*",)),
+    Sign("moved", "slurm", hostname=("*moved*",)),
 ]
 
 
@@ -37,7 +37,7 @@ SIGNS = [
 def test_a_cluster_is_recognised_by_its_host_its_variables_or_slurms_own_name(
     hostname: str, environ: dict[str, str], name: str
 ):
-    assert recognise(SIGNS, hostname, environ, "slurm") == name
+    assert recognise(SIGNS, hostname, environ, "slurm", environ.get("SLURM_CLUSTER_NAME", "")) == name
 
 
 def test_any_pbs_is_one():

@@ -10,7 +10,8 @@ import pytest
 from building import a_plan
 from serried.environments import containers, images
 from serried.errors import UsageError
-from serried.plan import Container, Environment, Site
+from serried.plan import Container, Environment
+from stub_scheduler import site_of
 from tables import for_each
 
 
@@ -26,7 +27,7 @@ def settled(tmp_path):
 
     def settle(*, scheduler="slurm", local_disk=None, environment=None, path=str(programs), root="/scratch", **said):
         container = Container(**{"image": str(tmp_path / "i.sif"), **said})
-        site = Site(name="fir", scheduler=scheduler, root=root, local_disk=local_disk)
+        site = site_of("fir", scheduler, root, local_disk=local_disk)
         plan = dataclasses.replace(a_plan(), container=container, site=site, environment=environment or Environment())
         return containers.settle(plan, {"PATH": path}).container
 

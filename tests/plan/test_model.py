@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from serried import config
-from serried.plan import Allocation, Array, Environment, Limit, Plan, Site, Source
+from serried.plan import Allocation, Array, Environment, Limit, Plan, Source
 from serried.planning import plan
 from serried.protocol import SCHEMA
+from stub_scheduler import site_of
 
 TEXT = """
 [project]
@@ -55,7 +56,7 @@ def test_a_plan_leaves_nothing_to_decide(resolved: config.Resolved, tmp_path: Pa
         experiment="digits",
         created="2026-11-21T03:00:00Z",
         command=("python", "train.py", "--dir", "{results}"),
-        site=Site(name="local", scheduler="local", root="/runs", python="/opt/python"),
+        site=site_of("local", "local", "/runs", python="/opt/python"),
         allocation=Allocation(nodes=1, ranks=2, gpus=0, cpus=made.allocation.cpus, memory_mb=None, time_seconds=7200),
         source=Source(str(tmp_path / "project"), "src", snapshot=False),
         seed=7,

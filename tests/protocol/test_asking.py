@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from serried import schedulers
 from serried.protocol import job_state_query
 
 ANSWERS = [
@@ -28,7 +29,7 @@ def test_pbs_is_asked_also_where_no_path_has_its_programs(status, said, word, tm
     program.chmod(0o700)
 
     done = subprocess.run(
-        job_state_query.words("pbs", "7[3].head"),
+        job_state_query.words(schedulers.traits("pbs").dialect.state_query, "7[3].head"),
         env={"PATH": "/usr/bin:/bin", "PBS_EXEC": str(tmp_path)},
         capture_output=True,
         text=True,

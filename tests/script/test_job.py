@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried import script
+from serried import schedulers, script
 from serried.plan import Container, Environment
 from serried.planning.arrays import divide
 from serried.script import package
@@ -103,12 +103,16 @@ def test_a_group_shares_what_the_job_writes():
     assert "\numask 027\n" in script.render(dataclasses.replace(a_plan(), share="group"), python="python3")
 
 
+def launcher(plan):
+    return schedulers.script(plan.site.inside or plan.site.scheduler).launcher(plan)
+
+
 def test_the_launcher_says_everything_about_its_step():
-    assert script.launcher(a_plan(nodes=3, gpus=2, cpus=6)) == (
+    assert launcher(a_plan(nodes=3, gpus=2, cpus=6)) == (
         "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --cpus-per-task=6 --gpu-bind=none --overlap --export=ALL "
         "--kill-on-bad-exit=1 --wait=0 --input=none --unbuffered --job-name=serried"
     )
-    assert script.launcher(a_plan(scheduler="local")) == ""
+    assert launcher(a_plan(scheduler="local")) == ""
 
 
 def on_site(**facts):
@@ -119,15 +123,15 @@ def on_site(**facts):
 def test_the_profile_chooses_what_starts_agents_on_pbs():
     hydra = 'mpiexec -n {nodes} -ppn 1 -hostfile "$PBS_NODEFILE"'
 
-    assert script.launcher(on_site()) == "pbsdsh --"
-    assert script.launcher(on_site(launcher="pbsdsh")) == "pbsdsh --"
-    assert script.launcher(on_site(launcher="pbs_tmrsh")).endswith("\nwait' 2")
+    assert launcher(on_site()) == "pbsdsh --"
+    assert launcher(on_site(launcher="pbsdsh")) == "pbsdsh --"
+    assert launcher(on_site(launcher="pbs_tmrsh")).endswith("\nwait' 2")
     # Of `nodes=2:ppn=8` each node stands there eight times, as it may in somebody's own job.
-    assert script.launcher(on_site(node_option="nodes")).endswith("\nwait' 2")
-    assert script.launcher(on_site(launcher=hydra)) == hydra.replace("{nodes}", "2")
+    assert launcher(on_site(node_option="nodes")).endswith("\nwait' 2")
+    assert launcher(on_site(launcher=hydra)) == hydra.replace("{nodes}", "2")
     sized = on_site(launcher="start {nodes} {ranks} {gpus} {other}")
-    assert script.launcher(sized) == "start 2 2 0 {other}"
-    assert script.launcher(on_site(scheduler="local", inside="pbs")).endswith("\nwait' 2")
+    assert launcher(sized) == "start 2 2 0 {other}"
+    assert launcher(on_site(scheduler="local", inside="pbs")).endswith("\nwait' 2")
 
 
 def test_agent_pyz_is_the_same_bytes_from_the_same_sources(tmp_path):

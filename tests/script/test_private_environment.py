@@ -19,7 +19,7 @@ from serried.agent.attempt import Work
 from serried.agent.comms.env_file import Handover
 from serried.fs.files import read_environment, read_json, write_environment, write_json
 from serried.protocol.layout import RunDirectory
-from serried.script.fragments import FRAGMENTS
+from serried.schedulers.pbs.script import FRAGMENT
 
 HOSTILE = {
     "PLAIN": "a",
@@ -33,7 +33,9 @@ HOSTILE = {
     "not a name": "dropped by the shell, which could not export it",
 }
 
-TAKE = "import os, sys; from serried.agent.comms.env_file import take; take(sys.argv[1]); print(dict(os.environ))"
+TAKE = (
+    "import os, sys; from serried.agent.comms.env_file import take\ntake(sys.argv[1], 'PBS_'); print(dict(os.environ))"
+)
 """What a node's agent does with the file, and what it then has."""
 
 
@@ -49,7 +51,7 @@ def test_only_its_user_can_read_it(given: Path):
 
 
 def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_path: Path):
-    script = f"set -- k3f9q2-1 {given}\n{FRAGMENTS['pbs'].cleanup}\nmodule x > loaded\nenv -0 > after"
+    script = f"set -- k3f9q2-1 {given}\n{FRAGMENT.cleanup}\nmodule x > loaded\nenv -0 > after"
     environ = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "1.head"}
     subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
     after = read_environment(tmp_path / "after")
@@ -64,7 +66,7 @@ def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_p
 @pytest.mark.parametrize(("wanted", "expected"), [({}, None), ({"OMP_NUM_THREADS": "3"}, "3")])
 def test_threads_are_the_users_wish_and_not_the_cpus_of_the_chunk(wanted, expected, tmp_path: Path):
     write_environment(tmp_path / "private", wanted)
-    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENTS['pbs'].cleanup}\nenv -0 > after"
+    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENT.cleanup}\nenv -0 > after"
     of_pbs = {"PATH": "/usr/bin:/bin", "NCPUS": "8", "OMP_NUM_THREADS": "8"}
     subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=of_pbs, check=True)
 
@@ -110,13 +112,13 @@ def test_a_job_that_is_left_over_when_its_run_has_ended_is_no_failure(job, tmp_p
 def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MODEL", "big")
     monkeypatch.setenv("PBS_NODENUM", "0")
-    plan = a_plan(root=tmp_path).to_json()
+    plan = a_plan(root=tmp_path, scheduler="pbs").to_json()
     handover = Handover(str(tmp_path / "private"), Work(RunDirectory(tmp_path), plan, None, 3))
     handover.write({"SERRIED_KEY": "secret"})
     assert handover.path == tmp_path / "private-3"
     program = (
         "import json, os, sys; from serried.agent.comms import env_file\n"
-        "env_file.take(sys.argv[1]); print(json.dumps(dict(os.environ)))"
+        "env_file.take(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
     )
     source = str(Path(__file__).parents[2] / "src")
     told = subprocess.run(
@@ -140,7 +142,9 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
 def test_each_node_knows_its_element_as_pbs_calls_it(of_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in of_job.items():
         monkeypatch.setenv(name, value)
-    handover = Handover(str(tmp_path / "private"), Work(RunDirectory(tmp_path), a_plan(root=tmp_path).to_json(), 4, 1))
+    handover = Handover(
+        str(tmp_path / "private"), Work(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs").to_json(), 4, 1)
+    )
     handover.write({})
     source = str(Path(__file__).parents[2] / "src")
     own = {"PATH": os.defpath, "PBS_JOBID": "1[4].head", "PYTHONPATH": source}
@@ -159,7 +163,7 @@ THEIRS = {"TMPDIR": "/home/ada/tmp", "CUDA_VISIBLE_DEVICES": "0,1"}
 @pytest.mark.parametrize(("own", "expected"), [(OURS, OURS), ({}, THEIRS)])
 def test_the_gpus_that_pbs_gives_to_a_process_are_not_those_of_another_node(own, expected, tmp_path: Path):
     write_environment(tmp_path / "private", THEIRS)
-    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENTS['pbs'].cleanup}\nenv -0 > after"
+    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENT.cleanup}\nenv -0 > after"
     environ = {"PATH": "/usr/bin:/bin", **own}
 
     subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)

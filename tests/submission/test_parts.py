@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from serried.clusters import machine
 from serried.errors import UsageError
+from serried.schedulers.local import site
+from serried.schedulers.survey import ArrayLimits
 from serried.submission import dependencies
 from serried.submission.deliver import deliver
 
@@ -13,7 +14,7 @@ from serried.submission.deliver import deliver
 @pytest.fixture
 def limits(monkeypatch):
     def be(**said):
-        monkeypatch.setattr(machine, "array_limits", lambda *_: machine.ArrayLimits(**said))
+        monkeypatch.setattr(site, "array_limits", lambda *_: ArrayLimits(**said))
 
     return be
 

@@ -7,10 +7,11 @@ import time
 
 import pytest
 
-from serried.clusters import machine
 from serried.errors import MissingProgramError, SchedulerUnreachable, SubmissionUncertain
 from serried.fs import files
 from serried.records.index import records
+from serried.schedulers.local import site
+from serried.schedulers.survey import ArrayLimits
 from serried.submission.deliver import deliver
 from serried.submission.reconcile import forget, reconcile
 
@@ -18,7 +19,7 @@ from serried.submission.reconcile import forget, reconcile
 @pytest.fixture
 def made(ask, monkeypatch):
     """Ten elements in three jobs."""
-    monkeypatch.setattr(machine, "array_limits", lambda *_: machine.ArrayLimits(below=4))
+    monkeypatch.setattr(site, "array_limits", lambda *_: ArrayLimits(below=4))
     return ask(array="0-9")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, cast
 
 from serried.fs import files
 from serried.protocol import SCHEMA, checkpoints, names, successor_commands
@@ -48,7 +48,13 @@ class Work:
 
     def job_of(self, job: str) -> str:
         """Of `job`, an array job, the element as the scheduler writes it."""
-        return successor_commands.job_of(job, None if self.element is None else self.element - self.offset)
+        index = None if self.element is None else self.element - self.offset
+        return successor_commands.job_of(job, index, self.dialect["element"])
+
+    @property
+    def dialect(self) -> Dict[str, Any]:
+        """How the scheduler writes its jobs and answers about them."""
+        return cast("Dict[str, Any]", self.plan["site"]["dialect"])
 
     @property
     def mark(self) -> str:
@@ -84,9 +90,11 @@ class Work:
     @property
     def may_use_all_cpus(self) -> bool:
         """Whether a rank has the whole machine: the only one at home, where nobody said how many CPUs it gets."""
-        site = self.plan["site"]
-        is_at_home = site["scheduler"] == "local" and not site.get("inside")
-        return is_at_home and self.ranks == 1 and "resources.cpus" in self.plan.get("defaults", ())
+        return (
+            self.plan["site"]["is_this_machine"]
+            and self.ranks == 1
+            and "resources.cpus" in self.plan.get("defaults", ())
+        )
 
     @property
     def grace(self) -> float:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from serried import inherit, templates
-from serried.clusters import LOCAL, SLURM, machine
+from serried import inherit, schedulers, templates
+from serried.clusters import LOCAL, machine
 from serried.config import sources
 from serried.config.experiments import catalogue
 from serried.config.to_toml import key, quoted
@@ -280,7 +280,7 @@ nodes = 1
 {resources}
 
 # Recognised here: cluster `{cluster}`. `serried clusters` lists them; one of them may differ:
-# [{table}.on.{SLURM if cluster == LOCAL else cluster}.resources]
+# [{table}.on.{schedulers.DEFAULT if cluster == LOCAL else cluster}.resources]
 # nodes = 2
 """
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCAL = "local"
-SLURM = "slurm"
 FOLDER = Path(__file__).parent
 
 
@@ -20,12 +19,12 @@ class Sign:
     """What tells that we are on a cluster: all that is given must hold."""
 
     cluster: str
+    scheduler: str
+    """Who runs the jobs there. A site that moves from one to another has a profile for each."""
     hostname: tuple[str, ...] = ()
     """Patterns, any of which must match."""
     environ: Mapping[str, str] | None = None
     """Variables, all of which must match their pattern."""
-    scheduler: str = SLURM
-    """Who runs the jobs there. A site that moves from PBS to Slurm has a profile for each."""
 
 
 def shipped() -> dict[str, Path]:
@@ -33,9 +32,11 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
-def recognise(signs: Sequence[Sign], hostname: str, environ: Mapping[str, str], scheduler: str | None) -> str:
+def recognise(
+    signs: Sequence[Sign], hostname: str, environ: Mapping[str, str], scheduler: str | None, inside: str = ""
+) -> str:
     """The name of the cluster that we are on: the first whose signs hold, else the plain profile of the `scheduler`
-    that is here, which is called as it is; else this machine.
+    that is here, which is called as it is; else this machine. `inside` is what a job that we are in calls its cluster.
 
     Without a scheduler's commands no profile counts: there would be no way to submit.
     """
@@ -45,7 +46,6 @@ def recognise(signs: Sequence[Sign], hostname: str, environ: Mapping[str, str], 
     for sign in here:
         if holds(sign, hostname, environ):
             return sign.cluster
-    inside = environ.get("SLURM_CLUSTER_NAME", "")
     return inside if inside in {sign.cluster for sign in here} else scheduler
 
 

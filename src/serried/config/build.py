@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serried.clusters import machine
+from serried import schedulers
 from serried.config import definitions, env_file, paths, schema, shell_words, sources
 from serried.config.definitions import (
     Cluster,
@@ -233,7 +233,7 @@ class Builder:
         """Empty where there is none."""
         if given.get("scratch"):
             return self._expanded("scratch", given["scratch"])
-        if given.get("scheduler", Cluster.scheduler) == "local":
+        if schedulers.traits(given.get("scheduler", Cluster.scheduler)).is_this_machine:
             return ""
         return paths.scratch(self._environ) or ""
 
@@ -242,9 +242,10 @@ class Builder:
         if given.get("root"):
             root = self._expanded("root", given["root"])
         else:
-            root, reason = paths.default(scheduler, self._environ)
+            root, reason = paths.default(self._environ, is_this_machine=schedulers.traits(scheduler).is_this_machine)
             self.origins["cluster.root"] = Origin("default", reason)
-        is_shared = scheduler != "local" and not machine.is_lab(self._environ)
+        is_this_machine = schedulers.traits(scheduler).is_this_machine
+        is_shared = not is_this_machine and not schedulers.site(scheduler).is_throwaway(self._environ)
         if is_shared and paths.is_under_home(root, self._environ):
             file = sources.user_folder(self._environ) / "config.toml"
             self.notes.append(

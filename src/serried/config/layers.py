@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from serried import clusters
-from serried.clusters import Sign, machine
+from serried import clusters, schedulers
+from serried.clusters import Sign
 from serried.config import definitions, document, schema, sources
 from serried.config.document import Keys
 from serried.config.sources import Files, Layer, Origin, Setting
 from serried.errors import ConfigError
+from serried.schedulers.survey import GLANCE_SECONDS
 
 _MEMORY = {("resources", "mem"), ("resources", "mem_per_node"), ("resources", "mem_per_cpu")}
 _PREFIX = {("environment", "venv"), ("environment", "conda")}
@@ -33,12 +34,17 @@ def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str
 
 def recognise(layers: list[Layer], environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The name of the cluster that we are on, and what to say about it."""
-    found = machine.scheduler(environ)
+    found = schedulers.here(environ)
     if found:
-        return clusters.recognise(signs(layers), os.uname().nodename, environ, found), ()
-    if shutil.which("sbatch", path=environ.get("PATH", os.defpath)):
-        return clusters.LOCAL, ("Slurm's commands are here but no cluster is configured: this machine runs it itself",)
-    return clusters.LOCAL, ()
+        inside = environ.get(schedulers.traits(found).cluster_variable, "")
+        return clusters.recognise(signs(layers), os.uname().nodename, environ, found, inside), ()
+    path = environ.get("PATH", os.defpath)
+    notes = (
+        f"{its.title}'s commands are here but no cluster is configured: this machine runs it itself"
+        for _, its in schedulers.every()
+        if its.command and shutil.which(its.command, path=path)
+    )
+    return clusters.LOCAL, tuple(notes)
 
 
 def signs(layers: list[Layer]) -> list[Sign]:
@@ -53,7 +59,7 @@ def _sign(name: str, layers: list[Layer]) -> Sign:
     """A cluster's signs from all layers, the strongest's last."""
     hostname: tuple[str, ...] = ()
     environ: dict[str, str] = {}
-    scheduler = clusters.SLURM
+    scheduler = schedulers.DEFAULT
     for layer in layers:
         for place, setting in layer.settings.items():
             if place[:4] == ("clusters", name, "match", "hostname"):
@@ -62,7 +68,7 @@ def _sign(name: str, layers: list[Layer]) -> Sign:
                 environ[place[4]] = setting.value
             elif place == ("clusters", name, "scheduler"):
                 scheduler = setting.value
-    return Sign(name, hostname, environ, scheduler)
+    return Sign(name, scheduler, hostname, environ)
 
 
 def _shipped(profile: str, name: str) -> Layer:
@@ -79,21 +85,22 @@ def with_cluster(layers: list[Layer], name: str, environ: Mapping[str, str], *, 
     """All layers for a cluster: its profile, the scheduler's variables and what is found come below the given ones.
 
     A cluster begins with the profile that is called as its scheduler. `look` is whether to go and find: on this
-    machine, or by asking Slurm.
+    machine, or by asking the scheduler.
     """
     profile = [_shipped(name, name)] if name in clusters.shipped() else []
     said = stack([*profile, *layers], None, name).get(("clusters", name, "scheduler"))
-    scheduler = said.value if said else clusters.SLURM
+    scheduler = said.value if said else schedulers.DEFAULT
     if name != scheduler:
         profile = [_shipped(scheduler, name), *profile]
-    if scheduler == clusters.LOCAL:
-        found = machine.local(environ) if look else {}
-        return [_found(name, found, "this machine"), *profile, *layers]
-    variables = sources.from_scheduler_environ(environ)
+    its = schedulers.traits(scheduler)
+    if its.is_this_machine:
+        found = schedulers.site(scheduler).describe(environ) if look else {}
+        return [_found(name, found, its.title), *profile, *layers]
+    variables = sources.from_scheduler_environ(its.option_prefixes, environ)
     known = any(place[:3] == ("clusters", name, "partitions") for layer in layers for place in layer.settings)
-    ask, where = (machine.pbs, "`qstat -Q` and `pbsnodes`") if scheduler == "pbs" else (machine.slurm, "`sinfo`")
-    found = ask(environ) if look and not known and _may_be_here(name, [*profile, *layers], scheduler, environ) else {}
-    return [_found(name, found, where), variables, *profile, *layers]
+    is_asked = look and not known and _may_be_here(name, [*profile, *layers], scheduler, environ)
+    found = schedulers.site(scheduler).describe(environ) if is_asked else {}
+    return [_found(name, found, its.survey), variables, *profile, *layers]
 
 
 def _may_be_here(name: str, layers: list[Layer], scheduler: str, environ: Mapping[str, str]) -> bool:
@@ -101,7 +108,8 @@ def _may_be_here(name: str, layers: list[Layer], scheduler: str, environ: Mappin
     sign = _sign(name, layers)
     if not (sign.hostname or sign.environ) or clusters.holds(sign, os.uname().nodename, environ):
         return True
-    return name in (environ.get("SLURM_CLUSTER_NAME"), machine.site(scheduler, environ, seconds=machine.GLANCE_SECONDS))
+    inside = environ.get(schedulers.traits(scheduler).cluster_variable)
+    return name == inside or name == schedulers.site(scheduler).own_name(environ, seconds=GLANCE_SECONDS)
 
 
 def _found(name: str, table: Mapping[str, Any], where: str) -> Layer:

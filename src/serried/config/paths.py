@@ -12,9 +12,9 @@ from serried.config.values import BadValue
 NAME = "serried"
 
 
-def default(scheduler: str, environ: Mapping[str, str]) -> tuple[str, str]:
+def default(environ: Mapping[str, str], *, is_this_machine: bool) -> tuple[str, str]:
     """The folder, and what decided on it."""
-    if scheduler == "local":
+    if is_this_machine:
         data = environ.get("XDG_DATA_HOME", "")
         share = Path(data) if _is_absolute(data) else home(environ) / ".local" / "share"
         return str(share / NAME), "XDG_DATA_HOME" if _is_absolute(data) else "default"

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.clusters.discovery import Learnt
 from serried.config import sources, to_toml
 from serried.errors import UsageError
 from serried.fs import files
+from serried.schedulers.survey import Learnt
 
 
 def text(scheduler: str, learnt: Learnt, hostname: str, when: str) -> str:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried.clusters import discovery, machine
+from serried import schedulers
 from serried.config import layers, schema, sources
 from serried.config.definitions import Key
 from serried.config.document import Keys
 from serried.errors import SchedulerUnreachable, UsageError
+from serried.schedulers.survey import Learnt
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,20 @@ class Checked:
 
 def here(environ: Mapping[str, str]) -> str:
     """The scheduler whose commands are here. Raises UsageError where there are none."""
-    found = machine.scheduler(environ)
+    found = schedulers.here(environ)
     if found is None:
-        raise UsageError("there is neither Slurm nor PBS here", hint="log in to the cluster, and say it there")
+        titles = [its.title for _, its in schedulers.every() if not its.is_this_machine]
+        raise UsageError(
+            f"there is neither {' nor '.join(titles)} here", hint="log in to the cluster, and say it there"
+        )
     return found
 
 
-def learn(scheduler: str, environ: Mapping[str, str]) -> discovery.Learnt:
+def learn(scheduler: str, environ: Mapping[str, str]) -> Learnt:
     """What the scheduler says. Raises SchedulerUnreachable where it does not."""
-    learnt = discovery.ask(scheduler, environ, environ.get("USER") or environ.get("LOGNAME") or "")
+    learnt = schedulers.site(scheduler).learn(environ, environ.get("USER") or environ.get("LOGNAME") or "")
     if learnt is None:
-        asked = "qstat -Q" if scheduler == "pbs" else "sinfo"
+        asked = schedulers.traits(scheduler).survey_command
         raise SchedulerUnreachable(f"`{asked}` does not answer", hint=f"see what `{asked}` says by itself")
     return learnt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,11 +165,11 @@ def from_environ(environ: Mapping[str, str]) -> Layer:
     return Layer(settings)
 
 
-def from_scheduler_environ(environ: Mapping[str, str]) -> Layer:
-    """What a site or user told sbatch in its own way. Slurm's `SBATCH_*` are scrubbed later, so they are read here."""
+def from_scheduler_environ(prefixes: Sequence[str], environ: Mapping[str, str]) -> Layer:
+    """What a site or user set for the scheduler's own commands: `SBATCH_ACCOUNT`. Jobs never inherit it."""
     settings: dict[Keys, Setting] = {}
     for key in _SCHEDULER_VARIABLES:
-        for name in (f"SBATCH_{key.upper()}", f"SALLOC_{key.upper()}"):
+        for name in (f"{prefix}{key.upper()}" for prefix in prefixes):
             if environ.get(name):
                 settings.setdefault(("resources", key), Setting(environ[name], Origin("scheduler", name)))
     return Layer(settings)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from serried import schedulers
 from serried.config.values.container import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
 from serried.environments import images
 from serried.errors import UsageError
@@ -175,9 +176,11 @@ def _is_local(container: Container, plan: Plan) -> bool:
 
 
 def _for_pyxis(container: Container, plan: Plan) -> Container:
-    if plan.site.scheduler != "slurm":
+    owner = schedulers.owner(container.runtime)
+    if owner and owner != schedulers.traits(plan.site.scheduler):
         raise UsageError(
-            "`pyxis` is a part of Slurm, and this cluster has none", hint='`container.runtime = "apptainer"`'
+            f"`{container.runtime}` is a part of {owner.title}, and this cluster has none",
+            hint='`container.runtime = "apptainer"`',
         )
     if container.contained or container.local or container.requirements:
         raise UsageError("`pyxis` knows no `contained`, `local` or `requirements`")

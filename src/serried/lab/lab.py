@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from serried import processes, shell
-from serried.clusters.machine import LAB_RECORD
 from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.lab import daemons
 from serried.lab.config import Spec
 from serried.processes import Process
+from serried.schedulers.slurm.site import LAB_RECORD
 
 PATIENCE_SECONDS = 180
 END_SECONDS = 60

@@ -357,6 +357,24 @@ class Sync(NamedTuple):
     ] = None
 
 
+class Dialect(NamedTuple):
+    """How the scheduler writes its jobs and answers about them, for agents that know no scheduler."""
+
+    element: tuple[str, str] = ("", "")
+    """A pattern, and what replaces it in the id of an array job to name one of its elements; `{}` is the index."""
+    awaited: tuple[str, str] = ("", "")
+    """The same for a job that another is to come after."""
+    state_query: str = ""
+    """Bash that prints the state of the job `$1` as one word: nothing for an unknown job, a status other than 0 where
+    nobody answers. Empty: nothing remains of its jobs when their agents have ended."""
+    job_variables: tuple[str, ...] = ()
+    """What it sets in job.sh alone, the job's id first."""
+    index_variable: str = ""
+    """Where programs look for the index of their element, if it is not set in every process of the job."""
+    task_prefix: str = ""
+    """How variables begin that it sets for each process that it starts."""
+
+
 class Site(NamedTuple):
     """What the script and the agent must know about the cluster."""
 
@@ -395,6 +413,9 @@ class Site(NamedTuple):
     """Where its documentation is."""
     private: str = ""
     """Where a job's environment goes instead of the run directory; absolute."""
+    is_this_machine: bool = False
+    """Whether its jobs share this machine with its user, outside of any scheduler."""
+    dialect: Dialect = Dialect()
 
 
 def whom_to_ask(contact: str | None, docs: str | None) -> str | None:

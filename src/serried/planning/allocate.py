@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from serried import schedulers
 from serried.plan.model import ALL, Allocation
 from serried.planning import limits
 
@@ -105,7 +106,7 @@ def _memory(
         return request.mem_per_node
     if request.mem_per_cpu is not None:
         return request.mem_per_cpu * cpus
-    if cluster.scheduler == "local":
+    if schedulers.traits(cluster.scheduler).is_this_machine:
         return None
     if request.exclusive:
         return ALL
@@ -115,7 +116,7 @@ def _memory(
 
 def _time(request: Resources, cluster: Cluster, partition: Partition | None) -> int | None:
     """An hour by default on a cluster, or what the partition allows where that is less."""
-    if request.time is not None or cluster.scheduler == "local":
+    if request.time is not None or schedulers.traits(cluster.scheduler).is_this_machine:
         return request.time
     return min([TIME_SECONDS, *_limits(cluster, partition)])
 

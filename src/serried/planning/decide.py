@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from serried import schedulers
 from serried.config.values.environment import is_source
 from serried.errors import UsageError
 from serried.plan.model import Allocation, Array, Build, Environment, Limit, Plan, Site, Source
@@ -79,7 +80,7 @@ def _chain(experiment: config.Experiment, cluster: config.Cluster) -> Chain | No
     if total is None:
         return None
     most = asked or longest(experiment.resources, cluster)
-    if most is None and cluster.scheduler != "local":
+    if most is None and not schedulers.traits(cluster.scheduler).is_this_machine:
         raise UsageError(
             f"`limit.total_time` is to be cut into jobs, and how long one may be on `{cluster.name}` is not known",
             hint="say it: `--time 6h`, or `time` of the partition in the cluster's profile",
@@ -156,6 +157,7 @@ def _build(kind: str, source: str | bool, asked: config.Environment, cluster: co
 
 
 def _site(cluster: config.Cluster) -> Site:
+    its = schedulers.traits(cluster.scheduler)
     return Site(
         name=cluster.name,
         scheduler=cluster.scheduler,
@@ -175,6 +177,8 @@ def _site(cluster: config.Cluster) -> Site:
         contact=cluster.contact,
         docs=cluster.docs,
         private=cluster.private,
+        is_this_machine=its.is_this_machine,
+        dialect=its.dialect,
     )
 
 

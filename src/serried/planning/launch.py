@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from serried import schedulers
 from serried.errors import UsageError
 from serried.plan.model import Allocation, Launch
 from serried.planning import launch_programs, unwrap_torchrun
@@ -38,7 +39,9 @@ def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: A
     _check_gpus(made, allocation)
     _check_options(made, allocation)
     _check_command(made, experiment, experiment.command, allocation)
-    CHECKS.get(made.kind, _nothing)(made, experiment, cluster)
+    _check_scheduler(made, cluster)
+    if made.kind == "horovodrun":
+        _check_horovodrun(made, experiment)
     return made, allocation
 
 
@@ -141,20 +144,17 @@ def _instead(program: str) -> str:
     return f": --launch {program}" if program in ("srun", "mpirun") else ""
 
 
-def _nothing(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:
-    pass
-
-
-def _srun(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:  # noqa: ARG001
-    if cluster.scheduler != "slurm":
-        where = "this machine" if cluster.scheduler == "local" else f"cluster `{cluster.name}` ({cluster.scheduler})"
+def _check_scheduler(made: Launch, cluster: config.Cluster) -> None:
+    owner, its = schedulers.owner(made.kind), schedulers.traits(cluster.scheduler)
+    if owner and owner != its:
+        where = its.title if its.is_this_machine else f"cluster `{cluster.name}` ({cluster.scheduler})"
         raise UsageError(
-            f'`launch.kind = "srun"` needs Slurm, and {where} has none',
+            f'`launch.kind = "{made.kind}"` needs {owner.title}, and {where} has none',
             hint="`agent`, the default, sets the same ranks up everywhere",
         )
 
 
-def _horovodrun(made: Launch, experiment: config.Experiment, cluster: config.Cluster) -> None:  # noqa: ARG001
+def _check_horovodrun(made: Launch, experiment: config.Experiment) -> None:
     if experiment.container.image:
         raise UsageError(
             "`horovodrun` is in the container, and would have to start ranks outside of it",
@@ -166,10 +166,3 @@ def _horovodrun(made: Launch, experiment: config.Experiment, cluster: config.Clu
             f"`{elastic}` lets Horovod change how many ranks there are, and the plan says it",
             hint="`limit.restarts` begins another attempt after a failure",
         )
-
-
-CHECKS: Mapping[str, Callable[[Launch, config.Experiment, config.Cluster], None]] = {
-    "srun": _srun,
-    "horovodrun": _horovodrun,
-}
-"""What each kind refuses, beside what all do."""

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from serried import schedulers
 from serried.config.values import show_memory
 from serried.errors import UsageError, did_you_mean
 from serried.plan.model import ALL, Allocation, whom_to_ask
@@ -60,7 +61,7 @@ def _check_account(asked: Allocation, cluster: Cluster) -> None:
 
 def _check_nodes(asked: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
     nodes = asked.nodes
-    if cluster.scheduler == "local" and nodes > 1:
+    if schedulers.traits(cluster.scheduler).is_this_machine and nodes > 1:
         hint = (
             "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
             "on a cluster: serried submit --cluster NAME"
@@ -72,7 +73,7 @@ def _check_nodes(asked: Allocation, cluster: Cluster, partition: Partition | Non
 
 
 def _check_gpus(asked: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
-    is_local = cluster.scheduler == "local"
+    is_local = schedulers.traits(cluster.scheduler).is_this_machine
     node = "this machine" if is_local else f"a node of cluster `{cluster.name}`"
     if cluster.gpus_per_node is not None and asked.gpus > cluster.gpus_per_node:
         raise _too_many_gpus(asked, cluster.gpus_per_node, node, one_node=is_local)
@@ -97,7 +98,7 @@ def _too_many_gpus(asked: Allocation, there: int, node: str, *, one_node: bool) 
 
 def _check_rest(asked: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
     """CPUs and memory. Ranks at home share what there is."""
-    if cluster.scheduler == "local":
+    if schedulers.traits(cluster.scheduler).is_this_machine:
         return
     per_unit = "counts per GPU, or per rank without GPUs"
     if cluster.cpus_per_node and asked.cpus > cluster.cpus_per_node:

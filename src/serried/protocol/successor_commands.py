@@ -53,19 +53,21 @@ def fill(command: Sequence[str], *, token: str = "", job: str = "", element: Opt
     return words
 
 
-def job_of(job: str, element: Optional[int]) -> str:
-    """An element of an array job as its scheduler writes it: Slurm's `123_4`, PBS's `13[4].head`.
+def job_of(job: str, element: Optional[int], spelling: Sequence[str]) -> str:
+    """An element of an array job as its scheduler writes it, by `element` of the plan's dialect.
 
-    A job of PBS that is one element's own is no array, and has a name of its own.
+    An element's own job may be no array to the scheduler, and then has a name of its own.
     """
     if element is None:
         return job
-    return f"{job}_{element}" if job.isdecimal() else job.replace("[]", f"[{element}]")
+    pattern, replacement = spelling
+    return re.sub(pattern, replacement.format(element), job, count=1) if pattern else job
 
 
-def behind(jobs: Iterable[str]) -> str:
-    """`jobs` as what a further one is to come after. PBS lets none wait for one element: for all of them, then."""
-    return ":".join(dict.fromkeys(re.sub(r"\[\d+\]", "[]", job) for job in jobs))
+def behind(jobs: Iterable[str], spelling: Sequence[str]) -> str:
+    """`jobs` as what a further one is to come after, by `awaited` of the plan's dialect."""
+    pattern, replacement = spelling
+    return ":".join(dict.fromkeys(re.sub(pattern, replacement, job) if pattern else job for job in jobs))
 
 
 def offset_of(offsets: Sequence[int], element: int) -> int:

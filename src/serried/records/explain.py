@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serried.clusters import LOCAL
 from serried.errors import SerriedError
 from serried.fs.files import read_journal, read_json
 from serried.plan import After, whom_to_ask
@@ -182,7 +181,7 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
         signal=signal if isinstance(signal, int) else None,
         restarts=plan.limit.restarts if plan else 0,
         attempt=status.attempt or 1,
-        is_here=bool(plan and plan.site.scheduler == LOCAL and not plan.source.snapshot),
+        is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+from serried import schedulers
 from serried.fs import files
 from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.plan import Plan
@@ -133,7 +134,10 @@ class Record:
 
     def job_of(self, job: str, element: int | None) -> str:
         """An element of an array job as its scheduler writes it; `job` itself where `element` is None."""
-        return job_of(job, None if element is None else element - offset_of(self.offsets, element))
+        if element is None:
+            return job
+        spelling = schedulers.traits(self.plan.site.scheduler).dialect.element
+        return job_of(job, element - offset_of(self.offsets, element), spelling)
 
     def tokens_of(self, submission: Submission) -> list[str]:
         """The tokens of the jobs that a submission is."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from serried import schedulers
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.fs.files import read_json
 from serried.protocol import names
@@ -54,8 +55,6 @@ def status(record: Record, element: int | None = None, scheduler_for: SchedulerF
 
 def registered(name: str) -> Scheduler:
     """The scheduler of that name; its module is loaded now, not before."""
-    from serried import schedulers
-
     scheduler: Scheduler = schedulers.get(name)
     return scheduler
 
@@ -152,9 +151,9 @@ def is_elsewhere(submission: Submission) -> bool:
 @functools.cache
 def _site_here(scheduler: str) -> str:
     """Asked once, however many runs are open: a controller that is away would be waited for each time."""
-    from serried.clusters import machine  # only for jobs that a scheduler may still have
+    from serried.schedulers.survey import GLANCE_SECONDS  # only for jobs that a scheduler may still have
 
-    return machine.site(scheduler, os.environ, seconds=machine.GLANCE_SECONDS)
+    return schedulers.site(scheduler).own_name(os.environ, seconds=GLANCE_SECONDS)
 
 
 def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer]) -> set[str]:

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 from serried.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from serried.schedulers.current_job import Inside
+    from serried.schedulers.description import Traits
+    from serried.schedulers.fragment import Script
     from serried.schedulers.interface import Scheduler
+    from serried.schedulers.survey import Site
 
-NAMES = ("local", "slurm", "pbs")
+NAMES = ("slurm", "pbs", "local")
+"""In the order in which they are looked for: where Slurm is, `qsub` may be its own wrapper."""
+DEFAULT = "slurm"
+LOCAL = "local"
+"""This machine, which is there where no other is."""
 
 
 def get(name: str) -> Scheduler:
-    """The scheduler that a profile calls `name`; its module is imported now, not before."""
-    if name == "slurm":
-        from serried.schedulers.slurm.scheduler import Slurm
+    """The scheduler that a profile calls `name`; its modules are imported now, not before."""
+    return cast("Scheduler", _of(name, "scheduler").SCHEDULER())
 
-        return Slurm()
-    if name == "pbs":
-        from serried.schedulers.pbs.scheduler import Pbs
 
-        return Pbs()
-    if name == "local":
-        from serried.schedulers.local.scheduler import Local
+def traits(name: str) -> Traits:
+    return cast("Traits", _of(name, "traits").TRAITS)
 
-        return Local()
-    raise UsageError(f"there is no scheduler `{name}`", hint=f"use one of: {', '.join(NAMES)}")
+
+def site(name: str) -> Site:
+    """What answers questions about its cluster."""
+    return cast("Site", _of(name, "site"))
+
+
+def script(name: str) -> Script:
+    """Its part of job.sh."""
+    return cast("Script", _of(name, "script"))
+
+
+def _of(name: str, module: str) -> Any:
+    if name not in NAMES:
+        raise UsageError(f"there is no scheduler `{name}`", hint=f"use one of: {', '.join(NAMES)}")
+    return import_module(f"{__name__}.{name}.{module}")
+
+
+def every() -> Iterator[tuple[str, Traits]]:
+    return ((name, traits(name)) for name in NAMES)
+
+
+def owner(part: str) -> Traits | None:
+    """The scheduler that a launcher or a container runtime is a part of; None where it needs none."""
+    return next((its for _, its in every() if part in its.parts), None)
+
+
+def here(environ: Mapping[str, str]) -> str | None:
+    """The scheduler to which jobs can be submitted from this machine."""
+    return next((name for name, its in every() if its.is_here(environ)), None)
 
 
 def job_around(environ: Mapping[str, str]) -> Inside | None:
@@ -37,12 +66,5 @@ def job_around(environ: Mapping[str, str]) -> Inside | None:
 
     Raises SchedulerUnreachable where the scheduler does not answer.
     """
-    if environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST"):
-        from serried.schedulers.slurm import current_job as slurm
-
-        return slurm.inside(environ)
-    if environ.get("PBS_JOBID") and (environ.get("PBS_NODEFILE") or environ.get("PBS_TASKNUM")):
-        from serried.schedulers.pbs import current_job as pbs
-
-        return pbs.inside(environ)
-    return None
+    name = next((name for name, its in every() if its.is_around(environ)), None)
+    return cast("Inside", _of(name, "current_job").inside(environ)) if name else None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from serried.script.environment import render_setup
 from serried.script.job import render, render_errand, render_join, render_shell
-from serried.script.launcher import launcher
 from serried.script.package import agent, library, put
 
 __all__ = [
     "agent",
-    "launcher",
     "library",
     "put",
     "render",

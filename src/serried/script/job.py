@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Sequence
 from string import Template
 
+from serried import schedulers
 from serried.fs.files import MODES
 from serried.plan import Plan
+from serried.schedulers.fragment import Fragment
 from serried.script.environment import activate
-from serried.script.fragments import FRAGMENTS, INSIDE, INTERACTIVE, OF_PART, Fragment
-from serried.script.launcher import launcher
 
 BEGINNING = Template("""\
 umask $umask
@@ -77,6 +77,16 @@ esac
 """)
 
 
+OF_PART = Template("""\
+# This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
+# or which element it is for: `k3f9q2.1007-2`.
+task=$$$index
+index=$${token#*[._]} && index=$${index%-*}
+[[ $$token == *_* ]] && index=$$((index + task))
+export $variable=$$index
+""")
+
+
 SHELL = Template("""\
 #!/bin/bash
 # $command
@@ -93,10 +103,11 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
 
     Raises ValueError where a path or a word of `command` holds a newline: no comment could carry it.
     """
-    fragment = INSIDE[plan.site.inside] if plan.site.inside else FRAGMENTS[plan.site.scheduler]
+    its = schedulers.script(plan.site.inside or plan.site.scheduler)
+    fragment = its.INSIDE if plan.site.inside else its.FRAGMENT
     if plan.array is not None and plan.array.offsets:
         fragment = _of_part(fragment)
-    start = launcher(plan)
+    start = its.launcher(plan)
     return BODY.substitute(
         command=_comment(plan, command),
         run=plan.run,
@@ -129,7 +140,7 @@ def render_shell(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str
     return SHELL.substitute(
         command=_comment(plan, command),
         run=plan.run,
-        beginning=_beginning(plan, INTERACTIVE[plan.site.scheduler], python),
+        beginning=_beginning(plan, schedulers.script(plan.site.scheduler).SHELL, python),
         environment=activate(plan, "shell"),
     )
 

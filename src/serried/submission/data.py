@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serried import config
+from serried import config, schedulers
 from serried.environments.building import Observe, silent
 from serried.errors import UsageError, did_you_mean, reason
 from serried.fs import archive_size
@@ -200,7 +200,7 @@ def _in_place(plan: Plan) -> tuple[str, ...]:
     """A word about a cluster that is not known to have disks on its nodes."""
     if plan.site.local_disk:
         return ()
-    unless = ", unless nodes set SLURM_TMPDIR" if plan.site.scheduler == "slurm" else ""
+    unless = ", unless nodes set SLURM_TMPDIR" if schedulers.traits(plan.site.scheduler).has_node_disk else ""
     stage = plan.data.stage if plan.data else ()
     archives = ", archives unpacked where temporary files go" if any(item.unpack for item in stage) else ""
     key = f"`[clusters.{plan.site.name}] local_disk` says where nodes have a disk of their own"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serried import schedulers, snapshot
-from serried.clusters import machine
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain
 from serried.fs.files import MODES, PRIVATE_FILE
 from serried.plan import Plan, whom_to_ask
@@ -173,7 +172,7 @@ def intent(token: str, plan: Plan) -> Submission:
         by_pid=me.pid,
         by_host=os.uname().nodename,
         by_started=me.started,
-        site=machine.site(plan.site.scheduler, os.environ),
+        site=schedulers.site(plan.site.scheduler).own_name(os.environ),
     )
 
 

@@ -157,5 +157,6 @@ def _jobs(selection: Selection) -> tuple[str, ...]:
         ids = [record.job_of(last[part], selection.element)]
     known = schedulers.get(submitted[0].scheduler).poll(ids)
     open_ = [(number, element) for (number, element), job in known.items() if job.state not in names.ENDED]
-    live = {name for number, index in open_ for name in (number, job_of(number, index))}
+    spelling = schedulers.traits(submitted[0].scheduler).dialect.element
+    live = {name for number, index in open_ for name in (number, job_of(number, index, spelling))}
     return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.clusters.machine import scheduler
+from serried import schedulers
 from serried.errors import UsageError
 from serried.plan import Allocation
 from serried.schedulers.current_job import Inside
@@ -25,12 +25,18 @@ def decide(request: Request, inside: Inside, directory: Path, environ: Mapping[s
     for name, amount in there.items():
         if f"resources.{name}" not in request.overrides:
             request = request.with_setting(f"resources.{name}", value=f"{amount}s" if name == "time" else amount)
-    if request.cluster is None and "SERRIED_CLUSTER" not in environ and scheduler(environ) != inside.scheduler:
+    if request.cluster is None and "SERRIED_CLUSTER" not in environ and schedulers.here(environ) != inside.scheduler:
         # Its commands may be missing on compute nodes. `serried shell` says which cluster it is.
         request = dataclasses.replace(request, cluster=inside.scheduler)
     decided = decide_anywhere(request, directory, environ)
     plan = decided.plan
-    site = plan.site._replace(scheduler="local", inside=inside.scheduler)
+    own = schedulers.traits(schedulers.LOCAL).dialect
+    dialect = schedulers.traits(inside.scheduler).dialect._replace(
+        element=own.element, awaited=own.awaited, state_query=own.state_query
+    )
+    site = plan.site._replace(
+        scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
+    )
     allocation = _allocation(plan.allocation, inside, ranks_are_said="resources.ranks" not in plan.defaults)
     return dataclasses.replace(decided, plan=dataclasses.replace(plan, site=site, allocation=allocation))
 

@@ -102,7 +102,7 @@ class _Watch:
 
     def look(self) -> float | None:
         """Say why it waits, where that is new; return after how long to look again."""
-        if self._scheduler.name == "local":
+        if schedulers.traits(self._scheduler.name).is_this_machine:
             return None
         pause = next(self._pauses, PAUSES[-1])
         if pause != PAUSES[0]:

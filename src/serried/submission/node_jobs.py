@@ -135,7 +135,8 @@ def _named(hosts: Sequence[str]) -> str:
 def _that_reaches(plan: Plan, host: str) -> str:
     """The scheduler that starts it there. Raises UsageError where none does."""
     here = os.uname().nodename
-    if plan.site.scheduler != "local" or host.split(".", maxsplit=1)[0] == here.split(".")[0]:
+    is_queued = not schedulers.traits(plan.site.scheduler).is_this_machine
+    if is_queued or host.split(".", maxsplit=1)[0] == here.split(".")[0]:
         return plan.site.scheduler
     if not plan.site.inside:  # else it ran in a job of that scheduler, and needs another now
         raise UsageError(

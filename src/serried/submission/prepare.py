@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serried import config, inherit, snapshot
-from serried.clusters import machine
+from serried import config, inherit, schedulers, snapshot
 from serried.environments import check, containers
 from serried.environments.building import Observe, silent
 from serried.environments.select import absent_mpi, absent_program, choose, idle
@@ -26,8 +25,6 @@ from serried.submission import data, environment_build, path_check
 from serried.submission.prepared import Prepared, assemble
 
 MOST_PREQUEUED = 100
-HOLDS = {"slurm": ("--hold", "-H"), "pbs": ("-h",)}
-"""Schedulers' options for jobs that do not begin until their user releases them."""
 
 
 def prepare(
@@ -150,7 +147,7 @@ def _divided(plan: Plan) -> Plan:
     """The plan, its array in as many jobs as the scheduler needs for it. Raises UsageError where it is too large."""
     if plan.array is None:
         return plan
-    limits = machine.array_limits(plan.site.scheduler, os.environ)
+    limits = schedulers.site(plan.site.scheduler).array_limits(os.environ)
     indices = plan.array.indices
     if limits.jobs is not None and len(indices) >= limits.jobs:
         raise UsageError(
@@ -168,7 +165,8 @@ def _divided(plan: Plan) -> Plan:
             "all be queued now",
             hint=f'submit up to {size:,} tasks at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
         )
-    hold = next((word for word in plan.allocation.extra if word in HOLDS.get(plan.site.scheduler, ())), None)
+    holds = schedulers.traits(plan.site.scheduler).hold_options
+    hold = next((word for word in plan.allocation.extra if word in holds), None)
     if hold and len(offsets) > 1:
         raise UsageError(
             f"`{plan.site.name}` takes arrays of up to {size:,} tasks, and the jobs of a larger one are released "

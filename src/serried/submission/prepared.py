@@ -68,7 +68,7 @@ def handover_of(
         plan.part(part),
         plan.tokens[part],
         environment,
-        after=behind_jobs([*jobs, *unknown, *turn]),
+        after=behind_jobs([*jobs, *unknown, *turn], plan.site.dialect.awaited),
         held=plan.is_in_parts,
     )
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from serried import config
+from serried import config, schedulers
 from serried.environments.building import Observe
 from serried.errors import UsageError
 from serried.fs.files import read_journal
@@ -55,7 +55,7 @@ def warmer(
     Raises UsageError where nothing would stay.
     """
     cluster = resolved.cluster
-    if not (cluster.local_disk or cluster.scheduler == "slurm"):
+    if not (cluster.local_disk or schedulers.traits(cluster.scheduler).has_node_disk):
         raise UsageError(
             f"`{cluster.name}` has no disk on its nodes to stage to",
             hint=f"`[clusters.{cluster.name}] local_disk` says where they have one",

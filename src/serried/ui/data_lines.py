@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from serried import schedulers
 from serried.plan import Data, Plan, Staged, Sync
 from serried.protocol.checkpoints import IN_CHECKPOINTS
 from serried.protocol.sizes import counted, spell
@@ -56,7 +57,7 @@ def _staged(plan: Plan, stage: Sequence[Staged]) -> str:
 
 
 def _unless(plan: Plan) -> str:
-    return ", unless nodes set SLURM_TMPDIR" if plan.site.scheduler == "slurm" else ""
+    return ", unless nodes set SLURM_TMPDIR" if schedulers.traits(plan.site.scheduler).has_node_disk else ""
 
 
 def amount(stage: Sequence[Staged]) -> str:

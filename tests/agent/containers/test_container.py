@@ -13,9 +13,10 @@ from building import a_plan
 from serried.agent.attempt import Work
 from serried.agent.containers import container, view
 from serried.agent.node_disk.folder import SCRATCH
-from serried.plan import Container, Data, Environment, Site, Source, Staged
+from serried.plan import Container, Data, Environment, Source, Staged
 from serried.protocol.binds import Bind
 from serried.protocol.layout import RunDirectory
+from stub_scheduler import site_of
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def make(tmp_path, monkeypatch):
             data=data,
             environment=environment or Environment(),
             source=Source(directory=str(tmp_path / "home/digits"), snapshot=False),
-            site=Site(name="fir", scheduler="slurm", root=str(tmp_path / "scratch"), local_disk=local_disk),
+            site=site_of("fir", "slurm", str(tmp_path / "scratch"), local_disk=local_disk),
         )
         run = RunDirectory(tmp_path / "scratch/digits/train/k3f9q2")
         work = Work(run, json.loads(json.dumps(plan.to_json())), None, 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from serried import schedulers
 from serried.agent import system
 from serried.agent.attempt import Work
 from serried.agent.node_disk import Folder, base_dirs, mounts, stale_dirs
@@ -127,7 +128,8 @@ def work(tmp_path, monkeypatch):
         monkeypatch.setattr(module, patience, PATIENCE)
     for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
         monkeypatch.delenv(name, raising=False)
-    site = {"name": "fir", "scheduler": "slurm", "local_disk": str(disk)}
+    dialect = schedulers.traits("slurm").dialect._asdict()
+    site = {"name": "fir", "scheduler": "slurm", "local_disk": str(disk), "dialect": dialect}
     return Work(RunDirectory(tmp_path / "run"), {"run": "k3f9q2", "site": site}, None, 1)
 
 
@@ -144,7 +146,7 @@ DEAD = {
     "gone": ({"job": "1"}, None),
     "failed": ({"job": "2"}, "echo FAILED N/A"),
     "rebooted": ({"job": "3", "boot": "another"}, "echo RUNNING N/A"),
-    "at home": ({"job": "4", "scheduler": "local"}, None),
+    "at home": ({"job": "4", "scheduler": "local", "is_queued": False}, None),
     "ours before": ({"job": "77"}, "echo RUNNING N/A"),
     "old": ({"job": "5", "began": 0}, "exit 1"),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from serried.plan import Data
-from serried.script.launcher import LAUNCHERS
 
 
 def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tmp_path):
@@ -18,16 +17,16 @@ def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tm
     assert not (tmp_path / "started").exists()
 
 
-def test_nodes_that_come_later_are_not_waited_for_then(start, tmp_path, monkeypatch):
+def test_nodes_that_come_later_are_not_waited_for_then(start, tmp_path, fake_script):
     """As if it took nodes for ever to leave, which is not waited for where some have not come."""
-    usual = LAUNCHERS["fake"]
+    usual = fake_script.words
     late = tmp_path / "late"
     late.write_text(
         '#!/bin/sh\n[ "$FAKE_NODE" = 0 ] || until grep -q launch-failed "$SERRIED_RUN_DIR/attempts/1/events.jsonl"\n'
         'do sleep 0.1; done\nexec "$@"\n'
     )
     late.chmod(0o755)
-    monkeypatch.setitem(LAUNCHERS, "fake", lambda plan: (*usual(plan), str(late)))
+    fake_script.words = lambda plan: (*usual(plan), str(late))
     missing = Data(in_place=(str(tmp_path / "missing"),))
     run = start("true", nodes=2, data=missing, seconds={"head.head.LEAVE_SECONDS": 1e9})
 

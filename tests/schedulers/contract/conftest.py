@@ -15,10 +15,9 @@ from building import a_plan
 from place import HAS_PBS
 from serried import schedulers
 from serried.plan import Limit, Plan
-from serried.protocol import names
+from serried.protocol import names, successor_commands
 from serried.schedulers import cache
 from serried.schedulers.interface import Job, Scheduler
-from serried.script.fragments import FRAGMENTS
 
 
 @dataclass
@@ -52,9 +51,13 @@ class Bench:
 
     def _beginning(self, plan: Plan) -> str:
         """What every job.sh begins with; `element` is its index."""
-        fragment = FRAGMENTS[self.scheduler.name]
+        fragment = schedulers.script(self.scheduler.name).FRAGMENT
         lines = ["#!/bin/bash", "token=$1", f"cd -- {shlex.quote(plan.directory)}", fragment.cleanup]
         return "\n".join([*lines, *([f"element={fragment.element}"] if plan.array else []), ""])
+
+    def element(self, job: str, index: int) -> str:
+        """An element of an array job as the scheduler writes it."""
+        return successor_commands.job_of(job, index, schedulers.traits(self.scheduler.name).dialect.element)
 
     def submit(self, plan: Plan, token: str | None = None) -> str:
         submission = self.scheduler.submission(plan, token or f"{plan.run}-1", os.environ)

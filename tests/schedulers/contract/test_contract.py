@@ -14,7 +14,6 @@ from serried.errors import UsageError
 from serried.plan import Limit
 from serried.protocol import names, successor_commands
 from serried.protocol.layout import RunDirectory
-from serried.protocol.successor_commands import job_of
 
 
 def shown(jobs):
@@ -151,9 +150,9 @@ def test_the_elements_of_an_array_have_their_own_states_and_logs(bench):
 def test_one_element_can_be_cancelled_and_asked_for_by_itself(bench):
     job = bench.submit(bench.plan("sleep 600", indices=range(2)))
     bench.await_state(job, names.RUNNING)
-    bench.scheduler.cancel([job_of(job, 1)])
+    bench.scheduler.cancel([bench.element(job, 1)])
     bench.wait_until(lambda: bench.jobs(job)[1].state == names.CANCELLED)
-    assert {element: each.state for element, each in bench.jobs(job_of(job, 1)).items()} == {1: names.CANCELLED}
+    assert {element: each.state for element, each in bench.jobs(bench.element(job, 1)).items()} == {1: names.CANCELLED}
     assert bench.jobs(job)[0].state == names.RUNNING
 
 
@@ -186,7 +185,7 @@ def test_a_token_that_nobody_submitted_finds_nothing(bench):
 def test_a_job_that_is_not_known_is_absent_and_spoils_nothing(bench):
     job = bench.submit(bench.plan("sleep 600"))
     unknown = job.replace(job.partition(".")[0], "999999")
-    assert set(bench.scheduler.poll([job, unknown, job_of(unknown, 3)])) == {(job, None)}
+    assert set(bench.scheduler.poll([job, unknown, bench.element(unknown, 3)])) == {(job, None)}
 
 
 def after(bench, plan, job, element=""):
@@ -217,7 +216,7 @@ def test_a_job_for_one_element_comes_after_that_element_alone(bench):
     job = bench.submit(plan)
     stands = {0: names.RUNNING, 1: names.COMPLETED}
     bench.wait_until(lambda: {element: each.state for element, each in bench.jobs(job).items()} == stands)
-    later = after(bench, plan, job_of(job, 1), "1")
+    later = after(bench, plan, bench.element(job, 1), "1")
     assert shown(bench.await_end(later)) == {1: (names.COMPLETED, 0)}
     assert bench.jobs(job)[0].state == names.RUNNING
 

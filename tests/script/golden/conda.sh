@@ -10,7 +10,7 @@ umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-# What the submitting shell said to sbatch or srun must not change the steps of this job.
+# Options for sbatch or srun in the submitting shell must not change the steps of this job.
 for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
 
 for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
@@ -23,7 +23,7 @@ fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}")
 
-# The last act: Slurm ends this script soon after saying yes. A controller that is away is asked again. `incomplete`:
+# The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
 # a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
 run_again() {
   local id=$SLURM_JOB_ID next=$((${SLURM_RESTART_COUNT:-0} + 1)) try

@@ -10,9 +10,9 @@ umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
+exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot name some paths
 
-# PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
+# PBS shows a job's variables to everybody, so they came in a file. Variables that PBS sets stay.
 private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
 [[ -r $private ]] && while IFS= read -r -d '' entry; do

@@ -9,16 +9,16 @@ token=${1:?usage: job.sh TOKEN}
 # This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
 # or which element it is for: `k3f9q2.1007-2`.
 task=${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}
-element=${token#*[._]} && element=${element%-*}
-[[ $token == *_* ]] && element=$((element + task))
-export PBS_ARRAY_INDEX=$element
+index=${token#*[._]} && index=${index%-*}
+[[ $token == *_* ]] && index=$((index + task))
+export PBS_ARRAY_INDEX=$index
 umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # to PBS some paths cannot be told
+exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot name some paths
 
-# PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
+# PBS shows a job's variables to everybody, so they came in a file. Variables that PBS sets stay.
 private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
 [[ -r $private ]] && while IFS= read -r -d '' entry; do

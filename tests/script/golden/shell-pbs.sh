@@ -8,7 +8,7 @@ umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-# PBS shows a job's variables to everybody, so they came in a file. What PBS itself has set stays.
+# PBS shows a job's variables to everybody, so they came in a file. Variables that PBS sets stay.
 private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
 [[ -r $private ]] && while IFS= read -r -d '' entry; do

@@ -8,7 +8,7 @@ umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-# What the submitting shell said to sbatch or srun must not change the steps of this job.
+# Options for sbatch or srun in the submitting shell must not change the steps of this job.
 for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
 
 for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do

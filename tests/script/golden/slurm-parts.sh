@@ -9,16 +9,16 @@ token=${1:?usage: job.sh TOKEN}
 # This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
 # or which element it is for: `k3f9q2.1007-2`.
 task=$SLURM_ARRAY_TASK_ID
-element=${token#*[._]} && element=${element%-*}
-[[ $token == *_* ]] && element=$((element + task))
-export SLURM_ARRAY_TASK_ID=$element
+index=${token#*[._]} && index=${index%-*}
+[[ $token == *_* ]] && index=$((index + task))
+export SLURM_ARRAY_TASK_ID=$index
 umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-exec >>"scheduler-$element.log" 2>&1
+exec >>"scheduler-$index.log" 2>&1
 
-# What the submitting shell said to sbatch or srun must not change the steps of this job.
+# Options for sbatch or srun in the submitting shell must not change the steps of this job.
 for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
 
 for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
@@ -31,7 +31,7 @@ fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --element "$SLURM_ARRAY_TASK_ID")
 
-# The last act: Slurm ends this script soon after saying yes. A controller that is away is asked again. `incomplete`:
+# The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
 # a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
 run_again() {
   local id=$SLURM_JOB_ID next=$((${SLURM_RESTART_COUNT:-0} + 1)) try

@@ -83,7 +83,7 @@ def _look(work: Work, after: Dict[str, Any]) -> Others:
     for element in of_array:
         if len(jobs) == MOST_JOBS:
             break
-        state, job = _stand(work, run, after, _Element(element, array.get("offsets", ())))
+        state, job = _stand(work, run, after, _Element(element, array.get("offsets", ()), work.dialect["element"]))
         if state is not None:
             ended.append(state)
         elif job not in jobs:
@@ -97,11 +97,15 @@ class _Element(NamedTuple):
     number: Optional[int]
     offsets: Sequence[int]
     """Of its array, where that is several jobs."""
+    spelling: Sequence[str]
+    """How its scheduler writes an element, which is ours."""
 
     def job_of(self, job: str) -> str:
         if self.number is None:
             return job
-        return successor_commands.job_of(job, self.number - successor_commands.offset_of(self.offsets, self.number))
+        return successor_commands.job_of(
+            job, self.number - successor_commands.offset_of(self.offsets, self.number), self.spelling
+        )
 
     def its(self, each: Sequence[str]) -> str:
         """Of something for each job of the array, or for the one, its own."""
@@ -181,7 +185,9 @@ def _move(work: Work, token: str, jobs: List[str]) -> str:
     behind = ", ".join(jobs)
     problem: Optional[str] = "further jobs of it are queued already"
     if not (work.form == names.PREQUEUED and work.restarts) and successor_commands.number_of(following) <= MOST_MOVES:
-        problem = successor_jobs.submit(work, following, successor_commands.behind(jobs), lambda: None, moved=True)
+        problem = successor_jobs.submit(
+            work, following, successor_commands.behind(jobs, work.dialect["awaited"]), lambda: None, moved=True
+        )
     if problem is None:
         return f"what it comes after goes on in job {behind}, and so it has queued again"
     message = f"what it comes after goes on in job {behind}, and it could not queue again: {problem}"

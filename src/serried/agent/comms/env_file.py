@@ -13,12 +13,8 @@ from typing import Dict, List, Optional
 from serried.agent.attempt import Work
 from serried.fs import files
 
-OF_THE_TASK = ("PBS_",)
-"""What a scheduler sets for each process that it starts, and is not the head's to give."""
-OF_THE_JOB = ("PBS_JOBID", "PBS_ARRAY_ID", "PBS_ARRAY_INDEX")
-"""But these, which PBS tells its job's script, and of an array not the processes on its nodes."""
 IF_TOLD = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""The same, where it does so at all: the GPUs of the first node are not those of the next."""
+"""A scheduler that sets these sets them for each node: the GPUs of the first node are not those of the next."""
 
 
 class Handover:
@@ -27,12 +23,28 @@ class Handover:
     def __init__(self, beginning: str, work: Work) -> None:
         element = "" if work.element is None else f"-{work.element}"
         self.path: Optional[Path] = Path(f"{beginning}{element}-{work.number}") if beginning else None
-        self._element = {} if work.element is None else {"PBS_ARRAY_INDEX": str(work.element)}
+        self._prefix = str(work.dialect["task_prefix"])
+        self._of_the_job = work.dialect["job_variables"]
+        """What the scheduler sets in job.sh, and not in each process that it starts."""
+        index = work.dialect["index_variable"]
+        self._element = {index: str(work.element)} if index and work.element is not None else {}
 
     def write(self, changes: Dict[str, str]) -> None:
         """Raises OSError."""
         if self.path:
-            files.write_environment(self.path, {**os.environ, **self._element, **changes})
+            given = {**os.environ, **self._element, **changes}
+            own = {name for name in given if self._is_of_a_task(name) and name not in self._of_the_job}
+            files.write_environment(self.path, {name: value for name, value in given.items() if name not in own})
+
+    def _is_of_a_task(self, name: str) -> bool:
+        return bool(self._prefix) and name.startswith(self._prefix)
+
+    def words(self, node_variable: str) -> List[str]:
+        """What tells a node agent where to look."""
+        return [
+            *(["--node-variable", node_variable] if node_variable else []),
+            *(["--environment", str(self.path), "--own", self._prefix] if self.path else []),
+        ]
 
     def remove(self) -> None:
         """It holds the attempt's key: once all nodes are here nobody needs it."""
@@ -47,18 +59,10 @@ def forget(work: Work) -> None:
         files.forget_environment(work.plan["site"].get("private") or str(work.run.private), str(work.plan["run"]))
 
 
-def words(node_variable: str, path: Optional[Path]) -> List[str]:
-    """What tells a node agent where to look."""
-    return [
-        *(["--node-variable", node_variable] if node_variable else []),
-        *(["--environment", str(path)] if path else []),
-    ]
-
-
-def take(path: str) -> None:
-    """Make the head's environment ours. Raises OSError."""
+def take(path: str, prefix: str) -> None:
+    """Make the head's environment ours, except variables that begin with `prefix`. Raises OSError."""
     given = files.read_environment(Path(path))
-    own = {name: value for name, value in os.environ.items() if name.startswith(OF_THE_TASK) or name in IF_TOLD}
+    own = {name: value for name, value in os.environ.items() if (prefix and name.startswith(prefix)) or name in IF_TOLD}
     os.environ.clear()
-    os.environ.update({k: v for k, v in given.items() if k in OF_THE_JOB or not k.startswith(OF_THE_TASK)})
+    os.environ.update(given)
     os.environ.update(own)

@@ -58,7 +58,7 @@ class Head:
         self._launching = Launching(self.loop, work, self._members, self._fail_starter)
         self._argv = launcher
         self._handover = env_file.Handover(options.environment, work)
-        role = system.agent_command("node", *env_file.words(options.node_variable, self._handover.path))
+        role = system.agent_command("node", *self._handover.words(options.node_variable))
         self._environment = agent_environment(work, self._members.addresses(), self._members.key)
         self._launcher = Launcher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
         limit = self._deadline.end if self._deadline else None

@@ -19,12 +19,12 @@ JOIN_SECONDS = 60.0
 
 
 def main(arguments: List[str]) -> int:
-    """`node [--node-variable NAME] [--environment FILE]`: the environment says the rest."""
+    """`node [--node-variable NAME] [--environment FILE --own PREFIX]`: the environment says the rest."""
     options = dict(zip(arguments[::2], arguments[1::2]))  # noqa: B905 - `strict` is 3.10's
     variables = options.get("--node-variable", "").split(",")
     index = int(next(filter(None, map(os.environ.get, variables)), 0))
     if "--environment" in options:
-        env_file.take(options.pop("--environment"))
+        env_file.take(options.pop("--environment"), options.pop("--own", ""))
     element = os.environ.get(names.ELEMENT)
     work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
     problem = setup.enter(work, [word for option in options.items() for word in option]) or in_place.problem(work.plan)

@@ -17,7 +17,6 @@ from serried.protocol import names
 OWNER, KEEP = "owner.json", "keep.json"
 SCRATCH = "scratch"
 TRIES = 20
-JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", names.JOB)
 
 
 class Folder:
@@ -112,6 +111,7 @@ def owner(work: Work, node: object) -> Dict[str, Any]:
         "cluster": work.plan["site"]["name"],
         "scheduler": work.plan["site"]["scheduler"],
         "job": job(work),
+        "is_queued": bool(work.dialect["state_query"]),
         "host": os.uname().nodename,
         "boot": boot(),
         "pid": os.getpid(),
@@ -124,7 +124,7 @@ def job(work: Work) -> str:
     claim = (files.read_json(work.place.attempt(work.number).claim) or {}).get("job")
     if claim:
         return work.job_of(str(claim))
-    return next(filter(None, map(os.environ.get, JOB_VARIABLES)), "")
+    return next(filter(None, map(os.environ.get, (*work.dialect["job_variables"][:1], names.JOB))), "")
 
 
 def boot() -> str:

@@ -129,7 +129,7 @@ class _Judge:
             return "of another machine, on a disk that several see"
         if owner.get("boot") != folder.boot():
             return ""
-        if owner.get("scheduler") == "local" or (owner.get("job") and owner.get("job") == self._job):
+        if owner.get("is_queued") is False or (owner.get("job") and owner.get("job") == self._job):
             return ""  # its agent was all of it, or its job is ours, and this an earlier attempt
         word = self._ask(owner)
         if word is None:
@@ -143,5 +143,5 @@ class _Judge:
         if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site["name"], self._site["scheduler"]):
             return None
         if job not in self._words:
-            self._words[job] = system.answer(job_state_query.words(str(self._site["scheduler"]), job))
+            self._words[job] = system.answer(job_state_query.words(self._work.dialect["state_query"], job))
         return self._words[job]

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from serried import schedulers
 from serried.config import values
 from serried.config.definitions.experiment import Resources
 from serried.config.definitions.key import key, keys
 from serried.config.values import BadValue, Kind, data
 from serried.errors import did_you_mean
+
+_NAMED = " or ".join(", ".join(f"`{name}`" for name in schedulers.NAMES).rsplit(", ", 1))
 
 
 def resource_keys(value: Any) -> tuple[str, ...]:
@@ -61,10 +64,10 @@ class Cluster:
     login: str | None = key(values.TEXT, "Login host.")
     notes: tuple[str, ...] = key(values.TEXTS, "Further facts for users.", value=())
     scheduler: str = key(
-        Kind("`slurm`, `pbs` or `local`", values.choice("slurm", "pbs", "local")),
+        Kind(_NAMED, values.choice(*schedulers.NAMES)),
         "The scheduler.",
-        default="`slurm`",
-        value="slurm",
+        default=f"`{schedulers.DEFAULT}`",
+        value=schedulers.DEFAULT,
     )
     root: str = key(
         values.TEXT,

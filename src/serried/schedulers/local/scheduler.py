@@ -122,7 +122,7 @@ class Local:
         asked = set(ids)
         for number in {job.partition("_")[0] for job in asked}:
             for job in _folder(number).jobs():
-                if number in asked or successor_commands.job_of(number, job.element) in asked:
+                if number in asked or f"{number}_{job.element}" in asked:
                     answer[job.id, job.element] = job
         if any(job.reason == state.SUPERVISOR_GONE for job in answer.values()):
             _tidy()
@@ -141,6 +141,9 @@ class Local:
 
     def classify(self, reason: str) -> Reason | None:
         return CODES.get(reason)
+
+
+SCHEDULER = Local
 
 
 def _folder(number: str) -> JobFolder:

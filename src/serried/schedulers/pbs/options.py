@@ -20,6 +20,7 @@ from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
 from serried.schedulers.job_name import job_name
 from serried.schedulers.pbs import parse
+from serried.schedulers.pbs.traits import TRAITS
 
 MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 """Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""
@@ -64,7 +65,7 @@ def commands(plan: Plan) -> Commands:
     return Commands(
         submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
         cancel=("qdel", successor_commands.JOB),
-        ask=job_state_query.words("pbs", successor_commands.JOB),
+        ask=job_state_query.words(TRAITS.dialect.state_query, successor_commands.JOB),
         environment={},
         strands=True,
     )

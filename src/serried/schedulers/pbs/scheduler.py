@@ -170,6 +170,9 @@ class Pbs:
         return self._run.ask(argv, {**scrub(os.environ), "LC_ALL": "C"})
 
 
+SCHEDULER = Pbs
+
+
 def _user() -> str:
     import pwd
 

@@ -19,6 +19,7 @@ from serried.protocol.successor_commands import Commands
 from serried.schedulers import indices
 from serried.schedulers.interface import Submission
 from serried.schedulers.job_name import job_name
+from serried.schedulers.slurm.traits import TRAITS
 
 LONGEST_LEAD = 65535
 """What `--signal` can carry."""
@@ -52,7 +53,7 @@ def commands(plan: Plan, environment: Mapping[str, str]) -> Commands:
     return Commands(
         submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
         cancel=("scancel", successor_commands.JOB),
-        ask=job_state_query.words("slurm", successor_commands.JOB),
+        ask=job_state_query.words(TRAITS.dialect.state_query, successor_commands.JOB),
         environment={name: environment.get(name) for name in CHANGED},
     )
 

@@ -171,6 +171,9 @@ class Slurm:
         return self._run.ask(argv, _query_environment())
 
 
+SCHEDULER = Slurm
+
+
 def _query_environment() -> dict[str, str]:
     """Ours, so that the user's own formats do not change what we parse."""
     return {

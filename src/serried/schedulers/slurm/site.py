@@ -1,10 +1,17 @@
-"""What Slurm says of itself, as a profile's table. Pure: text in, table out."""
+"""What Slurm says about its cluster, as a profile's table. Parsers are pure: text in, table out."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from serried.clusters import machine
+from serried.clusters.machine import Command
+from serried.schedulers.slurm.traits import is_here
+from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Learnt, asker, changed_at
 
 SINFO = ("sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%G|%c|%m|%s")
 """A line for each kind of node in each partition: name, time limit, GPUs, CPUs, memory in MiB, least and most nodes."""
@@ -14,7 +21,72 @@ QOS = ("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,MaxW
 ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc", "format=Account,User")
 """Followed by `user=NAME`."""
 
+LAB_RECORD = "lab.json"
+"""Beside the slurm.conf of a lab."""
+
 _NO_LIMIT = {"infinite", "n/a", "", "UNLIMITED", "NONE"}
+
+
+def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict[str, Any]:
+    """What Slurm says about its partitions, as a profile's table; empty when it does not answer."""
+    ask = _asker(environ, command)
+    found = partitions(ask(SINFO))
+    return with_sizes(found, ask(PARTITIONS)) if found else {}
+
+
+def own_name(environ: Mapping[str, str], command: Command = machine.run, *, seconds: float = ASKING_SECONDS) -> str:
+    """ClusterName. Empty where it is not known."""
+    return (cluster_name(_asker(environ, command, seconds)(CONFIG)) or "") if is_here(environ) else ""
+
+
+def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> ArrayLimits:
+    if not is_here(environ):
+        return ArrayLimits()
+    below, jobs = limits(_asker(environ, command)(CONFIG))
+    return ArrayLimits(below=below, jobs=jobs)
+
+
+def is_throwaway(environ: Mapping[str, str]) -> bool:
+    """Whether it is a lab's: a cluster of this machine alone."""
+    return Path(environ.get("SLURM_CONF") or os.devnull).with_name(LAB_RECORD).is_file()
+
+
+def learn(environ: Mapping[str, str], user: str, command: Command = machine.run) -> Learnt | None:
+    """All that a profile may hold; None when Slurm does not answer."""
+
+    def ask(*argv: str) -> str:
+        return command([*argv], ASKING_SECONDS, _without_formats(environ)) or ""
+
+    table = partitions(ask(*SINFO))
+    if not table:
+        return None
+    config = ask(*CONFIG)
+    shown = ask(*PARTITIONS)
+    # Not every site lets its users read the accounts.
+    qos = ask(*QOS)
+    listed = accounts(ask(*ACCOUNTS, f"user={user}"))
+    table = with_sizes(table, shown)
+    narrowed = with_qos(table, shown, qos)
+    has_qos = narrowed != table
+    table = {**narrowed, **configured(config)}
+    sources = dict.fromkeys(table, "`sinfo`") | {"kill_wait": "`scontrol show config`"}
+    sources["partitions"] += ", `sacctmgr show qos`" if has_qos else ""
+    if listed:
+        table["accounts"] = listed
+        sources["accounts"] = "`sacctmgr show assoc`"
+    return Learnt(cluster_name(config) or "slurm", table, {key: sources[key] for key in table})
+
+
+def _asker(environ: Mapping[str, str], command: Command, seconds: float = ASKING_SECONDS) -> Ask:
+    """A slurm.conf that was written anew is another Slurm."""
+    configured = environ.get("SLURM_CONF", "")
+    identity = (configured, changed_at(configured), environ.get("SLURM_CLUSTERS", ""))
+    return asker(_without_formats(environ), command, identity, seconds)
+
+
+def _without_formats(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the user's own formats for `sinfo`."""
+    return {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
 
 
 def partitions(listed: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What PBS says of itself, as a profile's table. Pure: text in, table out.
+"""What PBS says about its cluster, as a profile's table. Parsers are pure: text in, table out.
 
 Asked for as text: the JSON of some versions is none as soon as one value is odd.
 """
@@ -6,8 +6,12 @@ Asked for as text: the JSON of some versions is none as soon as one value is odd
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from serried.clusters import machine
+from serried.clusters.machine import Command
+from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Learnt, asker
 
 QUEUES = ("qstat", "-Q", "-f")
 SERVER = ("qstat", "-B", "-f")
@@ -17,6 +21,49 @@ Attributes = dict[str, list[str]]
 """An attribute may have several lines: `max_run`."""
 
 _KIBIBYTES = {"b": 1 / 1024, "kb": 1, "mb": 1024, "gb": 1024**2, "tb": 1024**3}
+
+
+def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict[str, Any]:
+    """What PBS says about its queues and nodes, as a profile's table; empty when it does not answer."""
+    ask = _asker(environ, command)
+    queues = ask(QUEUES)
+    return described(queues, ask(SERVER), ask(NODES)) if queues else {}
+
+
+def own_name(
+    environ: Mapping[str, str],  # noqa: ARG001 - its job ids hold the server's name
+    command: Command = machine.run,  # noqa: ARG001
+    *,
+    seconds: float = ASKING_SECONDS,  # noqa: ARG001
+) -> str:
+    return ""
+
+
+def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> ArrayLimits:
+    return ArrayLimits(elements=array_limit(_asker(environ, command)(SERVER)))
+
+
+def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - no lab starts a PBS
+    return False
+
+
+def learn(environ: Mapping[str, str], user: str, command: Command = machine.run) -> Learnt | None:  # noqa: ARG001 - queues are everybody's
+    """All that a profile may hold; None when PBS does not answer."""
+    queues, server, nodes = (command([*argv], ASKING_SECONDS, environ) or "" for argv in (QUEUES, SERVER, NODES))
+    table = described(queues, server, nodes)
+    if "partitions" not in table:
+        return None
+    sources = {
+        "partitions": "`qstat -Q -f` and `pbsnodes -a`",
+        "gpus_per_node": "`pbsnodes -a`",
+        "cpus_per_node": "`pbsnodes -a`",
+        "default_partition": "`qstat -B -f`",
+    }
+    return Learnt(server_name(server) or "pbs", table, {key: sources[key] for key in table})
+
+
+def _asker(environ: Mapping[str, str], command: Command) -> Ask:
+    return asker(environ, command, [environ.get(name, "") for name in ("PBS_SERVER", "PBS_CONF_FILE")])
 
 
 def described(queues: str, server: str, nodes: str) -> dict[str, Any]:

@@ -1,44 +1,60 @@
-"""The words before the node agent's own: how each scheduler starts one process on every node of a job."""
+"""Slurm's part of job.sh, and the step that starts one agent on each node."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from serried.plan import Plan
 from serried.protocol import binds
+from serried.schedulers.fragment import OF_THIS_MACHINE, Fragment
 
-EACH_HOST = """\
-for host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
-wait"""
-"""Starts the words after the first, how many nodes, on each."""
+FRAGMENT = Fragment(
+    cleanup="""
+# Options for sbatch or srun in the submitting shell must not change the steps of this job.
+for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
+""",
+    job='"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}"',
+    element='"$SLURM_ARRAY_TASK_ID"',
+    head_options='--hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}"',
+    functions="""
+# The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
+# a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
+run_again() {
+  local id=$SLURM_JOB_ID next=$((${SLURM_RESTART_COUNT:-0} + 1)) try
+  [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  trap '' TERM USR1
+  final=limit
+  for ((try = 0; try < 60; try++)); do
+    [[ $(scontrol show job "$id" 2>/dev/null) == *" Restarts=$next "* ]] && sleep 60 && exit 0
+    case $(squeue --noheader --jobs="$id" --format=%T 2>/dev/null) in
+      RUNNING) scontrol requeue incomplete "$id" && continue ;;
+      COMPLETING | CANCELLED) final=ended && return ;;
+    esac
+    sleep 5
+  done
+}
+""",
+    again="""\
+  run_again
+  conclude
+""",
+    index="SLURM_ARRAY_TASK_ID",
+    index_variable="SLURM_ARRAY_TASK_ID",
+    own_log="""
+exec >>"scheduler-$index.log" 2>&1
+""",
+)
+
+INSIDE = replace(OF_THIS_MACHINE, cleanup=FRAGMENT.cleanup, head_options=FRAGMENT.head_options)
+SHELL = FRAGMENT.cleanup
 
 
 def launcher(plan: Plan) -> str:
-    """The launcher as words of bash; empty where the head starts the one agent itself."""
-    scheduler = plan.site.inside or plan.site.scheduler
-    if plan.site.launcher and scheduler == "pbs":
-        return _named(plan)
-    return shlex.join(LAUNCHERS[scheduler](plan))
-
-
-def _named(plan: Plan) -> str:
-    """What the profile says: a name of ours, or the site's own words."""
-    known = NAMED.get(plan.site.launcher)
-    if known:
-        return shlex.join(known(plan))
-    asked = plan.allocation
-    made = plan.site.launcher
-    for name, number in (("nodes", asked.nodes), ("ranks", asked.ranks), ("gpus", asked.gpus)):
-        made = made.replace(f"{{{name}}}", str(number))
-    return made
-
-
-def _slurm(plan: Plan) -> tuple[str, ...]:
     """Everything is said here: what a step inherits from its job changed in Slurm 22.05 and again in 23.11."""
     nodes = str(plan.allocation.nodes)
-    return (
+    words = (
         "srun",
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
@@ -55,6 +71,7 @@ def _slurm(plan: Plan) -> tuple[str, ...]:
         "--job-name=serried",
         *_pyxis(plan),
     )
+    return shlex.join(words)
 
 
 def _pyxis(plan: Plan) -> tuple[str, ...]:
@@ -97,28 +114,3 @@ def _of_the_job(plan: Plan) -> tuple[str, ...]:
     """
     gpus = plan.allocation.gpus
     return ("--relative=0", *((f"--gres=gpu:{gpus}",) if gpus else ()))
-
-
-def _pbs(plan: Plan) -> tuple[str, ...]:
-    """In a job that somebody else asked for, and with `nodes`, a node may stand in the node file more than once."""
-    return _pbs_tmrsh(plan) if plan.site.inside or plan.site.node_option == "nodes" else _pbsdsh(plan)
-
-
-def _pbsdsh(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
-    """One process for each line of the node file, and `mpiprocs=1` gives each node one. It always exits 0."""
-    return ("pbsdsh", "--")
-
-
-def _pbs_tmrsh(plan: Plan) -> tuple[str, ...]:
-    """One after the other, each in the background. What they exit with says nothing."""
-    return ("/bin/bash", "-c", EACH_HOST, str(plan.allocation.nodes))
-
-
-def _local(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
-    return ()
-
-
-LAUNCHERS: Mapping[str, Callable[[Plan], tuple[str, ...]]] = {"slurm": _slurm, "pbs": _pbs, "local": _local}
-
-NAMED: Mapping[str, Callable[[Plan], tuple[str, ...]]] = {"pbsdsh": _pbsdsh, "pbs_tmrsh": _pbs_tmrsh}
-"""What a profile may name; anything else is a command line."""

@@ -1,13 +1,21 @@
-"""What schedulers say of themselves, as profiles."""
+"""What schedulers say about their clusters, as profiles."""
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from serried.clusters import discovery, pbs, slurm
+import pytest
+
+from serried import schedulers
 from serried.config import profile, schema
+from serried.schedulers.local import site as local
+from serried.schedulers.pbs import site as pbs
+from serried.schedulers.slurm import site as slurm
+from serried.schedulers.slurm import traits
+from serried.schedulers.survey import ArrayLimits, Learnt
 from tables import for_each
 
 OPENPBS = Path(__file__).parent / "pbs"
@@ -109,7 +117,7 @@ def test_queues_of_which_something_stays_unknown_are_none_to_refuse_others_by(no
 
 def test_a_pbs_is_learnt_as_a_profile_that_can_be_read():
     answers = {pbs.QUEUES: "qstat-Q-f.txt", pbs.SERVER: "qstat-B-f.txt", pbs.NODES: "pbsnodes-a.txt"}
-    learnt = discovery.ask("pbs", {}, "ada", lambda argv, *_: said(answers[tuple(argv)]))
+    learnt = pbs.learn({}, "ada", lambda argv, *_: said(answers[tuple(argv)]))
     assert learnt is not None
     text = profile.text("pbs", learnt, "login3.oak.example", "2026-11-21")
     assert learnt.name == "pbshead"
@@ -160,10 +168,94 @@ match = "the name of this host, login3.oak.example"
 
 @for_each("scheduler", ["slurm", "pbs"])
 def test_a_scheduler_that_does_not_answer_teaches_nothing(scheduler: str):
-    assert discovery.ask(scheduler, {}, "ada", lambda *_: None) is None
+    assert schedulers.site(scheduler).learn({}, "ada", lambda *_: None) is None
 
 
 def test_odd_names_survive_the_way_into_a_profile():
-    learnt = discovery.Learnt("x", {"partitions": {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}}, {"partitions": "me"})
+    learnt = Learnt("x", {"partitions": {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}}, {"partitions": "me"})
     read = tomllib.loads(profile.text("slurm", learnt, "h", "today"))
     assert read["partitions"] == {"a.b": {"gpus": 1}, 'q"é$(id)': {"gpus": 2}}
+
+
+def test_partitions_are_read_with_their_limits_and_gpus():
+    listed = """\
+debug*|30:00|(null)
+long|7-00:00:00|gpu:v100:4(S:0-1),gpu:a100_1g.5gb:7(S:0)
+long|7-00:00:00|gpu:h100:8,shard:80
+forever|infinite|gpu:2
+"""
+    assert slurm.partitions(listed) == {
+        "partitions": {
+            "debug": {"gpus": 0, "time": "30:00"},
+            "long": {"gpus": 11, "time": "7-00:00:00"},
+            "forever": {"gpus": 2},
+        },
+        "gpus_per_node": 11,
+        "gpu_types": ["a100_1g.5gb", "h100", "v100"],
+        "default_partition": "debug",
+    }
+
+
+@for_each("listed", ["", "\n", "slurm_load_partitions: Unable to contact slurm controller"])
+def test_what_is_no_list_of_partitions_says_nothing(listed: str):
+    assert slurm.partitions(listed) == {}
+
+
+@pytest.mark.usefixtures("in_lab")
+def test_a_real_slurm_answers():
+    assert slurm.describe(os.environ) == {
+        "partitions": {"lab": {"gpus": 4, "cpus": 16, "mem": "65536M", "nodes": 4}},
+        "gpus_per_node": 4,
+        "cpus_per_node": 16,
+        "gpu_types": [],
+        "default_partition": "lab",
+    }
+
+
+@pytest.mark.usefixtures("in_lab")
+def test_a_real_slurm_has_a_name():
+    assert (slurm.own_name(os.environ), pbs.own_name(os.environ)) == ("lab", "")
+    assert local.own_name(os.environ) == os.uname().nodename
+
+
+def test_slurm_is_asked_once_within_minutes_and_again_where_its_configuration_is_another(tmp_path: Path):
+    for program in ("sinfo", "slurm.conf"):
+        (tmp_path / program).touch(0o755)
+    environ = {"PATH": str(tmp_path), "SLURM_CONF": str(tmp_path / "slurm.conf"), "XDG_STATE_HOME": str(tmp_path)}
+    answers = iter(["old*|infinite|", "new*|infinite|"])
+
+    def names() -> list[str]:
+        return list(slurm.describe(environ, lambda *_: next(answers))["partitions"])
+
+    assert (names(), names()) == (["old"], ["old"])
+    os.utime(tmp_path / "slurm.conf", (1, 1))
+    assert names() == ["new"]
+
+
+def test_a_distributions_packages_alone_are_no_cluster(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(traits.shutil, "which", lambda *_args, **_options: "/usr/bin/sbatch")
+    monkeypatch.setattr(traits, "CONFIGURATIONS", ())
+    assert not traits.is_here({"PATH": "/usr/bin"})
+    assert traits.is_here({"PATH": "/usr/bin", "SLURM_CONF": "/lab/slurm.conf"})
+
+
+def test_a_sites_own_slurm_is_a_cluster(tmp_path: Path):
+    (tmp_path / "sbatch").touch(0o755)
+    assert traits.is_here({"PATH": str(tmp_path)})
+
+
+def test_schedulers_say_how_large_an_array_may_be(fake_slurm, monkeypatch, tmp_path):
+    fake_slurm()
+    monkeypatch.setenv("FAKE_SLURM_ARRAY", "500")
+    assert slurm.array_limits(os.environ) == ArrayLimits(below=500)
+    assert local.array_limits(os.environ) == ArrayLimits()
+    (tmp_path / "qstat").write_text("#!/bin/sh\n")
+    (tmp_path / "qstat").chmod(0o755)
+    said = (Path(__file__).parent / "pbs" / "qstat-B-f.txt").read_text()
+    found = pbs.array_limits({**os.environ, "PATH": str(tmp_path)}, lambda *_: said)
+    assert found == ArrayLimits(elements=10_000)
+
+
+def test_limits_are_read_where_they_are_said():
+    config = "MailProg                = /bin/true\nMaxArraySize            = 1001\nMaxJobCount             = 10000\n"
+    assert (slurm.limits(config), slurm.limits("")) == ((1001, 10_000), (None, None))

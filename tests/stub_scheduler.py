@@ -1,0 +1,43 @@
+"""Schedulers that exist for a test only: the module `script` of one, and its traits."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from serried import schedulers
+from serried.plan import Dialect, Plan, Site
+from serried.schedulers.description import Traits
+from serried.schedulers.fragment import OF_THIS_MACHINE, Fragment
+
+
+class StubScript:
+    """A part of job.sh as this machine's, but for what starts the agents."""
+
+    SHELL = ""
+
+    def __init__(self, head_options: str, words: Callable[[Plan], tuple[str, ...]]) -> None:
+        self.FRAGMENT = self.INSIDE = Fragment(**{**vars(OF_THIS_MACHINE), "head_options": head_options})
+        self.words = words
+        """The words that start the agents."""
+
+    def launcher(self, plan: Plan) -> str:
+        return shlex.join(self.words(plan))
+
+
+def register(name: str, script: StubScript) -> None:
+    """Let plans name the scheduler."""
+    own = schedulers.traits(schedulers.LOCAL)._replace(is_this_machine=False, dialect=Dialect())
+    sys.modules[f"serried.schedulers.{name}.script"] = script  # type: ignore[assignment]
+    sys.modules[f"serried.schedulers.{name}.traits"] = SimpleNamespace(TRAITS=own)  # type: ignore[assignment]
+    if name not in schedulers.NAMES:
+        schedulers.NAMES = (*schedulers.NAMES, name)
+
+
+def site_of(name: str, scheduler: str, root: str, **facts: object) -> Site:
+    """A site as planning makes it for that scheduler."""
+    its: Traits = schedulers.traits(scheduler)
+    told = {"is_this_machine": its.is_this_machine, "dialect": its.dialect, **facts}
+    return Site(name=name, scheduler=scheduler, root=root, **told)
