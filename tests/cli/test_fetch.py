@@ -252,7 +252,7 @@ def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serrie
     done = serried("fetch", "last")
 
     lost = "2 files of results lost with n2 (No space left on device)"
-    assert (done.code, done.err) == (1, f"warning: nobody can bring back {lost}\n")
+    assert (done.code, done.err) == (1, f"warning: cannot recover {lost}: the files are gone\n")
     assert f"  missing     {lost}\n" in serried("show", "last").out
     assert "serried fetch" not in serried("ps", "--all").out + serried("why", "last").out
 

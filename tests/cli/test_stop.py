@@ -60,7 +60,7 @@ def test_one_cannot_be_given_time_and_none(serried, make, slurm):
     done = serried("stop", "-y", "--save", "--now", "last")
     assert (done.code, done.err) == (
         2,
-        "error: `--save` and `--now` cannot both be\n\nhint: --save gives ranks time, --now gives them none\n",
+        "error: `--save` and `--now` are mutually exclusive\n\nhint: --save gives ranks time, --now gives them none\n",
     )
     assert slurm.cancelled == []
 

@@ -59,5 +59,5 @@ def test_what_a_node_kept_is_fetched_later_and_no_reader_calls_it_missing_then(p
     said = [place.serried(*words, run).stdout for words in (("show",), ("why",), ("ps", "--all")[:1])]
     assert not any("serried fetch" in text or "could not be brought back" in text for text in said)
     assert place.serried("fetch", run).stderr.startswith(
-        f"nothing is missing: all that run `{run}` was to bring back is there\n"
+        f"up to date: all results of run `{run}` are in the run directory\n"
     )

@@ -14,37 +14,37 @@ from serried.errors import SerriedError
 GROUPS = {
     "Begin": {
         "init": "Write a serried.toml that fits this folder, or a whole project.",
-        "import": "Write the serried.toml that does what a job script does.",
+        "import": "Convert a job script to a serried.toml.",
     },
     "Run": {
         "run": "Run here, now, in the foreground.",
-        "submit": "Send it to the cluster.",
-        "rerun": "Run a run's plan again, from where it had come to.",
+        "submit": "Submit a job to the cluster.",
+        "rerun": "Submit an old run again, from its newest checkpoint.",
         "check-resume": "Check that a training resumes exactly.",
-        "shell": "Open a shell on a node, or beside a run's ranks.",
-        "stage": "Show what is staged to the nodes, or stage it ahead.",
+        "shell": "Open a shell on a node, or in a running job.",
+        "stage": "Show the data to stage in, or stage it in advance.",
     },
     "Look": {
         "ps": "List runs, the running ones first.",
         "show": "Show a run's plan, timeline and files.",
-        "logs": "Print or follow what the ranks wrote.",
-        "why": "Say why a run waits, or why it failed.",
+        "logs": "Print or follow the output of the ranks.",
+        "why": "Explain why a run waits, or why it failed.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
-        "fetch": "Bring results back from nodes, and to a folder here.",
+        "fetch": "Copy results and outputs to a folder.",
     },
     "End": {
         "stop": "Stop runs.",
-        "forget": "Give up a submission whose fate cannot be found out.",
+        "forget": "Drop a submission whose outcome is unknown.",
     },
     "Tidy": {
-        "du": "Show what takes space.",
-        "clean": "Remove what nobody needs any more.",
+        "du": "Show disk usage.",
+        "clean": "Delete files that no run needs.",
     },
     "Set up": {
         "config": "Show each setting and where it comes from.",
         "clusters": "List the clusters known here, or show one.",
-        "env": "Show, build or try the environment of an experiment.",
-        "image": "Make the images that ranks run in.",
+        "env": "Show, build or check an experiment's environment.",
+        "image": "Build the container images of experiments.",
         "lab": "Start and stop a throwaway Slurm on this machine.",
         "completion": "Print the completion script for a shell.",
     },
@@ -108,7 +108,7 @@ def _keep_lines(command: click.Command) -> None:
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="serried", prog_name="serried")
 def serried() -> None:
-    """Take a training script from this machine to serried ranks of GPUs on a cluster.
+    """Run a PyTorch training script on many GPUs and nodes of a Slurm or PBS cluster.
 
     \b
     serried run -- python train.py                          here, now

@@ -1,4 +1,4 @@
-"""`serried rehearse`: whether a training that is stopped and resumed learns what it would have learned."""
+"""`serried check-resume`: does a stopped and resumed training learn the same as an uninterrupted one?"""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ _SHOWN = 8
 @click.argument("experiment", required=False)
 @options.resources
 @options.common
-@click.option("--stops", type=click.IntRange(1), default=3, metavar="N", help="How often to stop it.  [default: 3]")
-@click.option("--steps", type=click.IntRange(2), metavar="N", help="End the training after so many steps.")
-@click.option("--seed", type=int, metavar="N", help="Chooses the steps at which; the same seed, the same steps.")
-@click.option("--tolerance", type=click.FloatRange(0, 1), metavar="X", help="Relative; 0 is bit by bit.")
-@click.option("--ignore", multiple=True, metavar="NAME", help="Do not compare what is logged so: `grad_*`.")
-@click.option("--dry-run", is_flag=True, help="Show what would be run, and do nothing.")
+@click.option("--stops", type=click.IntRange(1), default=3, metavar="N", help="Number of stops.  [default: 3]")
+@click.option("--steps", type=click.IntRange(2), metavar="N", help="End the training after N steps.")
+@click.option("--seed", type=int, metavar="N", help="Random seed for choosing the stop steps.")
+@click.option(
+    "--tolerance", type=click.FloatRange(0, 1), metavar="X", help="Largest relative difference; 0 compares bit by bit."
+)
+@click.option("--ignore", multiple=True, metavar="NAME", help="Ignore metrics whose names match, e.g. `grad_*`.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any) -> None:
-    r"""Find out whether a training can be stopped and resumed without harm.
+    r"""Check that a training resumes exactly after a stop.
 
     \b
-    serried rehearse                          the only experiment, here
-    serried rehearse train --steps 200        its first 200 steps
-    serried rehearse train --stops 10         stopped ten times
-    serried rehearse --ranks 2 -- python train.py
-    serried rehearse train --cluster fir      as jobs of a cluster
+    serried check-resume                          the only experiment, here
+    serried check-resume train --steps 200        its first 200 steps
+    serried check-resume train --stops 10         stopped ten times
+    serried check-resume --ranks 2 -- python train.py
+    serried check-resume train --cluster fir      as jobs of a cluster
 
-    It is run to its end once; then it is run again, stopped after random steps as at a time limit,
-    and resumed. Whatever `run.log` has logged, but timings, has to be the same on every rank: bit by
-    bit on CPUs, within 0.001 elsewhere. If it is not, this says which step is the first to differ and
-    which state was not restored, and exits with 1. Make the training short, by `--steps` if not by itself.
+    The training runs to its end once. Then it runs again, is stopped after random steps as at a time
+    limit, and resumes. All metrics of `run.log` except timings must agree on every rank: bit by bit on
+    CPUs, within 0.001 elsewhere. If they differ, the report names the first step that differs and the
+    state that was not restored, and the exit code is 1. Shorten a long training with `--steps`.
     """
     is_here = cluster in (None, LOCAL)
     seed = secrets.randbelow(10_000) if values["seed"] is None else values["seed"]

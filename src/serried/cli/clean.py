@@ -32,11 +32,15 @@ Measured = list[tuple[Thing, Size]]
 @click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_selector.complete_runs)
 @click.option("--older-than", "age", metavar="TIME", help="Also runs that ended before: 30d, 2026-09-01.")
 @click.option(
-    "--node", "hosts", metavar="NAME", multiple=True, help="What dead jobs left on a node's disk, by a job there."
+    "--node",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Delete files of dead jobs on a node's disk, with a job there.",
 )
 @click.option("--outputs", is_flag=True, help="Also runs with outputs that were not fetched.")
-@click.option("--records", is_flag=True, help="Their records too: `ps --all` forgets them.")
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@click.option("--records", is_flag=True, help="Delete records too: `ps --all` no longer lists these runs.")
+@click.option("--dry-run", is_flag=True, help="Print the files to delete and delete nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --dry-run or --yes.")
 def command(
@@ -50,18 +54,18 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    r"""Remove what nobody needs any more: shown first, with sizes, then asked.
+    r"""Delete files that no run needs, after showing sizes and a confirmation.
 
     \b
-    serried clean                      what is of no use to anybody
+    serried clean                      files that no run needs
     serried clean --older-than 30d     also runs, environments and images so old
     serried clean k3f9q2 lr-sweep      these runs, with their checkpoints
     serried clean --node n017          what dead jobs have left on that node
 
     Without RUN or --older-than no run goes: only what removals and builds left half done, and archives
-    of code that no run has. A run that has not ended for certain, or that another needs, always stays.
-    The record of a run stays, so that `ps --all` and `show` know it. What jobs leave on the disks of
-    compute nodes is removed by themselves, or by your next job there.
+    of code that no run has. A run that may still run, or that another run needs, always stays. The
+    record of a run stays for `ps --all` and `show`. Jobs delete their own files on the disks of compute
+    nodes, or your next job there does.
     A run stays where files that it wrote by relative paths were not fetched, unless --outputs is given.
     """
     if hosts:

@@ -26,6 +26,7 @@ _SHOWN = 20
 _HEADS = ("WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED")
 _OF_ONE = ("RUN", "PART", "SIZE", "FILES", "NEWEST", "OLDEST")
 _NAME = 1
+_PARTS_AT = 4, 7
 _PARTS = ("checkpoints", "results", "outputs")
 _REST = "rest"
 
@@ -136,7 +137,12 @@ def _draw(rows: Sequence[Row], now: float, shown: int | None) -> None:
         lines.append(["", f"{len(rest)} more: serried du --all", spell(size.bytes), f"{size.files:,}", "", "", "", ""])
     total = _sum(rows)
     lines.append(["all", "", spell(total.bytes), f"{total.files:,}", "", "", "", ""])
-    for line in console.table(_HEADS, lines, shrink=_NAME):
+    heads: Sequence[str] = _HEADS
+    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    if console.is_terminal() and sum(widths) + 2 * (len(widths) - 1) > console.columns():
+        # Names matter more than the parts, which `serried du RUN` lists.
+        heads, *lines = ([*line[: _PARTS_AT[0]], *line[_PARTS_AT[1] :]] for line in (heads, *lines))
+    for line in console.table(heads, lines, shrink=_NAME):
         console.out(line)
     if total.unread:
         console.warning(f"{total.unread} folders could not be looked into")

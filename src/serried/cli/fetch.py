@@ -69,7 +69,7 @@ def command(
     elif target is not None:
         _tell(report, target, dry_run=dry_run)
     elif not back:
-        console.say(f"nothing is missing: all that run `{status.id}` was to bring back is there")
+        console.say(f"up to date: all results of run `{status.id}` are in the run directory")
         _offer(selection)
     if found is not None and target is not None and not dry_run:
         _remember(selection, found, report, target)
@@ -94,7 +94,7 @@ def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bo
     there = [number for number, found in enumerate(lacking) if not found.is_lost]
     for found in lacking:
         if found.is_lost:
-            console.warning(f"nobody can bring back {found.told}")
+            console.warning(f"cannot recover {found.told}: the files are gone")
         elif dry_run:
             console.say(f"would bring back {found.told}")
 
@@ -150,7 +150,7 @@ def _remember(selection: Selection, found: Found, report: Report, target: Path) 
     except OSError as error:
         console.warning(
             f"the run directory does not remember what was fetched: {reason(error)}",
-            hint="`serried clean` keeps the outputs there until the same fetch is made again",
+            hint="`serried clean` keeps the outputs there until the same fetch runs again",
         )
 
 

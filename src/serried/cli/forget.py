@@ -14,10 +14,10 @@ from serried.ui import console
 @run_selector.one_run()
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def command(run: str, *, yes: bool) -> None:
-    """Give up a submission whose fate cannot be found out.
+    """Drop a submission whose outcome is unknown.
 
-    Only for runs that `serried ps` calls UNCERTAIN: the command that submitted them was killed, or got
-    no answer. Should the scheduler have the job after all, it ends itself when it starts.
+    Only for runs in the state UNCERTAIN: their `submit` was killed, or the scheduler did not answer. If
+    the scheduler has the job after all, the job ends itself when it starts.
     """
     record = run_selector.select(run).record
     if not yes and not formatting.agreed(formatting.FORGET, f"the submission of {record.id}"):

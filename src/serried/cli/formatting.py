@@ -120,4 +120,6 @@ def moment(flag: str, text: str, now: float) -> float:
     try:
         return dt.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"`{flag} {text}` is no time", hint="write 90m, 6h, 2d, 1w or 2026-11-20") from None
+        raise UsageError(
+            f"cannot read `{text}` of `{flag}` as a time", hint="write 90m, 6h, 2d, 1w or 2026-11-20"
+        ) from None

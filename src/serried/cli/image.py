@@ -18,19 +18,19 @@ from serried.ui import console
 
 @click.group()
 def command() -> None:
-    r"""Make the images that ranks run in.
+    r"""Build the container images of experiments.
 
     \b
     serried image build train   from what `container.image` of the experiment says
     """
 
 
-@command.command(cls=submit_options.TakesCommand, short_help="Make the image of an experiment.")
+@command.command(cls=submit_options.TakesCommand, short_help="Build the image of an experiment.")
 @click.argument("experiment", required=False)
 @click.option("--cluster", metavar="NAME", help="For which cluster; `serried clusters` lists them.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
 @click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: the cluster's]")
-@click.option("--dry-run", is_flag=True, help="Show what would be made, and how.")
+@click.option("--dry-run", is_flag=True, help="Print the image and how to build it; build nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def build(
     *,

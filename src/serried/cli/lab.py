@@ -44,7 +44,7 @@ def _size(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--gpus", default=4, show_default=True, metavar="G", help="GPUs on each node."),
         click.option("--gpu-type", default="", metavar="TYPE", help="Type them, as in --gres=gpu:v100:2."),
         click.option("--accounting", is_flag=True, help="With sacct; needs slurmdbd and MariaDB."),
-        click.option("--feature", "features", multiple=True, metavar="NAME", help="What --constraint may ask for."),
+        click.option("--feature", "features", multiple=True, metavar="NAME", help="Node features, for --constraint."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf."),
         click.option("--partition", "partitions", multiple=True, metavar="SPEC", help="One more: 'short MaxTime=10'."),
     ]

@@ -50,16 +50,16 @@ class Choice:
 
 @click.command()
 @run_selector.last_run()
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, through all its attempts.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the run ends, through all attempts.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
-@click.option("--launcher", is_flag=True, help="What started the ranks, torchrun say, on each [node].")
+@click.option("--launcher", is_flag=True, help="Output of the launcher (torchrun, say) on each [node].")
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
 def command(*, run: str, follow: bool, rank: int | None, node: int | None, launcher: bool, attempt: int | None) -> None:
     r"""Print or follow what the ranks wrote.
 
-    With several ranks each line starts with its `[rank]`. Where no rank has written anything after the
-    end, what the job's own script said is shown instead.
+    With several ranks each line starts with its `[rank]`. If the run has ended and no rank printed
+    anything, the output of the job script is printed instead.
 
     \b
     serried logs -f last
@@ -174,18 +174,18 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
     status = statuses_of([selection])[0]
     record = selection.record
     if choice.launcher:
-        console.note(f"no launcher has said anything; ranks were started by `{record.plan.launch.kind}`")
+        console.note(f"no launcher output; `{record.plan.launch.kind}` started the ranks")
         return
     if status.has_ended and not record.where.path.is_dir():
         hint = (
             f"serried why {status.id} has the last lines of the rank that failed" if status.verdict.exit_code else None
         )
         raise SerriedError(f"the run directory is gone, and what ranks wrote with it: {record.where.path}", hint=hint)
-    console.note("no rank has written anything")
+    console.note("no output yet")
     formatting.say_how(status)
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
     if printer.pump():
-        console.note("this is what the job's script said (scheduler.log)")
+        console.note("output of the job script (scheduler.log)")
     printer.finish()
     formatting.warn_if_stale([status])
 

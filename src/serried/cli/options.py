@@ -84,9 +84,9 @@ def _option(name: str, key: Key) -> Callable[[Function], Function]:
 def common(function: Function) -> Function:
     """Add --cluster, --launch, --name and --set."""
     decorators = [
-        click.option("--launch", metavar="KIND", help="What starts the ranks: agent, torchrun …  [default: agent]"),
+        click.option("--launch", metavar="KIND", help="Launcher of the ranks: agent, torchrun …  [default: agent]"),
         click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
-        click.option("--name", metavar="NAME", help="What to call the run."),
+        click.option("--name", metavar="NAME", help="Name of the run."),
         click.option(
             "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set limit.grace=60s`."
         ),

@@ -15,7 +15,7 @@ from serried.submission.rerun import prepare_again
 @run_selector.one_run()
 @click.option("--fresh", is_flag=True, help="Begin where that run began, not from its newest checkpoint.")
 @click.option("--new-code", is_flag=True, help="The project's code as it is now, not as that run had it.")
-@click.option("--name", metavar="NAME", help="What to call the new run.  [default: as the other]")
+@click.option("--name", metavar="NAME", help="Name of the new run.  [default: the old name]")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever the warnings.")
 @click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

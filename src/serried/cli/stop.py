@@ -24,20 +24,22 @@ _NAMED = 5
 @run_selector.many_runs()
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
-@click.option("--now", is_flag=True, help="Let ranks do nothing: cancel at once.")
+@click.option("--now", is_flag=True, help="Cancel at once; ranks cannot save.")
 def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     r"""Stop runs, or tasks of an array.
 
-    Ranks of a running run get TERM, and KILL after `limit.grace`. With `--save` they are asked first, have
-    `limit.warn_before` to save and leave, and `serried show` tells the step. What still waits is taken out of the
-    queue. A stopped run never starts again by itself. One that has ended already is no error.
+    Ranks receive TERM, then KILL after `limit.grace`. With `--save` they receive the stop notice first and
+    have `limit.warn_before` to save and exit; `serried show` prints the saved step. Waiting jobs leave the
+    queue. A stopped run never restarts. Stopping a run that has ended changes nothing and succeeds.
 
     \b
     serried stop last
     serried stop -y --save lr-sweep/17 a3k9
     """
     if save and now:
-        raise UsageError("`--save` and `--now` cannot both be", hint="--save gives ranks time, --now gives them none")
+        raise UsageError(
+            "`--save` and `--now` are mutually exclusive", hint="--save gives ranks time, --now gives them none"
+        )
     selections = run_selector.select_all(runs)
     found = statuses_of(selections)
     for status in found:
@@ -93,11 +95,11 @@ def _await(asked: list[Selection], grace: int, lead: int) -> None:
     what = str(asked[0]) if len(asked) == 1 else f"{len(asked)} of them"
     request = f"save and leave, within {lead} s" if lead else f"stop; ranks have {grace} s to end"
     try:
-        with console.status_line(f"asked {what} to {request}"):
+        with console.status_line(f"waiting for {what} to {request}"):
             left = stopping.wait_for(asked, patience)
     except KeyboardInterrupt:
         console.say()
-        console.note("they were asked and will end; serried stop --now does not wait for them")
+        console.note("stop requested; use `serried stop --now` to cancel immediately")
         sys.exit(130)
     for selection in left:
         _end_by_force(selection, patience)

@@ -30,15 +30,17 @@ from serried.ui import console
 @click.command(cls=submit_options.TakesCommand)
 @click.argument("experiments", nargs=-1)
 @submit_options.flags
-@click.option("--chain", type=click.IntRange(1), metavar="N", help="N attempts at most, each from where the last came.")
+@click.option(
+    "--chain", type=click.IntRange(1), metavar="N", help="At most N attempts, each resuming from the one before."
+)
 @click.option(
     "--after",
     metavar="RUN[:any|:notok]",
     multiple=True,
     shell_complete=run_selector.complete_runs,
-    help="Once RUN has completed; with `:any` however it ends, with `:notok` only if it does not complete.",
+    help="Start after RUN completes; `:any` after any end, `:notok` only if RUN does not complete.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever the warnings.")
+@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
 def command(
     *,
     experiments: tuple[str, ...],
@@ -50,7 +52,7 @@ def command(
     after: tuple[str, ...],
     **values: Any,
 ) -> None:
-    r"""Send an experiment, or any command, to the cluster.
+    r"""Submit an experiment, or any command, to the cluster.
 
     \b
     serried submit                                  the only experiment there is
@@ -64,8 +66,8 @@ def command(
     serried submit --commands commands.txt              one for each line
     serried submit --repeat 5 -- python train.py --seed {seed}
 
-    The code is frozen: edits after this do not reach the job. What the job inherits, and what
-    happens when this command is interrupted, is in the pages on snapshots and on how a job starts.
+    The job runs a copy of the code: later edits do not reach it. The pages on snapshots and on how a
+    job starts describe the inherited variables and an interrupted submit.
     """
     asked = submit_options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
     asked = dataclasses.replace(asked, after=after or None)

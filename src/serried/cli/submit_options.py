@@ -58,19 +58,21 @@ def flags(function: Function) -> Function:
     decorators = [
         options.resources,
         options.common,
-        click.option("--array", metavar="INDICES", help="Many tasks of it: 0-999, 0-10:2 or 1,3,5."),
-        click.option("--parallel", type=int, metavar="N", help="How many tasks may run at once."),
+        click.option(
+            "--array", metavar="INDICES", help="Submit a job array with these indices: 0-999, 0-10:2 or 1,3,5."
+        ),
+        click.option("--parallel", type=int, metavar="N", help="Most array tasks that run at once."),
         click.option(
             "--commands",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A job array: one task for each line of FILE, counted from 0.",
+            help="Submit a job array: one task per line of FILE, counted from 0.",
         ),
         click.option(
             "--repeat",
             type=int,
             metavar="N",
-            help="Run it, or each line of FILE, N times, with one `{seed}` after the other.",
+            help="Run the command, or each line of FILE, N times with N seeds (`{seed}`).",
         ),
         click.option(
             "--stage",
@@ -78,16 +80,16 @@ def flags(function: Function) -> Function:
             multiple=True,
             help="Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
         ),
-        click.option("--image", metavar="FILE", help="The container to run it in; `off` for none."),
+        click.option("--image", metavar="FILE", help="The container image; `off` for none."),
         click.option(
             "--resume",
             metavar="RUN|PATH",
             shell_complete=run_selector.complete_runs,
-            help="Begin from the newest whole checkpoint of a run (`last`: the newest run), or in PATH.",
+            help="Resume from the newest complete checkpoint of a run (`last`: the newest run) or in PATH.",
         ),
-        click.option("--debug", is_flag=True, help="NCCL and torch.distributed say what they do."),
-        click.option("--smoke", is_flag=True, help="A smoke test: a few steps, saved and loaded, and out."),
-        click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
+        click.option("--debug", is_flag=True, help="Turn on the logs of NCCL and torch.distributed."),
+        click.option("--smoke", is_flag=True, help="A smoke test: train a few steps, save, load and exit."),
+        click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ]
     for decorator in reversed(decorators):

@@ -36,7 +36,7 @@ class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
 
 @click.command()
 @run_selector.many_runs()
-@click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs go on.")
+@click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs continue.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON when all is over.")
 def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
     r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.
@@ -62,7 +62,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
             found = wait(selections, timeout=seconds, observe=observe)
     except KeyboardInterrupt:
         console.say()
-        console.note("not waiting any longer; the runs go on (serried ps)")
+        console.note("stopped waiting; the runs are still going (see serried ps)")
         sys.exit(130)
     if as_json:
         console.out_json(formatting.runs_json([status.to_json() for status in found]))

@@ -163,7 +163,7 @@ def test_a_fetch_to_nowhere_copies_nothing_and_says_what_there_is(serried, proje
     assert (done.code, done.err.splitlines(), tree(project)) == (
         0,
         [
-            "nothing is missing: all that run `k3f9q2` was to bring back is there",
+            "up to date: all results of run `k3f9q2` are in the run directory",
             "  outputs: 3 files, 19 B, not fetched: results/model.pt, log, config.yaml",
             "  serried fetch k3f9q2 --to DIR   copy its results and outputs to a folder",
         ],
@@ -238,7 +238,7 @@ def test_a_run_directory_that_cannot_be_written_loses_only_the_memory_of_the_fet
     assert (done.code, (tmp_path / "to/log").read_text()) == (0, "line\n")
     assert done.err.splitlines()[1:] == [
         "warning: the run directory does not remember what was fetched: is a directory",
-        "hint: `serried clean` keeps the outputs there until the same fetch is made again",
+        "hint: `serried clean` keeps the outputs there until the same fetch runs again",
     ]
 
 
