@@ -49,7 +49,7 @@ def test_a_program_of_any_kind_is_told_what_to_go_on_from(local, wait_until):
     assert told(local, second, attempt=2) == [[[f"--from={own}", "wait"], own, False]] * 2
 
     torn = (
-        f"serried: checkpoint {local.directory(second)}/checkpoints/torn.ckpt is passed over: its writing was cut short"
+        f"serried: skipping checkpoint {local.directory(second)}/checkpoints/torn.ckpt: it was not written completely"
     )
     assert torn in (local.directory(second) / "scheduler.log").read_text()
 

@@ -116,6 +116,6 @@ def test_a_full_disk_does_not_end_the_training_and_the_end_tells_of_it(local, sm
     assert (status, end["state"], end["message"]) == (0, "COMPLETED", said)
     assert said in local.serried("why", run).stdout
     log = (local.directory(run) / "attempts/1/node-0/rank-0.log").read_text()
-    assert "checkpoint of step 2 was NOT saved, and training goes on: No space left on device" in log
+    assert "checkpoint of step 2 was NOT saved; training continues: No space left on device" in log
     assert "trained on to step 3" in log
     assert loads(small_disk) == [1]

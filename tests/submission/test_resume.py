@@ -63,7 +63,7 @@ def test_torn_ones_are_passed_over_with_a_warning(run, tmp_path):
     assert (found.resume.checkpoints, found.warnings) == (
         (str(newest),),
         tuple(
-            f"checkpoint `{run.where.checkpoints}/{name}` is passed over: its writing was cut short"
+            f"skipping checkpoint `{run.where.checkpoints}/{name}`: it was not written completely"
             for name in ("step-6", "step-8.tmp")
         ),
     )
@@ -171,7 +171,7 @@ def test_what_another_program_did_not_finish_is_passed_over_with_a_warning(run, 
     found = resume_from("last", None, tmp_path)
     assert (found.resume.checkpoints, found.warnings) == (
         (f"{folder}/1.pt",),
-        tuple(f"checkpoint `{folder}/{name}` is passed over: its writing was cut short" for name in ("2.pt", "3.pt")),
+        tuple(f"skipping checkpoint `{folder}/{name}`: it was not written completely" for name in ("2.pt", "3.pt")),
     )
 
 
@@ -189,7 +189,7 @@ def test_a_path_with_checkpoints_of_a_known_framework_means_the_newest_whole_one
     torn = hugging_face(output / "checkpoint-1100")
     for name in ("all_results.json", "training_args.bin", "README.md"):
         (output / name).write_text("later")
-    warning = f"checkpoint `{torn}` is passed over: its writing was cut short"
+    warning = f"skipping checkpoint `{torn}`: it was not written completely"
     found = resume_from(str(output), None, tmp_path)
     assert (found.resume, found.warnings) == (Resume((f"{output}/checkpoint-1000",)), (warning,))
     assert resume_from(f"{output}/checkpoint-900", None, tmp_path).resume == Resume((f"{output}/checkpoint-900",))

@@ -181,7 +181,7 @@ def test_a_value_that_appears_later_and_cannot_be_kept_does_not_end_the_training
     checkpoints.step()
     checkpoints.close()
     assert whole_steps(root) == [1]
-    assert "checkpoint of step 2 was NOT saved, and training goes on" in warnings_of()[0]
+    assert "checkpoint of step 2 was NOT saved; training continues" in warnings_of()[0]
 
 
 @pytest.mark.parametrize("name", ["torch", "python", "numpy"])
@@ -237,7 +237,7 @@ def test_an_object_that_is_new_begins_afresh_with_a_word(root, warnings_of):
     old, new = Holding(), Holding({"n": 0})
     Checkpoints(Alone(root), every=None, old=old, new=new).close()
     assert (old.state, new.state) == ({"n": 1}, {"n": 0})
-    assert warnings_of() == [f"checkpoint {root}/step-0 has no state for `new`, which begins afresh"]
+    assert warnings_of() == [f"checkpoint {root}/step-0 has no state for `new`, which keeps its initial state"]
 
 
 def test_a_state_that_nobody_takes_any_more_is_told(root, warnings_of):
@@ -245,7 +245,7 @@ def test_a_state_that_nobody_takes_any_more_is_told(root, warnings_of):
     first.save(wait=True)
     first.close()
     Checkpoints(Alone(root), every=None, model=Holding()).close()
-    said = f"checkpoint {root}/step-0 has a state for `%s`, which nobody takes"
+    said = f"checkpoint {root}/step-0 contains unused state `%s`"
     assert warnings_of() == [said % "ema", said % "own"]
 
 

@@ -33,7 +33,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(root, train, warnings_of
     training.checkpoints.close()
     assert whole_steps(root) == [3, 1]
     assert warnings_of() == [
-        "checkpoint of step 2 was NOT saved, and training goes on: File too large",
+        "checkpoint of step 2 was NOT saved; training continues: File too large",
         "1 checkpoint of this attempt could not be saved; the newest whole one is of step 3",
     ]
 
@@ -51,7 +51,9 @@ def test_a_stop_with_nothing_saved_is_an_error(train):
     training = train()
     resource.prlimit(training.checkpoints._saver.writer_pid, resource.RLIMIT_FSIZE, (4096, 4096))
     training.context.reason = "limit"
-    with pytest.raises(CheckpointError, match=r"asked to stop, and nothing of this attempt could be saved \(step 1\)"):
+    with pytest.raises(
+        CheckpointError, match=r"stop requested, but this attempt could not save a checkpoint \(step 1\)"
+    ):
         training.step()
     assert training.context.saved is None
 
@@ -80,7 +82,7 @@ def test_a_writer_that_is_killed_during_a_save_costs_that_save_alone(root, train
     training.checkpoints.wait()
     assert warnings_of() == [
         (
-            "checkpoint of step 2 was NOT saved, and training goes on: "
+            "checkpoint of step 2 was NOT saved; training continues: "
             "the process that writes checkpoints has died (signal 9)"
         )
     ]

@@ -40,7 +40,7 @@ def test_what_is_whole_lies_where_it_lasts_and_nothing_stays_behind(root, train,
     training.checkpoints.wait()
     assert (whole_steps(root), training.checkpoints.last_step, own_files(local)) == ([4, 2], 4, [])
     assert [each.files for each in store.whole(root)] == plain
-    assert [store.damaged(each) for each in store.whole(root)] == [None, None]
+    assert [store.find_damage(each) for each in store.whole(root)] == [None, None]
     training.checkpoints.close()
     assert list(local.iterdir()) == []
     assert train(local=local).checkpoints.resumed_step == 4
@@ -51,9 +51,9 @@ def test_while_one_is_carried_the_next_is_written_and_the_one_after_waits(root, 
     os.kill(carrier(training), signal.SIGSTOP)
     training.checkpoints.save()
     saver = training.checkpoints._saver
-    wait_until(lambda: saver.hear() or not saver.is_busy, what="the first on the node's own disk")
+    wait_until(lambda: saver.poll() or not saver.is_busy, what="the first on the node's own disk")
     training.until(2).checkpoints.save()
-    wait_until(lambda: saver.hear() or len(own_files(local)) == 4, what="the second beside it")
+    wait_until(lambda: saver.poll() or len(own_files(local)) == 4, what="the second beside it")
     assert (whole_steps(root), saver.is_busy, training.checkpoints.is_saving) == ([], True, True)
     os.kill(carrier(training), signal.SIGCONT)
     training.context.reason = "limit"
@@ -69,7 +69,7 @@ def test_a_carrier_that_is_killed_costs_that_save_alone(root, train, local, warn
     os.kill(carrier(training), signal.SIGKILL)
     training.checkpoints.wait()
     assert [each.partition(":")[0] for each in warnings_of()] == [
-        "checkpoint of step 1 was NOT saved, and training goes on"
+        "checkpoint of step 1 was NOT saved; training continues"
     ]
     training.until(2).checkpoints.save(wait=True)
     assert (whole_steps(root), own_files(local), training.checkpoints.failures) == ([2], [], 1)
@@ -87,7 +87,7 @@ def test_what_the_nodes_own_disk_has_spoilt_makes_no_checkpoint(root, train, loc
     os.kill(carrier(training), signal.SIGCONT)
     training.checkpoints.wait()
     assert warnings_of() == [
-        f"checkpoint of step 1 was NOT saved, and training goes on: `{spoilt}` has changed since it was written"
+        f"checkpoint of step 1 was NOT saved; training continues: `{spoilt}` has changed since it was written"
     ]
     assert list(root.iterdir()) == []
 
@@ -123,5 +123,5 @@ def test_what_a_killed_attempt_has_left_on_the_disk_goes(train, local):
 
 
 def test_a_place_that_is_not_there_is_told_at_once(root, tmp_path):
-    with pytest.raises(CheckpointError, match=r"`local` is `.*nowhere`, which is no directory on this node"):
+    with pytest.raises(CheckpointError, match=r"`local` is `.*nowhere`, which is not a directory on this node"):
         Checkpoints(Alone(root), local=tmp_path / "nowhere")

@@ -112,10 +112,10 @@ def test_another_number_of_ranks_goes_on_with_the_model_and_new_random_numbers(t
         assert told(ended)["known"] == [2, 0]
     (only,) = run(REPLICATED, tmp_path, 4, world_size=1)
     assert told(only)["resumed"] == 2
-    said = f"checkpoint {tmp_path}/step-2 is of 2 ranks, and there are 1 now: "
+    said = f"checkpoint {tmp_path}/step-2 was saved with 2 ranks, now 1: "
     assert re.findall(rf"^{re.escape(said)}(.*)$", only.errors, re.MULTILINE) == [
-        "`own`, of which each rank had its own, begins afresh",
-        "random numbers begin anew",
+        "`own` had a state per rank and keeps its initial state",
+        "per-rank random states were reset",
         "loader 0, which the script brought ready, begins its epoch anew, and items of it come again",
     ]
     assert [told(rank)["resumed"] for rank in run(REPLICATED, tmp_path, 6)] == [4, 4]
@@ -324,7 +324,7 @@ def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
         "sharded/__0_0.distcp",
         "sharded/__1_0.distcp",
     ]
-    assert store.damaged(checkpoint) is None
+    assert store.find_damage(checkpoint) is None
     assert {path.stat().st_mode & 0o777 for path in checkpoint.path.rglob("*") if path.is_dir()} == {0o700}
 
 
@@ -336,7 +336,7 @@ def test_shards_on_the_disks_of_two_nodes_are_gathered_where_they_last(tmp_path,
     ranks = [told(rank) for rank in run_sharded(root, 2, 2, DISKS=str(tmp_path / "disk-%s"))]
     assert [rank["failures"] for rank in ranks] == [0, 0]
     newest, usual = store.whole(root)[0], store.whole(saved(2, "yes")[0])[0]
-    assert (newest.step, sorted(newest.files), store.damaged(newest)) == (2, sorted(usual.files), None)
+    assert (newest.step, sorted(newest.files), store.find_damage(newest)) == (2, sorted(usual.files), None)
     assert [path for path in tmp_path.glob("disk-*/**/*") if path.is_file()] == []
     (again,) = run_sharded(root, 2, 1)
     assert told(again)["before"] == ranks[0]["after"]

@@ -28,9 +28,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_set_aside(root, 
     train(every="2 steps").until(6).checkpoints.close()
     damage(root / "step-6")
     assert train().checkpoints.resumed_step == 4
-    assert warnings_of() == [
-        f"checkpoint {root}/step-6 is passed over: `replicated.pt` has changed since it was written"
-    ]
+    assert warnings_of() == [f"skipping checkpoint {root}/step-6: `replicated.pt` has changed since it was written"]
     assert sorted(path.name for path in root.iterdir()) == ["step-2", "step-4", "step-6.corrupt"]
 
 
@@ -40,8 +38,8 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(root, train, warnings_o
     (root / "step-8.tmp").mkdir()
     assert train().checkpoints.resumed_step == 4
     assert warnings_of() == [
-        f"checkpoint {root}/step-6 is passed over: its writing was cut short",
-        f"checkpoint {root}/step-8.tmp is passed over: its writing was cut short",
+        f"skipping checkpoint {root}/step-6: it was not written completely",
+        f"skipping checkpoint {root}/step-8.tmp: it was not written completely",
     ]
     assert not (root / "step-8.tmp").exists()
 
@@ -61,13 +59,13 @@ def test_torn_and_damaged_ones_of_another_run_are_passed_over_too(tmp_path, root
     (elsewhere / "step-8.tmp").mkdir()
     damage(elsewhere / "step-6")
     assert train(resume_from=elsewhere).checkpoints.resumed_step == 4
-    damaged = f"checkpoint {elsewhere}/step-6 is passed over: `replicated.pt` has changed since it was written"
+    damaged = f"skipping checkpoint {elsewhere}/step-6: `replicated.pt` has changed since it was written"
     assert warnings_of() == [
-        f"checkpoint {elsewhere}/step-8.tmp is passed over: its writing was cut short",
+        f"skipping checkpoint {elsewhere}/step-8.tmp: it was not written completely",
         damaged,
     ]
     assert (elsewhere / "step-6").exists()
-    with pytest.raises(CheckpointError, match="step-6` to begin from; beside it there are step-4, step-2"):
+    with pytest.raises(CheckpointError, match="step-6` to start from; beside it there are step-4, step-2"):
         Checkpoints(Alone(root, resume_from=elsewhere / "step-6"))
 
 
@@ -80,7 +78,7 @@ def test_where_all_of_ones_own_are_damaged_it_is_begun_from_the_other_runs_again
 
 
 def test_a_checkpoint_that_was_asked_for_and_is_not_there_is_an_error(root, tmp_path):
-    with pytest.raises(CheckpointError, match="no whole checkpoint in"):
+    with pytest.raises(CheckpointError, match="no complete checkpoint in"):
         Checkpoints(Alone(root, resume_from=tmp_path / "nowhere"))
 
 

@@ -103,12 +103,12 @@ def test_what_is_still_being_written_is_passed_over(root):
 
 def test_content_that_has_changed_is_damage_though_the_size_is_right(root):
     made = make(root, 3)
-    assert store.damaged(made) is None
+    assert store.find_damage(made) is None
     (made.path / "replicated.pt").write_bytes(b"Weights")
     assert [checkpoint.step for checkpoint in store.whole(root)] == [3]
-    assert store.damaged(made) == "`replicated.pt` has changed since it was written"
+    assert store.find_damage(made) == "`replicated.pt` has changed since it was written"
     (made.path / "replicated.pt").unlink()
-    assert store.damaged(made) == "`replicated.pt` cannot be read: No such file or directory"
+    assert store.find_damage(made) == "`replicated.pt` cannot be read: No such file or directory"
 
 
 def test_a_checksum_is_that_of_the_whole_file_however_large(tmp_path):
@@ -134,7 +134,7 @@ def test_the_newest_stay_and_what_is_torn_and_older_goes(root):
     store.prepare(root, 9)
     (root / "notes.txt").write_text("mine")
     (root / "step-x").mkdir()
-    store.tidy(root, 2, None)
+    store.apply_retention(root, 2, None)
     assert names(root) == ["notes.txt", "step-3", "step-4", "step-9.tmp", "step-x"]
 
 
@@ -142,14 +142,14 @@ def test_the_newest_stay_and_what_is_torn_and_older_goes(root):
 def test_the_best_stays_beside_the_newest(root, best, kept):
     for step, metric in ((1, 0.5), (2, 0.9), (3, 0.1), (4, None), (5, 0.4)):
         make(root, step, metric=metric)
-    store.tidy(root, 2, best)
+    store.apply_retention(root, 2, best)
     assert sorted(whole_steps(root)) == kept
 
 
 def test_where_nothing_is_whole_nothing_is_removed(root):
     (make(root, 1).path / "COMPLETE").unlink()
     store.prepare(root, 0)
-    store.tidy(root, 2, None)
+    store.apply_retention(root, 2, None)
     assert names(root) == ["step-0.tmp", "step-1"]
 
 
@@ -157,7 +157,7 @@ def test_a_removal_that_is_cut_short_leaves_a_torn_checkpoint_and_not_a_wrong_on
     for step in (1, 2, 3):
         make(root, step)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    store.tidy(root, 2, None)
+    store.apply_retention(root, 2, None)
     assert names(root / "step-1") == ["replicated.pt"]
     assert whole_steps(root) == [3, 2]
 

@@ -83,17 +83,17 @@ def test_a_dict_gives_a_dict_and_is_left_as_it_was():
             ["--model.widht", "3"],
             "the command line sets `model.widht`, which this program does not have\nhint: did you mean `model.width`?",
         ),
-        (["--epochs", "many"], "the command line sets `epochs` to `many`, which is no `int`"),
-        (["--epochs", "1.5"], "the command line sets `epochs` to `1.5`, which is no `int`"),
-        (["--verbose=perhaps"], "the command line sets `verbose` to `perhaps`, which is no `bool`"),
+        (["--epochs", "many"], "the command line sets `epochs` to `many`, which is not a `int`"),
+        (["--epochs", "1.5"], "the command line sets `epochs` to `1.5`, which is not a `int`"),
+        (["--verbose=perhaps"], "the command line sets `verbose` to `perhaps`, which is not a `bool`"),
         (
             ["--epochs"],
             "`--epochs` comes without a value\nhint: write `--epochs VALUE`, or `--epochs=` for an empty one",
         ),
-        (["--", "train"], "`--` is no setting\nhint: write `--name value`; `--help` lists them"),
-        (["--stop-at", "soon"], "the command line sets `stop_at` to `soon`, which is no `int | None`"),
-        (["--sizes", "a"], "the command line sets `sizes` to `a`, which is no `list[int]`"),
-        (["train"], "`train` is no setting\nhint: write `--name value`; `--help` lists them"),
+        (["--", "train"], "`--` is not a setting\nhint: write `--name value`; `--help` lists them"),
+        (["--stop-at", "soon"], "the command line sets `stop_at` to `soon`, which is not a `int | None`"),
+        (["--sizes", "a"], "the command line sets `sizes` to `a`, which is not a `list[int]`"),
+        (["train"], "`train` is not a setting\nhint: write `--name value`; `--help` lists them"),
     ],
 )
 def test_what_cannot_be_is_refused(argv, message):
@@ -104,7 +104,7 @@ def test_what_cannot_be_is_refused(argv, message):
 
 def test_a_setting_of_the_runs_config_of_the_wrong_type_is_refused(monkeypatch):
     monkeypatch.setenv("SERRIED_CONFIG", '{"epochs": 2.5}')
-    with pytest.raises(ConfigError, match=r"the run's `config` sets `epochs` to `2\.5`, which is no `int`"):
+    with pytest.raises(ConfigError, match=r"the run's `config` sets `epochs` to `2\.5`, which is not a `int`"):
         st.config(Config, argv=[])
 
 
@@ -113,7 +113,7 @@ def test_a_number_where_text_belongs_is_refused_with_what_to_write(monkeypatch):
     with pytest.raises(ConfigError) as raised:
         st.config(Config, argv=[])
     assert str(raised.value) == (
-        "the run's `config` sets `name` to `2024`, which is no `str`\n"
+        "the run's `config` sets `name` to `2024`, which is not a `str`\n"
         "hint: write it as text: `--set config.name='\"2024\"'`"
     )
 
@@ -168,7 +168,7 @@ def test_a_choice_that_there_is_not_is_refused(name, value, wanted, monkeypatch)
     monkeypatch.setenv("SERRIED_CONFIG", json.dumps({name: value}))
     with pytest.raises(ConfigError) as raised:
         st.config(Choices, argv=[])
-    assert raised.value.message == f"the run's `config` sets `{name}` to `{value}`, which is no {wanted}"
+    assert raised.value.message == f"the run's `config` sets `{name}` to `{value}`, which is not a {wanted}"
 
 
 def test_names_with_dashes_are_found():

@@ -213,7 +213,8 @@ def test_a_shard_is_shuffled_by_its_own_seed_if_it_has_one(own, seed):
 def test_a_changed_global_batch_warns_on_one_rank_alone():
     _, state = first(loader(list(range(40)), batch_size=6), 1)
     message = (
-        "the global batch was 6 and is 12 (3 ranks of 4): items come in the same order, but steps are other ones\n"
+        "the global batch size changed from 6 to 12 (3 ranks of 4): sample order is unchanged, "
+        "but step boundaries differ\n"
         "hint: batch_size=2 keeps it"
     )
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):

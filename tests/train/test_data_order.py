@@ -228,7 +228,7 @@ def test_a_function_that_makes_an_iterable_is_called_for_every_pass():
     [
         ((i for i in range(3)), False, "a generator can be read only once, and an epoch needs to read it again"),
         (zip("ab", "cd", strict=True), False, "a zip can be read only once, and an epoch needs to read it again"),
-        (3, False, "a int is no data: it has neither `__getitem__` with `__len__`, nor `__iter__`"),
+        (3, False, "a int cannot be read: it has neither `__getitem__` with `__len__`, nor `__iter__`"),
         ({1, 2}, True, "data without `__getitem__` and `__len__` cannot be shuffled as a whole"),
         ([1, 2], -1, "shuffle is -1"),
         ([1, 2], "yes", "shuffle is 'yes'"),

@@ -12,7 +12,7 @@ import train_ranks
 from serried.train import run_first
 from serried.train.errors import TrainError
 from serried.train.identities import Identity
-from serried.train.run_first import Preparing
+from serried.train.run_first import RunFirst
 
 UNEVEN = [Identity(rank, 4, local, size, node) for rank, local, size, node in
           [(0, 0, 3, 0), (1, 1, 3, 0), (2, 2, 3, 0), (3, 0, 1, 1)]]  # fmt: skip
@@ -26,7 +26,7 @@ def together(program, ranks=UNEVEN, nodes=2, store=None):
 
     def run(who):
         try:
-            ended[who.rank] = program(Preparing(who, store, nodes), who.rank)
+            ended[who.rank] = program(RunFirst(who, store, nodes), who.rank)
         except BaseException as error:  # noqa: BLE001 - it is what the test asks for
             ended[who.rank] = error
 
@@ -111,7 +111,7 @@ def test_one_who_prepares_and_is_not_heard_of_any_more_is_given_up(monkeypatch):
     first, second, *_ = together(others, UNEVEN[:2], 1)
     assert first == 0
     assert isinstance(second, TrainError)
-    assert "no rank that prepares has been heard of" in second.message
+    assert "no heartbeat from a preparing rank" in second.message
 
 
 class Hours:
@@ -183,7 +183,7 @@ def test_who_was_stopped_itself_does_not_take_the_others_for_silent(monkeypatch)
 
 
 def test_alone_it_is_free_and_a_wrong_scope_is_refused():
-    alone = Preparing(Identity(), None, 1)
+    alone = RunFirst(Identity(), None, 1)
     with alone.first("job") as outer, alone.first("node") as inner:
         assert (outer, inner) == (True, True)
     with pytest.raises(ValueError, match="`scope` is 'rank': it can be 'job' or 'node'"), alone.first("rank"):

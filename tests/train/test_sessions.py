@@ -77,7 +77,7 @@ def test_a_loader_is_made_before_the_epochs_or_is_one_that_nobody_goes_on_with()
     first, second = ended.output.splitlines()
     assert (first[-1], second[-1], first == second) == ("0", "0", False)
     assert ended.errors.endswith(
-        "TrainError: `run.loader` is called within an epoch: a run that goes on could not tell which loader is which\n"
+        "TrainError: `run.loader` is called within an epoch: a resumed run could not match loaders to their positions\n"
         "hint: make it once, before `run.epochs`; one for an evaluation may be made here with `resume=False`\n"
     )
 
@@ -146,12 +146,12 @@ LATE = """
 import time
 import serried.train as st
 from serried.train import rendezvous
-wait = rendezvous._await_roll
+wait = rendezvous._await_roll_call
 def wait_for_rank_2(store, who, end):
     while not store.add("here/2", 0):
         time.sleep(0.02)
     return wait(store, who, end if who.rank else 0)  # rank 0's time is up as soon as rank 2 is here
-rendezvous._await_roll = wait_for_rank_2
+rendezvous._await_roll_call = wait_for_rank_2
 with st.session() as run:
     pass
 """
@@ -166,7 +166,7 @@ def test_a_rank_that_does_not_come_is_named_by_all_who_wait():
         said = each.errors.splitlines()
         assert each.status == 1
         assert re.fullmatch(
-            r"serried\.train\.errors\.StartError: ranks 1, 3 of 4 have not come; here are 0, 2 on \S+", said[-2]
+            r"serried\.train\.errors\.StartError: ranks 1, 3 of 4 have not joined; joined: 0, 2 on \S+", said[-2]
         )
         assert said[-1].startswith("hint: ")
 
@@ -174,7 +174,7 @@ def test_a_rank_that_does_not_come_is_named_by_all_who_wait():
 JUST_IN_TIME = """
 import serried.train as st
 from serried.train import rendezvous
-call, missing = rendezvous._call_the_roll, rendezvous._who_is_missing
+call, missing = rendezvous._roll_call, rendezvous._describe_missing
 def come_late(store, who, end, where):
     if who.rank == 1:
         store.wait(["time is up"])
@@ -183,7 +183,7 @@ def look_late(store, who, here):
     store.set("time is up", "")
     store.wait(["called"])  # by now rank 1 has said that all are here
     return missing(store, who, here)
-rendezvous._call_the_roll, rendezvous._who_is_missing = come_late, look_late
+rendezvous._roll_call, rendezvous._describe_missing = come_late, look_late
 with st.session() as run:
     print(run.all_reduce_max(run.rank), flush=True)
 """
@@ -292,7 +292,7 @@ with st.session(directory="kept") as run:
     os.chdir("elsewhere")
     ckpt.step()
     os.kill(ckpt._saver.writer_pid, 9)
-    ckpt._saver._scribe._process.wait()
+    ckpt._saver._writer._process.wait()
     ckpt.save(wait=True)
     print(ckpt.last_step, ckpt.failures)
 """
@@ -337,7 +337,7 @@ def test_a_worker_that_comes_to_the_scripts_session_is_told_how_to_keep_it_out(t
         check=False,
     )
     assert done.returncode == 1
-    assert "this is no rank but a worker" in done.stderr
+    assert "session() was called in a spawned worker" in done.stderr
     assert 'below `if __name__ == "__main__":`' in done.stderr
 
 

@@ -57,7 +57,7 @@ def test_to_leave_because_of_a_request_with_nothing_saved_is_neither_85_nor_succ
     (tmp_path / "stop-0").write_text("limit")
     first, second = train_ranks.finish(processes)
     assert [first.status, second.status] == [143, 143]
-    assert "serried: asked to stop, and leaving with nothing saved for it (exit status 143)" in first.errors
+    assert "serried: stop requested; exiting without a checkpoint (exit status 143)" in first.errors
 
 
 def test_term_is_a_request_to_save_where_an_agent_stands_behind_it(tmp_path):
@@ -71,11 +71,11 @@ WAITS = """
 import time
 import serried.train as st
 with st.session() as run:
-    agree = run._stopping._agree
+    agree = run._stop._agree
     def say(values):
         print("going", flush=True)  # and does not look for a word any more
         return agree(values)
-    run._stopping._agree = say
+    run._stop._agree = say
     if run.rank == 1:
         print("going", flush=True)
         time.sleep(100000)
@@ -97,10 +97,10 @@ def test_term_ends_a_rank_at_once_when_nothing_is_to_be_saved(tmp_path, word):
 
 KNOWS = """
 import os, time
-from serried.train.stopping import Ear
-ear = Ear(os.environ["SERRIED_STOP_FILE"])
-ear.listen()
-print(ear.heard(), flush=True)
+from serried.train.stopping import StopListener
+listener = StopListener(os.environ["SERRIED_STOP_FILE"])
+listener.listen()
+print(listener.reason(), flush=True)
 os.kill(os.getpid(), 15)
 time.sleep(100000)
 """

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from serried.train.stopping import LONGEST_WAIT, Ear, Stopping
+from serried.train.stopping import LONGEST_WAIT, StopAgreement, StopListener
 
 
 class Clock:
@@ -20,14 +20,14 @@ class Clock:
 class Ranks:
     """Several ranks, each in a thread, that agree through a barrier; steps take `seconds` on the clock."""
 
-    def __init__(self, ears, clock, seconds):
+    def __init__(self, listeners, clock, seconds):
         self.clock = clock
         self.seconds = seconds
         self.agreements = 0
-        self.answers = [[] for _ in ears]
+        self.answers = [[] for _ in listeners]
         self._values = {}
-        self._barrier = threading.Barrier(len(ears), timeout=120)
-        self.stopping = [Stopping(ear, self._agree(rank), clock) for rank, ear in enumerate(ears)]
+        self._barrier = threading.Barrier(len(listeners), timeout=120)
+        self.stopping = [StopAgreement(listener, self._agree(rank), clock) for rank, listener in enumerate(listeners)]
 
     def _agree(self, rank):
         def agree(values):
@@ -60,12 +60,12 @@ class Ranks:
 
 
 def test_without_a_stop_file_nobody_is_asked_to_stop():
-    assert Stopping(Ear(None), None).reason() is None
+    assert StopAgreement(StopListener(None), None).reason() is None
 
 
 def test_alone_the_word_in_the_file_is_the_reason(tmp_path):
     clock, file = Clock(), tmp_path / "stop"
-    stopping = Stopping(Ear(str(file), clock), None, clock)
+    stopping = StopAgreement(StopListener(str(file), clock), None, clock)
     before = stopping.reason()
     file.write_text("limit")
     clock.now += 1.1
@@ -74,12 +74,12 @@ def test_alone_the_word_in_the_file_is_the_reason(tmp_path):
 
 def test_the_file_is_looked_at_once_a_second_at_most(tmp_path):
     clock, file = Clock(), tmp_path / "stop"
-    ear = Ear(str(file), clock)
-    heard = [ear.heard()]
+    listener = StopListener(str(file), clock)
+    heard = [listener.reason()]
     file.write_text("limit")
     for _ in range(4):
         clock.now += 0.3
-        heard.append(ear.heard())
+        heard.append(listener.reason())
     assert heard == [None, None, None, None, "limit"]
 
 
@@ -87,12 +87,14 @@ def test_the_file_is_looked_at_once_a_second_at_most(tmp_path):
 def test_a_word_that_asks_for_no_checkpoint_is_no_reason_to_save(tmp_path, word):
     file = tmp_path / "stop"
     file.write_text(word)
-    assert Ear(str(file)).heard() is None
+    assert StopListener(str(file)).reason() is None
 
 
 def test_what_one_rank_has_heard_stops_all_at_the_same_step(tmp_path):
     clock, file = Clock(), tmp_path / "stop"
-    ranks = Ranks([Ear(None, clock), Ear(str(file), clock), Ear(None, clock)], clock, seconds=0.1)
+    ranks = Ranks(
+        [StopListener(None, clock), StopListener(str(file), clock), StopListener(None, clock)], clock, seconds=0.1
+    )
     answers = ranks.train(60, lambda step: file.write_text("limit") if step == 20 else None)
     first = answers[0].index("limit")
     assert answers[0] == answers[1] == answers[2]
@@ -104,7 +106,9 @@ def test_the_weightiest_of_two_reasons_counts(tmp_path):
     (tmp_path / "a").write_text("limit")
     (tmp_path / "b").write_text("cancel")
     clock = Clock()
-    ranks = Ranks([Ear(str(tmp_path / "a"), clock), Ear(str(tmp_path / "b"), clock)], clock, seconds=0.1)
+    ranks = Ranks(
+        [StopListener(str(tmp_path / "a"), clock), StopListener(str(tmp_path / "b"), clock)], clock, seconds=0.1
+    )
     assert ranks.train(1) == [["cancel"], ["cancel"]]
 
 
@@ -112,7 +116,7 @@ def test_the_weightiest_of_two_reasons_counts(tmp_path):
 def test_agreements_are_two_seconds_apart_and_a_step_at_the_least(seconds, fewest, most):
     """500 steps: of a millisecond, the waits double until there is no need; of five seconds, each one is agreed on."""
     clock = Clock()
-    ranks = Ranks([Ear(None, clock), Ear(None, clock)], clock, seconds)
+    ranks = Ranks([StopListener(None, clock), StopListener(None, clock)], clock, seconds)
     ranks.train(500)
     assert fewest <= ranks.agreements <= most
 
@@ -120,8 +124,8 @@ def test_agreements_are_two_seconds_apart_and_a_step_at_the_least(seconds, fewes
 def test_ranks_wait_as_the_slowest_wishes():
     """Their clocks differ; who is slow decides for all, or they would ask at different steps."""
     slow, fast = Clock(), Clock()
-    ranks = Ranks([Ear(None, slow), Ear(None, fast)], slow, seconds=1.0)
-    ranks.stopping[1] = Stopping(Ear(None, fast), ranks._agree(1), fast)
+    ranks = Ranks([StopListener(None, slow), StopListener(None, fast)], slow, seconds=1.0)
+    ranks.stopping[1] = StopAgreement(StopListener(None, fast), ranks._agree(1), fast)
     ranks.train(40)
     assert 18 <= ranks.agreements <= 22
 
@@ -133,7 +137,7 @@ def test_asking_between_agreements_costs_next_to_nothing():
         asked.append(values)
         return [0, -LONGEST_WAIT]
 
-    stopping = Stopping(Ear(None), agree)
+    stopping = StopAgreement(StopListener(None), agree)
     for _ in range(LONGEST_WAIT * 3 + 1):
         stopping.reason()
     assert len(asked) == 4

@@ -162,4 +162,4 @@ def _warnings(selection: Selection, folders: list[Path], elements: Sequence[int 
 def _torn(folders: list[Path], watch: Sequence[str]) -> Iterator[str]:
     for folder in folders:
         for path in checkpoints.torn(folder, watch):
-            yield f"checkpoint `{path}` is passed over: its writing was cut short"
+            yield f"skipping checkpoint `{path}`: it was not written completely"

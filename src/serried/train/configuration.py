@@ -1,4 +1,4 @@
-"""The settings of a training: the script's defaults, then serried.toml's, a sweep's, and the command line's.
+"""The settings of a training, in order of precedence: the command line, a sweep, serried.toml, the script's defaults.
 
     @dataclass
     class Config:
@@ -58,12 +58,12 @@ def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
 
 
 def fingerprint(config: Any) -> str:
-    """Twelve characters that are the same for the same settings, on any machine: paths do not count."""
+    """Twelve characters that identify the settings, the same on any machine: paths do not count."""
     return settings.fingerprint(dict(_flatten(_plain(config))))
 
 
 class _Tree:
-    """All settings by dotted name, with the type that each has to keep."""
+    """All settings by dotted name, with their types."""
 
     def __init__(self, defaults: Any) -> None:
         self.values: Dict[str, Any] = dict(_flatten(_plain(defaults)))
@@ -77,25 +77,25 @@ class _Tree:
                 if near
                 else f"there are {', '.join(f'`{known}`' for known in self.values)}"
             )
-            raise ConfigError(f"{origin} sets `{name}`, which this program does not have", hint)
+            raise ConfigError(f"{origin} sets the unknown setting `{name}`", hint)
         kind = self.kinds.get(name)
         try:
             self.values[name] = _convert(value, kind, self.values[name])
         except (ValueError, TypeError):
             is_text = kind is str or (_is_union(kind) and str in typing.get_args(kind))
             hint = f"write it as text: `--set config.{name}='\"{value}\"'`" if is_text else ""
-            raise ConfigError(f"{origin} sets `{name}` to `{value}`, which is no `{_spelled(kind)}`", hint) from None
+            raise ConfigError(f"{origin} sets `{name}` to `{value}`, which is not a `{_spelled(kind)}`", hint) from None
 
 
 def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """The experiment's `config` table and a sweep's values, merged, as the agent hands them on."""
+    """The experiment's `config` table and a sweep's values, merged, from the variable that the agent sets."""
     text = environ.get(names.CONFIG) or "{}"
     try:
         told = json.loads(text)
     except ValueError:
         told = None
     if not isinstance(told, dict):
-        raise ConfigError(f"`{names.CONFIG}` holds no JSON object, but `{text[:60]}`")
+        raise ConfigError(f"`{names.CONFIG}` must be a JSON object, not `{text[:60]}`")
     return told
 
 
@@ -117,7 +117,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> List[Tuple[str, Any]]
 
 
 def _kinds(defaults: Any, prefix: str = "") -> List[Tuple[str, Any]]:
-    """Every setting's type: what its annotation says, else its default's."""
+    """Every setting's type: its annotation, else the type of its default."""
     if dataclasses.is_dataclass(defaults):
         hints = _hints(type(defaults))
         pairs = [(field.name, getattr(defaults, field.name)) for field in dataclasses.fields(defaults)]
@@ -133,7 +133,7 @@ def _kinds(defaults: Any, prefix: str = "") -> List[Tuple[str, Any]]:
 
 
 def _hints(kind: Any) -> Dict[str, Any]:
-    """The types of a dataclass's fields, as far as this Python can read them."""
+    """The types of a dataclass's fields, as far as this Python can evaluate them."""
     try:
         return typing.get_type_hints(kind)
     except NameError:
@@ -149,7 +149,7 @@ def _hints(kind: Any) -> Dict[str, Any]:
 
 
 def _spelled(kind: Any) -> str:
-    """A type as one writes it."""
+    """A type as it is written in Python."""
     inner = typing.get_args(kind)
     if _is_union(kind):
         return " | ".join("None" if each is type(None) else _spelled(each) for each in inner)
@@ -163,7 +163,7 @@ def _is_union(kind: Any) -> bool:
 
 
 def _convert(value: Any, kind: Any, default: Any) -> Any:
-    """`value` as a `kind`; raises ValueError or TypeError where it is none."""
+    """`value` converted to `kind`. Raises ValueError or TypeError."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if _is_union(kind):
         return _convert_to_one(value, inner, default)
@@ -249,7 +249,7 @@ def _options(argv: Sequence[str], tree: _Tree) -> List[Tuple[str, Any]]:
         name, equals, value = word.lstrip("-").partition("=")
         name = name if name in tree.values else name.replace("-", "_")
         if not name or (not word.startswith("--") and not equals):
-            raise ConfigError(f"`{word}` is no setting", "write `--name value`; `--help` lists them")
+            raise ConfigError(f"`{word}` is not a setting", "write `--name value`; `--help` lists them")
         negated = name[3:] if name.startswith("no_") and name not in tree.values else ""
         if equals:
             found.append((name, value))
@@ -258,7 +258,7 @@ def _options(argv: Sequence[str], tree: _Tree) -> List[Tuple[str, Any]]:
         elif tree.kinds.get(negated) is bool:
             found.append((negated, False))
         elif not words and name in tree.values:
-            raise ConfigError(f"`{word}` comes without a value", f"write `{word} VALUE`, or `{word}=` for an empty one")
+            raise ConfigError(f"`{word}` needs a value", f"write `{word} VALUE`, or `{word}=` for an empty one")
         else:
             found.append((name, words.pop() if words else ""))
     return found

@@ -1,6 +1,6 @@
-"""What the parts of this package see of a session: `serried.train.run.Run` is one, and so is a test's own.
+"""The interface of a session within this package: `serried.train.run.Run` has it, and so do test doubles.
 
-Import it for types alone; nothing here needs torch at run time.
+Import it for types only; nothing here needs torch at run time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stateful(Protocol):
-    """Whatever belongs in a checkpoint: models, optimizers, loaders, a user's own counter."""
+    """An object that checkpoints can save: a model, an optimizer, a loader, a counter."""
 
     def state_dict(self) -> Dict[str, Any]: ...
 
@@ -23,10 +23,10 @@ class Stateful(Protocol):
 
 
 class Context(Protocol):
-    """Who this process is, where its checkpoints go, and how it agrees with the others.
+    """This rank's identity, its folder for checkpoints, and the collectives.
 
-    The methods are collective where the world is larger than one: every rank calls them, in the same order,
-    from its main thread. With one rank they cost nothing.
+    With several ranks the methods are collective: every rank calls them, in the same order, from its main thread.
+    With one rank they cost nothing.
     """
 
     @property
@@ -59,41 +59,41 @@ class Context(Protocol):
 
     @property
     def attempt(self) -> int:
-        """1 for the first, one more for each that continues it; 1 where Serried did not start this process."""
+        """1 for the first attempt, one more for each that continues it; 1 if Serried did not start this process."""
         ...
 
     @property
     def directory(self) -> Optional[Path]:
-        """Where checkpoints are written: `SERRIED_CHECKPOINT_DIR`, what the script asked for, or None."""
+        """The folder for checkpoints: `SERRIED_CHECKPOINT_DIR`, the script's choice, or None."""
         ...
 
     @property
     def resume_from(self) -> Optional[Path]:
-        """A checkpoint, or a directory of them, to begin from where `directory` holds none yet."""
+        """A checkpoint, or a directory of checkpoints, to start from while `directory` has none."""
         ...
 
     @property
     def deadline(self) -> Optional[float]:
-        """When the attempt's time ends, in seconds since the epoch, where that is known."""
+        """The end of the attempt's time limit, in seconds since the epoch, if known."""
         ...
 
     @property
     def loaders(self) -> List[Stateful]:
-        """The loaders made so far, in the order of their making, which is the same on every rank: the data
-        positions that belong in a checkpoint. A loader that holds the same position on all ranks says so with
-        an attribute `replicated = True`; others are kept for each rank.
+        """The loaders in order of creation, which is the same on every rank. Checkpoints save their positions.
+
+        A loader with the attribute `replicated = True` has the same position on all ranks; others are saved per rank.
         """
         ...
 
     @property
     def parts(self) -> Dict[str, Stateful]:
-        """What else the session keeps in a checkpoint, the same on all ranks: its epoch and its step of metrics."""
+        """Further replicated state of the session: its epoch and its step of metrics."""
         ...
 
     def barrier(self) -> None: ...
 
     def flush(self) -> None:
-        """Write down what this rank holds back: a checkpoint begins, and nobody makes these steps again."""
+        """Write this rank's buffered metrics: a checkpoint begins, and its steps will not be repeated."""
         ...
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
@@ -103,22 +103,22 @@ class Context(Protocol):
     def all_reduce_max(self, value: int) -> int: ...
 
     def catch_up(self, objects: List[Stateful]) -> None:
-        """Rank 0 is about to save `objects`: let it have their state, if it has run out of data before others."""
+        """Before rank 0 saves `objects`: if it ran out of uneven data, it receives their state from another rank."""
         ...
 
     def stop_reason(self) -> Optional[str]:
-        """Why all ranks should save and leave now: `limit`, `preempt`, `user`, `cancel`; `smoke`; None to go on.
+        """The reason to save and leave now: `limit`, `preempt`, `user`, `cancel` or `smoke`; None to continue.
 
-        Call it once a step, on every rank. The answer is the same on all ranks at the same call: what one rank
-        alone knows is agreed on by an all-reduce every few calls, and is free between them.
+        Call it once per step, on every rank. All ranks get the same answer at the same call: an all-reduce every few
+        calls shares the requests, and the calls between cost nothing.
         """
         ...
 
     @property
     def smoke(self) -> Smoke:
-        """Counts the steps of a smoke test, and is told what was tried."""
+        """Counts the steps of a smoke test, and records its result."""
         ...
 
     def saved_for_stop(self, step: int) -> None:
-        """The checkpoint of a requested stop is whole and durable: the session ends with exit code 85."""
+        """Report the durable checkpoint of a requested stop: the session exits with status 85."""
         ...

@@ -1,10 +1,10 @@
-"""What can go wrong before training begins. Each message says what to do, for it is read in a log, days later."""
+"""Errors of a training script. Each has a hint, because users read it in a log days later."""
 
 from __future__ import annotations
 
 
 class TrainError(RuntimeError):
-    """Something that the user can mend."""
+    """An error that the user can fix."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}\nhint: {hint}" if hint else message)
@@ -13,16 +13,16 @@ class TrainError(RuntimeError):
 
 
 class IdentityError(TrainError):
-    """The environment does not say, or says in two ways, which rank this process is."""
+    """The environment names no rank for this process, or two different ones."""
 
 
 class ConfigError(TrainError):
-    """A setting that the program does not have, or of another type."""
+    """An unknown setting, or a value of the wrong type."""
 
 
 class DeviceError(TrainError):
-    """The ranks of this node and the devices that they see do not fit together."""
+    """The ranks of this node and their visible devices do not match."""
 
 
 class StartError(TrainError):
-    """The ranks did not find one another."""
+    """The ranks could not connect to one another."""

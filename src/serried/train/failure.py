@@ -1,4 +1,4 @@
-"""A rank that fails says so before it closes anything: by that the others lose it, and fail too."""
+"""A failing rank reports its error before it closes connections: closing them makes the other ranks fail too."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from serried.train.identities import Identity
 LONGEST = 300
 
 
-def say(error: BaseException, who: Identity, at: float, order: Optional[int]) -> None:
-    """`error` ends this rank. Nobody hears it where no agent has started it."""
+def report(error: BaseException, who: Identity, at: float, order: Optional[int]) -> None:
+    """Report that `error` ends this rank. Does nothing if no agent started the rank."""
     stop_file = os.environ.get(names.STOP_FILE)
     if not stop_file:
         return
@@ -27,8 +27,8 @@ def say(error: BaseException, who: Identity, at: float, order: Optional[int]) ->
         failure_report.write(stop_file, who.rank, word)
 
 
-def take_back(who: Identity) -> None:
-    """This process has failed before, but has gone on."""
+def retract(who: Identity) -> None:
+    """Delete the report of an earlier failure that this process survived."""
     stop_file = os.environ.get(names.STOP_FILE)
     if stop_file:
         with contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ def take_back(who: Identity) -> None:
 
 
 def _status(error: BaseException) -> Tuple[Optional[int], Optional[int]]:
-    """The exit code or the signal with which Python ends where nobody catches `error`."""
+    """The exit code or the signal with which Python ends if `error` is not caught."""
     if isinstance(error, KeyboardInterrupt):
         return None, int(signal.SIGINT)
     if isinstance(error, SystemExit) and isinstance(error.code, int):
@@ -45,7 +45,7 @@ def _status(error: BaseException) -> Tuple[Optional[int], Optional[int]]:
 
 
 def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
-    """`error`, what it was raised from, or while that was handled, and so on."""
+    """`error`, its cause or context, and so on."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,8 +1,7 @@
-"""The end of the interpreter, cut short: between a scheduler's TERM and its KILL each second counts.
+"""A faster interpreter exit: between a scheduler's TERM and its KILL each second counts.
 
-Python ends with several garbage collections over all that torch has made: half a second of work, and several on nodes
-where everybody leaves at once. None of it is of use to a process that is about to be gone, but for files which
-nobody has closed: what is still in their buffers is written first.
+Python ends with several garbage collections over all objects of torch. They take half a second, and several seconds
+on a node where all ranks exit at once. An exiting process needs none of them, except that open files must be flushed.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import io
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
-def hurry() -> None:
-    """Let this process end soon, once it ends."""
-    atexit.register(_spare_the_collections)
+def skip_garbage_collection() -> None:
+    """Make the exit of this process skip the final garbage collections."""
+    atexit.register(_flush_and_freeze)
 
 
-def _spare_the_collections() -> None:
+def _flush_and_freeze() -> None:
     for one in gc.get_objects():
         if type(one) in _BUFFERED:  # not `isinstance`: proxies answer it with code of their own
             with contextlib.suppress(OSError, ValueError):  # full, or closed

@@ -1,6 +1,6 @@
-"""The ranks together: their process group, what they tell one another over it, and its end.
+"""The process group of the ranks: its start, small collectives, and its end.
 
-Small things go over the CPU's gloo, also where the model talks over NCCL: no device is made to wait for them.
+Small values travel over gloo on the CPU, even if the model uses NCCL: no GPU has to wait for them.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ LEAVE_SECONDS = 5.0
 """How long a process that has failed may take to close its connections."""
 SETTLE_SECONDS = 1.0
 COUNT_SECONDS = 5.0
-"""How long a process that has failed may take to ask the store how many have failed before it."""
+"""How long a failing process waits for the store's count of earlier failures."""
 HELD_SECONDS = 10.0
-"""How long gloo may take to let go of the last tensor: only a thread that has not run for so long still holds it."""
+"""How long gloo may hold the last tensor; only a thread that has not run for so long still does."""
 
 _opened = 0
 
 _FOR_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-"""A rank that waits for one that is gone ends, and leaves a record of who waited for what."""
+"""A rank that waits for a dead rank ends, and NCCL's flight recorder writes which collective it waited for."""
 
 
 def choose_backend(device: torch.device, asked: Optional[str]) -> str:
-    """`asked`, else what suits `device`; with gloo for the CPU beside whatever serves the GPU."""
+    """`asked`, else the default for `device`; with gloo for the CPU beside the GPU's backend."""
     if asked and (":" in asked or asked == "gloo"):
         return asked
     if device.type == "cuda":
         return f"cpu:gloo,cuda:{asked or 'nccl'}"
     if asked == "nccl":
-        raise StartError("the backend `nccl` needs a GPU, and this rank uses none", "leave the backend to Serried")
+        raise StartError("the backend `nccl` needs a GPU, and this rank uses none", "leave `backend` out")
     return asked or "gloo"
 
 
 class Group:
-    """Collectives on small things. With one rank they are free."""
+    """Collectives on small values. With one rank they cost nothing."""
 
     def __init__(self, who: Identity) -> None:
         self._who = who
         self._owns = False
         self._is_asking = False
-        """A thread waits for the store, which may never answer."""
+        """A thread waits for the store, which may never reply."""
         self.backend = "none"
         self.store: Any = None
-        """What all ranks can write to and read from; None with one rank."""
+        """The key-value store of all ranks; None with one rank."""
         self.nodes = 1
 
     @property
@@ -73,10 +73,10 @@ class Group:
     def open(
         self, device: torch.device, backend: Optional[str], start_seconds: float, seconds: Optional[float]
     ) -> None:
-        """Join the others. Raises StartError where not all of them come within `start_seconds`."""
+        """Join the other ranks. Raises StartError unless all join within `start_seconds`."""
         if not self.is_open:
             return
-        if dist.is_initialized():  # the script's own; it also ends it
+        if dist.is_initialized():  # the script's own group, which the script also destroys
             self.backend = str(dist.get_backend())
             self._share(dist.distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public one
             return
@@ -84,7 +84,7 @@ class Group:
         if device.type == "cuda":
             for name, value in _FOR_NCCL.items():
                 os.environ.setdefault(name, value)
-        store = rendezvous.meet(self._who, start_seconds)
+        store = rendezvous.join(self._who, start_seconds)
         interface = network.gloo_interface(self._who, os.environ["MASTER_ADDR"], os.environ)
         if interface:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
@@ -125,7 +125,7 @@ class Group:
         return result
 
     def mean(self, values: Mapping[str, Any], weight: float = 1.0) -> Dict[str, float]:
-        """The means over the ranks, each counting by its `weight`; every rank names the same values."""
+        """Weighted means over the ranks. Every rank passes the same names."""
         names = sorted(values)
         numbers = (values[name] for name in names)
         bare = (number.detach() if isinstance(number, torch.Tensor) else number for number in numbers)
@@ -144,7 +144,7 @@ class Group:
         self.reduce_max((0,))
 
     def count_failure(self) -> Optional[int]:
-        """This rank fails: how many have by now, in the order in which the store has heard of them; None: no answer."""
+        """Report a failure to the store. Returns its number, 1 for the first rank that failed; None without a reply."""
         if self.store is None:
             return None
         counts: List[int] = []
@@ -161,7 +161,7 @@ class Group:
         return next(iter(counts), None)
 
     def close(self, *, failed: bool) -> None:
-        """Leave the group. A process that has failed does not wait for the others, who may wait for it."""
+        """Leave the group. A failed process does not wait for the others, because they may be waiting for it."""
         if not self._owns or not dist.is_initialized():
             return
         self._owns = False
@@ -179,11 +179,11 @@ class Group:
 
 
 def _last_barrier() -> None:
-    """A barrier after which no thread of gloo wants anything of the interpreter any more.
+    """A barrier after which no thread of gloo needs the interpreter.
 
-    Such a thread lets go of a tensor a moment after its collective is done, and needs the interpreter's lock for that.
-    When the process ends in that moment, Python ends the thread in the midst of C++ that cannot be left so, and the
-    process aborts: status 134, one time in ten to fifty. A DDP model keeps the threads beyond the group's destruction.
+    Such a thread releases a tensor shortly after its collective, and needs the interpreter's lock to do so. If the
+    process exits at that moment, Python ends the thread within C++ code that cannot be unwound, and the process aborts:
+    status 134, one time in ten to fifty. A DDP model keeps the threads alive after the group is destroyed.
     """
     last = torch.zeros(1)
     dist.all_reduce(last)
@@ -193,11 +193,11 @@ def _last_barrier() -> None:
 
 
 def _settle(is_held: Callable[[], Any]) -> None:
-    """Until gloo has let go of what `is_held` gives, and no other thread wants to run."""
+    """Wait until gloo has released the tensor of `is_held`, and no other thread wants to run."""
     began = time.monotonic()
-    time.sleep(0.01)  # whoever waits for the lock gets it now
-    # Other groups (a mesh's, say) have threads of their own, which a busy machine may not have let run yet. Two looks,
-    # because a thread that waits for the lock, which is ours while we look, does not run.
+    time.sleep(0.01)  # a thread that waits for the lock gets it now
+    # Other groups, such as a mesh's, have threads too, which a busy machine may not have run yet. Check twice: while
+    # this thread holds the lock, a thread that waits for it does not count as running.
     quiet = 0
     while quiet < 2 and time.monotonic() - began < (SETTLE_SECONDS if is_held() is None else HELD_SECONDS):
         time.sleep(0.001)
@@ -205,7 +205,7 @@ def _settle(is_held: Callable[[], Any]) -> None:
 
 
 def _others_run() -> bool:
-    """Whether another thread of this process wants the processor, as far as the system tells."""
+    """Whether another thread of this process is runnable, according to /proc."""
     own = str(threading.get_native_id())
     with contextlib.suppress(OSError):
         for task in Path("/proc/self/task").iterdir():
@@ -216,21 +216,21 @@ def _others_run() -> bool:
 
 
 def _end_at_once() -> None:
-    """What is still open would keep the interpreter from ending, and with it the others from learning of it."""
+    """Exit without closing: open connections would block the exit, and other ranks would not notice the failure."""
     kind, error, trace = sys.exc_info()
     status = 1
     if isinstance(error, SystemExit):
         status = _status(error)
     elif kind is not None and error is not None:
         sys.excepthook(kind, error, trace)
-    with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+    with contextlib.suppress(OSError, ValueError):  # the reader is gone
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
 
 
 def _status(leaving: SystemExit) -> int:
-    """As Python makes it of what `sys.exit` was given."""
+    """The exit status that Python derives from the argument of `sys.exit`."""
     if isinstance(leaving.code, int):
         return leaving.code & 0xFF
     print(leaving.code, file=sys.stderr)
@@ -240,9 +240,9 @@ def _status(leaving: SystemExit) -> int:
 def _give_up(who: Identity, backend: str) -> None:
     here: Tuple[Any, ...] = (who.rank, socket.gethostname(), backend, os.environ.get("MASTER_ADDR"))
     print(
-        "serried: rank %s on %s: all ranks are here, but `%s` could not connect them (MASTER_ADDR=%s)\n"
-        "hint: a firewall or the wrong interface; NCCL_DEBUG=INFO says more, "
-        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose" % here,
+        "serried: rank %s on %s: all ranks have joined, but `%s` could not connect them (MASTER_ADDR=%s)\n"
+        "hint: check firewall and interface; NCCL_DEBUG=INFO prints more, "
+        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose the interface" % here,
         file=sys.stderr,
         flush=True,
     )

@@ -1,7 +1,7 @@
-"""Which rank of how many this process is, whoever started it. No torch is needed to know.
+"""The identity of this process: its rank and the world size, from any launcher's variables. Needs no torch.
 
-The first source that its markers show decides, and every other that is present has to agree, or to be what merely
-carried the launcher: one task on each node. A wrong answer here is a training that hangs, or that runs eight times.
+The first launcher whose marker variables are present decides. All others that are present must agree, or must have
+started only the launcher itself: one task per node. With a wrong rank a training hangs, or runs eight times.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Identity:
     local_world_size: int = 1
     node_rank: int = 0
     source: str = "local"
-    """Who told: the name of one of `sources.SOURCES`, or `local`."""
+    """The launcher that set the variables: a name in `launcher_env.SOURCES`, or `local`."""
     evidence: Mapping[str, str] = field(default_factory=dict)
-    """The variables that were read, and what they held."""
+    """The variables that decided, with their values."""
     notes: Tuple[str, ...] = ()
-    """What else was seen, and why it does not count."""
+    """Other launchers that were detected, and why they do not count."""
     launch: str = ""
-    """Tells this launch from every other, on all its nodes; empty where the launcher gives no name."""
+    """Identifies this launch on all its nodes; empty if the launcher gives no id."""
     hosts: str = ""
-    """The nodes, as a host list, rank 0's first; empty where the launcher does not say."""
+    """The nodes as a host list, rank 0's first; empty if the launcher does not name them."""
 
     @property
     def spans_nodes(self) -> bool:
         return self.local_world_size < self.world_size
 
     def explain(self) -> str:
-        """Who this is and how it is known, in a few lines."""
+        """A description of the identity and its evidence, in a few lines."""
         titles = {source.name: source.title for source in launcher_env.SOURCES}
         place = f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank}"
         lines = [
@@ -52,7 +52,7 @@ class Identity:
         return "\n".join([*lines, *self.notes])
 
     def variables(self) -> Dict[str, str]:
-        """The same in torchrun's words, for libraries that read no others."""
+        """The identity as torchrun's variables, for libraries that read only these."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
@@ -64,7 +64,7 @@ class Identity:
 
 
 def identity(environ: Optional[Mapping[str, str]] = None) -> Identity:
-    """Read `environ`, the process's own by default. Raises IdentityError where it is contradictory or incomplete."""
+    """Read `environ`, by default the process's own. Raises IdentityError if it is contradictory or incomplete."""
     if environ is None:
         environ = os.environ
     readings = [_Reading(source, environ) for source in launcher_env.SOURCES if _is_present(source, environ)]
@@ -98,7 +98,7 @@ def _is_present(source: Source, environ: Mapping[str, str]) -> bool:
 
 
 class _Reading:
-    """What one source says; parts of it may be missing."""
+    """The identity according to one launcher; parts may be missing."""
 
     def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
         self.source = source

@@ -1,9 +1,9 @@
-"""What `run.log` writes: a line of JSON for each step, in `metrics-R.jsonl` beside the rank's log.
+"""The file of `run.log`: a line of JSON per step, in `metrics-R.jsonl` beside the rank's log.
 
-A step costs a few microseconds: lines are written about once a second, and a number that is still on a GPU is not
-waited for before then. A process that is killed loses the last second, but no step of a checkpoint: the beginning of
-one writes, too. A torn last line is passed over by readers. Steps go on counting in the next attempt; what that makes
-again replaces, for a reader (`serried.records.metrics`), what was there before.
+A step costs a few microseconds: lines are written about once a second, and until then nothing waits for a number on
+a GPU. A killed process loses the last second, but no step of a checkpoint, because a save writes first. Readers skip
+a torn last line. The next attempt continues the step count; a step that it repeats replaces the earlier values for
+readers (`serried.records.metrics`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RATES_SECONDS = 10.0
 MOST_HELD = 512
 
 Gauges = Callable[[], Dict[str, float]]
-"""Numbers that are read now and then: seconds waited for data since the start, bytes of memory at the most."""
+"""Values to sample: seconds waited for data since the start, peak memory in bytes."""
 
 
 def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
-    """None where Serried has not started this process: then nothing is written unless the script says where."""
+    """None if Serried did not start this process: then metrics are written only to a file that the script names."""
     if not environ.get(names.RUN_DIR) or not environ.get(names.ATTEMPT):
         return None
     element = environ.get(names.ELEMENT)
@@ -41,7 +41,7 @@ def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
 
 
 def choose_path(asked: Union[str, Path, None], environ: Mapping[str, str], rank: int) -> Optional[Path]:
-    """What the script says, or the default; in a rehearsal the default, for that is where it looks."""
+    """The script's choice, or the default. A resume check reads the default path, so it always writes there."""
     default = default_path(environ, rank)
     if environ.get(names.REHEARSAL) and default is not None:
         return default
@@ -61,7 +61,7 @@ class Metrics:
         self._waited = 0.0
 
     def resume(self, step: int) -> None:
-        """What this attempt logs comes after `step`, whatever an earlier one has logged beyond it."""
+        """This attempt continues after `step`, even if an earlier one logged later steps."""
         if self._file is not None and self._last_step is None:
             self._put([json.dumps({"t": round(time.time(), 3), "resumed": step})])
 
@@ -79,7 +79,7 @@ class Metrics:
             self._rate(step, now)
 
     def write(self) -> None:
-        """Everything held so far, in one write."""
+        """Write all buffered lines in one write."""
         held, self._held = self._held, []
         if self._file is None or not held:
             return
@@ -91,7 +91,7 @@ class Metrics:
 
     def _put(self, lines: List[str]) -> None:
         if self._file is not None:
-            # A full disk must not end a training; the next checkpoint says so loudly.
+            # A full disk must not end a training; the next checkpoint reports it.
             with contextlib.suppress(OSError):
                 os.write(self._file, ("\n".join(lines) + "\n").encode())
 
@@ -104,7 +104,7 @@ class Metrics:
             self._file = None
 
     def _rate(self, step: int, now: float) -> None:
-        """Throughput and its company, since the last time."""
+        """Log throughput and gauges since the last call."""
         gauges = self._gauges()
         waited = gauges.pop("waited_seconds", None)
         if self._rated_step is not None and step > self._rated_step:
@@ -118,9 +118,9 @@ class Metrics:
 
 
 def _keep(name: str, value: Any) -> Any:
-    """`value` as it is now. A tensor on a GPU is copied there, without waiting for it.
+    """A copy of `value`. A tensor on a GPU is copied there, without waiting for it.
 
-    Raises TypeError here, where it can be seen which it is, and not a second later where it is written.
+    Raises TypeError now, with the script's frame in the traceback, and not later in the write.
     """
     if isinstance(value, (int, float, str)):
         return value
@@ -137,12 +137,12 @@ def _keep(name: str, value: Any) -> Any:
 def _number(value: Any) -> Any:
     if not isinstance(value, (int, float, str)):
         value = float(value)
-    # JSON has no words for these.
+    # JSON cannot express infinities and NaN.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU that this process trains on, else of the process."""
+    """Peak memory in bytes: of this process's GPU, else of the process."""
     if device.type == "cuda":
         return int(sys.modules["torch"].cuda.max_memory_allocated(device))
     try:

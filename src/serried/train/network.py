@@ -1,4 +1,4 @@
-"""Addresses, ports and interfaces by which ranks find one another, where the launcher leaves that to us."""
+"""Addresses, ports and interfaces of the rendezvous, if the launcher does not set them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CANDIDATES = 20
 
 
 def given(who: Identity, environ: Mapping[str, str]) -> Optional[Tuple[str, int]]:
-    """Where the launcher says that rank 0 is; None where it does not. Raises StartError where it cannot be so."""
+    """Rank 0's address and port from the launcher, or None. Raises StartError if they cannot be right."""
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     if not host:
         return None
     if who.spans_nodes and is_loopback(host):
         raise StartError(
-            f"`MASTER_ADDR={host}` is every node's own, and the {who.world_size} ranks are on several",
+            f"`MASTER_ADDR={host}` is a loopback address, but the {who.world_size} ranks are on several nodes",
             "export the first node's address, or leave MASTER_ADDR unset",
         )
     if port and not port.isdecimal():
@@ -64,21 +64,21 @@ def _ephemeral() -> Tuple[int, int]:
 
 
 def own_address(who: Identity) -> str:
-    """This host's address as the other nodes see it."""
+    """This host's address for the other nodes."""
     if not who.spans_nodes:
         return addresses.LOOPBACK
     found = addresses.own(hostlist.expand(who.hosts))
     if not found:
         warnings.warn(
-            f"`{socket.gethostname()}` has no address but the loopback's, by which no other node finds rank 0\n"
-            "hint: export MASTER_ADDR, the address of this node as the others know it",
+            f"`{socket.gethostname()}` has only loopback addresses, so other nodes cannot reach rank 0\n"
+            "hint: export MASTER_ADDR, an address of this node that the other nodes can reach",
             stacklevel=2,
         )
     return found[0] if found else addresses.LOOPBACK
 
 
 def first_host(who: Identity) -> Optional[str]:
-    """Rank 0's host as the launcher names it, if that name means anything here."""
+    """Rank 0's host as the launcher names it, if this node can resolve the name."""
     hosts = hostlist.expand(who.hosts)
     return hosts[0] if hosts and addresses.resolve(hosts[0]) else None
 
@@ -98,7 +98,7 @@ def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Op
 
 
 def threads(who: Identity, environ: Mapping[str, str]) -> Optional[int]:
-    """How many threads torch may use, where nobody has said: this rank's share, not all of the node's."""
+    """The number of threads for torch, if no variable sets it: this rank's share of the node."""
     if environ.get("OMP_NUM_THREADS") or who.local_world_size == 1:
         return None
     told = environ.get("SLURM_CPUS_PER_TASK", "")

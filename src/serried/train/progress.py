@@ -1,4 +1,4 @@
-"""How far a script has come."""
+"""The progress of a script: its epoch and its step of metrics."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from serried.train.errors import TrainError
 
 
 class Progress:
-    """Its epoch, and its step of metrics; the same on every rank, so one copy goes into a checkpoint."""
+    """Epoch and step of metrics. They are the same on every rank, so a checkpoint holds one copy."""
 
     replicated = True
 
     def __init__(self, on_resume: Callable[[int], None]) -> None:
         self._on_resume = on_resume
-        """Told the step that is gone on from."""
+        """Called with the step that the training resumes from."""
         self.epoch = 0
         self.step = 0
         self.is_done = False
-        """Every epoch of the last loop over them was gone through."""
+        """The last loop over epochs has ended."""
         self._is_within = False
         self._counts = [0]
-        """What this process's loops over epochs were given."""
+        """The epoch counts of this process's loops."""
 
     def until(self, count: int) -> Iterator[None]:
-        """As long as there is an epoch left of `count`.
+        """Yield while there is an epoch left of `count`.
 
-        Raises TrainError where another loop has gone through them already: this one would train nothing, with success.
+        Raises TrainError if an earlier loop used up these epochs: this loop would train nothing, and exit with 0.
         """
         if self.epoch >= count and count <= max(self._counts):
             more = f"`run.epochs({max(self._counts) + count})` for {count} more"
             raise TrainError(
-                f"`run.epochs({count})` has none left: a loop before this one has gone through {self.epoch}",
+                f"`run.epochs({count})` has none left: an earlier loop ran {self.epoch}",
                 f"epochs are counted over the whole training: {more}",
             )
         self._counts.append(count)
@@ -51,18 +51,18 @@ class Progress:
             self._is_within = False
 
     def tell(self, loader: Any) -> None:
-        """Which epoch it is."""
+        """Set the epoch of `loader`."""
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(self.epoch)
 
-    def admit(self, loader: Any, *, resume: bool) -> bool:
-        """Whether a new loader is one of those that checkpoints number, and that each epoch is told to."""
+    def register(self, loader: Any, *, resume: bool) -> bool:
+        """Whether checkpoints keep the position of a new loader."""
         if not self._is_within:
             return True
         if resume:
             raise TrainError(
-                "`run.loader` is called within an epoch: a run that goes on could not tell which loader is which",
-                "make it once, before `run.epochs`; one for an evaluation may be made here with `resume=False`",
+                "`run.loader` is called within an epoch: a resumed run could not match loaders to their positions",
+                "call it once, before `run.epochs`; within an epoch, an evaluation needs `resume=False`",
             )
         self.tell(loader)
         return False

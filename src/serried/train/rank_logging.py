@@ -1,4 +1,4 @@
-"""Who speaks: rank 0 for all, or every rank with its name in front."""
+"""Python's logging on ranks: from rank 0 alone, or from every rank with a prefix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def prefix(rank: int) -> str:
 
 
 def start_logging(rank: int, level: Union[int, str], *, everywhere: bool) -> None:
-    """Replaces the handler of an earlier call, and leaves those of others alone. Raises ValueError: no such level."""
+    """Replace the handler of an earlier call; other handlers stay. Raises ValueError if there is no such level."""
     is_alone = rank == 0 and not everywhere
     form = "%(levelname)s %(name)s: %(message)s"
     handler = logging.StreamHandler(sys.stderr)

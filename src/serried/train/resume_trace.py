@@ -1,12 +1,12 @@
-"""A rehearsal: `serried rehearse` runs a training twice, and each rank leaves a trace of what it was.
+"""The trace that a rank writes for the command that checks resuming, which runs a training twice.
 
-`SERRIED_REHEARSAL` holds the steps, one for each attempt, after which a rank waits until it is asked to stop: steps of
-a small training are over before any request arrives. What asks, how it is heard, agreed on and obeyed is as ever.
+`SERRIED_REHEARSAL` holds one step per attempt. After this step a rank waits for the stop request, because a small
+training ends before any request arrives. The request itself takes its usual way.
 
-The trace lies beside the metrics, in `rehearsal-R.jsonl`:
+The trace is beside the metrics, in `rehearsal-R.jsonl`:
 
   {"event": "begin", "step": 17, "device": "cpu", "world_size": 2, "states": [...]}   before the first step
-  {"event": "step", "step": 18, "batch": "5f…"}                                       what the model was given in it
+  {"event": "step", "step": 18, "batch": "5f…"}                                       digest of the model's input
   {"event": "waiting", "step": 38}                                                    for the request to stop
   {"event": "stop", "step": 38, "reason": "limit", "states": [...]}                   before it is saved
 """
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from serried.train.checkpoints import Checkpoints
 
 WAIT_SECONDS = 180.0
-"""For a request to stop. Shared file systems and queues may be slow."""
+"""How long to wait for the stop request. Shared file systems and queues may be slow."""
 
 
-class Rehearsed(Context, Protocol):
-    """A session, as a rehearsal sees it."""
+class TracedSession(Context, Protocol):
+    """The part of a session that the trace needs."""
 
     @property
     def made_checkpoints(self) -> List[Checkpoints]: ...
 
     def await_stop(self, seconds: float) -> None:
-        """Wait, on every rank, until this one has heard that it should stop."""
+        """Wait, on every rank, until this rank has received the stop request."""
         ...
 
     def reductions(self, event: str) -> List[inventory.Entry]:
-        """How gradients are added up from here on."""
+        """How gradients are reduced from here on."""
         ...
 
 
-class NoRehearsal:
-    """What all other runs have: it does nothing."""
+class NoTrace:
+    """In all other runs: does nothing."""
 
     def begin(self) -> None:
         """A pass over data, or an epoch, begins."""
 
     def step(self) -> None:
-        """A step has been made, and `stop_reason` is asked."""
+        """A step has ended."""
 
     def stop(self, reason: str) -> None:
         """All ranks have agreed to stop, and will save now."""
@@ -63,8 +63,8 @@ class NoRehearsal:
         """The session ends."""
 
 
-class Rehearsal(NoRehearsal):
-    def __init__(self, run: Rehearsed, path: Path, stops: List[int]) -> None:
+class TraceRecorder(NoTrace):
+    def __init__(self, run: TracedSession, path: Path, stops: List[int]) -> None:
         self._run = run
         self._journal = Journal(path)
         before = stops[run.attempt - 2] if 1 < run.attempt <= len(stops) + 1 else 0
@@ -90,7 +90,7 @@ class Rehearsal(NoRehearsal):
         self._note("begin", device=self._run.device.type, world_size=self._run.world_size, states=self._states("begin"))
 
     def _see(self, module: torch.nn.Module, args: Any) -> None:
-        """Torch calls this before each module's forward: the first with tensors is the model's own, in a step."""
+        """A forward pre-hook of all modules: in a step, the first call with tensors is the model's own."""
         if self._batch is not None or not module.training or not torch.is_grad_enabled():
             return
         if any(isinstance(arg, torch.Tensor) for arg in args):
@@ -100,7 +100,9 @@ class Rehearsal(NoRehearsal):
 
     def step(self) -> None:
         self._counted += 1
-        self._run.smoke.steps = self._steps - 1  # those before a stop count: a training that is cut short ends as one
+        self._run.smoke.steps = (
+            self._steps - 1
+        )  # steps before a stop count: the second attempt ends where an uninterrupted one does
         self._note("step", batch=self._batch)
         self._batch = None
         if self._steps == self._stop:
@@ -122,10 +124,10 @@ class Rehearsal(NoRehearsal):
         self._journal.append({"event": event, "step": self._steps, **facts})
 
 
-def rehearsal(run: Rehearsed, metrics_path: Optional[Path], environ: Mapping[str, str] = os.environ) -> NoRehearsal:
+def rehearsal(run: TracedSession, metrics_path: Optional[Path], environ: Mapping[str, str] = os.environ) -> NoTrace:
     """What `run` has to do for a rehearsal, if it is one."""
     told = environ.get(names.REHEARSAL)
     if not told or metrics_path is None:
-        return NoRehearsal()
+        return NoTrace()
     path = metrics_path.with_name(metrics_path.name.replace("metrics", "rehearsal", 1))
-    return Rehearsal(run, path, json.loads(told))
+    return TraceRecorder(run, path, json.loads(told))

@@ -1,7 +1,7 @@
-"""`run.first`: one rank prepares something, and the others wait for it, for hours if need be.
+"""`run.first`: one rank prepares something while the others wait, for hours if need be.
 
-They do not wait in a collective, which would give up after the process group's time-out: they ask the store that all
-ranks share. Whoever prepares lets it know every few seconds that it lives, from a thread of its own.
+They do not wait in a collective, which would fail after the process group's time-out. They poll the store that all
+ranks share, and a thread of the preparing rank writes a heartbeat there every few seconds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from serried.train.identities import Identity
 
 BEAT_SECONDS = 10.0
 SILENT_SECONDS = 300.0
-"""Longer than anything that keeps a rank's other threads from running: a library that compiles, a large pickle."""
+"""Longer than a rank's other threads can be blocked, by a library that compiles or by a large pickle."""
 LONGEST_PAUSE = 1.0
 STOPPED_SECONDS = 10.0
-"""Between two looks, where a pause is the longest: this rank was stopped itself, and perhaps all were."""
+"""If two polls are this far apart, this rank was stopped itself, and perhaps all ranks were."""
 FIRST_WORD_SECONDS = 60.0
 FAREWELL_SECONDS = 60.0
 INTERRUPTED_SECONDS = 5.0
@@ -30,8 +30,8 @@ LONGEST_TEXT = 4000
 SCOPES = ("job", "node")
 
 
-class Preparing:
-    """The uses of `run.first`, numbered alike on every rank; one within another counts for itself."""
+class RunFirst:
+    """The uses of `run.first`, with the same numbers on every rank; nested uses have numbers of their own."""
 
     def __init__(self, who: Identity, store: Any, nodes: int) -> None:
         self._who = who
@@ -79,18 +79,18 @@ class _Turn:
         self._done, self._beats, self._failures, self._reason, self._heard = (
             f"{key}/{name}" for name in ("done", "beats", "failures", "reason", "heard")
         )
-        self._preparing = preparing
+        self._run_first = preparing
         """How many ranks prepare: one, or one on each node."""
         self._who = who
 
-    # Who prepares.
+    # The preparing rank.
 
     @contextlib.contextmanager
     def heart(self) -> Iterator[None]:
         is_over = threading.Event()
 
         def beat() -> None:
-            with contextlib.suppress(RuntimeError):  # the store is gone, and with it whoever would listen
+            with contextlib.suppress(RuntimeError):  # the store is gone, and so are the waiting ranks
                 while not is_over.wait(BEAT_SECONDS):
                     self._store.add(self._beats, 1)
 
@@ -107,7 +107,7 @@ class _Turn:
         self._store.add(self._done, 1)
 
     def fail(self, error: BaseException, waiting: int) -> None:
-        """Tell why, and stay until those who wait have heard: the store may be ours, and go when we go."""
+        """Publish the error, and stay until the waiting ranks have read it: the store may end with this rank."""
         text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
         told = f"rank {self._who.rank} on {socket.gethostname()} failed while others waited for it: {text}"
         end = time.monotonic() + (FAREWELL_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS)
@@ -117,32 +117,32 @@ class _Turn:
             while self._store.add(self._heard, 0) < waiting and time.monotonic() < end:
                 time.sleep(0.02)
 
-    # Who waits.
+    # The waiting ranks.
 
     def wait(self) -> None:
-        """Until all who prepare have done so. Raises TrainError where one of them has failed, or fallen silent."""
+        """Wait for all preparing ranks. Raises TrainError if one failed, or its heartbeat stopped."""
         try:
             self._wait()
         except RuntimeError as error:
             if isinstance(error, TrainError):
                 raise
-            raise TrainError(f"rank {self._who.rank} waited for others, and rank 0 is gone: {error}") from None
+            raise TrainError(f"rank {self._who.rank} lost rank 0 in `run.first`: {error}") from None
 
     def _wait(self) -> None:
         began = heard = looked = time.monotonic()
         beats, pause, next_word = 0, 0.02, FIRST_WORD_SECONDS
-        while self._store.add(self._done, 0) < self._preparing:
+        while self._store.add(self._done, 0) < self._run_first:
             if self._store.add(self._failures, 0):  # torch 2.1 has no `check`
                 told = bytes(self._store.get(self._reason)).decode(errors="replace")
-                with contextlib.suppress(RuntimeError):  # gone as soon as all have heard
+                with contextlib.suppress(RuntimeError):  # the store ends as soon as all have read the error
                     self._store.add(self._heard, 1)
-                raise TrainError(told, "its own log has the whole of it")
+                raise TrainError(told, "its log has the traceback")
             now = time.monotonic()
             latest = self._store.add(self._beats, 0)
             if latest != beats or now - looked > STOPPED_SECONDS:
                 beats, heard = latest, now
             elif beats and now - heard > SILENT_SECONDS:
-                raise TrainError(f"no rank that prepares has been heard of for {now - heard:.0f} s; one may have died")
+                raise TrainError(f"no heartbeat from a preparing rank for {now - heard:.0f} s; it may have died")
             looked = now
             if now - began > next_word:
                 self._say(now - began)
@@ -154,7 +154,7 @@ class _Turn:
         done = self._store.add(self._done, 0)
         print(
             f"serried: rank {self._who.rank} has waited {seconds / 60:.0f} min in `run.first`: "
-            f"{done} of {self._preparing} done",
+            f"{done} of {self._run_first} done",
             file=sys.stderr,
             flush=True,
         )

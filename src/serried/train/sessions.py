@@ -1,4 +1,4 @@
-"""`with session() as run:` finds out who this process is, takes a device, meets the other ranks, and leaves cleanly."""
+"""`with session() as run:` identifies this rank, chooses a device, joins the other ranks, and ends them cleanly."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from serried.train import failure, fast_exit, metrics, network, wrapping
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity
-from serried.train.run import Left, Run
-from serried.train.stopping import Ear
+from serried.train.run import Run, SessionExit
+from serried.train.stopping import StopListener
 
 START_SECONDS = 180.0
 FAILED_SECONDS = 10.0
-"""For a checkpoint to become whole while a failure is on its way out: ranks that are gone will not do their part."""
+"""How long a failing rank waits for its checkpoint to complete: ranks that have exited cannot write their part."""
 
 _UNSAVED = """\
-serried: asked to stop, and leaving with nothing saved for it (exit status 143)
-serried: hint: if your script has saved all, say so: `run.saved_for_stop(step)`"""
+serried: stop requested; exiting without a checkpoint (exit status 143)
+serried: hint: if your script saves by itself, call `run.saved_for_stop(step)`"""
 
 _is_open = False
 _current: Optional[Run] = None
 
 
 def current() -> Optional[Run]:
-    """The session that is open, if any."""
+    """The open session, if any."""
     return _current
 
 
@@ -50,102 +50,107 @@ def session(
     start_seconds: float = START_SECONDS,
     timeout_seconds: Optional[float] = None,
 ) -> Iterator[Run]:
-    """Everything a rank needs around its training; in plain `python train.py` too.
+    """Set up this rank for training; works in a plain `python train.py` too.
 
-    device: where to train; by default this rank's GPU, else the CPU.
-    backend: how ranks talk; by default nccl for GPUs and gloo for the CPU.
-    seed: rank r's random numbers start from `seed + r`; None leaves them alone.
-    directory: where checkpoints go; by default where Serried says.
-    metrics_file: where `run.log` writes; by default beside the rank's log where Serried started it, else nowhere.
+    device: the device to train on; by default this rank's GPU, else the CPU.
+    backend: the backend of torch.distributed; by default nccl for GPUs and gloo for the CPU.
+    seed: rank r seeds its generators with `seed + r`; None leaves them alone.
+    directory: the folder for checkpoints; by default the run's.
+    metrics_file: the file of `run.log`; by default beside the rank's log in a run of Serried, else none.
     start_seconds: how long the ranks wait for one another at the start.
-    timeout_seconds: how long one may wait for another later; by default as long as torch thinks right.
+    timeout_seconds: the time-out of collectives; by default torch's.
 
-    Ends with exit code 85 when the ranks were asked to stop and have saved, and with 143 when they leave because they
-    were asked, with nothing saved and epochs left.
+    Exits with status 85 if a stop was requested and the ranks have saved, and with 143 if they leave on request
+    without a checkpoint while epochs are left.
+
+    Raises:
+        StartError: not all ranks joined within `start_seconds`.
+        DeviceError: the device does not exist, or cannot serve this rank.
+        TrainError: a session is open already.
     """
     global _is_open, _current  # noqa: PLW0603 - there is one process group, so there is one session
     if _is_open:
         raise TrainError("a session is open already", "one `with session()` around the whole training is enough")
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # or the rank would be there twice
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # or the rank would exist twice
         raise TrainError(
-            "this is no rank but a worker, which imports the script before it begins, and so came to its session",
-            'put what the script does below `if __name__ == "__main__":`, or start workers by fork',
+            "session() was called in a spawned worker, which imports the script before it starts",
+            'move the training below `if __name__ == "__main__":`, or start workers by fork',
         )
     who = identity()
     chosen = wrapping.choose_device(who, device)
-    _share_cpus(who)
+    _limit_threads(who)
     group = Group(who)
     _is_open = True
-    failure.take_back(who)
+    failure.retract(who)
     try:
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
         if seed is not None:
             seed_everything(seed + who.rank)
-        ear = Ear(os.environ.get(names.STOP_FILE))
+        listener = StopListener(os.environ.get(names.STOP_FILE))
         run = Run(
             who,
             chosen,
             group,
-            ear,
+            listener,
             seed=seed or 0,
             directory=_directory(directory),
             metrics_path=metrics.choose_path(metrics_file, os.environ, who.rank),
         )
         _current = run
-        ear.listen()
+        listener.listen()
         try:
-            yield from _lead(run, group, ear)
+            yield from _run_script(run, group, listener)
         finally:
-            ear.close()
+            listener.close()
     finally:
         _is_open, _current = False, None
     if run.is_saved or run.has_left:
-        fast_exit.hurry()
+        fast_exit.skip_garbage_collection()
     if run.is_saved:
         raise SystemExit(names.EXIT_SAVED)
     if run.has_left:
         raise SystemExit(names.EXIT_LEFT)
 
 
-def _lead(run: Run, group: Group, ear: Ear) -> Iterator[Run]:
-    """The script's part; whatever way it leaves, the others must not be left waiting."""
+def _run_script(run: Run, group: Group, listener: StopListener) -> Iterator[Run]:
+    """Run the body of the `with` block. However it ends, the other ranks must not be left waiting."""
     try:
         yield run
-    except Left:
+    except SessionExit:
         pass
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
-            _fail(run, group, ear, leaving)
+            _fail(run, group, listener, leaving)
             raise
         if not run.is_saved and not run.has_left:
-            _finish(run, group, ear)
+            _finish(run, group, listener)
             raise
     except BaseException as error:
         _tell(run, error)
-        _fail(run, group, ear, error)
+        _fail(run, group, listener, error)
         raise
     if run.has_left and run.is_main:
         print(_UNSAVED, file=sys.stderr, flush=True)
-    _finish(run, group, ear)
+    _finish(run, group, listener)
 
 
-def _fail(run: Run, group: Group, ear: Ear, error: BaseException) -> None:
-    """Leave because of `error`. It is said first: the others fail as soon as this rank closes its connections."""
+def _fail(run: Run, group: Group, listener: StopListener, error: BaseException) -> None:
+    """Leave because of `error`. Report first: the others fail as soon as this rank closes its connections."""
     at = time.monotonic()
-    ear.ignore()
-    failure.say(error, run.identity, at, group.count_failure())
-    with contextlib.suppress(Exception):  # the first error is the one to be told
+    listener.ignore()
+    failure.report(error, run.identity, at, group.count_failure())
+    with contextlib.suppress(Exception):  # the first error is the one to report
         run.close(FAILED_SECONDS)
     group.close(failed=True)
 
 
-def _finish(run: Run, group: Group, ear: Ear) -> None:
+def _finish(run: Run, group: Group, listener: StopListener) -> None:
     try:
         run.close()
         group.close(failed=False)
     except BaseException as error:
-        _fail(run, group, ear, error)
+        _fail(run, group, listener, error)
         raise
 
 
@@ -155,14 +160,14 @@ def _tell(run: Run, error: BaseException) -> None:
 
 
 def _directory(asked: Union[str, Path, None]) -> Optional[Path]:
-    # One folder for all nodes: what is watched on a node's own disk is for programs that do not save by this library.
+    # One folder for all nodes: the watched folder on a node's disk is for programs that save without this library.
     given = os.environ.get(names.KEPT_DIR) or os.environ.get(names.CHECKPOINT_DIR)
-    # Two runs of one rehearsal must not meet in a folder that the script has named.
+    # The two runs of a resume check must not share a folder that the script names.
     told = given or asked if os.environ.get(names.REHEARSAL) else asked or given
-    return Path(told).absolute() if told else None  # a script may go elsewhere meanwhile
+    return Path(told).absolute() if told else None  # a script may change its working directory
 
 
-def _share_cpus(who: Identity) -> None:
+def _limit_threads(who: Identity) -> None:
     count = network.threads(who, os.environ)
     if count:
         os.environ["OMP_NUM_THREADS"] = str(count)
@@ -170,7 +175,7 @@ def _share_cpus(who: Identity) -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Python's, torch's and, where it is loaded, numpy's random numbers."""
+    """Seed Python's and torch's generators, and numpy's if it is loaded."""
     random.seed(seed)
     torch.manual_seed(seed)
     numpy: Any = sys.modules.get("numpy")

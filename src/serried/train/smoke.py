@@ -1,4 +1,4 @@
-"""A smoke test: `--smoke` lets a training make a few steps, save, load what it has saved, and leave with success."""
+"""A smoke test: with `--smoke` a training makes a few steps, saves and loads a checkpoint, and exits with 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serried.protocol import names
 
 
 class Smoke:
-    """Counts steps; every rank asks equally often, so that all end at the same one. A limit of 0 is no smoke test."""
+    """Counts steps, on all ranks alike, so that all end at the same step. With a limit of 0 there is none to end."""
 
     def __init__(self, limit: int = 0, results: Optional[str] = None, *, is_main: bool = True) -> None:
         self.limit = limit
@@ -29,7 +29,7 @@ class Smoke:
         return 0 < self.limit <= self.steps
 
     def step(self) -> bool:
-        """Another step; whether it was the last."""
+        """Count a step. Returns whether it was the last."""
         self.steps += 1
         return self.is_over
 
@@ -42,18 +42,18 @@ class Smoke:
         self._loaded_step = step
 
     def saved(self, step: int) -> None:
-        """The script says that it has saved `step` itself."""
+        """The script reports that it has saved `step` itself."""
         self._own_step = step
 
     def report(self) -> None:
-        """Say what was tried, here and for `serried show`."""
+        """Report the result, here and for `serried show`."""
         if not self.limit:
             return
         proof = "nothing was saved"
         if self._loaded_step is not None:
             proof = f"a checkpoint of step {self._loaded_step} was saved and loaded"
         elif self._own_step is not None:
-            proof = f"the program saved step {self._own_step} itself; that it loads was not tried"
+            proof = f"the program saved step {self._own_step} itself; loading it was not tried"
         self._say(f"smoke test: {_count(self.steps)}; {proof}")
         if self._is_main and self._results:
             with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ class Smoke:
 
 
 def of(environ: Mapping[str, str], *, is_main: bool) -> Smoke:
-    """The smoke test that this process is part of, if it is one."""
+    """The smoke test of this process."""
     limit = environ.get(names.SMOKE, "")
     return Smoke(int(limit) if limit.isdecimal() else 0, environ.get(names.RESULTS_DIR), is_main=is_main)
 

@@ -1,8 +1,8 @@
-"""Asked to stop: how a rank hears of it, and how all ranks agree on one step at which to save and leave.
+"""Stop requests: how a rank receives one, and how all ranks agree on one step at which to save and leave.
 
-The agent writes a reason into a file of this node. A rank looks at it at most once a second, and nothing happens
-inside a signal handler. Every few steps, so that they take about two seconds, one small all-reduce makes what any rank
-has heard known to all, at the same call on each.
+The agent writes a reason into a file on this node. A rank reads the file at most once a second, and does nothing
+inside a signal handler. About every two seconds, one small all-reduce shares a rank's request with all ranks, at the
+same call on each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Callable, List, Optional, Sequence
 from serried.protocol.reasons import STOPS, Reason
 
 AT_ONCE = (Reason.FAILURE, Reason.LOST, Reason.SILENCE, Reason.USER)
-"""With these, TERM means what it means to any program: another rank has failed, or nobody wants a checkpoint."""
+"""With these reasons TERM ends the process: another rank has failed, or a checkpoint is not wanted."""
 
 LOOK_SECONDS = 1.0
 WAIT_LOOK_SECONDS = 0.05
@@ -29,8 +29,8 @@ AgreeMax = Callable[[Sequence[int]], List[int]]
 """All-reduces a few integers by their maximum."""
 
 
-class Ear:
-    """What this process itself has heard: the stop file's word, or TERM."""
+class StopListener:
+    """The stop request that this process has received: the reason in the stop file, or TERM."""
 
     def __init__(self, path: Optional[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class Ear:
         self._is_ignoring = False
         self._restore: Callable[[], None] = lambda: None
 
-    def heard(self) -> Optional[str]:
+    def reason(self) -> Optional[str]:
         now = self._clock()
         if self._path and now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
@@ -50,10 +50,10 @@ class Ear:
             return self._word
         return Reason.PREEMPT if self._was_terminated else None
 
-    def await_word(self, seconds: float) -> None:
-        """Look again and again until there is something to hear, or `seconds` are over."""
+    def wait_for_request(self, seconds: float) -> None:
+        """Poll until there is a request, for at most `seconds`."""
         deadline = self._clock() + seconds
-        while self.heard() is None and self._clock() < deadline:
+        while self.reason() is None and self._clock() < deadline:
             time.sleep(WAIT_LOOK_SECONDS)
             self._next_look = 0.0
 
@@ -65,24 +65,24 @@ class Ear:
             return None
 
     def listen(self) -> None:
-        """Hear TERM too, where an agent that asks by file is there: then it need not mean death before the save.
+        """Handle TERM too, if an agent may write the stop file: then TERM does not end the rank before it saves.
 
-        The signal's number comes through a pipe to a thread, so that it is heard while the main thread waits for
+        The signal's number comes through a pipe to a thread, which receives it even while the main thread waits for
         a rank that will never answer.
         """
         if not self._path or threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _nothing_here):
-            return  # the script has plans of its own
+        if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _noop):
+            return  # the script handles TERM itself
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        if before != -1:  # somebody else's loop listens there
+        if before != -1:  # another event loop uses the wake-up descriptor
             signal.set_wakeup_fd(before)
             os.close(reader)
             os.close(writer)
             return
-        signal.signal(signal.SIGTERM, _nothing_here)
+        signal.signal(signal.SIGTERM, _noop)
         os.register_at_fork(after_in_child=_forget_signals)
         threading.Thread(target=self._hear, args=(reader,), name="serried-term", daemon=True).start()
 
@@ -95,7 +95,7 @@ class Ear:
         self._restore = restore
 
     def ignore(self) -> None:
-        """This rank has failed: from now on TERM would only keep it from saying why, and from its own status."""
+        """This rank has failed: from now on TERM would only hide the reason and the exit status."""
         self._is_ignoring = True
 
     def close(self) -> None:
@@ -112,30 +112,32 @@ class Ear:
             if signal.SIGTERM in received and not self._is_ignoring:
                 before = self._word
                 self._word = self.read() or before
-                if self._word in AT_ONCE and before not in STOPS:  # or it saves already
+                if self._word in AT_ONCE and before not in STOPS:  # else it is saving already
                     os._exit(128 + signal.SIGTERM)
                 self._was_terminated = True
 
 
-def _nothing_here(number: int, frame: Any) -> None:
+def _noop(number: int, frame: Any) -> None:
     """The thread acts; a handler must merely exist for Python to write to the pipe."""
 
 
 def _forget_signals() -> None:
     """A child, such as a worker of a loader, must not write into its parent's pipe."""
     with contextlib.suppress(ValueError):
-        if signal.getsignal(signal.SIGTERM) is _nothing_here:
+        if signal.getsignal(signal.SIGTERM) is _noop:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class Stopping:
-    """Answers `reason()` alike on every rank, if every rank asks equally often."""
+class StopAgreement:
+    """Gives the same `reason()` on every rank, if every rank calls it equally often."""
 
-    def __init__(self, ear: Ear, agree: Optional[AgreeMax], clock: Callable[[], float] = time.monotonic) -> None:
-        self._ear = ear
+    def __init__(
+        self, listener: StopListener, agree: Optional[AgreeMax], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._listener = listener
         self._agree = agree
-        """None where there is nobody to agree with."""
+        """None with one rank."""
         self._clock = clock
         self._reason: Optional[str] = None
         self._since = 0
@@ -146,18 +148,18 @@ class Stopping:
 
     @property
     def agreed(self) -> Optional[str]:
-        """The reason, if it has been agreed on; asks nobody."""
+        """The reason, if the ranks have agreed on one. Not collective."""
         return self._reason
 
     def ask_next(self) -> None:
-        """Let the next `reason()` ask all ranks, however short ago they were asked. On every rank alike."""
+        """Make the next `reason()` collective, however recent the last agreement. Call it on every rank."""
         self._wait = 0
 
     def reason(self) -> Optional[str]:
         if self._reason is not None:
             return self._reason
         if self._agree is None:
-            self._reason = self._ear.heard()
+            self._reason = self._listener.reason()
             return self._reason
         self._since += 1
         if self._since < self._wait:
@@ -167,10 +169,10 @@ class Stopping:
     def _ask(self, agree: AgreeMax) -> Optional[str]:
         now = self._clock()
         seconds = max(now - self._last, 1e-6) / self._since
-        # Growing slowly: the first steps may be slow for reasons of their own, and the next ones slower than these.
+        # The wait at most doubles: the first steps may be slow, and later ones slower still.
         wish = max(1, min(int(AGREE_SECONDS / seconds), 2 * self._wait, LONGEST_WAIT))
-        heard = self._ear.heard()
-        weight = STOPS.index(heard) + 1 if heard else 0
+        requested = self._listener.reason()
+        weight = STOPS.index(requested) + 1 if requested else 0
         weight, shortest = agree((weight, -wish))
         self._wait, self._since, self._last = -shortest, 0, self._clock()
         self._reason = STOPS[weight - 1] if weight else None

@@ -1,15 +1,15 @@
-"""Ranks with different numbers of batches.
+"""Uneven inputs: ranks with different numbers of batches.
 
-Where torch's Join serves (DDP), a rank that has run out takes part in the others' all-reduces until they have too.
-Elsewhere all ranks stop with the first that has run out. An exception leaves at once, on its own rank: a rank that
-goes on mirroring the others hides for an epoch that it has failed, and they end as if nothing had been.
+With DDP, torch's Join lets a rank without batches take part in the all-reduces of the others until they finish too.
+Other models stop on all ranks when the first rank runs out. An exception leaves at once on its own rank: a rank that
+kept mirroring the others would hide its failure for an epoch, and the others would end as if nothing had happened.
 
-A forward without gradients is an evaluation, and needs nobody: it communicates nothing, and ranks may make as many as
-they like. Join would have the others wait for the all-reduces of a backward that never comes.
+A forward pass without gradients is an evaluation: it communicates nothing, and each rank may make any number of them.
+Join would have the others wait for the all-reduces of a backward pass that never comes.
 
-Join mirrors all-reduces, and gives the model's parameters back at the end. It knows nothing of what else a step
-changes: the optimizer's averages, a scheduler, a moving average. A rank that has run out gets those from one that has
-not, or the ranks would train on from different states, each in its own direction.
+Join mirrors all-reduces, and restores the model's parameters at the end. It does not know the other state that a step
+changes: the optimizer's averages, a scheduler, a moving average. A rank that ran out receives that state from a rank
+that did not; otherwise the ranks would continue from different states.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinConfig
 from torch.nn.parallel import DistributedDataParallel
 
-from serried.train.checkpoints.states import Share
+from serried.train.checkpoints.states import ZeroShard
 from serried.train.errors import TrainError
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Unevenness:
-    """What `run.uneven` does in one session."""
+class UnevenInputs:
+    """`run.uneven` in one session."""
 
     def __init__(self, group: Group, checkpoints: Sequence[Checkpoints], leave: Callable[[], None]) -> None:
         self._group, self._checkpoints = group, checkpoints
         self._leave = leave
-        """Leaves the script if all is saved: a rank that has run out of data has no loop to leave."""
-        self._now: Optional[Uneven] = None
+        """Leaves the script if the checkpoint is saved: a rank without data has no loop to leave."""
+        self._now: Optional[MirroredState] = None
         self.is_unmirrored = False
-        """Some rank may be out of data, and mirrors the model's all-reduces alone: nothing else can be collective."""
+        """Some rank may be out of data, and mirrors the model's all-reduces only: nothing else can be collective."""
 
     @contextlib.contextmanager
     def of(self, model: nn.Module, batches: Iterable[T], optimizers: Iterable[Any]) -> Iterator[Iterable[T]]:
@@ -54,14 +54,16 @@ class Unevenness:
         if not isinstance(model, DistributedDataParallel):  # Join cannot serve it
             yield together(batches, self._group.reduce_max)
             return
-        self._now = Uneven(model, optimizers, self._checkpoints, self._group)
+        self._now = MirroredState(model, optimizers, self._checkpoints, self._group)
         self.is_unmirrored = not self._checkpoints
-        kept = (obj.optimizer for made in self._checkpoints for obj in made.objects.values() if isinstance(obj, Share))
+        kept = (
+            obj.optimizer for made in self._checkpoints for obj in made.objects.values() if isinstance(obj, ZeroShard)
+        )
         stepping = {id(each): each for each in (*optimizers, *kept) if isinstance(each, Joinable)}
         try:
             mirrored = [model, *stepping.values(), self._now]
             with (
-                _alone_without_gradients(model),
+                _local_without_gradients(model),
                 warnings.catch_warnings(),
                 Join(mirrored),
             ):  # which changes the filters
@@ -71,14 +73,14 @@ class Unevenness:
         self._leave()
 
     def catch_up(self, objects: Sequence[Stateful]) -> None:
-        """Before rank 0 saves `objects`: where it has run out, another rank has their state. Collective."""
+        """Before rank 0 saves `objects`: it receives their state from another rank if its data ran out. Collective."""
         if self._now is not None:
             self._now.catch_up(objects)
 
 
 @contextlib.contextmanager
-def _alone_without_gradients(model: DistributedDataParallel) -> Iterator[None]:
-    """Let forwards without gradients communicate nothing: all ranks get rank 0's buffers here. Collective."""
+def _local_without_gradients(model: DistributedDataParallel) -> Iterator[None]:
+    """Keep forward passes without gradients local: all ranks receive rank 0's buffers once, here. Collective."""
     unchecked: Any = model
     if unchecked.will_sync_module_buffers():
         unchecked._sync_buffers()  # noqa: SLF001 - as DDP does before a forward
@@ -108,8 +110,8 @@ def _alone_without_gradients(model: DistributedDataParallel) -> Iterator[None]:
         del unchecked.forward
 
 
-class Uneven(Joinable):
-    """What the others do besides the model's own all-reduces: once a batch, after its backward."""
+class MirroredState(Joinable):
+    """State beside the model that steps change; mirrored once per batch, after the backward pass."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class Uneven(Joinable):
         self._model, self._checkpoints, self._group = model, checkpoints, group
         kept = [obj for made in checkpoints for obj in made.replicated]
         self._changing = [*kept, *(each for each in optimizers if each not in kept)]
-        """What steps change, and Join does not see."""
+        """Objects that steps change, and that Join does not mirror."""
         self._has_run_out = False
 
     def join_hook(self, **_: Any) -> JoinHook:
@@ -138,7 +140,7 @@ class Uneven(Joinable):
         return self._model.join_process_group
 
     def mirror(self) -> None:
-        """This rank has run out, and others have made another step."""
+        """This rank ran out, and the others made another step."""
         self._has_run_out = True
         for made in self._checkpoints:
             made.step()
@@ -149,12 +151,12 @@ class Uneven(Joinable):
         _hand_over(objects, self._group, has=not out, lacks=out and self._group.rank == 0)
 
     def end(self, *, is_last: bool) -> None:
-        """All have run out, this rank among the last or not; after an evaluation none has missed a step."""
+        """All ranks ran out; `is_last`: this one among the last. After an evaluation none has missed a step."""
         _hand_over(self._changing, self._group, has=is_last, lacks=self._has_run_out)
 
 
 class _Hook(JoinHook):
-    def __init__(self, uneven: Uneven) -> None:
+    def __init__(self, uneven: MirroredState) -> None:
         self._uneven = uneven
 
     def main_hook(self) -> None:
@@ -165,15 +167,15 @@ class _Hook(JoinHook):
 
 
 def _hand_over(objects: Sequence[Stateful], group: Group, *, has: bool, lacks: bool) -> None:
-    """Give the ranks that lack it the state of one that has it. Collective; free where nobody lacks it."""
+    """Send the state of a rank that has it to the ranks that lack it. Collective; free if no rank lacks it."""
     source, someone_lacks = group.reduce_max((group.rank if has else -1, int(lacks)))
     if not someone_lacks:
         return
-    handed = [obj for obj in objects if not isinstance(obj, Joinable)]  # those see to it themselves
+    handed = [obj for obj in objects if not isinstance(obj, Joinable)]  # Joinables mirror themselves
     box = io.BytesIO()
     if group.rank == source:
         torch.save([obj.state_dict() for obj in handed], box)
-    # Not as it is: a tensor would be unpickled on the sender's GPU.
+    # As bytes: a tensor would be unpickled on the sender's GPU.
     box = io.BytesIO(group.broadcast(box.getvalue(), source))
     if lacks:
         states = torch.load(box, map_location="cpu", weights_only=False)
@@ -182,7 +184,7 @@ def _hand_over(objects: Sequence[Stateful], group: Group, *, has: bool, lacks: b
 
 
 def together(batches: Iterable[T], reduce_max: Callable[[Sequence[int]], List[int]]) -> Iterator[T]:
-    """`batches`, as long as every rank has one: one small all-reduce for each."""
+    """`batches`, as long as every rank has one; costs a small all-reduce per batch."""
     source = iter(batches)
     while True:
         batch = next(source, _END)

@@ -15,13 +15,13 @@ PARALLEL = (None, "ddp", "dp", "none")
 
 
 def choose_device(who: Identity, asked: Union[str, torch.device, None] = None) -> torch.device:
-    """`asked`, else a GPU by local rank or the only one visible, else Apple's where there is one rank, else the CPU."""
+    """`asked`, else the GPU of the local rank or the only visible one, else Apple's for one rank, else the CPU."""
     device = torch.device(asked) if asked is not None else _best(who)
     if device.type == "cuda":
         device = torch.device("cuda", _index(who) if device.index is None else device.index)
         torch.cuda.set_device(device)
     elif device.type == "mps" and who.world_size > 1:
-        raise DeviceError("Apple's GPU serves one rank, and there are more", "use `device='cpu'`, or one rank")
+        raise DeviceError("Apple's GPU serves one rank only", "use `device='cpu'`, or one rank")
     return device
 
 
@@ -34,16 +34,16 @@ def _best(who: Identity) -> torch.device:
 
 
 def _index(who: Identity) -> int:
-    """A launcher that gives each rank its own GPU shows it as number 0 to every one of them."""
+    """This rank's GPU. A launcher that gives each rank a GPU of its own shows it to each rank as number 0."""
     visible = torch.cuda.device_count()
     if visible == 0:
-        raise DeviceError("a GPU was asked for, and this rank sees none", "see `CUDA_VISIBLE_DEVICES`")
+        raise DeviceError("this rank needs a GPU and sees none", "check `CUDA_VISIBLE_DEVICES`")
     if visible == 1:
         return 0
     if visible < who.local_world_size:
         raise DeviceError(
             f"{who.local_world_size} ranks on this node see {visible} GPUs",
-            "start one rank for each GPU, or let each rank see only its own",
+            "start one rank per GPU, or let each rank see only its own",
         )
     return who.local_rank
 
@@ -51,18 +51,22 @@ def _index(who: Identity) -> int:
 def wrap(
     model: nn.Module, who: Identity, device: torch.device, parallel: Optional[str] = None, **options: Any
 ) -> nn.Module:
-    """`model` on `device`, made parallel where there is something to share the work with.
+    """Move `model` to `device` and wrap it for data parallelism if there are several ranks or GPUs.
 
-    What is parallel already, or sharded, passes through. `options` go to DistributedDataParallel.
+    Parallel and sharded models pass through. `options` go to DistributedDataParallel.
+
+    Raises:
+        ValueError: `parallel` is unknown.
+        DeviceError: DataParallel with several ranks.
     """
     if parallel not in PARALLEL:
-        raise ValueError(f"`parallel={parallel!r}` is none of `ddp`, `dp`, `none`")
+        raise ValueError(f"`parallel` must be `ddp`, `dp` or `none`, not {parallel!r}")
     if isinstance(model, (DistributedDataParallel, DataParallel)) or is_sharded(model):
         return model
     model = model.to(device)
     if parallel == "dp":
         if who.world_size > 1:
-            raise DeviceError("DataParallel is for one process, and there are more", "leave `parallel` out")
+            raise DeviceError("DataParallel works in one process only", "leave `parallel` out")
         return DataParallel(model) if torch.cuda.device_count() > 1 else model
     has_gradients = any(parameter.requires_grad for parameter in model.parameters())
     if parallel == "none" or who.world_size == 1 or not has_gradients:
@@ -71,7 +75,7 @@ def wrap(
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """FSDP, version 1 or 2, or anything else whose parameters are spread over the ranks."""
+    """Whether parameters are sharded over the ranks: FSDP 1 or 2, or DTensors."""
     for kind in (type(module).__mro__ for module in model.modules()):
         if any(base.__name__ in ("FSDPModule", "FullyShardedDataParallel") for base in kind):
             return True

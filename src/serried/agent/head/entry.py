@@ -46,4 +46,4 @@ def _tell_of_torn(work: Work) -> None:
     """What another program did not finish, and nobody goes on from; the training library tells of its own."""
     if not checkpoints.is_of_train(work.place.checkpoints):
         for path in checkpoints.torn(work.place.checkpoints, work.watch):
-            print(f"serried: checkpoint {path} is passed over: its writing was cut short", file=sys.stderr)
+            print(f"serried: skipping checkpoint {path}: it was not written completely", file=sys.stderr)

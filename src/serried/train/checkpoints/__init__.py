@@ -1,6 +1,6 @@
-"""Checkpoints that cost a training one copy of its state: `Checkpoints` is the door, and torch is behind it.
+"""Checkpoints that cost a training one copy of its state. `Checkpoints` is the public class.
 
-The process that writes them imports this package too, and has no use for torch.
+Importing this package loads no torch: the process that writes checkpoints imports it too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When to save: what `every` means, and Young's interval."""
+"""The save interval: the option `every`, and Young's interval."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 EXAMPLES = '"5m", "100 steps", "1 epoch", "auto"'
 
 FAILURE_FREE_SECONDS = 24 * 3600.0
-"""Between two losses of a job for whatever reason, where nothing is known."""
+"""Mean time between two losses of a job for any reason: an assumption."""
 RANK_FAILURE_FREE_SECONDS = 8000 * 3600.0
-"""Of one GPU: 7.9 h between failures at 1024 of them (Kokolis et al., arXiv 2410.21680)."""
+"""Mean time between failures of one GPU: 7.9 h at 1024 GPUs (Kokolis et al., arXiv 2410.21680)."""
 FIRST_SECONDS = 60.0
 SHORTEST_SECONDS = 30.0
 LONGEST_SECONDS = 3600.0
 WRITING_SHARE = 0.1
-"""How much slower the training is while the writer runs; see docs/train-checkpoints.md."""
+"""Slow-down of the training while the writer runs; see docs/train-checkpoints.md."""
 LOOK_SECONDS = 2.0
 """Ranks compare clocks at least this often: steps may become slower."""
 
@@ -34,13 +34,13 @@ class Cadence:
 
 
 def parse(every: Every) -> Cadence:
-    """Read `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"`, several of them in a tuple, or None for never."""
+    """Parse `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"`, a tuple of these, or None for never. Raises ValueError."""
     found = {}
     words = every if isinstance(every, (tuple, list)) else [] if every is None else [every]
     for word in words:
         field, value = _parse_one(word)
         if field in found:
-            raise ValueError(f"`every` says twice when to save: {every!r}")
+            raise ValueError(f"`every` has two values of one kind: {every!r}")
         found[field] = value
     if "seconds" in found and "is_auto" in found:
         raise ValueError(f'`every` has both a time and "auto": {every!r}')
@@ -57,11 +57,11 @@ def _parse_one(word: Any) -> Tuple[str, Union[int, float, bool]]:
     count = re.fullmatch(r"(\d+)\s*(step|epoch)s?", text)
     if count and int(count[1]) > 0:
         return f"{count[2]}s", int(count[1])
-    raise ValueError(f"`every` cannot be {word!r}\nhint: {EXAMPLES}, or a tuple of such")
+    raise ValueError(f"`every` cannot be {word!r}\nhint: {EXAMPLES}, or a tuple of these")
 
 
 def young(cost_seconds: float, failure_free_seconds: float) -> float:
-    """The interval that loses least: sqrt(2 * cost * time between failures). Young 1974, doi 10.1145/361147.361115."""
+    """The optimal interval: sqrt(2 * cost * mean time between failures). Young 1974, doi 10.1145/361147.361115."""
     return math.sqrt(2 * cost_seconds * failure_free_seconds)
 
 
@@ -70,17 +70,17 @@ def failure_free_seconds(world_size: int) -> float:
 
 
 def best_interval(stall_seconds: float, write_seconds: float, world_size: int) -> float:
-    """Young's interval for saves that take as long as the last; at most half of the time goes to writing."""
+    """Young's interval, for saves as long as the last one; at most half of the time goes to writing."""
     cost = stall_seconds + WRITING_SHARE * write_seconds
     wanted = young(cost, failure_free_seconds(world_size))
     return max(min(wanted, LONGEST_SECONDS), SHORTEST_SECONDS, 2 * write_seconds)
 
 
 class Clock:
-    """One rank's view of whether time is up, in steps: ranks can only act together, and only at a step.
+    """The time until the next save, in steps: ranks can only save together, and only at a step.
 
-    At `next_look` all ranks ask theirs (`steps_left`) and agree on the greatest answer: 0 is "save now", n is "look
-    again in n steps". Looks come closer as the time does, so there are few of them.
+    At step `next_look` all ranks compute `steps_left` and agree on the maximum: 0 is "save now", n is "check again in
+    n steps". The checks become more frequent as the time approaches, so there are few.
     """
 
     def __init__(self, interval: float, now: float, step: int) -> None:
@@ -88,7 +88,7 @@ class Clock:
         self.restart(now, step)
 
     def restart(self, now: float, step: int) -> None:
-        """Begin to count anew: a checkpoint has just been made."""
+        """Restart the interval after a save."""
         self._began, self._began_step = now, step
         self.next_look = step + 1
 
@@ -99,5 +99,5 @@ class Clock:
         if left <= 0:
             return 0
         pace = max(elapsed / done, 1e-9)
-        # Half of what seems left, and no more than there has been: the pace may not last.
+        # At most half of the estimate, and no more than the steps so far: the pace may change.
         return max(1, min(int(left / 2 / pace), int(LOOK_SECONDS / pace), done))

@@ -1,4 +1,4 @@
-"""`Checkpoints`: what a training script holds. It decides when to save, and what to go on from."""
+"""`Checkpoints`, the script's interface: it decides when to save and which checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Keeps `objects` safe, and restores them when it is made if there is something to go on from.
+    """Saves `objects` from time to time, and restores them when it is created if there is a checkpoint.
 
-    every: `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"` (Young's interval), a tuple of such, or None for `save` alone.
-    keep: how many of the newest stay, at least 2.
-    best: `"max"` or `"min"`: `rate` saves each new best state, and the best one stays beside the newest.
-    local: a directory on this node's own disk, to write to first; what is whole there is carried to the session's
-        directory behind the training's back. For file systems that are slow to write to.
-    objects: whatever has `state_dict` and `load_state_dict`. The same state on every rank, unless the object has an
-        attribute `replicated = False`, or is sharded. None is left out.
+    every: `"5m"`, `"100 steps"`, `"1 epoch"`, `"auto"` (Young's interval), a tuple of these, or None for `save` only.
+    keep: how many of the newest checkpoints to keep, at least 2.
+    best: `"max"` or `"min"`: `rate` saves each new best state, and the best checkpoint is kept besides the newest.
+    local: a directory on this node's own disk to write to first. Complete checkpoints are copied to the session's
+        directory in the background. For slow file systems.
+    objects: objects with `state_dict` and `load_state_dict`. Their state is the same on every rank, unless the object
+        has an attribute `replicated = False` or is sharded. None is skipped.
 
-    Every rank makes it and calls its methods at the same steps.
+    Create it on every rank, and call its methods at the same steps on every rank.
+
+    Raises:
+        ValueError: an option is out of range, or an object cannot be resumed.
+        TypeError: an object has no state.
+        CheckpointError: the checkpoint to resume from is missing or does not fit.
     """
 
     def __init__(
@@ -51,11 +56,11 @@ class Checkpoints:
         self._cadence = cadence.parse(every)
         self._objects = _stateful(objects)
         self.replicated = [each for each in self._objects.values() if _is_replicated(each)]
-        """Those whose state is the same on all ranks: rank 0 saves it."""
+        """The objects with the same state on all ranks: rank 0 saves them."""
         self.steps = 0
-        """How many steps the training has made, those before it was interrupted included."""
+        """Steps of the training, including those of earlier attempts."""
         self.resumed_step: Optional[int] = None
-        """The step that this attempt goes on from."""
+        """The step that this attempt resumed from."""
         self._epochs = 0
         self._best_value: Optional[float] = None
         self._late_loaders: Dict[int, Dict[str, Any]] = {}
@@ -64,7 +69,7 @@ class Checkpoints:
         self._clock: Optional[cadence.Clock] = None
         if context.directory is None:
             if context.is_main:
-                _log.warning("no directory for checkpoints, so nothing is saved: `st.session(directory=…)` names one")
+                _log.warning("not saving checkpoints: set st.session(directory=...)")
             return
         make_directory(context.directory)
         self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best, local=_local(local))
@@ -97,20 +102,20 @@ class Checkpoints:
         self._late_loaders = {number: each for number, each in loaders.items() if number >= len(self._context.loaders)}
 
     def adopt(self, loader: Stateful) -> None:
-        """Give a loader that was made after this its state from the checkpoint."""
+        """Restore the position of a loader that was created after this object."""
         number = list(self._context.loaders).index(loader)
         if number in self._late_loaders:
             loader.load_state_dict(self._late_loaders.pop(number))
 
-    # What a script calls.
+    # Called by the script.
 
     def step(self) -> bool:
-        """A step has been made: save if it is time. True if the job was asked to stop, and all is saved: leave."""
+        """Count a step, and save if it is time. True after a stop request, once saved: leave the training loop."""
         self.steps += 1
         reason = self._context.stop_reason()
         if self._saver is None:
             return reason is not None
-        self._saver.hear()
+        self._saver.poll()
         if reason == Reason.SMOKE:
             self._try_out(self._saver)
             return True
@@ -119,26 +124,26 @@ class Checkpoints:
             return True
         if self._is_due(self._saver):
             self.save()
-        elif not self._is_reserved:  # optimizers have their state only now
+        elif not self._is_reserved:  # optimizers have a state only after the first step
             self._saver.reserve(self._epochs)
         self._is_reserved = True
         return False
 
     def epoch(self) -> None:
-        """An epoch has ended: save if it is time. `run.epochs` calls this."""
+        """Count an epoch, and save if it is time. `run.epochs` calls this."""
         self._epochs += 1
         if self._cadence.epochs is not None and self._epochs % self._cadence.epochs == 0:
             self.save()
 
     def finish(self) -> None:
-        """The last epoch has ended: save what it has come to, if `every` is not None. `run.epochs` calls this."""
+        """Save the final state after the last epoch, unless `every` is None. `run.epochs` calls this."""
         if self._cadence != cadence.Cadence():
             self.save()
 
     def rate(self, value: Any) -> bool:
-        """Say how good the state is now, by rank 0's `value`; whether it is the best yet, which is saved."""
+        """Rate the current state by rank 0's `value`. Returns whether it is the best so far; a best state is saved."""
         if self._best is None:
-            raise ValueError("`rate` needs to know what is good: `run.checkpoints(..., best='max')`, or 'min'")
+            raise ValueError("`rate` needs `run.checkpoints(..., best='max')` or best='min'")
         rated: float = self._context.broadcast_object(float(value))
         known = self._best_value
         is_best = known is None or (rated > known if self._best == "max" else rated < known)
@@ -152,7 +157,7 @@ class Checkpoints:
         return True
 
     def save(self, *, metric: Optional[float] = None, wait: bool = False) -> None:
-        """Save now; a step is saved once. `wait`: as by the method of that name."""
+        """Save now, unless this step is saved already. `wait`: return only once the save has ended on all ranks."""
         if self._saver is None:
             return
         if self._saver.begun_step != self.steps:
@@ -164,48 +169,48 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Until all saves have ended, on all ranks: whole where they last, or failed; `last_step` tells."""
+        """Wait until all saves have ended on all ranks. `last_step` is then the newest complete checkpoint."""
         if self._saver is not None:
             self._saver.wait()
             self._saver.last_step = self._context.broadcast_object(self._saver.last_step)
 
     def close(self, seconds: float = math.inf) -> None:
-        """Let the save that is going on end, if it does within `seconds`, and the writer go."""
+        """Wait up to `seconds` for the save in progress, then end the writer."""
         atexit.unregister(self.close)
         if self._saver is not None and not self._saver.is_foreign:
             self._saver.close(seconds)
         self._saver = None
 
-    # How saving goes.
+    # State of saving.
 
     @property
     def objects(self) -> Dict[str, Any]:
-        """What is kept safe, by its name; models without their wrapping."""
+        """The saved objects by name; models without their wrappers."""
         return self._objects
 
     @property
     def is_saving(self) -> bool:
-        """Whether a save of this rank is going on, as far as was known at the last `step`."""
+        """Whether a save of this rank was in progress at the last `step`."""
         return self._saver is not None and not self._saver.is_idle
 
     @property
     def last_step(self) -> Optional[int]:
-        """The step of this attempt's newest whole checkpoint. Rank 0 knows; the others as of the last `wait`."""
+        """The step of this attempt's newest complete checkpoint; on ranks above 0 as of the last `wait`."""
         return self._saver.last_step if self._saver else None
 
     @property
     def stall_seconds(self) -> float:
-        """How long the last save kept this rank from training."""
+        """How long the last save blocked this rank's training."""
         return self._saver.stall_seconds if self._saver else 0.0
 
     @property
     def write_seconds(self) -> float:
-        """How long it took from the beginning of the last save until it was durable: rank 0's is the whole's."""
+        """Time from the start of the last save until it was durable; on rank 0 for the whole checkpoint."""
         return self._saver.write_seconds if self._saver else 0.0
 
     @property
     def failures(self) -> int:
-        """How many saves of this attempt have failed, as far as this rank knows."""
+        """Failed saves of this attempt, as known on this rank."""
         return self._saver.failures if self._saver else 0
 
     def _is_due(self, saver: Saver) -> bool:
@@ -225,23 +230,23 @@ class Checkpoints:
         return is_due or left == 0
 
     def _save_for_stop(self, saver: Saver) -> None:
-        """Save what there is, durably; where that fails, an older checkpoint of this attempt will do.
+        """Save the current step durably. If that fails, an older checkpoint of this attempt is enough.
 
         Raises:
-            CheckpointError: there is none; to leave with success would say that the training has ended.
+            CheckpointError: this attempt has no checkpoint; exit status 0 would mean that the training has finished.
         """
         self.save(wait=True)
         if saver.last_step is None:
-            raise CheckpointError(f"asked to stop, and nothing of this attempt could be saved (step {self.steps})")
+            raise CheckpointError(f"stop requested, but this attempt could not save a checkpoint (step {self.steps})")
         self._context.saved_for_stop(saver.last_step)
 
     def _try_out(self, saver: Saver) -> None:
-        """The end of a smoke test: what is saved must come back.
+        """The end of a smoke test: save a checkpoint and load it.
 
         Raises:
             CheckpointError: it could not be saved, or does not fit.
         """
-        if self._context.smoke.has_passed:  # and the script goes on all the same
+        if self._context.smoke.has_passed:  # the script did not leave its loop
             return
         self.save(wait=True)
         root = self._context.directory
@@ -259,24 +264,24 @@ def _is_replicated(obj: Stateful) -> bool:
 
 
 def _local(path: Union[str, Path, None]) -> Optional[Path]:
-    """Raises CheckpointError: it is no directory."""
+    """Raises CheckpointError: `path` is not a directory."""
     if path is None or Path(path).is_dir():
         return None if path is None else Path(path).absolute()
-    raise CheckpointError(f"`local` is `{path}`, which is no directory on this node")
+    raise CheckpointError(f"`local` is `{path}`, which is not a directory on this node")
 
 
 def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:
-    """Models without their wrapping, and all else as it is.
+    """Unwrap models; leave other objects as they are.
 
     Raises:
-        TypeError: something has no state.
-        ValueError: something cannot go on from its state.
+        TypeError: an object has no state.
+        ValueError: an object cannot be resumed from its state.
     """
     for name, obj in objects.items():
         if name == states.OWN:
-            raise TypeError(f"`{name}` is not free as a name in a checkpoint")
+            raise TypeError(f"`{name}` is a reserved name in checkpoints")
         missing = [method for method in ("state_dict", "load_state_dict") if not hasattr(obj, method)]
         if obj is not None and missing:
-            raise TypeError(f"`{name}` has no `{missing[0]}`: a `{type(obj).__name__}` has no state to keep")
+            raise TypeError(f"`{name}` has no `{missing[0]}`: a `{type(obj).__name__}` has no state to save")
         sharded.refuse_flat(name, obj)
     return {name: states.shared(states.unwrapped(obj)) for name, obj in objects.items() if obj is not None}

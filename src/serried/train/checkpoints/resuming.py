@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from, agreed by all ranks, and how its states come back."""
+"""Resuming: all ranks agree on a checkpoint and restore its states."""
 
 from __future__ import annotations
 
@@ -14,47 +14,50 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint is needed, and there is none, or it does not fit."""
+    """A checkpoint is missing, could not be saved, or does not fit."""
 
 
 def find(context: Context, root: Path) -> Optional[store.Checkpoint]:
-    """The newest whole checkpoint whose content agrees with its checksums. Collective.
+    """The newest complete checkpoint whose content matches its checksums. Collective.
 
-    Rank 0 looks, and clears away what writers that died have left; the ranks share the reading of the files.
-    Where `root` has none, `context.resume_from` must have one.
+    Rank 0 lists them and removes partial ones; the ranks share the reading of the files. If `root` has none,
+    `context.resume_from` must have one.
+
+    Raises:
+        CheckpointError: `context.resume_from` has none either.
     """
     own: List[store.Checkpoint] = []
     if context.is_main:
         own = store.whole(root)
         _report_torn(root)
-        store.sweep(root)
+        store.remove_partial(root)
     found = _first_undamaged(context, own, set_aside=True)
     if found is not None or context.resume_from is None:
         return found
     found = _first_undamaged(context, _named(context.resume_from) if context.is_main else [])
     if found is None:
-        raise CheckpointError(f"no whole checkpoint in `{context.resume_from}` to begin from{_beside(context)}")
+        raise CheckpointError(f"no complete checkpoint in `{context.resume_from}` to start from{_beside(context)}")
     return found
 
 
 def _first_undamaged(
     context: Context, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
 ) -> Optional[store.Checkpoint]:
-    """Of rank 0's `checkpoints`."""
+    """The first of rank 0's `checkpoints` without damage."""
     for checkpoint in context.broadcast_object(checkpoints):
-        problem = store.damaged(checkpoint, _share(checkpoint, context))
+        problem = store.find_damage(checkpoint, _share(checkpoint, context))
         if context.all_reduce_max(0 if problem is None else 1) == 0:
             found: store.Checkpoint = checkpoint
             return found
         if problem is not None:
-            _log.warning("checkpoint %s is passed over: %s", checkpoint.path, problem)
+            _log.warning("skipping checkpoint %s: %s", checkpoint.path, problem)
         if context.is_main and set_aside:
             _set_aside(checkpoint.path)
     return None
 
 
 def _named(path: Path) -> List[store.Checkpoint]:
-    """The checkpoints that `path` means: it is one, or has them in it."""
+    """`path` as a checkpoint, or the checkpoints in it."""
     itself = store.open_checkpoint(path)
     if itself is not None:
         return [itself]
@@ -63,7 +66,7 @@ def _named(path: Path) -> List[store.Checkpoint]:
 
 
 def _beside(context: Context) -> str:
-    """The whole ones beside the one that was named and is damaged or gone, for whoever reads why it failed."""
+    """For the error message: other complete checkpoints in the folder of the named one."""
     named = context.resume_from
     beside = [each.path.name for each in store.whole(named.parent) if each.path != named] if named else []
     return f"; beside it there are {', '.join(beside)}" if beside else ""
@@ -71,7 +74,7 @@ def _beside(context: Context) -> str:
 
 def _report_torn(root: Path) -> None:
     for path in layout.torn(root):
-        _log.warning("checkpoint %s is passed over: its writing was cut short", path)
+        _log.warning("skipping checkpoint %s: it was not written completely", path)
 
 
 def _share(checkpoint: store.Checkpoint, context: Context) -> List[str]:
@@ -80,7 +83,7 @@ def _share(checkpoint: store.Checkpoint, context: Context) -> List[str]:
 
 
 def _set_aside(path: Path) -> None:
-    """A damaged checkpoint must neither be tried again nor count among those that are kept."""
+    """Rename a damaged checkpoint, so that it is neither tried again nor counted by `keep`."""
     try:
         path.rename(path.with_name(f"{path.name}{layout.SET_ASIDE}"))
     except OSError as error:
@@ -90,9 +93,9 @@ def _set_aside(path: Path) -> None:
 def restore(
     checkpoint: store.Checkpoint, context: Context, objects: Mapping[str, Any], spread: Sequence[str], group: Any
 ) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
-    """Give every object its state back; return what the checkpoints keep for themselves, and the loaders' states.
+    """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number. Collective.
 
-    `spread`: the objects that are sharded now, whatever they were when they were saved. Collective.
+    `spread`: names of the objects that are sharded now, which may differ from when they were saved.
     """
     replicated = serializable.read(checkpoint.path / store.REPLICATED)
     own_file = checkpoint.path / store.rank_file(context.rank)
@@ -111,7 +114,7 @@ def restore(
             sharded.load_full(name, replicated[name], objects)
         else:
             _give(checkpoint, name, obj, replicated[name])
-    _tell_of_the_rest(
+    _warn_of_unused_states(
         checkpoint, context, {*replicated, *by_rank, *checkpoint.sharded, *checkpoint.shared} - {states.OWN, *objects}
     )
     if in_shards:
@@ -128,28 +131,28 @@ def restore(
 
 
 def _joined(checkpoint: store.Checkpoint, objects: Mapping[str, Any], is_same_world: bool) -> Dict[str, Any]:
-    """The whole states of optimizers of which each rank has saved its share, where a rank's own share will not do."""
+    """The full states of optimizers that were saved as one share per rank, if the own share is not enough."""
     wanted = [name for name in checkpoint.shared if name in objects]
     if is_same_world:
-        wanted = [name for name in wanted if not isinstance(objects[name], states.Share)]
+        wanted = [name for name in wanted if not isinstance(objects[name], states.ZeroShard)]
     ranks = range(checkpoint.world_size) if wanted else ()
     files = [serializable.read(checkpoint.path / store.rank_file(rank))["objects"] for rank in ranks]
     return {name: states.joined([file[name] for file in files]) for name in wanted}
 
 
 def _seed_anew(checkpoint: store.Checkpoint, context: Context) -> None:
-    """What each rank kept for itself is nobody's in another world: say so, and what it means."""
-    states.seed_anew(context, checkpoint.step)
+    """Seed the generators: per-rank states do not fit another world size. Warn about the consequences."""
+    states.reseed_for_new_world(context, checkpoint.step)
     if not context.is_main:
         return
-    said = _other_world(checkpoint, context)
-    _log.warning("%s: random numbers begin anew", said)
+    change = _other_world(checkpoint, context)
+    _log.warning("%s: per-rank random states were reset", change)
     for number, position in serializable.read(checkpoint.path / store.rank_file(0))["loaders"].items():
         if position:
             _log.warning(
-                "%s: loader %d, which the script brought ready, begins its epoch anew, and items of it come again\n"
-                "hint: give its dataset to run.loader, which goes on in any world",
-                said,
+                "%s: loader %d cannot be resumed mid-epoch; its epoch restarts and some samples repeat\n"
+                "hint: give its dataset to run.loader, which resumes with any world size",
+                change,
                 number,
             )
 
@@ -158,20 +161,20 @@ def _report_afresh(checkpoint: store.Checkpoint, context: Context, name: str, ob
     if not context.is_main:
         return
     if states.is_replicated(obj, otherwise=True) or checkpoint.world_size == context.world_size:
-        _log.warning("checkpoint %s has no state for `%s`, which begins afresh", checkpoint.path, name)
+        _log.warning("checkpoint %s has no state for `%s`, which keeps its initial state", checkpoint.path, name)
     else:
-        said = _other_world(checkpoint, context)
-        _log.warning("%s: `%s`, of which each rank had its own, begins afresh", said, name)
+        change = _other_world(checkpoint, context)
+        _log.warning("%s: `%s` had a state per rank and keeps its initial state", change, name)
 
 
-def _tell_of_the_rest(checkpoint: store.Checkpoint, context: Context, names: Iterable[str]) -> None:
-    """What was left out of the script, or has another name now, will be in no further checkpoint."""
+def _warn_of_unused_states(checkpoint: store.Checkpoint, context: Context, names: Iterable[str]) -> None:
+    """Warn of objects that the script dropped or renamed: later checkpoints will not contain them."""
     for name in sorted(names) if context.is_main else ():
-        _log.warning("checkpoint %s has a state for `%s`, which nobody takes", checkpoint.path, name)
+        _log.warning("checkpoint %s contains unused state `%s`", checkpoint.path, name)
 
 
 def _other_world(checkpoint: store.Checkpoint, context: Context) -> str:
-    return f"checkpoint {checkpoint.path} is of {checkpoint.world_size} ranks, and there are {context.world_size} now"
+    return f"checkpoint {checkpoint.path} was saved with {checkpoint.world_size} ranks, now {context.world_size}"
 
 
 def _give(checkpoint: store.Checkpoint, name: str, obj: Stateful, state: Dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Saves: gathers the states, copies them, gives the writer its commands, and hears how it went."""
+"""Saving: gathers the states, copies them, commands the writer process, and receives its answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serried.protocol import names
 from serried.train.checkpoints import serializable, sharded, states, store, writer
 from serried.train.checkpoints.resuming import CheckpointError
 from serried.train.checkpoints.shared_memory import Memory, Stage
-from serried.train.checkpoints.writer_client import Scribe
+from serried.train.checkpoints.writer_client import WriterClient
 from serried.train.context import Context
 
 _log = logging.getLogger(__name__)
@@ -25,9 +25,9 @@ LOOK_SECONDS = 60.0
 
 
 class Saver:
-    """One save at a time. What fails is said aloud and counted, and the training goes on.
+    """One save at a time. A failed save is logged and counted, and the training continues.
 
-    Rank 0 saves what is the same everywhere, each rank what only it has; what is sharded, all save together.
+    Rank 0 saves replicated state, each rank its own state, and all ranks together save sharded state.
     """
 
     def __init__(
@@ -49,43 +49,43 @@ class Saver:
         self.failures = 0
         self._context, self._root, self._objects = context, root, objects
         self._retention = {"keep": keep, "best": best}
-        self._local = None if local is None else store.own_folder(local, root, context.rank)
+        self._local = None if local is None else store.rank_folder(local, root, context.rank)
         self._memory = Memory(context.device)
         self._stage = Stage(self._memory)
-        self._scribe = Scribe(self._memory.descriptor)
-        self._carrier = None if local is None else Scribe(self._memory.descriptor)
-        """Takes what lies on the node's own disk to the root, while the memory is free for the next save."""
+        self._writer = WriterClient(self._memory.descriptor)
+        self._carrier = None if local is None else WriterClient(self._memory.descriptor)
+        """Copies from the node's own disk to the root, while the memory is free for the next save."""
         self._token = context.broadcast_object(os.urandom(8).hex())
         self._staged: Optional[Dict[str, Any]] = None
-        """What the memory is in use for."""
+        """The command that uses the memory."""
         self._written: Optional[Dict[str, Any]] = None
-        """What waits on the node's own disk for the carrier."""
+        """The command whose files wait on the node's own disk for the carrier."""
         self._rating: Optional[Dict[str, Any]] = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether a save would have to wait for the one before."""
+        """Whether a save would have to wait for the previous one."""
         return self._staged is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is going on."""
+        """Whether no save is in progress."""
         return not (self.is_busy or self._rating or self._committer.is_busy)
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this is a process that was forked from the one that made it."""
-        return self._scribe.is_foreign
+        """Whether this process was forked from the one that created the saver."""
+        return self._writer.is_foreign
 
     @property
     def writer_pid(self) -> int:
-        return self._scribe.pid
+        return self._writer.pid
 
     @property
-    def _committer(self) -> Scribe:
-        return self._carrier or self._scribe
+    def _committer(self) -> WriterClient:
+        return self._carrier or self._writer
 
-    # What is saved.
+    # Content.
 
     def _files(self, epochs: int) -> Dict[str, Any]:
         by_rank = {name: obj for name, obj in self._objects.items() if self._is_by_rank(name)}
@@ -103,17 +103,17 @@ class Saver:
         return name not in self.spread and not states.is_replicated(self._objects[name], otherwise=True)
 
     def reserve(self, epochs: int) -> None:
-        """Have memory ready for what would be saved now.
+        """Allocate memory for a save of the current states.
 
         Raises:
-            CheckpointError: some of it cannot be kept.
+            CheckpointError: a value cannot be saved.
         """
         _kept(self._stage.reserve, self._files(epochs))
 
     # Saving.
 
     def begin(self, step: int, epochs: int, metric: Optional[float] = None) -> None:
-        """Copy the states of now, and have them written. Waits until the memory is free."""
+        """Copy the current states, and have them written. Waits until the memory is free."""
         entered = time.monotonic()
         self._context.flush()
         self._wait_until(lambda: not self.is_busy)
@@ -124,17 +124,17 @@ class Saver:
             command["capacity"] = self._memory.capacity
         except (CheckpointError, OSError) as error:
             command["problem"] = str(error)
-        if self.shards is not None:  # all ranks together, also where this one's own part has failed
+        if self.shards is not None:  # collective, so also if this rank's own part has failed
             place = self._aside(step) / store.SHARDED
-            with contextlib.suppress(OSError):  # torch will say so, to all ranks at once
+            with contextlib.suppress(OSError):  # torch reports it to all ranks at once
                 make_directory(place)
             self.shards.save({name: sharded.state_of(name, self._objects) for name in self.spread}, place)
-        self.hear()
+        self.poll()
         self.stall_seconds = time.monotonic() - entered
 
     def _aside(self, step: int) -> Path:
-        """Where this rank writes first."""
-        return store.being_written(self._local or self._root, step)
+        """The folder that this rank writes to first."""
+        return store.partial_directory(self._local or self._root, step)
 
     def _make_command(self, step: int, metric: Optional[float]) -> Dict[str, Any]:
         document = {
@@ -144,7 +144,7 @@ class Saver:
             "world_size": self._context.world_size,
             "written": int(time.time()),
             "sharded": self.spread,
-            "shared": [name for name, obj in self._objects.items() if isinstance(obj, states.Share)],
+            "shared": [name for name, obj in self._objects.items() if isinstance(obj, states.ZeroShard)],
             "metric": metric,
         }
         return {
@@ -161,40 +161,40 @@ class Saver:
         }
 
     def rate(self, step: int, metric: float) -> None:
-        """Add `metric` to the checkpoint of `step`, once it is whole."""
+        """Add `metric` to the checkpoint of `step`, once it is complete."""
         if not self._context.is_main:
             return
         if self._carrier is not None and self._staged is not None and self._staged["step"] == step:
             self._staged["document"]["metric"] = metric
         else:
             self._rating = {"rate": step, "root": str(self._root), "metric": metric, **self._retention}
-        self.hear()
+        self.poll()
 
-    # How it goes.
+    # Progress.
 
-    def hear(self, seconds: float = 0.0) -> None:
-        """Notice what has happened to the saves that are going on, or happens to them within `seconds`."""
+    def poll(self, seconds: float = 0.0) -> None:
+        """Process the writers' answers that have arrived, or that arrive within `seconds`."""
         if self._staged is not None and "sent" not in self._staged:
-            self._hear_of_copies(self._staged, seconds)
-        for scribe in filter(None, (self._scribe, self._carrier)):
-            word = scribe.poll(seconds)
+            self._poll_copies(self._staged, seconds)
+        for client in filter(None, (self._writer, self._carrier)):
+            word = client.poll(seconds)
             if word is not None:
                 self._note(*word)
-        self._hand_on()
+        self._send_next()
 
     def wait(self, seconds: float = math.inf) -> None:
-        """Until nothing is going on, or `seconds` are over."""
+        """Wait until no save is in progress, for at most `seconds`."""
         self._wait_until(lambda: self.is_idle, seconds)
 
     def _wait_until(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
         deadline = time.monotonic() + seconds
-        self.hear()
+        self.poll()
         while not is_done() and time.monotonic() < deadline:
-            self.hear(min(LOOK_SECONDS, deadline - time.monotonic()))
+            self.poll(min(LOOK_SECONDS, deadline - time.monotonic()))
 
-    def _hear_of_copies(self, command: Dict[str, Any], seconds: float) -> None:
-        """When torch has written the shards, if any, it is the writer's turn: it takes their checksums."""
-        if self._scribe.is_busy or (self.shards is not None and self.shards.is_busy(seconds)):
+    def _poll_copies(self, command: Dict[str, Any], seconds: float) -> None:
+        """Send the command once torch has written the shards, if any: the writer takes their checksums."""
+        if self._writer.is_busy or (self.shards is not None and self.shards.is_busy(seconds)):
             return
         problem = command.get("problem")
         if self.shards is not None:
@@ -204,7 +204,7 @@ class Saver:
             except OSError as error:
                 problem = problem or error.strerror or str(error)
         if problem is None:
-            _send(self._scribe, command)
+            _send(self._writer, command)
         else:
             self._fail(command, problem)
 
@@ -222,8 +222,8 @@ class Saver:
             if self._context.is_main:
                 self.last_step = command["step"]
 
-    def _hand_on(self) -> None:
-        """Let whoever commits go on with what waits for it."""
+    def _send_next(self) -> None:
+        """Send the next waiting command to the process that commits."""
         if self._committer.is_busy:
             return
         if self._rating is not None:
@@ -234,13 +234,13 @@ class Saver:
             _send(self._committer, command)
 
     def _fail(self, command: Dict[str, Any], problem: str, *, has_given_up: bool = False) -> None:
-        """`has_given_up`: the writer has. Twice, the second time would come when rank 0 has cleared away all traces."""
+        """`has_given_up`: the writer gave up already. A second time could come after rank 0 removed all traces."""
         if "rate" in command:
             _log.error("the metric of checkpoint step %d was NOT saved: %s", command["rate"], problem)
             return
         step = command["step"]
         self.failures += 1
-        _log.error("checkpoint of step %s was NOT saved, and training goes on: %s", step, problem)
+        _log.error("checkpoint of step %s was NOT saved; training continues: %s", step, problem)
         if self._staged is not None and self._staged["step"] == step:
             self._staged = None
         if self._local is not None:
@@ -248,19 +248,19 @@ class Saver:
         if not has_given_up:
             writer.give_up(self._root, step, self._context.rank)
         if self._context.is_main:
-            _tell_agent(self.failures, problem)
+            _report_to_agent(self.failures, problem)
 
     def close(self, seconds: float) -> None:
-        """Let the saves that are going on end, if they do within `seconds`, and the writer go."""
+        """Wait up to `seconds` for saves in progress, then end the writers."""
         self.wait(seconds)
         if self.failures and self._context.is_main:
-            newest = "none is whole" if self.last_step is None else f"the newest whole one is of step {self.last_step}"
+            newest = "there is none" if self.last_step is None else f"the newest one is of step {self.last_step}"
             count = "1 checkpoint" if self.failures == 1 else f"{self.failures} checkpoints"
             _log.error("%s of this attempt could not be saved; %s", count, newest)
         if self.shards is not None:
             self.shards.close()
-        for scribe in filter(None, (self._scribe, self._carrier)):
-            scribe.close()
+        for client in filter(None, (self._writer, self._carrier)):
+            client.close()
         self._memory.close()
         if self._local is not None:
             shutil.rmtree(self._local, ignore_errors=True)
@@ -268,13 +268,13 @@ class Saver:
                 self._local.parent.rmdir()
 
 
-def _send(scribe: Scribe, command: Dict[str, Any]) -> None:
+def _send(client: WriterClient, command: Dict[str, Any]) -> None:
     command["sent"] = time.monotonic()
-    scribe.send(command)
+    client.send(command)
 
 
-def _tell_agent(count: int, problem: str) -> None:
-    """So that the end of the run says it too, and not the log alone. Not on the disk that may be full."""
+def _report_to_agent(count: int, problem: str) -> None:
+    """So that the end of the run reports it too. The file is not on the disk that may be full."""
     stop_file = os.environ.get(names.STOP_FILE)
     if stop_file:
         with contextlib.suppress(OSError):
@@ -282,14 +282,14 @@ def _tell_agent(count: int, problem: str) -> None:
 
 
 def _kept(use: Any, files: Dict[str, Any]) -> Any:
-    """`use(files)`, with values that cannot be kept made simpler, or named."""
+    """`use(files)`, with simplified values if some cannot be saved. Raises CheckpointError, naming the value."""
     try:
         return use(files)
-    except serializable.CannotKeepError:
+    except serializable.NotSerializableError:
         simple = {name: serializable.simplified(state) for name, state in files.items()}
     try:
         return use(simple)
-    except serializable.CannotKeepError as error:
+    except serializable.NotSerializableError as error:
         places = (serializable.place_of(error.value, state) for state in simple.values())
         place = next((f" in state {place}" for place in places if place), "")
         raise CheckpointError(

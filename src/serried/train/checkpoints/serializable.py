@@ -1,4 +1,4 @@
-"""What a checkpoint may hold: what `torch.load(weights_only=True)` reads back. Asked before it is written."""
+"""Values that a checkpoint may hold: those that `torch.load(weights_only=True)` reads. Checked before writing."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any, Dict, FrozenSet, List, Optional
 import torch
 
 REBUILDERS = ("_rebuild_tensor_v2", "_rebuild_tensor_v3")
-"""What makes a tensor of its bytes; the second, for dtypes that are newer than torch's storages, since torch 2.3."""
+"""Functions that rebuild a tensor; the second one, since torch 2.3, for dtypes newer than torch's storages."""
 
 _CONTAINERS = (list, tuple)
 _READS_ALL = (2, 6)
-"""Since this torch, `weights_only` reads all that may be kept."""
+"""Since this torch, `weights_only` reads every value that a checkpoint may hold."""
 
 
-class CannotKeepError(TypeError):
+class NotSerializableError(TypeError):
     """A value that `torch.load(weights_only=True)` would refuse."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        super().__init__(f"cannot be kept: `{type(value).__module__}.{type(value).__qualname__}`")
+        super().__init__(f"cannot be saved: `{type(value).__module__}.{type(value).__qualname__}`")
 
 
 @functools.lru_cache(maxsize=1)
 def storage_types() -> Dict[torch.dtype, Any]:
-    """The name that torch's files give to the bytes of a dtype; newer dtypes have none and are spelled out."""
+    """Storage classes by dtype, as torch's files name them; newer dtypes have none."""
     names: Dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()  # noqa: SLF001 - torch's file format
     return {dtype: getattr(torch, name) for dtype, name in names.items() if hasattr(torch, name)}
 
@@ -44,14 +44,14 @@ def _types() -> FrozenSet[type]:
 
 @functools.lru_cache(maxsize=1)
 def _globals() -> FrozenSet[Any]:
-    """What the pickle of a keepable value refers to by name."""
+    """Globals that the pickle of a serializable value refers to."""
     rebuild = (getattr(torch._utils, name, None) for name in REBUILDERS)  # noqa: SLF001 - as above
     own = {OrderedDict, Counter, set, bytearray, complex, torch.Size, torch.device, _codecs.encode}
     return frozenset({*filter(None, rebuild), *own, *storage_types().values(), torch.UntypedStorage})
 
 
-def is_keepable(value: Any) -> bool:
-    """Whether pickle may write `value`, neither a tensor nor one of its own containers, as it would by itself."""
+def is_serializable(value: Any) -> bool:
+    """Whether pickle may write `value`, which is neither a tensor nor a builtin container, as it is."""
     if type(value) in _types():
         return True
     try:
@@ -61,35 +61,35 @@ def is_keepable(value: Any) -> bool:
 
 
 def _allowed() -> FrozenSet[Any]:
-    """What the script itself has allowed to be read back: `torch.serialization.add_safe_globals`."""
+    """Globals that the script allows by `torch.serialization.add_safe_globals`."""
     known: List[Any] = getattr(torch.serialization, "get_safe_globals", list)()
     return frozenset(entry[0] if isinstance(entry, tuple) else entry for entry in known)
 
 
 def read(path: Path) -> Dict[str, Any]:
-    """A file of a checkpoint, on the CPU. It cannot make Python do anything but build what may be kept."""
+    """Load a file of a checkpoint to the CPU. A hostile file cannot run code: it only builds allowed values."""
     state: Dict[str, Any]
     if tuple(int(number) for number in torch.__version__.split(".")[:2]) >= _READS_ALL:
         state = torch.load(path, map_location="cpu", weights_only=True)
     else:
-        state = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Careful)
+        state = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_SafePickle)
     return state
 
 
-class _CarefulUnpickler(pickle.Unpickler):
-    """What `weights_only` is in newer versions; older ones know neither Counter, set, bytes nor some dtypes."""
+class _SafeUnpickler(pickle.Unpickler):
+    """`weights_only` for older torch, whose own lacks Counter, set, bytes and some dtypes."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
         if isinstance(found, torch.dtype) or found in _globals() | _allowed():
             return found
-        raise pickle.UnpicklingError(f"`{module}.{name}` has no place in a checkpoint")
+        raise pickle.UnpicklingError(f"`{module}.{name}` is not allowed in a checkpoint")
 
 
-class _Careful:
-    """Looks like the module pickle, as far as `torch.load` looks."""
+class _SafePickle:
+    """A pickle module for `torch.load`."""
 
-    Unpickler = _CarefulUnpickler
+    Unpickler = _SafeUnpickler
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
@@ -100,7 +100,7 @@ def is_plain_tensor(tensor: torch.Tensor) -> bool:
 
 
 def simplified(value: Any) -> Any:
-    """`value` with numpy's scalars, which come from schedulers that calculate with numpy, as Python's numbers."""
+    """`value` with numpy scalars, as learning-rate schedulers produce them, as Python numbers."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
@@ -112,7 +112,7 @@ def simplified(value: Any) -> Any:
 
 
 def place_of(value: Any, state: Any, path: str = "") -> Optional[str]:
-    """Where in `state` the very object `value` is, as one would write it."""
+    """The path of the object `value` in `state`, such as `['a'][0]`; None if absent."""
     if state is value:
         return path
     pairs: Any = ()

@@ -1,7 +1,7 @@
 """The one copy that a checkpoint costs: from the state into memory that is shared with the writer, and touched before.
 
 A first write to fresh memory costs ten times the copy itself (the kernel has to find and clear each page), so memory
-is reserved ahead of the first save, and touched by a thread while the training goes on.
+is reserved ahead of the first save, and touched by a thread while the training continues.
 """
 
 from __future__ import annotations
@@ -125,13 +125,13 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
             return self._reduce(obj)
-        if serializable.is_keepable(obj):
+        if serializable.is_serializable(obj):
             return NotImplemented
-        raise serializable.CannotKeepError(obj)
+        raise serializable.NotSerializableError(obj)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
         if not serializable.is_plain_tensor(tensor):
-            raise serializable.CannotKeepError(tensor)
+            raise serializable.NotSerializableError(tensor)
         dtype, shape = tensor.dtype, tuple(tensor.shape)
         stride = tensor.stride()
         if not tensor.is_contiguous():  # keeps a dense layout, such as channels_last; packs a view

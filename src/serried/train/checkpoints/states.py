@@ -1,4 +1,4 @@
-"""What goes into a checkpoint and comes out again: the objects' states, the session's, and each rank's own."""
+"""The states in a checkpoint: of the objects, of the session, and of each rank."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.optim import Optimizer
 from serried.train.context import Context, Stateful
 
 OWN = "serried"
-"""The key, beside the objects' names, of what the session and the checkpoints keep for themselves."""
+"""The key of the session's own state, beside the objects' names."""
 
 _ZERO_HOME = "torch.distributed.optim.zero_redundancy_optimizer"
-"""Where nobody has imported it, there is none."""
+"""If no module has imported it, the script has no such optimizer."""
 
 
 def unwrapped(obj: Any) -> Any:
-    """A model without what is around it to make it parallel or fast: its state is to fit without, too."""
+    """A model without DDP, DataParallel and torch.compile around it, so that its state fits the bare model."""
     while isinstance(obj, nn.Module):
         if isinstance(obj, (nn.parallel.DistributedDataParallel, nn.parallel.DataParallel)):
             obj = obj.module
@@ -31,8 +31,8 @@ def unwrapped(obj: Any) -> Any:
     return obj
 
 
-class Share:
-    """What this rank has of a ZeroRedundancyOptimizer's state. All shares together are a plain optimizer's state."""
+class ZeroShard:
+    """This rank's shard of a ZeroRedundancyOptimizer. All shards together are the state of a plain optimizer."""
 
     replicated = False
 
@@ -46,7 +46,7 @@ class Share:
         return {"state": state, "param_groups": Optimizer.state_dict(self.optimizer)["param_groups"]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes its share of what all shares together are, or what is its share alone."""
+        """Load this rank's shard from the full state, or from the shard itself."""
         optimizer = self.optimizer
         numbers = {id(parameter): number for number, parameter in enumerate(_parameters(optimizer))}
         wanted = [numbers[id(parameter)] for parameter in _parameters(optimizer.optim)]
@@ -58,24 +58,24 @@ class Share:
 
 
 def shared(obj: Any) -> Any:
-    """A ZeroRedundancyOptimizer as this rank's share of it; all else as it is.
+    """A ZeroRedundancyOptimizer as this rank's shard; other objects as they are.
 
     Raises:
-        ValueError: this one leaves out its first steps each time that it is made, as it learns of DDP's buckets then.
+        ValueError: with `overlap_with_ddp` the optimizer skips its first steps, while it learns DDP's buckets.
     """
     zero = getattr(sys.modules.get(_ZERO_HOME), "ZeroRedundancyOptimizer", None)
     if zero is None or not isinstance(obj, zero):
         return obj
     if obj._overlap_with_ddp:  # noqa: SLF001 - there is no public way to know
         raise ValueError(
-            "a ZeroRedundancyOptimizer with `overlap_with_ddp=True` makes no update in its first steps, and again "
-            "after each restart\nhint: leave that option out"
+            "a ZeroRedundancyOptimizer with `overlap_with_ddp=True` skips its first updates, again after each "
+            "restart\nhint: leave that option out"
         )
-    return Share(obj)
+    return ZeroShard(obj)
 
 
 def joined(shares: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """The optimizer's state that the shares of all ranks are."""
+    """The full optimizer state from the shards of all ranks."""
     state = {number: each for share in shares for number, each in share["state"].items()}
     return {"state": dict(sorted(state.items())), "param_groups": shares[0]["param_groups"]}
 
@@ -85,12 +85,12 @@ def _parameters(optimizer: Any) -> List[Any]:
 
 
 def is_replicated(obj: Any, otherwise: bool) -> bool:
-    """Whether the state of `obj` is the same on all ranks; an object may say so by an attribute `replicated`."""
+    """Whether the state of `obj` is the same on all ranks: its attribute `replicated`, or else `otherwise`."""
     return bool(getattr(obj, "replicated", otherwise))
 
 
 def own_state(context: Context) -> Dict[str, Any]:
-    """What the session keeps, the same on all ranks."""
+    """The session's state that is the same on all ranks."""
     loaders = {
         number: loader.state_dict()
         for number, loader in enumerate(context.loaders)
@@ -100,7 +100,7 @@ def own_state(context: Context) -> Dict[str, Any]:
 
 
 def rank_state(context: Context, objects: Mapping[str, Stateful]) -> Dict[str, Any]:
-    """What only this rank has."""
+    """The state of this rank alone."""
     loaders = {
         number: loader.state_dict()
         for number, loader in enumerate(context.loaders)
@@ -117,7 +117,7 @@ def load_loaders(loaders: Sequence[Stateful], states: Mapping[int, Dict[str, Any
 
 
 def random_state(device: torch.device) -> Dict[str, Any]:
-    """The states of all the generators that a training script draws from, as tensors and numbers."""
+    """The states of all random generators that a training script uses, as tensors and numbers."""
     version, words, gauss = random.getstate()
     state: Dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -148,8 +148,8 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
         torch.mps.set_rng_state(state["mps"])
 
 
-def seed_anew(context: Context, step: int) -> None:
-    """For ranks whose random states nobody has kept: not the numbers from the beginning again."""
+def reseed_for_new_world(context: Context, step: int) -> None:
+    """Seed a rank without saved random states by the step, so that it does not repeat the numbers of step 0."""
     generator = random.Random(f"{context.seed} {context.rank} {context.world_size} {step}")  # noqa: S311 - a training's seed
     torch.manual_seed(generator.getrandbits(63))
     random.seed(generator.getrandbits(63))

@@ -1,15 +1,15 @@
-"""Where checkpoints lie, which of them are whole, and which are kept. Standard library alone: the writer uses it too.
+"""The folder of checkpoints: its layout, completeness and retention. Standard library only: the writer uses it too.
 
 <directory>/
-  step-N.tmp/          being written, or left by a writer that died
-  step-N/              N: how many steps the training had made
-    replicated.pt      what is the same on all ranks: a file for `torch.load`
-    rank-R.pt          what only rank R has: its random states, its place in the data
-    sharded/           what is spread over ranks, by torch.distributed.checkpoint
+  step-N.tmp/          partial: being written, or left by a writer that died
+  step-N/              N: steps of the training
+    replicated.pt      state that is the same on all ranks: a file for `torch.load`
+    rank-R.pt          state of rank R alone: its random states, its position in the data
+    sharded/           sharded state, by torch.distributed.checkpoint
     COMPLETE           written last: sizes and checksums of the files above
-  step-N.corrupt/      had its COMPLETE, but the files no longer agree with it
+  step-N.corrupt/      has its COMPLETE, but the files no longer match it
 
-A directory is renamed to `step-N` only when its files are on the disk, and believed only once COMPLETE is there.
+A directory is renamed to `step-N` once its files are durable, and is complete once COMPLETE exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPLETE = layout.COMPLETE
 REPLICATED = layout.REPLICATED
 SHARDED = "sharded"
 CHUNK = 1 << 20
-"""Bytes at a time: small enough that what was checksummed is still in the processor's cache when it is written."""
+"""Bytes: small enough that a chunk is still in the processor's cache when it is written after its checksum."""
 
 steps = layout.steps
 directory_of = layout.directory_of
@@ -39,7 +39,7 @@ directory_of = layout.directory_of
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole one: its COMPLETE could be read, and every file has the size that it names."""
+    """A complete checkpoint: COMPLETE is readable, and every file has the size in it."""
 
     path: Path
     step: int
@@ -60,12 +60,12 @@ class Checkpoint:
 
     @property
     def sharded(self) -> List[str]:
-        """The objects whose state is spread over ranks."""
+        """Names of the objects whose state is sharded."""
         return list(self.document.get("sharded", ()))
 
     @property
     def shared(self) -> List[str]:
-        """The optimizers of whose state each rank has saved its share."""
+        """Names of the optimizers that are saved as one shard per rank."""
         return list(self.document.get("shared", ()))
 
     @property
@@ -73,7 +73,7 @@ class Checkpoint:
         return dict(self.document["files"])
 
 
-def being_written(root: Path, step: int) -> Path:
+def partial_directory(root: Path, step: int) -> Path:
     return root / f"step-{step}.tmp"
 
 
@@ -82,7 +82,7 @@ def rank_file(rank: int) -> str:
 
 
 def open_checkpoint(path: Path) -> Optional[Checkpoint]:
-    """The checkpoint in `path`; None if it is torn. The files' content is not read: `damaged` does that."""
+    """The checkpoint in `path`; None if it is partial. Does not read the files: `find_damage` does."""
     document = layout.complete(path)
     try:
         if document is None:
@@ -95,13 +95,13 @@ def open_checkpoint(path: Path) -> Optional[Checkpoint]:
 
 
 def whole(root: Path) -> List[Checkpoint]:
-    """The whole checkpoints below `root`, newest first."""
+    """The complete checkpoints in `root`, newest first."""
     found = (open_checkpoint(directory_of(root, step)) for step in steps(root))
     return [checkpoint for checkpoint in found if checkpoint is not None]
 
 
-def damaged(checkpoint: Checkpoint, names: Optional[Iterable[str]] = None) -> Optional[str]:
-    """What is wrong with the content of the files (all, or `names`), in words; None if nothing is."""
+def find_damage(checkpoint: Checkpoint, names: Optional[Iterable[str]] = None) -> Optional[str]:
+    """Compare files (all, or `names`) with their checksums. Returns a description of the first damage, or None."""
     for name in checkpoint.files if names is None else names:
         try:
             found = checksum(checkpoint.path / name)
@@ -125,7 +125,7 @@ def checksum(path: Path) -> str:
 
 
 def copy(source: Path, target: Path) -> str:
-    """Make `target` of what `source` holds, durably; return the checksum of what was read."""
+    """Copy `source` to `target` durably. Returns the checksum of the bytes read."""
     value = 0
     with source.open("rb") as reading:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -146,7 +146,7 @@ def spelled(crc32: int) -> str:
 
 
 def sync(path: Path) -> None:
-    """Make a file durable, or the names in a directory."""
+    """Flush a file, or the entries of a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -155,14 +155,14 @@ def sync(path: Path) -> None:
 
 
 def prepare(root: Path, step: int) -> Path:
-    """The directory to write `step` into; any rank may be the first to come."""
-    path = being_written(root, step)
+    """Create the directory to write `step` into; any rank may be the first."""
+    path = partial_directory(root, step)
     make_directory(path)
     return path
 
 
-def own_folder(local: Path, root: Path, rank: int) -> Path:
-    """A rank's own on its node's disk, empty: what a killed attempt has left there is of no use to anybody."""
+def rank_folder(local: Path, root: Path, rank: int) -> Path:
+    """A rank's empty folder on its node's disk. Files of a killed attempt are deleted."""
     name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
     folder = local / f"serried-checkpoints-{name}" / f"rank-{rank}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -172,9 +172,9 @@ def own_folder(local: Path, root: Path, rank: int) -> Path:
 
 def commit(root: Path, step: int, document: Dict[str, Any]) -> Checkpoint:
     """Turn `step-N.tmp`, whose files are durable, into a checkpoint."""
-    aside, path = being_written(root, step), directory_of(root, step)
+    aside, path = partial_directory(root, step), directory_of(root, step)
     sync(aside)
-    if path.exists():  # a torn one of an earlier attempt, which came this far and no further
+    if path.exists():  # an incomplete one of an earlier attempt, which died between rename and COMPLETE
         doomed = root / f"step-{step}.torn.tmp"
         path.rename(doomed)
         shutil.rmtree(doomed)
@@ -186,10 +186,10 @@ def commit(root: Path, step: int, document: Dict[str, Any]) -> Checkpoint:
 
 
 def retained(checkpoints: List[Checkpoint], keep: int, best: Optional[str]) -> List[Checkpoint]:
-    """Which of the whole `checkpoints`, newest first, stay: the newest `keep`, and the best (`max` or `min`)."""
+    """The complete `checkpoints`, newest first, to keep: the newest `keep`, and the best (`max` or `min`)."""
     staying = checkpoints[:keep]
-    champion = best_of(checkpoints, best)
-    return staying if champion is None or champion in staying else [*staying, champion]
+    best_checkpoint = best_of(checkpoints, best)
+    return staying if best_checkpoint is None or best_checkpoint in staying else [*staying, best_checkpoint]
 
 
 def best_of(checkpoints: List[Checkpoint], best: Optional[str]) -> Optional[Checkpoint]:
@@ -200,10 +200,10 @@ def best_of(checkpoints: List[Checkpoint], best: Optional[str]) -> Optional[Chec
     return max(rated, key=lambda checkpoint: (sign * (checkpoint.metric or 0.0), checkpoint.step))
 
 
-def tidy(root: Path, keep: int, best: Optional[str]) -> None:
-    """Remove what is no longer kept, and what is torn and older than the newest whole one.
+def apply_retention(root: Path, keep: int, best: Optional[str]) -> None:
+    """Delete checkpoints beyond `keep`, and partial ones older than the newest complete one.
 
-    COMPLETE goes first: a removal that is cut short leaves a torn checkpoint and not a wrong one.
+    COMPLETE is deleted first: an interrupted deletion leaves an incomplete checkpoint, not a wrong one.
     """
     checkpoints = whole(root)
     if not checkpoints:
@@ -215,11 +215,11 @@ def tidy(root: Path, keep: int, best: Optional[str]) -> None:
             with contextlib.suppress(OSError):
                 (path / COMPLETE).unlink()
             shutil.rmtree(path, ignore_errors=True)
-    sweep(root, before=checkpoints[0].step)
+    remove_partial(root, before=checkpoints[0].step)
 
 
-def sweep(root: Path, before: Optional[int] = None) -> None:
-    """Remove what writers that died have left (of steps `before` that one)."""
+def remove_partial(root: Path, before: Optional[int] = None) -> None:
+    """Delete the partial checkpoints of dead writers (of steps before `before`)."""
     for path in root.glob("step-*.tmp"):
         step = layout.step_of(path.name.partition(".")[0])
         if step is not None and (before is None or step < before):

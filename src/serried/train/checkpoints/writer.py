@@ -1,19 +1,19 @@
-"""The process that writes checkpoints: started beside a rank, niced, gone when the rank is gone. No torch in here.
+"""The process that writes checkpoints: one per rank, niced, ends with the rank. Imports no torch.
 
-It reads one command a line and answers each with a line. What it writes lies in memory that it shares with the rank:
+It reads one command per line and answers each with a line. The data is in memory that it shares with the rank:
 
   {"step": 100, "root": "…", "rank": 0, "world_size": 2, "token": "…", "capacity": bytes of shared memory,
    "files": [{"name": "replicated.pt", "pickle": [offset, bytes], "table": [offset, tensors]}],
    "sharded": ["__0_0.distcp"], "document": {…}, "keep": 3, "best": null}
   {"step": 100, "seconds": 0.2, "files": {"replicated.pt": {"size": 209715200, "crc32": "…"}}}
   {"step": 100, "error": "No space left on device"}
-  {"carry": {"replicated.pt": {"size": …, "crc32": …}}, "from": "…", "step": 100, …}    the same, of files elsewhere
-  {"rate": 100, "root": "…", "metric": 0.93, …}          adds a metric to a checkpoint that is already there
+  {"carry": {"replicated.pt": {"size": …, "crc32": …}}, "from": "…", "step": 100, …}    copies files from a node's disk
+  {"rate": 100, "root": "…", "metric": 0.93, …}          adds a metric to an existing checkpoint
 
-A table is pairs of 64-bit numbers: where a tensor begins, and its bytes. Ranks above 0 leave a `rank-R.part` that names
-their files, or a `rank-R.failed`; rank 0's writer waits for all and commits. That is all the agreement there is:
-files, no collective. Where a node's own disk comes first (`"local": "…"`), the answer has the files' sizes and
-checksums, and they are carried to the root by a second such process while the next save begins.
+A table holds pairs of 64-bit numbers: offset and size of a tensor in bytes. Ranks above 0 write a `rank-R.part` with
+their file names, or a `rank-R.failed`; rank 0's writer waits for all and commits. The ranks coordinate by these files
+only, without collectives. With a node's own disk (`"local": "…"`), the answer has the files' sizes and checksums, and
+a second such process copies them to the root while the next save begins.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from serried.train.checkpoints import store, torch_zip
 
 NICENESS = 10
 PATIENCE_SECONDS = 120.0
-"""For the other ranks' parts, beyond ten times what the own part took."""
+"""How long to wait for the other ranks' parts, beyond ten times the own part's duration."""
 
 IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
-"""Slurm sends TERM and USR1 to every process of a step; the rank is who answers, and it may want this one to save."""
+"""Slurm sends TERM and USR1 to every process of a step. The rank handles them, and may still need this process."""
 
 _PR_SET_PDEATHSIG = 1
 _PAIR = struct.Struct("=QQ")
 
 
 class PartError(OSError):
-    """Another rank could not do its part."""
+    """Another rank could not write its part."""
 
 
-class CarryError(OSError):
-    """The node's own disk does not give back what was written to it."""
+class CopyError(OSError):
+    """A file on the node's own disk changed after it was written."""
 
 
 class Memory:
-    """The rank's staging memory, seen from here."""
+    """The shared memory of the rank, as mapped by the writer."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -89,7 +89,7 @@ def _die_with_parent() -> None:
 
 
 def _commands(parent: int) -> Iterator[Dict[str, Any]]:
-    """Until the rank closes the pipe or is gone: data workers that it has forked hold the pipe open too."""
+    """Commands until the rank closes the pipe or exits: forked data workers hold the pipe open too."""
     rest = b""
     while os.getppid() == parent:
         if not select.select([0], [], [], 1.0)[0]:
@@ -115,7 +115,7 @@ def _save(command: Dict[str, Any], memory: Memory, parent: int) -> Dict[str, Any
         return {"step": step, "error": error.strerror or str(error)}
     seconds = time.monotonic() - began
     if command["rank"] == 0 and not command["local"]:
-        store.tidy(root, command["keep"], command["best"])
+        store.apply_retention(root, command["keep"], command["best"])
     return {"step": step, "seconds": seconds, "files": files}
 
 
@@ -130,13 +130,13 @@ def _commit(aside: Path, command: Dict[str, Any], files: Dict[str, Dict[str, Any
 
 
 def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
-    """Copy what lies on the node's own disk to `aside`, durably; what is carried away is removed there."""
+    """Move files from the node's own disk to `aside`, durably."""
     source, files = Path(command["from"]), command["carry"]
     if any("/" in name for name in files):
         make_directory(aside / store.SHARDED)
     for name, file in files.items():
         if store.copy(source / name, aside / name) != file["crc32"]:
-            raise CarryError(0, f"`{source / name}` has changed since it was written")
+            raise CopyError(0, f"`{source / name}` has changed since it was written")
     if any("/" in name for name in files):
         store.sync(aside / store.SHARDED)
     shutil.rmtree(source, ignore_errors=True)
@@ -174,12 +174,12 @@ def _part(aside: Path, rank: int) -> Path:
 
 
 def _failed(aside: Path, rank: int) -> Path:
-    """Exists when `rank` cannot do its part. Empty, so that it fits on a disk that is full."""
+    """The marker of a rank that cannot write its part. Empty, so that it fits on a full disk."""
     return aside / f"rank-{rank}.failed"
 
 
 def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds: float) -> Dict[str, Dict[str, Any]]:
-    """The files of the other ranks, once all have written them; their markers are removed."""
+    """Wait for the files of the other ranks, and remove their markers."""
     missing = set(range(1, command["world_size"]))
     files: Dict[str, Dict[str, Any]] = {}
     patience = PATIENCE_SECONDS + 10 * own_seconds
@@ -197,7 +197,7 @@ def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds:
         if not missing:
             break
         if time.monotonic() - began > patience or os.getppid() != parent:
-            raise PartError(0, f"no word from {_spell(sorted(missing))} for {patience:.0f} s")
+            raise PartError(0, f"no part from {_spell(sorted(missing))} within {patience:.0f} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
     return files
@@ -209,9 +209,9 @@ def _spell(ranks: Sequence[int]) -> str:
 
 
 def give_up(root: Path, step: int, rank: int) -> None:
-    """Make room at once, as a full disk is why most saves fail; and let rank 0's writer not wait for this rank."""
+    """Free space at once, because most saves fail on a full disk; and keep rank 0's writer from waiting."""
     if rank == 0:
-        shutil.rmtree(store.being_written(root, step), ignore_errors=True)
+        shutil.rmtree(store.partial_directory(root, step), ignore_errors=True)
         return
     with contextlib.suppress(OSError):
         aside = store.prepare(root, step)
@@ -224,10 +224,10 @@ def _rate(command: Dict[str, Any]) -> Dict[str, Any]:
     root = Path(command["root"])
     checkpoint = store.open_checkpoint(store.directory_of(root, command["rate"]))
     if checkpoint is None:
-        return {"rate": command["rate"], "error": "there is no such checkpoint"}
+        return {"rate": command["rate"], "error": "no such checkpoint"}
     try:
         write_json(checkpoint.path / store.COMPLETE, {**checkpoint.document, "metric": command["metric"]})
     except OSError as error:
         return {"rate": command["rate"], "error": error.strerror or str(error)}
-    store.tidy(root, command["keep"], command["best"])
+    store.apply_retention(root, command["keep"], command["best"])
     return {"rate": command["rate"]}

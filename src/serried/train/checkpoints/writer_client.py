@@ -1,4 +1,4 @@
-"""A rank's end of the writer: starts it, gives it commands, hears how they went. Never waits longer than it is told."""
+"""The rank's side of the writer process: starts it, sends commands, receives answers. Never blocks unbounded."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from serried.train.checkpoints import writer
 
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from serried.train.checkpoints.writer import main; main()"
 _HOME = str(Path(__file__).parents[3])
-"""What `serried` is imported from: a folder, or the archive that the run has brought along."""
+"""The import path of `serried`: a folder, or the run's library.zip."""
 
 
-class Scribe:
-    """One command at a time: `is_busy` until its answer has come, or the writer has died.
+class WriterClient:
+    """Sends one command at a time: `is_busy` until the answer arrives, or the writer dies.
 
-    Make it in the main thread: the writer is to end with the thread that started it (`PR_SET_PDEATHSIG`).
+    Create it in the main thread: the writer ends with the thread that started it (`PR_SET_PDEATHSIG`).
     """
 
     def __init__(self, memory: int) -> None:
@@ -33,11 +33,11 @@ class Scribe:
         self._start()
 
     def _start(self) -> None:
-        """The signals that the writer ignores are blocked until it does: they may come at any time."""
+        """Signals that the writer ignores are blocked until it does: they may arrive at any time."""
         self._rest = b""
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
-        # -B: Python leaves cut byte code behind where the disk is full, and fails at it from then on.
+        # -B: on a full disk Python writes truncated byte code, and fails to load it from then on.
         argv = [sys.executable, "-I", "-S", "-B", "-c", _START, _HOME, str(self._memory), str(os.getpid())]
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in writer.IGNORED])
         try:
@@ -53,7 +53,7 @@ class Scribe:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this is a process that was forked from the rank."""
+        """Whether this process was forked from the rank."""
         return os.getpid() != self._owner
 
     @property
@@ -61,18 +61,18 @@ class Scribe:
         return self._pending is not None
 
     def send(self, command: Dict[str, Any]) -> None:
-        """Give a command; the writer is started again if it has died."""
+        """Send a command. Restarts the writer if it has died."""
         if self._process.poll() is not None:
             self._end()
             self._start()
         self._pending = command
-        with contextlib.suppress(BrokenPipeError):  # it died just now: `poll` finds no answer, and says so
+        with contextlib.suppress(BrokenPipeError):  # the writer died just now: `poll` reports it
             os.write(self._commands, (json.dumps(command) + "\n").encode())
 
     def poll(self, seconds: float = 0.0) -> Optional[Tuple[Dict[str, Any], Dict[str, Any]]]:
-        """The pending command and its answer, if that comes within `seconds`; an `error` if the writer has died."""
+        """The pending command and its answer, if it arrives within `seconds`; an `error` if the writer has died."""
         deadline = time.monotonic() + seconds
-        while self._pending and self._has_word(max(0.0, deadline - time.monotonic())):
+        while self._pending and self._has_answer(max(0.0, deadline - time.monotonic())):
             command, received = self._pending, os.read(self._answers, 1 << 16)
             line, ended, self._rest = (self._rest + received).partition(b"\n")
             if not received:
@@ -84,8 +84,8 @@ class Scribe:
             self._rest = line
         return None
 
-    def _has_word(self, seconds: float) -> bool:
-        """By poll: select knows no descriptor beyond 1023, and loaders with many workers open more."""
+    def _has_answer(self, seconds: float) -> bool:
+        """By poll: select handles no descriptor beyond 1023, and loaders with many workers open more."""
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
@@ -97,9 +97,9 @@ class Scribe:
     def _end(self) -> None:
         os.close(self._commands)
         os.close(self._answers)
-        self._process.kill()  # the closed pipe would not do: data workers that were forked hold it open too
+        self._process.kill()  # closing the pipe is not enough: forked data workers hold it open too
         self._process.wait()
 
     def close(self) -> None:
-        """End the writer, whatever it is doing."""
+        """Kill the writer, even during a save."""
         self._end()

@@ -1,7 +1,7 @@
-"""Data for the ranks of a job: shared out over ranks and workers, in an order that a stopped run goes on with exactly.
+"""Data for ranks and workers, in an order that an interrupted run resumes exactly.
 
-`order` says who reads what, `sources` in which order, `position` where a loader stands; `loader` and `foreign` are what
-a script iterates. Importing this imports no torch.
+`order` computes which rank reads which item, `sources` the order of items, `position` the position in an epoch.
+Scripts iterate over a `loader` or a `third_party` loader. Importing this package loads no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 if TYPE_CHECKING:
     from serried.train.data.loader import Loader
     from serried.train.data.shards import Shard
-    from serried.train.data.third_party import ForeignLoader
+    from serried.train.data.third_party import ThirdPartyLoader
 
 __all__ = ["make_loader", "shard"]
 
@@ -27,20 +27,24 @@ def shard(
     batch_size: int = 1,
     transform: Optional[Callable[[Any], Any]] = None,
 ) -> Shard:
-    """This rank's part of `data`, and in a DataLoader's worker the worker's part of that.
+    """This rank's shard of `data`; in a DataLoader worker, the worker's shard of that.
 
     Args:
-        data: an iterable, or a function that makes one; or something with `__getitem__` and `__len__`, of which only
-            this part is read.
-        rank: this process's; by default what `serried.train.identity()` finds, as for `world_size`.
-        world_size: how many ranks there are.
-        seed: of the order, with the epoch; it must be the same on all ranks. By default that of the loader which reads
-            this, and 0 without one.
-        shuffle: True for the whole epoch (data with a length), a number for windows of so many items.
-        tail: how an epoch ends. `keep`, the default: every item once; `repeat`, `drop`: all ranks have as many items.
-        batch_size: how many items in a row a worker reads. With 1, item i is for shard i mod (world x workers), where
-            shard = worker x world + rank.
-        transform: done to this part's items alone: what is dear (decoding) belongs here.
+        data: an iterable, or a function that returns one; or an object with `__getitem__` and `__len__`, of which
+            only this shard is read.
+        rank: this process's rank; by default from `serried.train.identity()`, as is `world_size`.
+        world_size: the number of ranks.
+        seed: seed of the order, together with the epoch; the same on all ranks. By default the seed of the loader that
+            reads the shard, or 0 without a loader.
+        shuffle: True for the whole epoch (data with a length), a number for windows of that many items.
+        tail: the end of an epoch. `keep`, the default: every item once; `repeat`, `drop`: equal numbers on all ranks.
+        batch_size: how many consecutive items a worker reads. With 1, item i belongs to shard i mod (world x workers),
+            where shard = worker x world + rank.
+        transform: applied to the items of this shard only; put expensive work (decoding) here.
+
+    Raises:
+        TypeError: `data` cannot be read once per epoch.
+        ValueError: an option is out of range.
     """
     from importlib.util import find_spec
 
@@ -71,23 +75,26 @@ def make_loader(
     tail: Optional[str] = None,
     resume: bool = True,
     **options: Any,
-) -> Union[Loader, ForeignLoader]:
-    """Batches for this rank, from a position that checkpoints keep.
+) -> Union[Loader, ThirdPartyLoader]:
+    """Batches for this rank. Checkpoints keep the position.
 
     Args:
-        dataset: with `__getitem__` and `__len__`; or an iterable, or a function that makes one, that gives the *whole*
-            data to whoever asks; or a `shard`; or a ready loader (torch's DataLoader, torchdata's StatefulDataLoader),
-            which passes through.
-        batch_size: items of this rank in a step; None where items are batches already.
-        rank: this process's.
-        world_size: how many ranks there are.
-        seed: of the order, with the epoch; it must be the same on all ranks.
-        shuffle: True for the whole epoch, the default for data with a length; a number for windows of so many items;
-            False for none, the default for other data.
-        tail: the last, incomplete step. `repeat`, the default: ranks that lack an item repeat one; `drop`: left out;
-            `keep`: every item once, so that some ranks may have one item, and one batch, more.
-        resume: False for evaluation, where half a pass would be no result: every pass is whole.
-        options: for torch's DataLoader: num_workers, collate_fn, pin_memory, persistent_workers, worker_init_fn …
+        dataset: an object with `__getitem__` and `__len__`; or an iterable (or a function that returns one) over the
+            *whole* data, the same on all ranks; or a `shard`; or a ready loader (torch's DataLoader, torchdata's
+            StatefulDataLoader), which passes through.
+        batch_size: items per step on this rank; None if items are batches already.
+        rank: this process's rank.
+        world_size: the number of ranks.
+        seed: seed of the order, together with the epoch; the same on all ranks.
+        shuffle: True for the whole epoch, the default for data with a length; a number for windows of that many items;
+            False for no shuffling, the default for other data.
+        tail: the last, incomplete step. `repeat`, the default: ranks without an item repeat one; `drop`: the step is
+            skipped; `keep`: every item once, so that some ranks may have one item, and one batch, more.
+        resume: False for evaluation, where a part of a pass has no meaning: every pass starts at its first item.
+        options: passed to torch's DataLoader: num_workers, collate_fn, pin_memory, persistent_workers, …
+
+    Raises:
+        TypeError: `dataset` cannot be read once per epoch, or an option does not apply.
     """
     from serried.train.data import third_party
 
@@ -96,9 +103,10 @@ def make_loader(
         asked = sorted(name for name, value in given.items() if value is not None)
         if asked or batch_size not in (1, getattr(dataset, "batch_size", 1)):
             raise TypeError(
-                f"a ready loader takes no options: {', '.join(asked) or 'batch_size'}\nhint: give them to it"
+                f"a ready loader takes no options: {', '.join(asked) or 'batch_size'}\n"
+                "hint: pass them where the loader is created"
             )
-        return third_party.ForeignLoader(dataset, rank=rank, world_size=world_size, resume=resume)
+        return third_party.ThirdPartyLoader(dataset, rank=rank, world_size=world_size, resume=resume)
     from serried.train.data.loader import make
 
     return make(

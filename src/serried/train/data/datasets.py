@@ -19,7 +19,7 @@ class ShardDataset(Shard, IterableDataset[Any]):
     """A shard that torch's DataLoader knows as data to iterate."""
 
 
-class Picks:
+class StepSampler:
     """The sampler: a rank's steps, from the position that the clock shows when a pass begins."""
 
     def __init__(self, source: Indexed, layout: Layout, clock: MutableSequence[int]) -> None:
@@ -33,7 +33,7 @@ class Picks:
             yield key(seed, epoch, step.first, self.layout.rank), step.last, indices
 
 
-class Picked(Dataset[Any]):
+class IndexedDataset(Dataset[Any]):
     def __init__(self, data: Any) -> None:
         self.users_data = data
 
@@ -43,7 +43,7 @@ class Picked(Dataset[Any]):
         return last, fetch(self.users_data, indices)
 
 
-class Blocks(IterableDataset[Any]):
+class BlockDataset(IterableDataset[Any]):
     """A shard step by step. `clock` is shared memory where workers outlive a pass: they read it as the next begins."""
 
     def __init__(self, shard: Shard, layout: Layout, clock: Any) -> None:

@@ -1,4 +1,4 @@
-"""A loader that knows how many samples all ranks have consumed, and goes on from there in any layout."""
+"""A loader that counts the samples that all ranks consumed, and resumes there with any number of ranks."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any, Callable, Dict, Iterator, MutableSequence, Optional, Tup
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from serried.train.data.datasets import Blocks, Collate, Picked, Picks
+from serried.train.data.datasets import BlockDataset, Collate, IndexedDataset, StepSampler
 from serried.train.data.order import Layout, count_steps, key
-from serried.train.data.position import Position, Waits
+from serried.train.data.position import DataWait, Position
 from serried.train.data.shards import Shard
 from serried.train.data.sources import Indexed, is_indexed
-from serried.train.data.workers import WorkerStart, remember, signals_held
+from serried.train.data.workers import WorkerStart, remember, signals_blocked
 
 OURS = {
-    "sampler": "the order is by seed and epoch, so that it can go on where it stopped",
-    "batch_sampler": "the order is by seed and epoch, so that it can go on where it stopped",
-    "generator": "the order and the workers' random numbers follow the seed",
-    "drop_last": 'say tail="drop"',
-    "in_order": "batches out of order have no position to go on from",
+    "sampler": "the order follows from seed and epoch, so that it can be resumed",
+    "batch_sampler": "the order follows from seed and epoch, so that it can be resumed",
+    "generator": "the order and the workers' random numbers follow from the seed",
+    "drop_last": 'use tail="drop"',
+    "in_order": "batches out of order have no position to resume from",
 }
 
 
 class Loader:
-    """Batches of this rank, pass after pass. Make it with `run.loader` or `make_loader`.
+    """Batches of this rank, pass after pass. Create it with `run.loader` or `make_loader`.
 
-    Its state is the same on every rank: epoch, samples that all ranks have consumed of it, seed, global batch.
+    Its state is the same on every rank: epoch, samples of it that all ranks consumed, seed, global batch size.
     """
 
     replicated = True
@@ -41,7 +41,7 @@ class Loader:
         self._resume = resume
         self._seed = shard.seed
         self._position = Position()
-        self._waits = Waits()
+        self._data_wait = DataWait()
         self.on_pass: Callable[[], object] = dict
         """Called when a pass begins."""
         self._generator = torch.Generator()
@@ -50,7 +50,7 @@ class Loader:
         if options.get("persistent_workers") and not by_index:
             self._clock = torch.zeros(3, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         data, sampler = (
-            _by_index(shard, layout, self._clock) if by_index else (Blocks(shard, layout, self._clock), None)
+            _by_index(shard, layout, self._clock) if by_index else (BlockDataset(shard, layout, self._clock), None)
         )
         self._loader: DataLoader[Any] = DataLoader(
             data,
@@ -68,12 +68,12 @@ class Loader:
 
     @property
     def batch_size(self) -> int:
-        """Items that this rank takes in a step."""
+        """Items per step on this rank."""
         return self._layout.batch_size
 
     @property
     def global_batch(self) -> int:
-        """Items that all ranks together take in a step."""
+        """Items per step on all ranks together."""
         return self._layout.global_batch
 
     @property
@@ -86,23 +86,23 @@ class Loader:
 
     @property
     def samples(self) -> int:
-        """How many items of this epoch all ranks together have consumed."""
+        """Items of this epoch that all ranks together have consumed."""
         return self._position.samples
 
     @property
     def waited_seconds(self) -> float:
         """How long training has waited for data so far."""
-        return self._waits.seconds
+        return self._data_wait.seconds
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass is; without it every pass is the next. `run.epochs` does this."""
+        """Set the epoch of the next pass; without it every pass is a new epoch. `run.epochs` calls this."""
         self._position.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch, also where a pass goes on in the middle of one."""
+        """Batches of this rank in a whole epoch, even if the pass resumes in its middle."""
         length = self._shard.source.length()
         if length is None:
-            raise TypeError("data without a length: how many batches there are is known when they have been read")
+            raise TypeError("data without a length: the number of batches is unknown until they have been read")
         return count_steps(length, self._layout)
 
     def __iter__(self) -> Iterator[Any]:
@@ -111,22 +111,22 @@ class Loader:
             return iter(())
         position = self._position
         self._clock[0], self._clock[1], self._clock[2] = self._seed, position.epoch, position.samples
-        # Or the loader would draw the workers' seed from the generator that the model draws from: a pass that is
-        # begun anew in the middle of an epoch would shift every dropout after it.
+        # Else the loader would draw the workers' seed from the model's generator, and resuming in the middle of an
+        # epoch would shift every later dropout.
         self._generator.manual_seed(key(self._seed, position.epoch, position.samples, self._layout.rank))
-        with signals_held():
+        with signals_blocked():
             batches = iter(self._loader)
         remember(batches)
         return self._counted(batches)
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for samples, batch in self._waits.timed(batches):
+        for samples, batch in self._data_wait.timed(batches):
             self._position.samples = int(samples)
             yield batch
         self._position.finished = True
 
     def state_dict(self) -> Dict[str, Any]:
-        """The position after the batch that was handed out last; batches that workers hold ready do not count."""
+        """The position after the last batch that the script received; prefetched batches do not count."""
         if not self._resume:
             return {}
         return {
@@ -138,14 +138,14 @@ class Loader:
         }
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Go on from there. The seed is the saved one's: the order of the epoch is the one in which it began."""
+        """Resume at the saved position. The seed is the saved one, so the order of the epoch stays."""
         if not self._resume or not state:
             return
         for name, now in (("length", self._shard.source.length()), ("shuffle", self._shard.source.shuffle)):
             if state.get(name, now) != now:
                 self._warn(
-                    f"the data's {name} was {state[name]} and is {now}: their order is another, and items of the epoch "
-                    "that was begun may come twice or never"
+                    f"the data's {name} changed from {state[name]} to {now}: the order changes too, and items of the "
+                    "current epoch may repeat or be missing"
                 )
         if state["global_batch"] != self.global_batch:
             self._warn(_changed_batch(int(state["global_batch"]), self._layout))
@@ -159,18 +159,18 @@ class Loader:
 
 def _refuse(options: Dict[str, Any]) -> None:
     for name in sorted(OURS.keys() & options.keys()):
-        raise TypeError(f"`{name}` is not for this loader: {OURS[name]}\nhint: a DataLoader of your own passes through")
+        raise TypeError(f"this loader does not take `{name}`: {OURS[name]}\nhint: a ready DataLoader passes through")
 
 
 def _by_index(shard: Shard, layout: Layout, clock: MutableSequence[int]) -> Tuple[Dataset[Any], Any]:
-    return Picked(shard.source.data), Picks(cast("Indexed", shard.source), layout, clock)
+    return IndexedDataset(shard.source.data), StepSampler(cast("Indexed", shard.source), layout, clock)
 
 
 def _changed_batch(before: int, layout: Layout) -> str:
     ranks = f"{layout.world_size} ranks of {layout.batch_size}"
     message = (
-        f"the global batch was {before} and is {layout.global_batch} ({ranks}): "
-        "items come in the same order, but steps are other ones"
+        f"the global batch size changed from {before} to {layout.global_batch} ({ranks}): "
+        "sample order is unchanged, but step boundaries differ"
     )
     each, rest = divmod(before, layout.world_size)
     return message if rest else f"{message}\nhint: batch_size={each} keeps it"
@@ -188,10 +188,10 @@ def make(
     resume: bool,
     options: Dict[str, Any],
 ) -> Loader:
-    """A `Loader`, or TypeError for what is no data."""
+    """Create a `Loader`. Raises TypeError if `data` cannot be read once per epoch."""
     if isinstance(data, Shard):
         if shuffle is not None:
-            raise TypeError("a shard has an order of its own\nhint: say shuffle= to serried.train.shard")
+            raise TypeError("a shard has an order of its own\nhint: pass shuffle= to serried.train.shard")
         shard = data
     else:
         shard = Shard(data, layout=Layout(0, 1), shuffle=is_indexed(data) if shuffle is None else shuffle)

@@ -1,11 +1,11 @@
-"""Which rank and worker reads which item: arithmetic on positions in an epoch, the same for every kind of data.
+"""Which rank and worker reads which item: arithmetic on positions in an epoch, the same for all kinds of data.
 
-An epoch is one sequence of items, put in order by seed and epoch alone. A step takes the next `global_batch` of them,
-whatever the number of ranks and workers: of a step's items, rank r has those at r, r + world, r + 2 world, ...; step
-number j is read by worker j mod workers. All that is consumed is therefore a prefix of the sequence, and one number
-says where to go on, in any layout.
+An epoch is one sequence of items in an order that depends on seed and epoch only. A step takes the next
+`global_batch` items, whatever the number of ranks and workers. Of a step's items, rank r has those at r, r + world,
+r + 2 world, ...; worker j mod workers reads step j. The consumed items are therefore a prefix of the sequence, and one
+number is the position to resume from, in any layout.
 
-With blocks of one item (`batch_size` 1) item i goes to shard i mod (world x workers), where
+With blocks of one item (`batch_size` 1), item i goes to shard i mod (world x workers), where
 shard = worker x world + rank.
 """
 
@@ -23,15 +23,15 @@ TAILS = ("repeat", "drop", "keep")
 
 @dataclass(frozen=True)
 class Layout:
-    """One reader among all: a worker of a rank."""
+    """One of the readers: a worker of a rank."""
 
     rank: int
     world_size: int
     batch_size: int = 1
-    """Items that a rank takes in one step."""
+    """Items per step on a rank."""
     tail: str = "keep"
-    """The last step of an epoch, when it is not full. `repeat`: ranks that lack an item repeat one, so that all have as
-    many, at most world_size - 1 in all; `drop`: left out; `keep`: every item once, and some ranks have one more."""
+    """The last, incomplete step of an epoch. `repeat`: ranks without an item repeat one, at most world_size - 1 in all;
+    `drop`: the step is skipped; `keep`: every item once, and some ranks have one more."""
     worker: int = 0
     workers: int = 1
 
@@ -48,13 +48,13 @@ class Layout:
         return self.world_size * self.batch_size
 
     def reads(self, step: int) -> bool:
-        """Whether this worker reads a step; steps count from where the pass began."""
+        """Whether this worker reads a step; steps count from the start of the pass."""
         return step % self.workers == self.worker
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one reader has of one step, in positions in the epoch's sequence."""
+    """One reader's items of one step, as positions in the epoch's sequence."""
 
     first: int
     last: int
@@ -63,17 +63,20 @@ class Step:
 
 
 def key(*parts: object) -> int:
-    """A seed below 2**63 from whatever names a random choice, as (seed, epoch). Neighbours in give strangers out."""
+    """A seed below 2**63 from the values that identify a random choice, such as (seed, epoch).
+
+    Adjacent inputs give unrelated seeds.
+    """
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
 
 
 def stand_in(position: int, total: int, world_size: int) -> int:
-    """Which item is repeated at `position`, past the end: the rank's own previous one, where there is one."""
+    """The item to repeat at `position`, past the end: the rank's own previous item, if it has one."""
     return position - world_size if position >= world_size else position % total
 
 
 def steps(total: int, start: int, layout: Layout) -> Iterator[Step]:
-    """All that a reader has of a sequence of `total` items from `start` on."""
+    """A reader's steps over a sequence of `total` items, from `start` on."""
     stride = layout.global_batch
     for first in range(start + layout.worker * stride, total, layout.workers * stride):
         last = min(first + stride, total)
@@ -88,7 +91,7 @@ def steps(total: int, start: int, layout: Layout) -> Iterator[Step]:
 
 
 def count_steps(total: int, layout: Layout) -> int:
-    """Steps of a rank in a whole epoch, over all its workers."""
+    """Steps of a rank in a whole epoch, with all its workers."""
     whole, rest = divmod(total, layout.global_batch)
     if layout.tail == "drop" or rest == 0 or (layout.tail == "keep" and layout.rank >= rest):
         return whole
@@ -103,10 +106,10 @@ def pick(
     behind: Iterable[T] = (),
     begin: Optional[Callable[[int], object]] = None,
 ) -> Iterator[Tuple[int, List[T]]]:
-    """What `steps` says, of a sequence whose length only its end tells: (one past the step's last position, items).
+    """As `steps`, for a sequence of unknown length: yields (one past the step's last position, items).
 
-    `stream` begins at position `start`; `behind` are the `world_size` items before it, fewer where there are no more.
-    `begin` is called with the first position of each step that this worker reads, before its first item is.
+    `stream` starts at position `start`; `behind` holds up to `world_size` items before it. `begin` is called with the
+    first position of each step that this worker reads, before the first item is read.
     """
     recent: Deque[T] = deque(behind, maxlen=layout.world_size)
     stride, repeat = layout.global_batch, layout.tail == "repeat"

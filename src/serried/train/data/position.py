@@ -1,4 +1,4 @@
-"""Where a loader stands: epoch, samples consumed in it by all ranks, and whether its pass came to its end."""
+"""The position of a loader: epoch, samples of it that all ranks consumed, and whether its pass has ended."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ T = TypeVar("T")
 
 
 class Position:
-    """The rules by which passes over the data become epochs.
+    """Maps passes over the data to epochs.
 
-    Whoever calls `set_epoch` decides: a pass in an epoch that has been set begins at its first item. Where nobody
-    calls it, every pass is an epoch of its own. The first pass after `load` goes on where the saved one stood; if
-    that one was finished and its epoch is set again, as by a loop over epochs that goes on in the middle of one,
-    nothing is left.
+    A pass after `set_epoch` starts at the epoch's first item. Without `set_epoch`, every pass is a new epoch. The
+    first pass after `load` resumes at the saved position. If the saved pass had ended and its epoch is set again, as
+    by a loop over epochs that resumes in the middle of one, the pass is empty.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
         self.samples = 0
         self.finished = False
-        self._told = False
+        self._is_set = False
         self._begun = False
         self._resuming = False
 
     def set_epoch(self, epoch: int) -> None:
-        self._told = True
+        self._is_set = True
         if epoch != self.epoch:
             self.epoch, self.samples, self.finished, self._resuming = epoch, 0, False, False
 
     def begin(self) -> bool:
-        """Begin a pass; whether there is anything to read in it."""
-        goes_on = self._resuming and (self._told or not self.finished)
-        if not goes_on:
-            if (self._begun or self._resuming) and not self._told:
+        """Begin a pass. Returns whether it has items."""
+        resumes = self._resuming and (self._is_set or not self.finished)
+        if not resumes:
+            if (self._begun or self._resuming) and not self._is_set:
                 self.epoch += 1
             self.samples, self.finished = 0, False
         self._begun, self._resuming = True, False
@@ -46,11 +45,11 @@ class Position:
     def load(self, state: Dict[str, Any]) -> None:
         self.epoch, self.samples = int(state["epoch"]), int(state["samples"])
         self.finished = bool(state["finished"])
-        self._told, self._begun, self._resuming = False, False, True
+        self._is_set, self._begun, self._resuming = False, False, True
 
 
-class Waits:
-    """How long a loop has waited for its batches."""
+class DataWait:
+    """The time that a loop has waited for its batches."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,4 +1,4 @@
-"""A rank's and a worker's part of data that are read one after the other."""
+"""The shard of a rank, and of a worker, of data without random access."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serried.train.data.workers import reseed, worker_of_this_process
 
 
 class Shard:
-    """What `serried.train.shard` makes. It gives this rank's items; in a DataLoader's worker, the worker's."""
+    """The value of `serried.train.shard`. Iterates over this rank's items; in a DataLoader worker, the worker's."""
 
     def __init__(
         self,
@@ -29,12 +29,12 @@ class Shard:
         self.seed = seed or 0
         self.transform = transform
         self.tail = tail
-        """What was asked for; None leaves it to the reader: a loader makes ranks equally long, a plain loop not."""
+        """None leaves the choice to the reader: a loader gives ranks equal lengths, a plain loop does not."""
         self.epoch = 0
         self.start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """The next pass is over this epoch, from the item on that follows the `start` ones that all ranks consumed."""
+        """Set the epoch of the next pass, and the position: the number of items that all ranks consumed."""
         self.epoch, self.start = epoch, start
 
     def __iter__(self) -> Iterator[Any]:

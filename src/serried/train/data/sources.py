@@ -1,4 +1,4 @@
-"""Data in the order of an epoch: by index where they have a length, one after the other where they do not."""
+"""Data in the order of an epoch: by index if they have a length, else in sequence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple, Union
 from serried.train.data.order import Layout, Step, key, pick, steps
 
 Shuffle = Union[bool, int]
-"""True: the whole epoch; a number: within windows of so many items; False: as they come."""
+"""True: the whole epoch; a number: within windows of that many items; False: in the given order."""
 Begin = Callable[[int], object]
 
 
 def is_indexed(data: Any) -> bool:
-    """Whether `data` can be read by index. An IterableDataset of torch has a `__getitem__` too, which only raises."""
+    """Whether `data` can be read by index. An IterableDataset of torch has a `__getitem__` that only raises."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(data, torch_data.IterableDataset):
         return False
@@ -23,7 +23,7 @@ def is_indexed(data: Any) -> bool:
 
 
 def source_of(data: Any, shuffle: Shuffle) -> Union[Indexed, Streamed]:
-    """Raises TypeError for what cannot be read once an epoch."""
+    """Raises TypeError if `data` cannot be read once per epoch."""
     if not isinstance(shuffle, int) or shuffle < 0:
         raise TypeError(f"shuffle is {shuffle!r}\nhint: True, False, or the size of a window in items")
     if is_indexed(data):
@@ -31,11 +31,11 @@ def source_of(data: Any, shuffle: Shuffle) -> Union[Indexed, Streamed]:
     if isinstance(data, Iterator) and type(data).__module__ in {"builtins", "itertools", "_io"}:
         raise TypeError(
             f"a {type(data).__name__} can be read only once, and an epoch needs to read it again\n"
-            "hint: give the function that makes it, or an object whose `__iter__` begins anew"
+            "hint: pass the function that creates it, or an object whose `__iter__` restarts"
         )
     if not hasattr(data, "__iter__") and not callable(data):
         raise TypeError(
-            f"a {type(data).__name__} is no data: it has neither `__getitem__` with `__len__`, nor `__iter__`"
+            f"a {type(data).__name__} cannot be read: it has neither `__getitem__` with `__len__`, nor `__iter__`"
         )
     if shuffle is True:
         raise TypeError(
@@ -52,7 +52,7 @@ def window_order(size: int, seed: int, epoch: int, window: int) -> List[int]:
 
 
 class Indexed:
-    """Data with a length. Only what a reader needs is read."""
+    """Data with a length. A reader reads its own items only."""
 
     def __init__(self, data: Any, shuffle: Shuffle) -> None:
         self.data = data
@@ -85,10 +85,10 @@ class Indexed:
 
 
 class Streamed:
-    """Data that are read from their beginning by every reader, who keeps what is its own.
+    """Data that every reader reads from the start, keeping its own items.
 
-    `data` is an iterable, or a function without arguments that makes one. Where it has `iter_from(position)`, that is
-    how a reader goes on in the middle; else it reads up to there. Where it has `set_epoch`, it is told the epoch first.
+    `data` is an iterable, or a function without arguments that returns one. With a method `iter_from(position)` a
+    reader resumes by that method; otherwise it reads up to the position. A method `set_epoch` is called first.
     """
 
     def __init__(self, data: Any, shuffle: Shuffle) -> None:
@@ -96,7 +96,7 @@ class Streamed:
         self.shuffle = shuffle
 
     def length(self) -> Optional[int]:
-        """What the data say of their length. Nothing is decided by it: for a stream it is often a guess."""
+        """The length that the data report. Only for warnings: a stream's length is often a guess."""
         try:
             return len(self.data)
         except (TypeError, NotImplementedError):
@@ -136,7 +136,7 @@ class Streamed:
 
 
 def fetch(data: Any, indices: List[int]) -> List[Any]:
-    """Items by index, all at once where the data know how (`__getitems__`, as torch's own loader asks)."""
+    """Items by index, all at once if the data have `__getitems__`, as torch's own loader reads them."""
     at_once = getattr(data, "__getitems__", None)
     return list(at_once(indices)) if at_once is not None else [data[index] for index in indices]
 
@@ -149,7 +149,7 @@ def _permutation(total: int, seed: int, epoch: int) -> Callable[[List[int]], Lis
 
 
 def _windows(total: int, size: int, seed: int, epoch: int) -> Callable[[List[int]], List[int]]:
-    known: List[Tuple[int, List[int]]] = []  # the window that was asked for last: positions come in order
+    known: List[Tuple[int, List[int]]] = []  # the last window: positions come in order
 
     def index_at(position: int) -> int:
         number, offset = divmod(position, size)

@@ -1,4 +1,4 @@
-"""Loaders that a script brings along ready: torch's DataLoader, torchdata's StatefulDataLoader, others with a state."""
+"""Ready loaders of other libraries: torch's DataLoader, torchdata's StatefulDataLoader, others with a state."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import warnings
 from itertools import islice
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from serried.train.data.position import Position, Waits
-from serried.train.data.workers import WorkerStart, remember, signals_held
+from serried.train.data.position import DataWait, Position
+from serried.train.data.workers import WorkerStart, remember, signals_blocked
 
 
 def is_loader(data: Any) -> bool:
-    """Whether `data` gives batches already. Torchdata's is known by what it does: nothing imports torchdata here."""
+    """Whether `data` yields batches already. Torchdata's loader is recognised by its methods, without an import."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return False
@@ -22,11 +22,11 @@ def is_loader(data: Any) -> bool:
     return keeps_state and not isinstance(data, torch_data.Dataset)
 
 
-class ForeignLoader:
-    """The loader as it is, with its place in checkpoints. What it has beside that is reached through this.
+class ThirdPartyLoader:
+    """A ready loader whose position is kept in checkpoints. Other attributes are those of the loader.
 
-    It is shared out over ranks as its maker decided, so its state is kept for each rank, and goes on in the same world
-    only. One without a state of its own goes on by reading again what it had read.
+    The script decides how it is split over ranks, so its state is saved per rank and resumes with the same world size
+    only. A loader without a state resumes by skipping the batches that were already read.
     """
 
     replicated = False
@@ -38,7 +38,7 @@ class ForeignLoader:
         self._resume = resume
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self._position = Position()  # its samples are batches of this rank
-        self._waits = Waits()
+        self._data_wait = DataWait()
         self.on_pass: Callable[[], object] = dict
         """Called when a pass begins."""
         self._loaded: Optional[Dict[str, Any]] = None
@@ -46,7 +46,7 @@ class ForeignLoader:
             loader.worker_init_fn = WorkerStart(loader.worker_init_fn)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet: while it is unpickled
+        if name == "loader":  # not set yet while unpickling
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -59,7 +59,7 @@ class ForeignLoader:
 
     @property
     def waited_seconds(self) -> float:
-        return self._waits.seconds
+        return self._data_wait.seconds
 
     def set_epoch(self, epoch: int) -> None:
         self._position.set_epoch(epoch)
@@ -67,44 +67,44 @@ class ForeignLoader:
     def __iter__(self) -> Iterator[Any]:
         self.on_pass()
         loaded, self._loaded = self._loaded, None
-        something = self._position.begin()
-        self._tell_epoch()
-        # One that was saved at an epoch's end holds what its next epoch is shuffled by; one that was saved in the
-        # middle of an epoch that is not gone on with would begin the next one in the middle.
-        goes_on = loaded is not None and not loaded["finished"] and self._stands_where(loaded)
-        if loaded is not None and self._keeps_state and (goes_on or loaded["finished"]):
+        has_items = self._position.begin()
+        self._set_epoch()
+        # A state from the end of an epoch holds the shuffling of the next one. A state from the middle of an epoch
+        # that is not resumed would start the next epoch in its middle.
+        resumes = loaded is not None and not loaded["finished"] and self._is_at(loaded)
+        if loaded is not None and self._keeps_state and (resumes or loaded["finished"]):
             self.loader.load_state_dict(loaded["loader"])
-        if not something:
+        if not has_items:
             return iter(())
-        with signals_held():
+        with signals_blocked():
             batches = iter(self.loader)
         remember(batches)
-        if goes_on and not self._keeps_state:
-            self._warn_of_a_random_order()
+        if resumes and not self._keeps_state:
+            self._warn_of_lost_order()
             batches = islice(batches, self._position.samples, None)
         return self._counted(batches)
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in self._waits.timed(batches):
+        for batch in self._data_wait.timed(batches):
             self._position.samples += 1
             yield batch
         self._position.finished = True
 
-    def _stands_where(self, state: Dict[str, Any]) -> bool:
+    def _is_at(self, state: Dict[str, Any]) -> bool:
         return (self._position.epoch, self._position.samples) == (state["epoch"], state["samples"])
 
-    def _tell_epoch(self) -> None:
+    def _set_epoch(self) -> None:
         for name in ("sampler", "batch_sampler", "dataset"):
             part: Any = getattr(self.loader, name, None)
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self._position.epoch)
 
-    def _warn_of_a_random_order(self) -> None:
+    def _warn_of_lost_order(self) -> None:
         sampler = getattr(self.loader, "sampler", None)
         if self._rank == 0 and hasattr(sampler, "generator") and getattr(sampler, "generator", None) is None:
             warnings.warn(
-                "this loader is shuffled by torch's global generator: the order of the epoch that was begun is lost, "
-                "and items of it may come twice or never\nhint: give its dataset to run.loader instead",
+                "torch's global generator shuffles this loader: the order of the interrupted epoch is lost, and items "
+                "may repeat or be missing\nhint: give its dataset to run.loader instead",
                 stacklevel=3,
             )
 
@@ -123,7 +123,8 @@ class ForeignLoader:
         if saved != (self._rank, self._world_size):
             raise ValueError(
                 f"the position of a ready loader was saved by rank {saved[0]} of {saved[1]}, and this is rank "
-                f"{self._rank} of {self._world_size}\nhint: give its dataset to run.loader, which goes on in any world"
+                f"{self._rank} of {self._world_size}\n"
+                "hint: give its dataset to run.loader, which resumes with any world size"
             )
         self._position.load(state)
         self._loaded = state

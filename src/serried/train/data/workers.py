@@ -1,6 +1,6 @@
-"""What holds for every worker of a loader: signals for the job pass it by, and its random numbers can be had again.
+"""Worker processes of loaders: they ignore the job's signals, and their random numbers are reproducible.
 
-Slurm signals every process of a step, workers too. One that ends of it takes the training down in the middle of a save.
+Slurm signals every process of a step, workers too. A worker that ends by a signal ends the training during a save.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any, Callable, Iterator, List, Optional
 
 QUIET = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
-"""What a launcher, a scheduler or a user sends to all processes of a job; only the ranks themselves answer."""
+"""Signals that a launcher, a scheduler or a user sends to all processes of a job; only the ranks handle them."""
 
 
-_own_process: List[int] = []
-"""The number of the worker that this process is, once it is one."""
+_worker_number: List[int] = []
+"""This process's number as a worker, if it is one."""
 
 
 class WorkerStart:
@@ -37,13 +37,13 @@ class WorkerStart:
             for number in QUIET:
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, QUIET)
-            _own_process.append(worker)
+            _worker_number.append(worker)
         if self.then is not None:
-            _show_the_users_data()
+            _expose_user_dataset()
             self.then(worker)
 
 
-def _show_the_users_data() -> None:
+def _expose_user_dataset() -> None:
     """Let `get_worker_info().dataset` be the user's data, as in any loader, not what they are wrapped in."""
     from torch.utils.data import get_worker_info
 
@@ -54,7 +54,7 @@ def _show_the_users_data() -> None:
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Start workers within: they are born with `QUIET` blocked, and let go of it once they ignore it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, QUIET)
     try:
@@ -75,7 +75,7 @@ def reseed(seed: int) -> None:
     A batch's augmentations then depend on where it stands, not on what its worker read before: they come out the same
     after a stop. Torch's generator is seeded directly: `torch.manual_seed` would ask CUDA too, which a worker must not.
     """
-    if not _own_process:
+    if not _worker_number:
         return
     sys.modules["torch"].default_generator.manual_seed(seed)
     random.seed(seed)
