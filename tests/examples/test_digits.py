@@ -23,7 +23,7 @@ def test_a_dry_run_with_every_option_makes_one_step_and_one_test(train):
     sizes = ("--batch-size", "8", "--test-batch-size", "50", "--width", "8", "--epochs", "3")
     done = train(SCRIPT, *sizes, "--seed", "7", "--cpu", "--backend", "gloo", "--dry-run")
     assert done.succeeded()
-    first, epoch, last = [line for line in done.output.splitlines() if "no directory for checkpoints" not in line]
+    first, epoch, last = [line for line in done.output.splitlines() if "not saving checkpoints" not in line]
     assert first == "2 ranks on cpu, 8 images each per step, 19,706 weights"
     assert EPOCH.fullmatch(epoch).groups()[:3] == ("#" * 20, "1", "1")
     assert re.fullmatch(r"accuracy=0\.\d{4}", last)

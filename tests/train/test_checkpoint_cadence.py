@@ -36,7 +36,7 @@ def test_what_every_cannot_be_is_said_with_what_it_can(every, as_given):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
         cadence.parse(as_given(every))
     assert str(caught.value) == (
-        f'`every` cannot be {every!r}\nhint: "5m", "100 steps", "1 epoch", "auto", or a tuple of such'
+        f'`every` cannot be {every!r}\nhint: "5m", "100 steps", "1 epoch", "auto", or a tuple of these'
     )
 
 

@@ -167,7 +167,7 @@ def test_what_could_not_be_read_back_is_refused_before_training_begins(root, val
     with pytest.raises(CheckpointError) as caught:
         Checkpoints(Alone(root), held=held)
     assert str(caught.value) == (
-        f"cannot be kept: `{called}` in state ['held']['deep'][1]['down']\n"
+        f"cannot be saved: `{called}` in state ['held']['deep'][1]['down']\n"
         "hint: a checkpoint holds tensors, numbers, text and containers of them"
     )
 

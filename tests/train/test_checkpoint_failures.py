@@ -34,7 +34,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(root, train, warnings_of
     assert whole_steps(root) == [3, 1]
     assert warnings_of() == [
         "checkpoint of step 2 was NOT saved; training continues: File too large",
-        "1 checkpoint of this attempt could not be saved; the newest whole one is of step 3",
+        "1 checkpoint of this attempt could not be saved; the newest one is of step 3",
     ]
 
 
@@ -130,8 +130,8 @@ def test_a_child_that_was_forked_leaves_the_writer_alone(root, train):
         ({"keep": 1}, "`keep` is 1, and one checkpoint may be damaged: keep 2 or more"),
         ({"best": "accuracy"}, "`best` is 'accuracy': it can be 'max' or 'min'"),
         ({"every": "often"}, "`every` cannot be 'often'"),
-        ({"count": 3}, "`count` has no `state_dict`: a `int` has no state to keep"),
-        ({"serried": Holding({})}, "`serried` is not free as a name in a checkpoint"),
+        ({"count": 3}, "`count` has no `state_dict`: a `int` has no state to save"),
+        ({"serried": Holding({})}, "`serried` is a reserved name in checkpoints"),
     ],
 )
 def test_mistakes_are_told_at_once(root, options, error):
@@ -149,7 +149,7 @@ def test_without_a_directory_nothing_is_saved_and_stops_are_heard(warnings_of):
     heard.append(checkpoints.step())
     checkpoints.close()
     assert heard == [False, True]
-    assert warnings_of() == ["no directory for checkpoints, so nothing is saved: `st.session(directory=…)` names one"]
+    assert warnings_of() == ["not saving checkpoints: set st.session(directory=...)"]
 
 
 def test_the_writer_is_there_from_the_beginning_and_gives_way_to_the_training(train, wait_until):

@@ -116,7 +116,7 @@ def test_another_number_of_ranks_goes_on_with_the_model_and_new_random_numbers(t
     assert re.findall(rf"^{re.escape(said)}(.*)$", only.errors, re.MULTILINE) == [
         "`own` had a state per rank and keeps its initial state",
         "per-rank random states were reset",
-        "loader 0, which the script brought ready, begins its epoch anew, and items of it come again",
+        "loader 0 cannot be resumed mid-epoch; its epoch restarts and some samples repeat",
     ]
     assert [told(rank)["resumed"] for rank in run(REPLICATED, tmp_path, 6)] == [4, 4]
 

@@ -81,14 +81,14 @@ def test_a_dict_gives_a_dict_and_is_left_as_it_was():
     [
         (
             ["--model.widht", "3"],
-            "the command line sets `model.widht`, which this program does not have\nhint: did you mean `model.width`?",
+            "the command line sets the unknown setting `model.widht`\nhint: did you mean `model.width`?",
         ),
         (["--epochs", "many"], "the command line sets `epochs` to `many`, which is not a `int`"),
         (["--epochs", "1.5"], "the command line sets `epochs` to `1.5`, which is not a `int`"),
         (["--verbose=perhaps"], "the command line sets `verbose` to `perhaps`, which is not a `bool`"),
         (
             ["--epochs"],
-            "`--epochs` comes without a value\nhint: write `--epochs VALUE`, or `--epochs=` for an empty one",
+            "`--epochs` needs a value\nhint: write `--epochs VALUE`, or `--epochs=` for an empty one",
         ),
         (["--", "train"], "`--` is not a setting\nhint: write `--name value`; `--help` lists them"),
         (["--stop-at", "soon"], "the command line sets `stop_at` to `soon`, which is not a `int | None`"),

@@ -184,7 +184,10 @@ def test_an_order_that_nobody_can_have_again_warns():
 
 
 def test_a_ready_loader_takes_no_options():
-    with pytest.raises(TypeError, match="a ready loader takes no options: num_workers, shuffle\nhint: give them to it"):
+    with pytest.raises(
+        TypeError,
+        match="a ready loader takes no options: num_workers, shuffle\nhint: pass them where the loader is created",
+    ):
         adopted(of_torch(), shuffle=True, num_workers=2)
 
 

@@ -330,8 +330,11 @@ def test_a_stream_has_no_length():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sampler": [0]}, "`sampler` is not for this loader: the order is by seed and epoch, so that it can go on"),
-        ({"drop_last": True}, '`drop_last` is not for this loader: say tail="drop"'),
+        (
+            {"sampler": [0]},
+            "this loader does not take `sampler`: the order follows from seed and epoch, so that it can be resumed",
+        ),
+        ({"drop_last": True}, 'this loader does not take `drop_last`: use tail="drop"'),
         ({"tail": "cut"}, "tail is 'cut'"),
     ],
 )

@@ -90,6 +90,6 @@ def test_one_rank_is_left_bare_and_dataparallel_is_for_one_process(gpus):
     assert wrapping.wrap(model, ALONE, CPU, "dp") is model
     with pytest.raises(DeviceError, match="DataParallel is for one process"):
         wrapping.wrap(model, RANK_2, CPU, "dp")
-    with pytest.raises(ValueError, match="`parallel='tp'` is none of"):
+    with pytest.raises(ValueError, match="`parallel` must be `ddp`, `dp` or `none`, not 'tp'"):
         wrapping.wrap(model, ALONE, CPU, "tp")
     assert isinstance(wrapping.wrap(torch.nn.DataParallel(model), ALONE, CPU), torch.nn.DataParallel)

@@ -78,7 +78,7 @@ def test_a_loader_is_made_before_the_epochs_or_is_one_that_nobody_goes_on_with()
     assert (first[-1], second[-1], first == second) == ("0", "0", False)
     assert ended.errors.endswith(
         "TrainError: `run.loader` is called within an epoch: a resumed run could not match loaders to their positions\n"
-        "hint: make it once, before `run.epochs`; one for an evaluation may be made here with `resume=False`\n"
+        "hint: call it once, before `run.epochs`; within an epoch, an evaluation needs `resume=False`\n"
     )
 
 
@@ -98,7 +98,7 @@ def test_a_second_loop_over_epochs_goes_on_counting_and_one_without_any_is_an_er
     (ended,) = run(PHASES, world_size=1)
     assert ended.output == "[0, 1] [2]\n[3, 4]\n"
     assert ended.errors.endswith(
-        "TrainError: `run.epochs(3)` has none left: a loop before this one has gone through 5\n"
+        "TrainError: `run.epochs(3)` has none left: an earlier loop ran 5\n"
         "hint: epochs are counted over the whole training: `run.epochs(8)` for 3 more\n"
     )
 
@@ -363,7 +363,7 @@ with st.session(directory=DIRECTORY) as run:
 def test_sessions_may_follow_one_another_but_not_nest_and_one_keeps_checkpoints_once(tmp_path):
     first, second = run(TWICE.replace("DIRECTORY", repr(str(tmp_path))))
     assert (first.status, second.status) == (0, 0), first.errors
-    refused = "a session is open already\nthis session keeps checkpoints already\n"
+    refused = "a session is open already\nthis session has checkpoints already\n"
     assert first.output == second.output == refused
 
 

@@ -60,7 +60,7 @@ def test_a_script_that_saves_by_itself_ends_with_success_too(tmp_path):
     (ended,) = train_ranks.run(SAVES_BY_ITSELF, 1, SERRIED_SMOKE="3", SERRIED_RESULTS_DIR=str(tmp_path))
     assert ended.status == 0, ended.errors
     assert ended.errors.splitlines()[-1] == (
-        "serried: smoke test: 3 steps; the program saved step 3 itself; that it loads was not tried"
+        "serried: smoke test: 3 steps; the program saved step 3 itself; loading it was not tried"
     )
     told = json.loads((tmp_path / "smoke.json").read_text())
     assert told == {"steps": 3, "loaded_step": None, "own_step": 3}
