@@ -188,6 +188,54 @@ def test_no_scheduler_imports_another(folder: Path):
     assert [name for path in folder.glob("*.py") for name in imports(path) if name.startswith(others)] == []
 
 
+SCHEDULERS_WORDS = re.compile(
+    r"\b(slurm|sbatch|squeue|sacct|scontrol|scancel|salloc|pbs|qsub|qstat|qdel|qrls|pbsnodes)\b", re.IGNORECASE
+)
+MAY_NAME_A_SCHEDULER = {
+    "lab": "it is a Slurm",
+    "importing": "it reads job scripts for Slurm and PBS",
+    "cli/__init__.py": "the help of `lab`",
+    "cli/lab.py": "the help of `lab`",
+    "cli/click_errors.py": "commands of schedulers that users type by mistake",
+    "config/definitions/cluster.py": "help of settings that one scheduler has",
+    "shell.py": "packages that bring commands",
+    "records/advice.py": "advice with a command to type",
+    "submission/prepare.py": "a hint that one scheduler can follow",
+    "protocol/launcher_env.py": "variables that `srun` sets for ranks",
+    "train/identities.py": "variables that `srun` sets for ranks",
+    "train/network.py": "variables that `srun` sets for ranks",
+    "agent/containers/container.py": "variables that `srun` sets for ranks",
+    "agent/launchers/kinds/srun.py": "`srun` as a launcher of ranks",
+    "agent/launchers/kinds/mpi.py": "launchers of MPI that must not ask a scheduler",
+}
+
+
+def names_of_schedulers(path: Path) -> set[str]:
+    """In identifiers and strings; what docstrings explain is free."""
+    tree = tree_of(path)
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    words = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            words.add(node.value)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            words.add(node.name.replace("_", " "))
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            words.add((node.id if isinstance(node, ast.Name) else node.attr).replace("_", " "))
+    return {word for text in words for word in SCHEDULERS_WORDS.findall(text)}
+
+
+@holds_for([path for path in MODULES if room_of(path) != "schedulers"])
+def test_no_other_room_names_a_scheduler(path: Path):
+    excused = {name_of(path), room_of(path)} & MAY_NAME_A_SCHEDULER.keys()
+    assert excused or names_of_schedulers(path) == set()
+
+
+def test_each_excuse_to_name_a_scheduler_is_needed():
+    needed = [path for path in MODULES if names_of_schedulers(path)]
+    assert set(MAY_NAME_A_SCHEDULER) <= {name for path in needed for name in (name_of(path), room_of(path))}
+
+
 @each_traveller
 def test_what_travels_to_the_compute_node_imports_the_contract_and_the_standard_library_alone(path: Path):
     foreign = {
