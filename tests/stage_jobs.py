@@ -6,10 +6,10 @@ import os
 import threading
 from pathlib import Path
 
-from serried.agent.stage_in.availability import Holdings
-from serried.agent.stage_in.cache import Cache
-from serried.agent.stage_in.item import Item, Place, StageError
-from serried.agent.stage_in.stager import Items
+from serried.agent.stage_in.availability import Availability
+from serried.agent.stage_in.cache import StagingCache
+from serried.agent.stage_in.item import NodeStorage, StagedItem, StageError
+from serried.agent.stage_in.stager import Stager
 
 
 class Job:
@@ -20,20 +20,20 @@ class Job:
     ) -> None:
         (disk / "data").mkdir(parents=True, exist_ok=True)
         wanted = [
-            Item(str(there / name), to or name, name.partition(".")[2] if to else "")
+            StagedItem(str(there / name), to or name, name.partition(".")[2] if to else "")
             for name, _, to in (it.partition("=") for it in names)
         ]
         self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
         self.view.parent.mkdir()
         self.told: list[tuple[str, dict]] = []
-        place = Place(self.view, Cache(disk / "data", hashed=hashed, run=run), has_disk)
-        self.items = Items(wanted, place, Holdings(len(wanted)), self.note, hashed=hashed)
+        place = NodeStorage(self.view, StagingCache(disk / "data", hashed=hashed, run=run), has_disk)
+        self.items = Stager(wanted, place, Availability(len(wanted)), self.note, hashed=hashed)
 
     def note(self, event: str, **facts: object) -> None:
         self.told.append((event, facts))
 
     def bring(self) -> Job:
-        self.items.bring(None)
+        self.items.stage_all(None)
         return self
 
     @property

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize
 from serried.fs.files import read_journal
 
@@ -135,7 +135,7 @@ def test_a_rank_that_dies_with_all_agents_is_not_the_cause(running, wait_until):
 
     killed_by_its_scheduler(run, wait_until, with_head=True)
 
-    work = Work.load(run.plan.directory, None, 1)
+    work = Attempt.load(run.plan.directory, None, 1)
     assert finalize.assess(work, is_unrecorded=True)["cause"] == "agent-killed"
     assert finalize.assess(work)["cause"] == "signal"  # job.sh lives: it was this rank alone
 

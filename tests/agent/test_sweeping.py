@@ -25,14 +25,14 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
         return [orphans.Leftover(left.pid, "sleep")] if left.pid not in heard else []
 
     monkeypatch.setattr(system, "reap", reap)
-    monkeypatch.setattr(Node, "_leftovers", leftovers)
-    for told in ("_note", "_tell"):
+    monkeypatch.setattr(Node, "find_leftovers", leftovers)
+    for told in ("_log_event", "_send"):
         monkeypatch.setattr(Node, told, lambda *_, **__: None)
     node = Node.__new__(Node)
     node._kill, node._private = None, Path("/nowhere")
-    node._contact = None
-    node._ranks = SimpleNamespace(reap=heard.update, have_left=True, leaders=[], exits=[])
-    node._bring = SimpleNamespace(finish=lambda *_, **__: None, word={})
+    node._connections = None
+    node._ranks = SimpleNamespace(reap=heard.update, have_exited_by_themselves=True, leaders=[], exits=[])
+    node._stage_out = SimpleNamespace(drain=lambda *_, **__: None, beat_facts={})
 
     node._finish([])
 

@@ -15,8 +15,8 @@ import pytest
 import serried
 from building import a_plan
 from serried import script
-from serried.agent.attempt import Work
-from serried.agent.comms.env_file import Handover
+from serried.agent.attempt import Attempt
+from serried.agent.comms.env_file import EnvFile
 from serried.fs.files import read_environment, read_json, write_environment, write_json
 from serried.protocol.layout import RunDirectory
 from serried.schedulers.pbs.script import FRAGMENT
@@ -113,12 +113,12 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
     monkeypatch.setenv("MODEL", "big")
     monkeypatch.setenv("PBS_NODENUM", "0")
     plan = a_plan(root=tmp_path, scheduler="pbs").to_json()
-    handover = Handover(str(tmp_path / "private"), Work(RunDirectory(tmp_path), plan, None, 3))
+    handover = EnvFile(str(tmp_path / "private"), Attempt(RunDirectory(tmp_path), plan, None, 3))
     handover.write({"SERRIED_KEY": "secret"})
     assert handover.path == tmp_path / "private-3"
     program = (
         "import json, os, sys; from serried.agent.comms import env_file\n"
-        "env_file.take(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
+        "env_file.load(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
     )
     source = str(Path(__file__).parents[2] / "src")
     told = subprocess.run(
@@ -142,8 +142,9 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
 def test_each_node_knows_its_element_as_pbs_calls_it(of_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in of_job.items():
         monkeypatch.setenv(name, value)
-    handover = Handover(
-        str(tmp_path / "private"), Work(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs").to_json(), 4, 1)
+    handover = EnvFile(
+        str(tmp_path / "private"),
+        Attempt(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs").to_json(), 4, 1),
     )
     handover.write({})
     source = str(Path(__file__).parents[2] / "src")

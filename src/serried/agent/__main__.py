@@ -11,20 +11,20 @@ ROLES = {
     "node": "node.entry",
     "rank": "launchers.rank",
     "remote": "launchers.remote_shell",
-    "store": "ranks.horovod_rendezvous",
-    "unable": "failed_setup",
+    "horovod-store": "ranks.horovod_rendezvous",
+    "fail-setup": "failed_setup",
     "finish": "finish",
-    "bring": "stage_out.worker",
-    "image": "containers.image_cache",
-    "stage": "stage_in.worker",
-    "link": "attempts.successor_jobs",
-    "tell": "notifications",
+    "stage-out": "stage_out.worker",
+    "copy-image": "containers.image_cache",
+    "stage-in": "stage_in.worker",
+    "submit-next": "attempts.successor_jobs",
+    "notify": "notifications",
     "shell": "shell",
     "sweep": "orphans",
     "fetch": "stage_out.recovery",
     "tidy": "node_disk.cleanup",
 }
-"""And the module of each."""
+"""The module of each role. Later versions run `fetch` and `tidy` of older agents: their names never change."""
 
 
 def main(arguments: List[str]) -> int:

@@ -1,4 +1,4 @@
-"""One attempt of a run, or of one element of an array: its plan and where its things are."""
+"""One attempt of a run, or of a task of an array: its plan and its paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serried.protocol.layout import ElementDirectory, RunDirectory
 BEAT_SECONDS = 5.0
 
 
-class Work:
+class Attempt:
     def __init__(self, run: RunDirectory, plan: Dict[str, Any], element: Optional[int], number: int) -> None:
         self.run = run
         self.plan = plan
@@ -22,7 +22,7 @@ class Work:
         """The attempt's number; 0 before there is one."""
 
     @classmethod
-    def load(cls, directory: str, element: Optional[int], number: int) -> Work:
+    def load(cls, directory: str, element: Optional[int], number: int) -> Attempt:
         """Raises ValueError where plan.json is missing, torn or of a later schema."""
         run = RunDirectory(Path(directory))
         plan = files.read_json(run.plan)
@@ -31,7 +31,7 @@ class Work:
         return cls(run, plan, element, number)
 
     @property
-    def place(self) -> ElementDirectory:
+    def directory(self) -> ElementDirectory:
         """Where the attempts, checkpoints and results are."""
         return self.run.element(self.element)
 
@@ -41,14 +41,14 @@ class Work:
         return str(self.plan["run"]) if self.element is None else f"{self.plan['run']}/{self.element}"
 
     @property
-    def offset(self) -> int:
+    def index_offset(self) -> int:
         """What the scheduler's own index of the element lacks."""
         offsets = (self.plan.get("array") or {}).get("offsets", ())
         return 0 if self.element is None else successor_commands.offset_of(offsets, self.element)
 
     def job_of(self, job: str) -> str:
         """Of `job`, an array job, the element as the scheduler writes it."""
-        index = None if self.element is None else self.element - self.offset
+        index = None if self.element is None else self.element - self.index_offset
         return successor_commands.job_of(job, index, self.dialect["element"])
 
     @property
@@ -57,7 +57,7 @@ class Work:
         return cast("Dict[str, Any]", self.plan["site"]["dialect"])
 
     @property
-    def mark(self) -> str:
+    def process_tag(self) -> str:
         """What every process of the attempt carries in its environment as SERRIED_MARK."""
         return f"{self.plan['run']}/{'-' if self.element is None else self.element}/{self.number}"
 
@@ -97,28 +97,28 @@ class Work:
         )
 
     @property
-    def grace(self) -> float:
+    def grace_seconds(self) -> float:
         """Seconds between TERM and KILL when the choice is ours."""
         return float(self.plan["limit"]["grace_seconds"])
 
     @property
-    def lead(self) -> float:
+    def lead_seconds(self) -> float:
         """Seconds that ranks have to save and leave after they were asked to, before TERM."""
         return float(self.plan["limit"]["lead_seconds"])
 
     @property
-    def hurried_grace(self) -> float:
+    def urgent_grace_seconds(self) -> float:
         """The same when the scheduler has sent TERM already and its KILL will follow."""
-        share = self.patience / 2
-        return min(self.grace, share if self.brings else max(self.patience - 5, share))
+        share = self.kill_wait_seconds / 2
+        return min(self.grace_seconds, share if self.has_outputs else max(self.kill_wait_seconds - 5, share))
 
     @property
-    def patience(self) -> float:
+    def kill_wait_seconds(self) -> float:
         """The scheduler's, between its TERM and its KILL."""
         return float(self.plan["site"]["kill_wait_seconds"])
 
     @property
-    def brings(self) -> bool:
+    def has_outputs(self) -> bool:
         """Whether the agents copy something back, for which there must be time after the ranks."""
         return bool((self.plan.get("data") or {}).get("results") or self.plan.get("sync"))
 
@@ -146,14 +146,14 @@ class Work:
         source = self.plan["source"]
         if not source["snapshot"]:
             return Path(str(source["directory"]))
-        return (self.place if source.get("tree_per_element") else self.run).source
+        return (self.directory if source.get("tree_per_element") else self.run).source
 
     @property
     def workdir(self) -> Path:
         return self.tree / str(self.plan["source"]["workdir"])
 
     @property
-    def words(self) -> List[str]:
+    def command(self) -> List[str]:
         """The command as the plan has it, or this element's own line."""
         array = self.plan.get("array")
         if not (array and array["each"]):
@@ -164,7 +164,7 @@ class Work:
         return list(commands[array["indices"].index(self.element)])
 
     @property
-    def scratch(self) -> str:
+    def project_directory(self) -> str:
         """Where all runs of the project are."""
         return str(self.run.path.parents[1])
 
@@ -196,7 +196,7 @@ class Work:
         return str(paths[array["indices"].index(self.element) if array and len(paths) > 1 else 0]) or None
 
     @property
-    def after(self) -> List[str]:
+    def dependencies(self) -> List[str]:
         """The directories of the runs, or elements, that this one comes after."""
         told = self.plan.get("after") or []
         return [str(RunDirectory(Path(after["directory"])).element(after["element"]).path) for after in told]
@@ -204,11 +204,11 @@ class Work:
     @property
     def newest_checkpoint(self) -> str:
         """What this attempt goes on from: the run's own newest, else what it was told, else nothing."""
-        own = checkpoints.newest(self.place.checkpoints, self.watch)
+        own = checkpoints.newest(self.directory.checkpoints, self.watch_patterns)
         return str(own) if own is not None else self.resume_from or ""
 
     @property
-    def watch(self) -> List[str]:
+    def watch_patterns(self) -> List[str]:
         """Patterns of the checkpoints that are brought to the run's own."""
         return list((self.plan.get("sync") or {}).get("watch", ()))
 
@@ -223,17 +223,17 @@ class Work:
         return str(self.plan.get("launch", {}).get("kind", "agent"))
 
     @property
-    def expects_contact(self) -> bool:
+    def expects_connections(self) -> bool:
         """Whether ranks should connect to one another, and by nothing that a launcher brings along."""
         return self.launcher == "agent" and self.nodes * self.ranks > 1 and bool(self.plan.get("ranks_meet", True))
 
     @property
-    def form(self) -> str:
+    def continue_form(self) -> str:
         """How the next attempt comes about."""
         return str(self.plan["limit"].get("form", names.REQUEUE))
 
 
-def make_umask(work: Work) -> None:
+def set_umask(work: Attempt) -> None:
     os.umask(work.modes.umask)
 
 

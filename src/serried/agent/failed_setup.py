@@ -7,7 +7,7 @@ import sys
 import time
 from typing import List
 
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import claims, finalize
 from serried.agent.options import Options, parse
 from serried.fs import files
@@ -15,10 +15,10 @@ from serried.protocol import names
 from serried.protocol.reasons import Reason
 
 
-def refuse(work: Work, options: Options, problem: str) -> None:
+def refuse(work: Attempt, options: Options, problem: str) -> None:
     """End the attempt that was claimed before anything of it starts. Raises OSError."""
     host = os.uname().nodename
-    journal = files.Journal(work.place.attempt(work.number).events, work.file_mode)
+    journal = files.Journal(work.directory.attempt(work.number).events, work.file_mode)
     for event, facts in (
         ("claimed", {"job": options.job, "token": options.token, "host": host}),
         ("launch-failed", {"code": Reason.LAUNCH, "message": f"{host}: {problem}"}),
@@ -29,12 +29,12 @@ def refuse(work: Work, options: Options, problem: str) -> None:
 
 
 def main(arguments: List[str]) -> int:
-    """`unable TOKEN --job ID [--element I] --problem WHY`: its exit status is job.sh's."""
+    """`fail-setup TOKEN --job ID [--element I] --problem WHY`: its exit status is job.sh's."""
     options = parse(arguments)
     print(f"serried: {options.problem}", file=sys.stderr)
     try:
-        work = Work.load(run_directory(), options.element, 0)
-        make_umask(work)
+        work = Attempt.load(run_directory(), options.element, 0)
+        set_umask(work)
         refuse(claims.begin(work, options.token, options.job), options, options.problem)
     except claims.Refused as refusal:
         print(f"serried: nothing to do: {refusal}", file=sys.stderr)

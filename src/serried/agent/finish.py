@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from serried.agent import orphans, system
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import claims, finalize, history
 from serried.agent.options import Options, parse
 from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
 
 RETRY_SECONDS = 300.0
@@ -53,16 +54,16 @@ class Finish:
 
     def conclude(self) -> None:
         """Raises OSError, ValueError, or claims.Refused."""
-        work = Work.load(run_directory(), self._options.element, 0)
-        make_umask(work)
+        work = Attempt.load(run_directory(), self._options.element, 0)
+        set_umask(work)
         begun = self._begun(work)
-        known = files.read_json(begun.place.attempt(begun.number).exit)
+        known = files.read_json(begun.directory.attempt(begun.number).exit)
         final = _final_reason(begun, self._options.final)
         result = finalize.reconsider(begun, known or _end(begun), final)
-        self.word = reconcile.word(result, work.form)
+        self.word = reconcile.word(result, work.continue_form)
         finalize.publish(begun, result)
 
-    def _begun(self, work: Work) -> Work:
+    def _begun(self, work: Attempt) -> Attempt:
         """The job's attempt. One that never began is made, to tell of it."""
         token, job = self._options.token, self._options.job
         begun = history.latest(work, token, job)
@@ -74,7 +75,7 @@ class Finish:
         return begun
 
 
-def _final_reason(work: Work, final: str) -> str:
+def _final_reason(work: Attempt, final: str) -> str:
     """What job.sh knows. TERM at the limit is no cancel: Slurm, PBS and the local scheduler all send it.
 
     Never judged by what is there already: the same question may come again when its answer was lost.
@@ -86,10 +87,10 @@ def _final_reason(work: Work, final: str) -> str:
     return final
 
 
-def _end(work: Work) -> Dict[str, Any]:
+def _end(work: Attempt) -> Dict[str, Any]:
     """Wait for what still ends, sweep, then judge."""
-    attempt = work.place.attempt(work.number)
-    if not any(event["event"] == "ended" for event in files.read_journal(attempt.events)):
+    attempt = work.directory.attempt(work.number)
+    if not any(event["event"] == JournalEvent.ENDED for event in files.read_journal(attempt.events)):
         _await_stragglers(work)
     orphans.clear(work)
     orphans.end_groups(_unended(work))
@@ -99,21 +100,21 @@ def _end(work: Work) -> Dict[str, Any]:
     return result
 
 
-def _await_stragglers(work: Work) -> None:
+def _await_stragglers(work: Attempt) -> None:
     """The head was killed: its nodes notice by themselves and end their ranks within the grace."""
-    attempt = work.place.attempt(work.number)
+    attempt = work.directory.attempt(work.number)
     waiting = [node for node in range(work.nodes) if _is_busy(attempt.node_events(node))]
-    limit = time.monotonic() + work.grace + STRAGGLER_SECONDS
+    limit = time.monotonic() + work.grace_seconds + STRAGGLER_SECONDS
     while waiting and time.monotonic() < limit:
         time.sleep(0.2)
         waiting = [node for node in waiting if _is_busy(attempt.node_events(node))]
 
 
-def _unended(work: Work) -> List[int]:
+def _unended(work: Attempt) -> List[int]:
     """Ranks of this node, the first, of which no end is known: its agent was killed before them."""
-    events = files.read_journal(work.place.attempt(work.number).node_events(0))
-    ended = {event["rank"] for event in events if event["event"] == "rank-exit"}
-    return [event["pid"] for event in events if event["event"] == "started" and event["rank"] not in ended]
+    events = files.read_journal(work.directory.attempt(work.number).node_events(0))
+    ended = {event["rank"] for event in events if event["event"] == JournalEvent.RANK_EXIT}
+    return [event["pid"] for event in events if event["event"] == JournalEvent.STARTED and event["rank"] not in ended]
 
 
 def _is_busy(journal: Path) -> bool:

@@ -1,68 +1,69 @@
-"""A process beside the agent of a node, for what takes long: a role of our own, and JSON lines both ways.
+"""A process beside the agent of a node for long work: a role of agent.pyz, and JSON lines in both directions.
 
-It is deaf to what the scheduler sends to all processes at once, ends with its agent, and can be niced.
+The process ignores signals that the scheduler sends to all processes, ends with its agent, and can be niced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from serried.agent import system
 from serried.agent.loop import Loop
+from serried.protocol import json_lines
+from serried.protocol.json_lines import Message
 
-Message = Dict[str, Any]
-
-DEAF_TO = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 NICENESS = 15
 """Beside ranks that keep all cores busy that is a thirtieth of one; 19 is a seventieth, and a copy takes minutes."""
 CHUNK = 1 << 16
 
 
-class Beside:
-    """The agent's end. `heed` gets what the process says; None when it has ended, well or not."""
+class HelperProcess:
+    """The agent's end. `on_message` gets each message; None when the process has ended."""
 
-    def __init__(self, loop: Loop, role: str, words: Sequence[str], heed: Callable[[Optional[Message]], None]) -> None:
+    def __init__(
+        self, loop: Loop, role: str, arguments: Sequence[str], on_message: Callable[[Optional[Message]], None]
+    ) -> None:
         self._loop = loop
-        self._heed = heed
-        self._end, theirs = socket.socketpair()
-        self._partial = b""
+        self._on_message = on_message
+        self._socket, theirs = socket.socketpair()
+        self._buffer = json_lines.LineBuffer()
         self._backlog = b""
         null = os.open(os.devnull, os.O_RDONLY)
         self._child = system.spawn(
-            system.agent_command(role, *words),
+            system.agent_command(role, *arguments),
             system.environment(),
             (theirs.fileno(), null, 2),
             directory="/",
             parent_death=signal.SIGKILL,
         )
-        system.OWN.add(self._child.pid)
+        system.HELPER_PIDS.add(self._child.pid)
         os.close(null)
         theirs.close()
-        self._end.setblocking(False)
-        loop.watch(self._end, self._receive)
+        self._socket.setblocking(False)
+        loop.watch(self._socket, self._receive)
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
-    def tell(self, message: Message) -> None:
-        """What cannot be sent now is sent when it can; an end that is gone shows in `heed`."""
-        self._backlog += json.dumps(message).encode() + b"\n"
+    def send(self, message: Message) -> None:
+        """What cannot be sent now is sent when it can; a closed end shows in `on_message`."""
+        self._backlog += json_lines.encode(message)
         self._flush()
 
-    def wait(self, seconds: float) -> None:
-        """Until it has ended, `seconds` at most: for the agent's own end. What it says is not heeded any more."""
+    def wait_for_exit(self, seconds: float) -> None:
+        """Until it has ended, `seconds` at most: for the agent's own end. Its messages are dropped."""
         until = time.monotonic() + seconds
         with contextlib.suppress(OSError):
             while time.monotonic() < until:
-                self._end.settimeout(max(0.01, until - time.monotonic()))
-                if not self._end.recv(CHUNK):
+                self._socket.settimeout(max(0.01, until - time.monotonic()))
+                if not self._socket.recv(CHUNK):
                     return
 
     def kill(self) -> None:
@@ -72,69 +73,67 @@ class Beside:
     def _flush(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             while self._backlog:
-                self._backlog = self._backlog[self._end.send(self._backlog) :]
-        if self._end.fileno() >= 0:
-            self._loop.watch(self._end, self._receive, writable=bool(self._backlog))
+                self._backlog = self._backlog[self._socket.send(self._backlog) :]
+        if self._socket.fileno() >= 0:
+            self._loop.watch(self._socket, self._receive, writable=bool(self._backlog))
 
     def _receive(self) -> None:
         if self._backlog:
             self._flush()
         try:
-            data = self._end.recv(CHUNK)
+            data = self._socket.recv(CHUNK)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            self._heed(json.loads(line))
+        for message in self._buffer.messages(data):
+            self._on_message(message)
         if not data:
-            self._loop.forget(self._end)
-            self._end.close()
+            self._loop.forget(self._socket)
+            self._socket.close()
             self._backlog = b""
-            self._heed(None)
+            self._on_message(None)
 
 
-class Agent:
+class AgentConnection:
     """The process's end: what it is told, and what it tells. Its standard input is the way."""
 
     def __init__(self, *, niced: bool = False) -> None:
-        for number in DEAF_TO:
+        for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         if niced:
             with contextlib.suppress(OSError):
                 os.nice(NICENESS)
-        self._end = socket.socket(fileno=os.dup(0))
-        self._end.setblocking(True)
-        self._partial = b""
+        self._socket = socket.socket(fileno=os.dup(0))
+        self._socket.setblocking(True)
+        self._buffer = json_lines.LineBuffer()
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self._socket.fileno()
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         """Raises OSError where the agent is gone."""
-        self._end.sendall(json.dumps(message).encode() + b"\n")
+        self._socket.sendall(json_lines.encode(message))
 
-    def heard(self, seconds: Optional[float] = None) -> Optional[List[Message]]:
+    def receive(self, seconds: Optional[float] = None) -> Optional[List[Message]]:
         """What has come, after `seconds` at most, or as soon as something comes; None where the agent is gone."""
-        self._end.settimeout(seconds)
+        self._socket.settimeout(seconds)
         try:
-            data = self._end.recv(CHUNK)
+            data = self._socket.recv(CHUNK)
         except (socket.timeout, BlockingIOError):
             return []
         except OSError:
             return None
         finally:
-            self._end.settimeout(None)
+            self._socket.settimeout(None)
         if not data:
             return None
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return self._buffer.messages(data)
 
     def messages(self) -> Iterator[Message]:
         """What comes, until the agent is gone."""
         while True:
-            heard = self.heard()
-            if heard is None:
+            received = self.receive()
+            if received is None:
                 return
-            yield from heard
+            yield from received

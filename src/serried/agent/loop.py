@@ -31,18 +31,18 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._timers: List[Tuple[float, int, Timer]] = []
         self._order = itertools.count()
-        self._reactions: Dict[int, Action] = {}
+        self._signal_actions: Dict[int, Action] = {}
         self._is_running = False
         self._expected, self._stopped_seconds = time.monotonic(), 0.0
         self._woken, waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self.watch(self._woken, self._heed_signals)
+        self.watch(self._woken, self._dispatch_signals)
 
     def on_signal(self, number: int, action: Action) -> None:
         """Call `action` from the loop after signal `number`; several at once are one."""
-        self._reactions[number] = action
+        self._signal_actions[number] = action
         signal.signal(number, lambda *_: None)
 
     def watch(self, source: Any, action: Action, *, writable: bool = False) -> None:
@@ -75,11 +75,11 @@ class Loop:
         """Call back until `stop` is called."""
         self._is_running = True
         while self._is_running:
-            patience = self._patience()
-            self._notice_stop()
-            self._expected += patience
-            ready = self._selector.select(patience)
-            self._notice_stop()
+            timeout = self._timeout()
+            self._detect_suspension()
+            self._expected += timeout
+            ready = self._selector.select(timeout)
+            self._detect_suspension()
             for key, _ in ready:
                 key.data()
             while self._is_running and self._timers and self._timers[0][0] <= time.monotonic():
@@ -89,20 +89,20 @@ class Loop:
 
     def awake(self) -> float:
         """The monotonic clock without the time for which this process was stopped, as a suspended job's are."""
-        self._notice_stop()
+        self._detect_suspension()
         return time.monotonic() - self._stopped_seconds
 
-    def _notice_stop(self) -> None:
+    def _detect_suspension(self) -> None:
         now = time.monotonic()
         late = now - self._expected
         self._expected = now
         if late > LATE_SECONDS:
             self._stopped_seconds += late
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 3600.0
 
-    def _heed_signals(self) -> None:
+    def _dispatch_signals(self) -> None:
         for number in sorted(set(os.read(self._woken, 4096))):
-            if number in self._reactions:
-                self._reactions[number]()
+            if number in self._signal_actions:
+                self._signal_actions[number]()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
 from serried.agent import system
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.fs import files
 from serried.protocol import SCHEMA, names, outputs
 from serried.protocol.reasons import Reason
@@ -34,7 +34,7 @@ _tried: Set[str] = set()
 """Events that this process has sent, or found sent."""
 
 
-def tell(work: Work, event: str, **facts: Any) -> Optional[int]:
+def tell(work: Attempt, event: str, **facts: Any) -> Optional[int]:
     """Send `event` if the plan asks for it and nobody has; the process that does. Never raises."""
     wanted = work.plan.get("notify") or {}
     if event not in wanted.get("on", ()) or event in _tried:
@@ -42,21 +42,21 @@ def tell(work: Work, event: str, **facts: Any) -> Optional[int]:
     _tried.add(event)
     try:
         files.make_directory(work.run.notices, work.directory_mode)
-        mine = f"{work.mark} {os.uname().nodename} {os.getpid()}"
+        mine = f"{work.process_tag} {os.uname().nodename} {os.getpid()}"
         if files.claim(work.run.notices / event, mine) != mine:
             return None
         return _start(work, json.dumps(_document(work, event, facts)).encode())
     except (OSError, ValueError) as error:
-        system.say(f"no notice of `{event}` could be sent: {error}")
+        system.log(f"no notice of `{event}` could be sent: {error}")
         return None
 
 
-def tell_end(work: Work, end: Dict[str, Any], *, lingers: bool) -> None:
+def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
     """The notice of an end: an array fails with its first element that does, and finishes with its last.
 
     Who stopped it with `serried stop` knows; and one that was ended from outside may begin again in the same job.
     """
-    may_begin_again = end["cause"] == Reason.CANCEL and work.restarts and work.form == names.REQUEUE
+    may_begin_again = end["cause"] == Reason.CANCEL and work.restarts and work.continue_form == names.REQUEUE
     if end["cause"] == Reason.USER or may_begin_again:
         return
     has_completed = end["state"] == names.COMPLETED
@@ -65,7 +65,7 @@ def tell_end(work: Work, end: Dict[str, Any], *, lingers: bool) -> None:
             return
         count = len(work.plan["array"]["indices"])
         end = {"state": end["state"], "exit_code": end["exit_code"], "message": f"all of its {count} have completed"}
-        work = Work(work.run, work.plan, None, 0)
+        work = Attempt(work.run, work.plan, None, 0)
     told = ("state", "exit_code", "cause", "message", "attempt", "seconds")
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
     pid = tell(work, event, **{name: end.get(name) for name in told})
@@ -73,14 +73,14 @@ def tell_end(work: Work, end: Dict[str, Any], *, lingers: bool) -> None:
         _linger(pid)
 
 
-def _have_all_completed(work: Work) -> bool:
+def _have_all_completed(work: Attempt) -> bool:
     if names.EVENT_FINISH not in (work.plan.get("notify") or {}).get("on", ()):
         return False
     ends = (files.read_json(work.run.element(index).exit) or {} for index in work.plan["array"]["indices"])
     return all(end.get("state") == names.COMPLETED for end in ends)
 
 
-def _document(work: Work, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
+def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
     plan = work.plan
     run = str(plan["run"]) if work.element is None else f"{plan['run']}/{work.element}"
     words = {names.EVENT_START: "has started", names.EVENT_STALL: "is silent: no rank has written anything for a while"}
@@ -105,11 +105,11 @@ def _document(work: Work, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _start(work: Work, document: bytes) -> int:
+def _start(work: Attempt, document: bytes) -> int:
     reader, writer = os.pipe()
     log = os.open(work.run.notices_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, work.file_mode)
     directory = system.decode(os.fsencode(work.run.path))
-    words = system.agent_command("tell", "-")
+    words = system.agent_command("notify", "-")
     child = system.spawn(words, system.environment(), (reader, log, log), directory=directory, own_group=True)
     os.close(reader)
     os.close(log)
@@ -138,8 +138,8 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _give_up)
-    work = Work.load(run_directory(), None, 0)
-    make_umask(work)
+    work = Attempt.load(run_directory(), None, 0)
+    set_umask(work)
     document = _with_outputs(work, json.loads(sys.stdin.buffer.read()))
     wanted = work.plan["notify"]
     if wanted["webhook"]:
@@ -150,7 +150,7 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
     return 0
 
 
-def _with_outputs(work: Work, document: Dict[str, Any]) -> Dict[str, Any]:
+def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
     """Add the run's outputs to the notice of an end, if they can be listed in time."""
     if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
         return document
@@ -212,7 +212,7 @@ def _words(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def _run(work: Work, command: List[str], document: Dict[str, Any]) -> Optional[str]:
+def _run(work: Attempt, command: List[str], document: Dict[str, Any]) -> Optional[str]:
     import subprocess
 
     told = {

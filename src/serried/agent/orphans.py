@@ -10,7 +10,7 @@ import time
 from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 
 from serried.agent import system
-from serried.agent.attempt import Work, run_directory
+from serried.agent.attempt import Attempt, run_directory
 from serried.agent.node_disk import stale_dirs as places
 from serried.process import environ
 from serried.protocol import names
@@ -66,15 +66,15 @@ def end_groups(leaders: Iterable[int]) -> None:
             os.killpg(leader, signal.SIGKILL)
 
 
-def clear(work: Work) -> int:
+def clear(work: Attempt) -> int:
     """End what the attempt has left on this node, and remove what its agents could not; how many processes it was."""
-    count = end(lambda: leftovers(work.mark))
+    count = end(lambda: leftovers(work.process_tag))
     places.clear(work)
     return count
 
 
 def _pids() -> List[int]:
-    spared = {os.getpid(), *system.OWN}
+    spared = {os.getpid(), *system.HELPER_PIDS}
     try:
         return [int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) not in spared]  # noqa: PTH208
     except OSError:
@@ -118,7 +118,7 @@ def main(arguments: List[str]) -> int:
     mark, (number, element) = arguments[0], [*map(int, arguments[1:]), None][:2]
     count = end(lambda: leftovers(mark))
     with contextlib.suppress(OSError, ValueError):  # a file system that is away
-        places.clear(Work.load(run_directory(), element, number or 0))
+        places.clear(Attempt.load(run_directory(), element, number or 0))
     if count:
         print(f"serried: ended {count} processes that were left over", file=sys.stderr)
     return 0

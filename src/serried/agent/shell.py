@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
 from serried.agent import system
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.comms import rendezvous
 from serried.agent.containers import container
 from serried.agent.node import setup
@@ -44,14 +44,14 @@ ENDED = 143
 """What we exit with when the job ends around us."""
 
 
-def variables(work: Work, *, joins: bool) -> Dict[str, str]:
+def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
     """What a rank would find, were it the only one; who joins a run is none of its ranks."""
     nodes = work.nodes
     alone = {**work.plan, "allocation": {**work.plan["allocation"], "nodes": 1, "ranks": 1}}
-    shell = Work(work.run, alone, work.element, work.number)
+    shell = Attempt(work.run, alone, work.element, work.number)
     limit = work.plan["allocation"]["time_seconds"]
     with rendezvous.hold_port() as port:
-        place = command.Place(
+        place = command.RankPlace(
             node=0,
             rank=0,
             local_rank=0,
@@ -72,7 +72,7 @@ def _address() -> str:
     return found[0] if found else addresses.LOOPBACK
 
 
-def run(work: Work, words: List[str], told: Dict[str, str], *, joins: bool) -> Optional[int]:
+def run(work: Attempt, words: List[str], told: Dict[str, str], *, joins: bool) -> Optional[int]:
     """Run `words`, or bash where there are none, in the run's working directory; return the exit status.
 
     Its data is staged first, unless it joins a run, which has that. None where the job was ended around it.
@@ -88,9 +88,9 @@ def run(work: Work, words: List[str], told: Dict[str, str], *, joins: bool) -> O
                 os.kill(child.pid, number if words else signal.SIGHUP)
 
     own = Folder(work, "shell")
-    data = standalone.Data(work, own)
+    data = standalone.StandaloneStageIn(work, own)
     try:
-        where = standalone.of_run(work) if joins else data.bring()
+        where = standalone.running_attempt_variables(work) if joins else data.stage()
         if data.signal or data.problem:
             return _without_data(data)
         for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal's, for whoever we run
@@ -113,7 +113,7 @@ def run(work: Work, words: List[str], told: Dict[str, str], *, joins: bool) -> O
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _without_data(data: standalone.Data) -> Optional[int]:
+def _without_data(data: standalone.StandaloneStageIn) -> Optional[int]:
     """The exit status of a shell that has not come about."""
     if data.problem:
         print(f"serried: {os.uname().nodename}: {data.problem}", file=sys.stderr)
@@ -121,7 +121,7 @@ def _without_data(data: standalone.Data) -> Optional[int]:
     return 130 if data.signal == signal.SIGINT else None
 
 
-def _program(work: Work, words: List[str], told: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
+def _program(work: Attempt, words: List[str], told: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
     """What is executed, in the container where there is one; `own` is a folder for it on this node."""
     inside = container.of(work, own)
     if inside is None:
@@ -135,7 +135,7 @@ def _program(work: Work, words: List[str], told: Dict[str, str], own: Path) -> T
     return inside.enter(words or ANY_SHELL, given)
 
 
-def _rc(work: Work, told: Dict[str, str]) -> str:
+def _rc(work: Attempt, told: Dict[str, str]) -> str:
     """What bash reads first: the user's own, then what that must not change, and a prompt that says where one is."""
     lines = ["[[ -r ~/.bashrc ]] && . ~/.bashrc"]
     lines += [f"export {name}={shlex.quote(told[name])}" for name in KEPT if name in told]
@@ -153,8 +153,8 @@ def main(arguments: List[str]) -> int:
     words = arguments[cut + 1 :]
     joins = "--join" in options
     element = options.get("--element")
-    work = Work.load(run_directory(), int(element) if element else None, int(options.get("--join", 1)))
-    make_umask(work)
+    work = Attempt.load(run_directory(), int(element) if element else None, int(options.get("--join", 1)))
+    set_umask(work)
     problem = options.get("--problem") or setup.enter(work, arguments, "shell") or in_place.problem(work.plan)
     host = {"host": os.uname().nodename}
     if not joins:

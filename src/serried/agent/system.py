@@ -1,4 +1,4 @@
-"""Processes: started, asked, reaped; and what only Linux does, signals when a parent dies and adoption of orphans."""
+"""Processes: spawn, reap, signals when a parent dies, adoption of orphans."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ DEFAULTED = (
 _OPEN_FILES_BEFORE: List[Tuple[int, int]] = []
 """The soft and the hard limit of open files, once we have raised the soft one."""
 
-OWN: Set[int] = set()
+HELPER_PIDS: Set[int] = set()
 """Processes that an agent has started beside its ranks, and ends itself: what looks for leftovers spares them."""
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print to the scheduler's log. A full disk there must not end the agent."""
     with contextlib.suppress(OSError):
         print(f"serried: {text}", file=sys.stderr, flush=True)
@@ -57,11 +57,11 @@ def retry(
             act()
         except errors as error:
             if hopeless() or time.monotonic() > until:
-                say(f"cannot conclude: {error}")
+                log(f"cannot conclude: {error}")
                 return
             if str(error) != said:
                 said = str(error)
-                say(f"cannot conclude yet: {said}")
+                log(f"cannot conclude yet: {said}")
             time.sleep(RETRY_PAUSE_SECONDS)
         else:
             return
@@ -207,7 +207,7 @@ def reap() -> List[Tuple[int, int]]:
         ended.append((pid, status))
 
 
-def answer(argv: Sequence[str]) -> Optional[str]:
+def query(argv: Sequence[str]) -> Optional[str]:
     """What a command says that asks the scheduler something; None where it gives no answer."""
     import subprocess  # milliseconds, and most never ask
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence
 
+from serried.protocol.events import JournalEvent
+
 UNWATCHED = "unwatched"
 """The folder of the results for what lay where checkpoints are watched, and was named by no pattern."""
 KILLED = "its agent ended before it had brought everything"
@@ -12,8 +14,8 @@ _LISTED = 3
 
 def of_journal(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """For each kind, `results` or `checkpoints`: how much, if that is known, some names, why, and where."""
-    begun = next((event for event in events if event["event"] == "bringing"), None)
-    ended = next((event for event in events if event["event"] == "all-brought"), None)
+    begun = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_STARTED), None)
+    ended = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_ENDED), None)
     if ended is not None:
         return list(ended.get("missing", ()))
     if begun is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import AttemptDirectory
 from serried.records.documents import Summary
 
@@ -54,29 +55,28 @@ class Lines:
     """Puts whole lines together from pieces of bytes; `rest` is what has no end yet."""
 
     def __init__(self) -> None:
-        self._pending = b""
+        self._buffer = LineBuffer()
 
     def feed(self, added: bytes) -> Iterator[str]:
-        pending = self._pending + added
-        *whole, pending = pending.split(b"\n")
-        for line in whole:
+        for line in self._buffer.lines(added):
             yield _decode(line)
+        pending = self._buffer.rest
         if len(pending) > _LONGEST_LINE:  # what a progress bar has written over is not seen again
             pending = pending[max(pending.rfind(b"\r", 0, -1), 0) :]
         if len(pending) > _LONGEST_LINE:
             yield _decode(pending)
             pending = b""
-        self._pending = pending
+        self._buffer.rest = pending
 
     @property
     def rest(self) -> str:
-        return _decode(self._pending)
+        return _decode(self._buffer.rest)
 
     def finish(self) -> Iterator[str]:
         """The last line, if it has no end."""
-        if self._pending:
-            yield _decode(self._pending)
-        self._pending = b""
+        if self._buffer.rest:
+            yield _decode(self._buffer.rest)
+        self._buffer.rest = b""
 
 
 def _decode(line: bytes) -> str:

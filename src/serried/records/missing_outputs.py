@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.fs.files import read_journal, read_json, write_json
+from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
 from serried.protocol.missing_outputs import of_journal
 from serried.protocol.reasons import Reason, condition, conditions, described
@@ -84,7 +85,11 @@ def _unwritten(
         return {}
     claim = read_json(attempt.claim) or {}
     hosts = {0: claim.get("host", "?")}
-    hosts |= {event["node"]: event["host"] for event in read_journal(attempt.events) if event["event"] == "connected"}
+    hosts |= {
+        event["node"]: event["host"]
+        for event in read_journal(attempt.events)
+        if event["event"] == JournalEvent.CONNECTED
+    }
     entries = [
         {"node": node, "host": hosts.get(node, "?"), **one, "is_lost": word == LOST}
         for node in sorted(hosts)
@@ -96,7 +101,7 @@ def _unwritten(
 
 def _fetched(attempt: AttemptDirectory, node: int) -> str:
     """What `serried fetch` has found on that node since: `ALL` or `LOST`; empty where it is still to be had."""
-    ends = [event for event in read_journal(attempt.fetched(node)) if event["event"] == "ended"]
+    ends = [event for event in read_journal(attempt.fetched(node)) if event["event"] == JournalEvent.ENDED]
     if not ends:
         return ""
     return ALL if ends[-1].get("problem") is None else LOST if ends[-1].get("is_gone") else ""

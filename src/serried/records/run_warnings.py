@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serried.fs.files import read_journal
+from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
 from serried.records.evidence import latest_attempt
 from serried.records.run_status import RunStatus
@@ -26,7 +27,7 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
         return status.warnings
     attempt = latest_attempt(status.record.where.element(status.element))
     events = list(read_journal(attempt.events)) if attempt else []
-    if any(entry.get("event") == "ranks-in-contact" for entry in events):
+    if any(entry.get("event") == JournalEvent.RANKS_CONNECTED for entry in events):
         return ()
     found = (str(entry["message"]) for entry in events if entry.get("event") == Reason.RANKS_APART)
     return tuple({"code": Reason.RANKS_APART, "message": message} for message in found)

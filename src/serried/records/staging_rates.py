@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serried.fs.files import read_journal
+from serried.protocol.events import JournalEvent
 from serried.records import index
 from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
@@ -34,7 +35,7 @@ def staging(cluster: str, records: Iterable[Record] | None = None) -> Rate | Non
         attempt = latest_attempt(record.where)
         if attempt is None:
             continue
-        items = [it for it in read_journal(attempt.node_events(0)) if it["event"] == "staged-item"]
+        items = [it for it in read_journal(attempt.node_events(0)) if it["event"] == JournalEvent.ITEM_STAGED]
         copied = [(it["bytes"], it["seconds"]) for it in items if it["origin"] in COPIED]
         size, seconds = sum(size for size, _ in copied), sum(seconds for _, seconds in copied)
         if size >= ENOUGH_BYTES and seconds > 0:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.fs.files import read_journal, read_json
+from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
 from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
@@ -31,7 +32,7 @@ _REASONS: Mapping[str, str] = {
     Reason.LAUNCHER: "what starts the ranks failed",
 }
 
-_MESSAGES = {"launch-failed": "the launch failed", Reason.RANKS_APART: "warning"}
+_MESSAGES = {JournalEvent.LAUNCH_FAILED: "the launch failed", Reason.RANKS_APART: "warning"}
 """Events of the head's that bring their own words."""
 
 
@@ -137,7 +138,9 @@ def _journals(attempt: Attempt, nodes: int) -> Iterator[Event]:
     number = attempt.number
     head = read_journal(attempt.directory.events)
     yield from _entries(head, number, _head_text)
-    hosts = {entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == "connected"}
+    hosts = {
+        entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == JournalEvent.CONNECTED
+    }
     for node in range(nodes):
         journal = read_journal(attempt.directory.node_events(node))
         for text_of in (_image_text, staging.node_text, _brought_text):
@@ -155,24 +158,24 @@ def _entries(journal: Iterable[Mapping[str, Any]], number: int, text_of: Any) ->
 
 def _head_text(entry: Mapping[str, Any]) -> str | None:
     event = entry.get("event")
-    if event == "connected":
+    if event == JournalEvent.CONNECTED:
         return f"node {entry.get('node')} ({entry.get('host')}) is ready"
-    if event == "stopping":
+    if event == JournalEvent.STOPPING:
         because = entry.get("because")
         reason = _REASONS.get(str(entry.get("reason")), str(entry.get("reason")))
         return f"stopping: {reason}" + (f" ({because})" if because else "")
-    if event == "go":
+    if event == JournalEvent.STARTING_RANKS:
         resume = entry.get("resume")
         return f"ranks are told to go on from {PurePath(resume).name}" if isinstance(resume, str) and resume else None
     if event in _MESSAGES:
         return f"{_MESSAGES[event]}: {entry.get('message')}"
-    if event == "node-lost":
+    if event == JournalEvent.NODE_LOST:
         return f"node {entry.get('node')} ({entry.get('host')}) was lost"
     return staging.head_text(entry)
 
 
 def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
-    if entry.get("event") != "image":
+    if entry.get("event") != JournalEvent.IMAGE:
         return None
     if entry.get("problem"):
         return f"{host} runs the shared image, without a copy on its own disk: {entry['problem']}"
@@ -182,16 +185,20 @@ def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _brought_text(host: str, entry: Mapping[str, Any]) -> str | None:
-    if entry.get("event") == "bring-problem":
+    if entry.get("event") == JournalEvent.STAGE_OUT_PROBLEM:
         return f"{host}: {entry.get('message')}"
-    if entry.get("event") == "all-brought":
+    if entry.get("event") == JournalEvent.STAGE_OUT_ENDED:
         return "; ".join(f"{host}: {sentence}" for sentence in left_out(entry)) or None
     return None
 
 
 def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
     """One line for all ranks of a node, when each had started once."""
-    began = [entry for entry in journal if entry.get("event") == "started" and isinstance(entry.get("t"), int | float)]
+    began = [
+        entry
+        for entry in journal
+        if entry.get("event") == JournalEvent.STARTED and isinstance(entry.get("t"), int | float)
+    ]
     started = list({entry.get("rank"): entry for entry in reversed(began)}.values())[::-1]
     if started:
         ranks = sorted(int(entry["rank"]) for entry in started if isinstance(entry.get("rank"), int))
@@ -202,12 +209,14 @@ def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> It
 def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
     """Ranks that failed by themselves; those that did well or that we ended are no news."""
     for entry in journal:
-        is_end = entry.get("event") in ("rank-exit", "rank-restarted") and not entry.get("ended_by_us")
+        is_end = entry.get("event") in (JournalEvent.RANK_EXIT, JournalEvent.RANK_RESTARTED) and not entry.get(
+            "ended_by_us"
+        )
         if not is_end or not isinstance(entry.get("t"), int | float):
             continue
         code, signal = entry.get("exit_code"), entry.get("signal")
         if code == 0:
             continue
         how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
-        again = ", and is started again" if entry["event"] == "rank-restarted" else ""
+        again = ", and is started again" if entry["event"] == JournalEvent.RANK_RESTARTED else ""
         yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}{again}", number)

@@ -47,7 +47,7 @@ serried_go_on ok
 """)
 
 
-def activate(plan: Plan, tell: str = 'unable "${who[@]}"') -> str:
+def activate(plan: Plan, tell: str = 'fail-setup "${who[@]}"') -> str:
     """The part of job.sh that makes the environment active; empty where it is the inherited one.
 
     `tell` is the agent's role that hears why it cannot be.

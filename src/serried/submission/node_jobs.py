@@ -18,6 +18,7 @@ from serried.fs import files
 from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.protocol.environment import scrub
+from serried.protocol.events import JournalEvent
 
 AT_ONCE = 16
 """Each is a job in the queue: they wait together, and nobody's scheduler is flooded."""
@@ -93,7 +94,7 @@ class _Sent:
 
     @property
     def has_begun(self) -> bool:
-        self._has_begun = self._has_begun or self._entry("begun") is not None
+        self._has_begun = self._has_begun or self._entry(JournalEvent.BEGUN) is not None
         return self._has_begun
 
     @property
@@ -104,7 +105,7 @@ class _Sent:
         said = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
         self._log.unlink(missing_ok=True)
         self._script.unlink(missing_ok=True)
-        ended = self._entry("ended")
+        ended = self._entry(JournalEvent.ENDED)
         if ended is None:
             return SerriedError(
                 f"nothing could be done on {self.host}: `{self._argv[0]}` exited with status {self.process.returncode}",

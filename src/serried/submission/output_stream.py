@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import RunDirectory
 
 LONGEST_PART = 65_536
@@ -59,8 +60,12 @@ class LiveOutput:
 class _Log:
     def __init__(self, path: Path, label: bytes) -> None:
         self.label = label
-        self.rest = b""
+        self._buffer = LineBuffer()
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def rest(self) -> bytes:
+        return self._buffer.rest
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -72,12 +77,11 @@ class _Log:
     def parts(self) -> Iterator[bytes]:
         """Whole lines, labelled. Of what a progress bar wrote over itself on one line, the last state."""
         for chunk in self.chunks():
-            *lines, self.rest = (self.rest + chunk).split(b"\n")
-            yield from (self.label + _last_state(line) + b"\n" for line in lines)
-            self.rest = _last_state(self.rest)
-            if len(self.rest) >= LONGEST_PART:
-                yield self.label + self.rest + b"\n"
-                self.rest = b""
+            yield from (self.label + _last_state(line) + b"\n" for line in self._buffer.lines(chunk))
+            self._buffer.rest = _last_state(self._buffer.rest)
+            if len(self._buffer.rest) >= LONGEST_PART:
+                yield self.label + self._buffer.rest + b"\n"
+                self._buffer.rest = b""
 
 
 def _last_state(line: bytes) -> bytes:

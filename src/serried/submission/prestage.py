@@ -15,6 +15,7 @@ from serried.plan import Plan
 from serried.planning import environment_of
 from serried.planning import plan as make_plan
 from serried.planning.data import data as data_of
+from serried.protocol.events import JournalEvent
 from serried.protocol.times import iso
 from serried.records.evidence import latest_attempt
 from serried.records.record import new_id
@@ -99,5 +100,5 @@ def brought(status: RunStatus) -> list[dict[str, Any]]:
         {"node": name, **{key: it[key] for key in ("item", "origin", "bytes", "files", "seconds")}}
         for number, name in enumerate(status.node_names)
         for it in read_journal(attempt.node_events(number))
-        if it["event"] == "staged-item"
+        if it["event"] == JournalEvent.ITEM_STAGED
     ]

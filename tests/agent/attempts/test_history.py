@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import history
 from serried.fs.files import make_directory
 from serried.protocol.layout import RunDirectory
@@ -12,19 +12,19 @@ from serried.protocol.layout import RunDirectory
 
 @pytest.fixture
 def work(tmp_path):
-    made = Work(RunDirectory(tmp_path), {"run": "k3f9q2"}, None, 1)
+    made = Attempt(RunDirectory(tmp_path), {"run": "k3f9q2"}, None, 1)
     made.run.plan.write_text("{}")
-    make_directory(made.place.attempts)
+    make_directory(made.directory.attempts)
     return made
 
 
 @pytest.mark.parametrize("name", [".nfs0001", "1.tar", "notes"])
 def test_names_that_are_no_attempts_are_of_no_account(work, name):
-    (work.place.attempts / name).touch()
+    (work.directory.attempts / name).touch()
     history.check_readable(work)
 
 
 def test_a_claim_that_cannot_be_read_is_an_error(work):
-    make_directory(work.place.attempt(1).claim)  # no file: reading it fails
+    make_directory(work.directory.attempt(1).claim)  # no file: reading it fails
     with pytest.raises(IsADirectoryError):
         history.check_readable(work)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan, an_ending
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import claims, dependency, successor_jobs
 from serried.fs.files import make_directory, read_json, write_json
 from serried.protocol import names
@@ -52,7 +52,7 @@ def work(tmp_path):
         after = {"run": "k3f9q2", "name": "other", "directory": other.directory, "condition": condition}
         plan["after"] = [{**after, "element": element, "job": "10"}]
         plan["limit"].update(limit)
-        made = Work(RunDirectory(Path(a_plan("m2n3p4", root=tmp_path / "runs").directory)), plan, None, 0)
+        made = Attempt(RunDirectory(Path(a_plan("m2n3p4", root=tmp_path / "runs").directory)), plan, None, 0)
         make_directory(made.run.claims)
         notes, ask = tmp_path / "notes", f'cat "{tmp_path}/words-$1" 2>/dev/null || true'
         submit = (
@@ -211,7 +211,7 @@ def test_jobs_left_over_are_not_deleted_where_that_would_strand_what_waits_for_t
     write_json(other.where.link_commands, commands.to_json())
     other.where.followed.touch()
     other.link("12")
-    finished = Work(other.where, {**other.plan.to_json(), "limit": run.plan["limit"]}, None, 1)
+    finished = Attempt(other.where, {**other.plan.to_json(), "limit": run.plan["limit"]}, None, 1)
 
     successor_jobs.withdraw(finished, "k3f9q2-1")
 

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from serried.agent.comms.channel import Channel, Guest, ProtocolError, greet
+from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection, greet
 
 KEY = b"k" * 32
 
@@ -29,7 +29,7 @@ def shake_hands(pair, node_key=KEY):
         with contextlib.suppress(OSError, ProtocolError):
             greet(pair[1], node_key, {"node": 4}, 120).send({"event": "beat"})
 
-    guest = Guest(pair[0], KEY)
+    guest = UnprovenConnection(pair[0], KEY)
     pair[0].settimeout(120)
     pair[1].settimeout(120)
     thread = threading.Thread(target=node)
@@ -56,7 +56,7 @@ def test_a_node_with_another_key_is_not(pair):
 
 
 def test_a_head_that_is_slow_to_answer_a_greeting_keeps_the_node_that_it_has_counted_in(pair):
-    guest, channels = Guest(pair[0], KEY), []
+    guest, channels = UnprovenConnection(pair[0], KEY), []
     pair[1].settimeout(0.2)
     node = threading.Thread(target=lambda: channels.append(greet(pair[1], KEY, {"node": 4}, 120)))
     node.start()
@@ -72,7 +72,7 @@ def test_a_head_that_is_slow_to_answer_a_greeting_keeps_the_node_that_it_has_cou
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\n", b"\xff" * 4000])
 def test_a_strangers_noise_is_no_greeting(pair, noise):
-    guest = Guest(pair[0], KEY)
+    guest = UnprovenConnection(pair[0], KEY)
     pair[1].sendall(noise)
 
     with pytest.raises((ProtocolError, ValueError)):

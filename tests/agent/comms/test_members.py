@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 from serried.agent.comms import rendezvous
-from serried.agent.comms.node_registry import Members, Reactions
+from serried.agent.comms.node_registry import NodeEvents, NodeRegistry
 from serried.agent.loop import Loop
 
 
@@ -23,20 +23,20 @@ class Counted(Loop):
 
 def test_many_that_are_at_work_for_their_results_are_given_up_each_in_its_time_by_one_timer(monkeypatch):
     began = time.monotonic()
-    awaited = [SimpleNamespace(index=index, is_done=False, patience=began + index / 50) for index in range(20)]
-    monkeypatch.setattr(Members, "__iter__", lambda _: iter(awaited))
+    awaited = [SimpleNamespace(index=index, is_done=False, busy_until=began + index / 50) for index in range(20)]
+    monkeypatch.setattr(NodeRegistry, "__iter__", lambda _: iter(awaited))
     loop, lost = Counted(), []
 
     def lose(member):
         member.is_done = True
-        lost.append((member.index, time.monotonic() >= member.patience))
+        lost.append((member.index, time.monotonic() >= member.busy_until))
         if len(lost) == len(awaited):
             loop.stop()
 
-    members = Members(loop, 1, ["n1"], Reactions(*[lambda *_: None] * len(Reactions._fields)))
-    members.give_up(lose)
+    members = NodeRegistry(loop, 1, ["n1"], NodeEvents(*[lambda *_: None] * len(NodeEvents._fields)))
+    members.drop_unfinished(lose)
     loop.run()
-    members.close_door()
+    members.stop_accepting()
 
     assert lost == [(index, True) for index in range(20)]
     assert loop.timers < len(awaited)
@@ -46,18 +46,21 @@ def test_a_stop_is_told_once_for_each_reason_unless_it_brings_the_kill_forward()
     """A thousand ranks that fail at once would else be a million messages, and the head deaf for minutes."""
     loop = Loop()
     nothing = [lambda *_: None] * 3
-    members = Members(loop, 1, ["n1"], Reactions(lambda _: loop.stop(), *nothing))
+    members = NodeRegistry(loop, 1, ["n1"], NodeEvents(lambda _: loop.stop(), *nothing))
     joined = []
     greeting = {"node": 0, "host": "n1"}
     call = (members.addresses(), members.key, greeting, 60.0)
-    node = threading.Thread(target=lambda: joined.append(rendezvous.join(*call)))
+    node = threading.Thread(target=lambda: joined.append(rendezvous.connect(*call)))
     node.start()
     loop.run()
     node.join()
     channel = joined[0][0]
 
-    told = [members.stop(*word) for word in (("failure", 9.0), *[("failure", 9.0)] * 100, ("lost", 9.0), ("lost", 2.0))]
-    members.close_door()
+    told = [
+        members.stop_ranks(*word)
+        for word in (("failure", 9.0), *[("failure", 9.0)] * 100, ("lost", 9.0), ("lost", 2.0))
+    ]
+    members.stop_accepting()
     next(iter(members)).channel.close()
     channel.connection.setblocking(True)
     heard = [word for part in iter(channel.receive, None) for word in part]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.containers import container, view
 from serried.agent.node_disk.folder import SCRATCH
 from serried.plan import Container, Data, Environment, Source, Staged
@@ -39,7 +39,7 @@ def make(tmp_path, monkeypatch):
             site=site_of("fir", "slurm", str(tmp_path / "scratch"), local_disk=local_disk),
         )
         run = RunDirectory(tmp_path / "scratch/digits/train/k3f9q2")
-        work = Work(run, json.loads(json.dumps(plan.to_json())), None, 1)
+        work = Attempt(run, json.loads(json.dumps(plan.to_json())), None, 1)
         return container.of(work, tmp_path / "private")
 
     return made

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.head.monitor import APART_SECONDS, Reactions, Watch
+from serried.agent.head.monitor import UNCONNECTED_SECONDS, Monitor, MonitorEvents
 
 
 @pytest.fixture
@@ -16,18 +16,18 @@ def watch(tmp_path):
     def make(*, expects_contact=True, are_done=False):
         attempt = SimpleNamespace(control=tmp_path / "control.jsonl")
         work = SimpleNamespace(
-            place=SimpleNamespace(attempt=lambda _: attempt),
+            directory=SimpleNamespace(attempt=lambda _: attempt),
             number=1,
             nodes=2,
             ranks=2,
-            expects_contact=expects_contact,
+            expects_connections=expects_contact,
         )
         notes, timers = [], {}
         loop = SimpleNamespace(after=timers.__setitem__)
-        reactions = Reactions(*[lambda *_: None] * 3, lambda event, **facts: notes.append((event, facts)))
-        watch = Watch(loop, work, SimpleNamespace(are_done=lambda: are_done), None, reactions)
+        reactions = MonitorEvents(*[lambda *_: None] * 3, lambda event, **facts: notes.append((event, facts)))
+        watch = Monitor(loop, work, SimpleNamespace(are_done=lambda: are_done), None, reactions)
         watch.ranks_began()
-        return watch, timers[APART_SECONDS], notes
+        return watch, timers[UNCONNECTED_SECONDS], notes
 
     return make
 

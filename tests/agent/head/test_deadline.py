@@ -25,5 +25,5 @@ def test_ranks_are_warned_and_ended_before_the_scheduler_would(limit, told, expe
 def test_the_time_that_a_job_took_to_reach_its_agents_counts(monkeypatch):
     monkeypatch.setattr(deadline.time, "time", lambda: 1030)
     plan = {"allocation": {"time_seconds": 3600}}
-    work = types.SimpleNamespace(plan=plan, lead=60, grace=30, brings=False)
-    assert deadline.of(work, told=0, age=30) == deadline.decide(1000, 3600, 0, lead=60, grace=30)
+    work = types.SimpleNamespace(plan=plan, lead_seconds=60, grace_seconds=30, has_outputs=False)
+    assert deadline.of(work, scheduler_end=0, age=30) == deadline.decide(1000, 3600, 0, lead=60, grace=30)

@@ -15,10 +15,10 @@ MORE = [f"srun: {number}" for number in range(20)]
 
 HEARS = """
 import json, signal, sys
-from serried.agent.head.agent_launcher import Launcher
+from serried.agent.head.agent_launcher import AgentLauncher
 from serried.agent.loop import Loop
 loop = Loop()
-launcher = Launcher(loop, json.loads(sys.argv[1]), {}, lambda status: (ended.append(status), loop.stop()))
+launcher = AgentLauncher(loop, json.loads(sys.argv[1]), {}, lambda status: (ended.append(status), loop.stop()))
 ended, keep = [], launcher._hear
 launcher._hear = lambda: (keep(), open(sys.argv[2], "w").close())
 loop.on_signal(signal.SIGCHLD, launcher.reap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from serried.agent import notifications
-from serried.agent.head.monitor import Reactions, Watch
+from serried.agent.head.monitor import Monitor, MonitorEvents
 
 
 def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_beat(tmp_path, monkeypatch):
@@ -21,15 +21,15 @@ def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_
     monkeypatch.setattr(notifications, "tell", tell)
     attempt = SimpleNamespace(control=tmp_path / "control.jsonl")
     work = SimpleNamespace(
-        place=SimpleNamespace(attempt=lambda _: attempt),
+        directory=SimpleNamespace(attempt=lambda _: attempt),
         number=1,
-        grace=2.0,
-        expects_contact=True,
+        grace_seconds=2.0,
+        expects_connections=True,
         plan={"limit": {"silence_seconds": 4}},
     )
     members = SimpleNamespace(silent_ranks=lambda _: [0])
-    stop = Reactions(lambda reason, *_: done.append(f"ended for {reason}"), *[lambda *_: None] * 3)
-    watch = Watch(None, work, members, None, stop)
+    stop = MonitorEvents(lambda reason, *_, **__: done.append(f"ended for {reason}"), *[lambda *_: None] * 3)
+    watch = Monitor(None, work, members, None, stop)
 
     watch.check_silence()
     assert done == ["told of", "stall"]

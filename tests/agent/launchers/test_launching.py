@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.launchers.head_side import Failure, Launching
+from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 class Told(list):
     """What the nodes are told."""
 
-    def tell(self, do, **facts):
+    def broadcast(self, do, **facts):
         self.append((do, *facts.values()))
 
 
@@ -35,11 +35,11 @@ def head():
     def make(kind="torchrun"):
         work = SimpleNamespace(nodes=2, ranks=1, launcher=kind, plan={"launch": {"kind": kind, "max_restarts": 0}})
         clock, told, failures = Clock(), Told(), []
-        launching = Launching(clock, work, told, failures.append)
+        launching = LauncherCoordinator(clock, work, told, failures.append)
         launching.begin()
 
         def hear(node, event, **facts):
-            launching.heed(SimpleNamespace(index=node, host=f"n{node + 1}"), {"event": event, **facts})
+            launching.on_message(SimpleNamespace(index=node, host=f"n{node + 1}"), {"event": event, **facts})
 
         return SimpleNamespace(
             launching=launching, clock=clock, told=told, failures=failures, hear=hear, said=lambda: failures[0].message

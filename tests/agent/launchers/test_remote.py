@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.agent.launchers.remote_exec import find
+from serried.agent.launchers.remote_exec import find_host
 from serried.agent.launchers.remote_shell import parse
 from tables import for_each
 
@@ -36,4 +36,4 @@ def test_host_and_command_are_found_among_sshs_options(words, host, command):
     ],
 )
 def test_a_node_is_known_by_its_short_name_too_where_that_is_one_nodes_alone(host, hosts, index):
-    assert find(host, hosts) == index
+    assert find_host(host, hosts) == index

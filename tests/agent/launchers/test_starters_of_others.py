@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.attempt import Work
-from serried.agent.launchers.kinds import Scene, accelerate, deepspeed, horovodrun, mpi, mpirun
+from serried.agent.attempt import Attempt
+from serried.agent.launchers.kinds import LaunchContext, accelerate, deepspeed, horovodrun, mpi, mpirun
 from serried.protocol.layout import RunDirectory
 
 RANK = ("/usr/bin/python3", "-I", "-S", "/run/agent.pyz", "rank", "@af09")
@@ -20,7 +20,7 @@ REMOTE = ("/usr/bin/python 3", "-I", "-S", "/run/agent.pyz", "remote", "@af09")
 def scene(tmp_path: Path):
     def make(
         *command: str, nodes: int = 2, ranks: int = 4, node: int = 0, options: tuple[str, ...] = (), **env: str
-    ) -> Scene:
+    ) -> LaunchContext:
         plan = {
             "command": list(command) or ["python", "train.py"],
             "allocation": {"nodes": nodes, "ranks": ranks, "gpus": 0},
@@ -29,9 +29,9 @@ def scene(tmp_path: Path):
             "limit": {"grace_seconds": 30},
             "site": {"kill_wait_seconds": 30},
         }
-        work = Work(RunDirectory(Path("/run")), plan, None, 1)
+        work = Attempt(RunDirectory(Path("/run")), plan, None, 1)
         hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
-        return Scene(work, node, hosts, "10.0.0.1", f"10.0.0.{node + 1}", 20123, RANK, tmp_path, REMOTE)
+        return LaunchContext(work, node, hosts, "10.0.0.1", f"10.0.0.{node + 1}", 20123, RANK, tmp_path, REMOTE)
 
     return make
 

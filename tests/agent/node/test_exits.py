@@ -15,13 +15,13 @@ def an_exit(rank, code=0, signal=None, **more):
 
 @pytest.fixture
 def node():
-    due, told, ranks = [], [], SimpleNamespace(was_taken_along=lambda _: False, tail=lambda _: [])
+    due, told, ranks = [], [], SimpleNamespace(was_killed_by_launcher=lambda _: False, tail=lambda _: [])
     loop = SimpleNamespace(after=lambda _, action: due.append(action))
     tell = lambda _, **failure: told.append(failure["exit"]["rank"])  # noqa: E731
     exits = Exits(loop, lambda *_, **__: None, tell, lambda: None)
 
     def take(exit_):
-        exits.take(ranks, exit_, is_stopping=False)
+        exits.add(ranks, exit_, is_stopping=False)
         return exit_
 
     return SimpleNamespace(exits=exits, ranks=ranks, take=take, told=told, wait=lambda: [due.pop(0)() for _ in due[:]])
@@ -29,22 +29,22 @@ def node():
 
 def test_a_rank_that_dies_of_term_before_its_agent_hears_one_has_not_failed(node):
     ended = node.take(an_exit(0, signal=15))
-    assert (node.told, node.exits.are_told) == ([], False)
-    node.exits.excuse()
+    assert (node.told, node.exits.have_all_been_sent) == ([], False)
+    node.exits.mark_ended_by_us()
     node.wait()
-    assert (node.told, node.exits.are_told, ended["ended_by_us"]) == ([], True, True)
+    assert (node.told, node.exits.have_all_been_sent, ended["ended_by_us"]) == ([], True, True)
 
 
 def test_a_rank_that_dies_of_a_term_that_nobody_else_hears_has_failed(node):
     node.take(an_exit(0, signal=15))
     node.wait()
-    assert (node.told, node.exits.are_told) == ([0], True)
+    assert (node.told, node.exits.have_all_been_sent) == ([0], True)
 
 
 @pytest.mark.parametrize("ended", [an_exit(0, code=3), an_exit(0, signal=9)])
 def test_another_failure_is_told_at_once(node, ended):
     node.take(ended)
-    assert (node.told, node.exits.are_told) == ([0], True)
+    assert (node.told, node.exits.have_all_been_sent) == ([0], True)
 
 
 def test_a_rank_that_stumbled_over_another_is_told_after_that_one(node):
@@ -52,4 +52,4 @@ def test_a_rank_that_stumbled_over_another_is_told_after_that_one(node):
     node.take(an_exit(1, code=9))
     assert node.told == [1]
     node.exits.release(node.ranks, stumbled=True)
-    assert (node.told, node.exits.are_told) == ([1, 0], True)
+    assert (node.told, node.exits.have_all_been_sent) == ([1, 0], True)

@@ -15,7 +15,7 @@ import pytest
 
 from serried import schedulers
 from serried.agent import system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.node_disk import Folder, base_dirs, mounts, stale_dirs
 from serried.fs import locks
 from serried.fs.files import write_json
@@ -130,7 +130,7 @@ def work(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     dialect = schedulers.traits("slurm").dialect._asdict()
     site = {"name": "fir", "scheduler": "slurm", "local_disk": str(disk), "dialect": dialect}
-    return Work(RunDirectory(tmp_path / "run"), {"run": "k3f9q2", "site": site}, None, 1)
+    return Attempt(RunDirectory(tmp_path / "run"), {"run": "k3f9q2", "site": site}, None, 1)
 
 
 def left_by(work, **changes):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.ranks import binding
 from serried.protocol.layout import RunDirectory
 
@@ -63,6 +63,6 @@ def test_ranks_of_one_plan_compute_with_as_many_threads_under_every_scheduler(
     defaults = plan.get("defaults", ())
     asked = {name: count for name, count in plan.items() if name != "defaults"}
     made = dataclasses.replace(a_plan(scheduler=scheduler, nodes=1, **asked), defaults=defaults)
-    work = Work(RunDirectory(Path("/r")), json.loads(json.dumps(made.to_json())), None, 1)
+    work = Attempt(RunDirectory(Path("/r")), json.loads(json.dumps(made.to_json())), None, 1)
 
     assert binding.threads(work) == threads

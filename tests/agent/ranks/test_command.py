@@ -7,15 +7,15 @@ import json
 from pathlib import Path
 
 from building import a_plan
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds, rank_identity
 from serried.agent.ranks import command
-from serried.agent.ranks.command import Place
+from serried.agent.ranks.command import RankPlace
 from serried.plan import Environment, Source
 from serried.protocol.layout import RunDirectory
 from tables import for_each
 
-PLACE = Place(
+PLACE = RankPlace(
     node=1, rank=3, local_rank=1, master="10.0.0.1", port=4242, threads=3, deadline=1_795_000_000.5, stop_file="/t/stop"
 )
 
@@ -27,7 +27,7 @@ def plan_json(array=None, **changes):
 
 
 def work_of(element=None, attempt=2, **changes):
-    return Work(RunDirectory(Path("/r/digits/train/k3f9q2")), plan_json(**changes), element, attempt)
+    return Attempt(RunDirectory(Path("/r/digits/train/k3f9q2")), plan_json(**changes), element, attempt)
 
 
 @for_each(
@@ -98,7 +98,7 @@ def test_an_element_has_its_own_seed_and_places():
 
 def test_a_line_for_the_shell_gets_its_values_quoted():
     plan = plan_json(command=("cp {results}/a b",), shell=True)
-    work = Work(RunDirectory(Path("/a $(id)")), plan, None, 1)
+    work = Attempt(RunDirectory(Path("/a $(id)")), plan, None, 1)
 
     assert command.argv(work, PLACE) == ["/bin/bash", "-c", "cp '/a $(id)/results'/a b"]
 
@@ -107,7 +107,7 @@ def test_each_element_of_a_command_list_runs_its_own_line(tmp_path):
     (tmp_path / "commands.json").write_text('[["a", "1"], ["b", "{element}"]]')
     plan = plan_json(array={"indices": [3, 8], "parallel": None, "each": True})
 
-    assert command.argv(Work(RunDirectory(tmp_path), plan, 8, 1), PLACE) == ["b", "8"]
+    assert command.argv(Attempt(RunDirectory(tmp_path), plan, 8, 1), PLACE) == ["b", "8"]
 
 
 def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
@@ -196,4 +196,4 @@ def test_ranks_write_on_the_disk_of_their_own_node_where_the_site_does_not_say_w
     assert "SLURM_TMPDIR" not in command.environment(work_of(), here, {"SLURM_TMPDIR": "/the/site's"})
     assert "SLURM_TMPDIR" not in command.environment(work_of(), PLACE, {})
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    assert "SLURM_TMPDIR" not in rank_identity.of_starter(work_of(), here, kinds.Start(("srun",)))
+    assert "SLURM_TMPDIR" not in rank_identity.launcher_environment(work_of(), here, kinds.LaunchCommand(("srun",)))

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from serried.agent.ranks.connections import Contact
+from serried.agent.ranks.connections import ConnectionMonitor
 
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
 ACCEPT = LISTEN + "c, _ = s.accept(); print('accepted', flush=True); c.recv(1)"
@@ -49,7 +49,7 @@ def port():
 
 
 def seen(port, *processes):
-    contact = Contact(port, lambda: [process.pid for process in processes])
+    contact = ConnectionMonitor(port, lambda: [process.pid for process in processes])
     contact.look()
     return contact.is_seen
 
@@ -78,14 +78,14 @@ def test_a_rank_that_is_connected_to_itself_has_met_nobody(start, port):
 
 
 def test_whoever_serves_the_rendezvous_port_may_meet_others_there(port):
-    contact = Contact(port, list)
-    contact.glance()
+    contact = ConnectionMonitor(port, list)
+    contact.check()
     assert contact.is_seen is False
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", port))
         server.listen()
-        contact.glance()
+        contact.check()
     assert contact.is_seen is True
 
 
@@ -102,25 +102,25 @@ def meet_and_end(port):
 
 
 def test_ranks_that_have_met_and_ended_between_two_looks_have_left_a_trace(port):
-    contact = Contact(port, list)
+    contact = ConnectionMonitor(port, list)
     meet_and_end(port)
-    contact.glance()
+    contact.check()
     assert contact.is_seen is True
 
 
 def test_what_others_left_at_the_port_before_the_ranks_began_is_no_contact(port):
     meet_and_end(port)
-    contact = Contact(port, list)
-    contact.glance()
+    contact = ConnectionMonitor(port, list)
+    contact.check()
     contact.look()
     assert contact.is_seen is False
     meet_and_end(port)
-    contact.glance()
+    contact.check()
     assert contact.is_seen is True
 
 
 def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_path):
     monkeypatch.setattr("serried.agent.ranks.connections.PROC", str(tmp_path))
-    contact = Contact(1, list)
+    contact = ConnectionMonitor(1, list)
     contact.look()
     assert contact.is_seen is None

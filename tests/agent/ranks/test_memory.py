@@ -24,4 +24,4 @@ def test_the_counter_of_our_own_cgroup_is_found(tmp_path, membership, file):
 
 
 def test_where_nobody_counts_nothing_was_killed(tmp_path):
-    assert oom.OutOfMemory(str(tmp_path / "none"), tmp_path).has_struck() is False
+    assert oom.OutOfMemory(str(tmp_path / "none"), tmp_path).has_occurred() is False

@@ -12,7 +12,7 @@ import sys
 import time
 
 from serried.agent.stage_in import data_client, data_server, source, worker
-from serried.agent.stage_in.tree_writer import Target
+from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.agent.stage_in.wire import Wire
 
 
@@ -37,7 +37,7 @@ def change(path: str) -> None:
 
     def changed(root, target, *rest):
         source.fill = fill
-        arrived = target.arrived
+        arrived = target.extents
         for extent in [it for it in target.missing() if arrived.manifest.entries[it.number].path != b"changes"]:
             with open(os.path.join(root, arrived.manifest.entries[extent.number].path), "rb") as file:
                 target.write(extent.number, 0, file.read())
@@ -51,8 +51,8 @@ def change(path: str) -> None:
 if __name__ == "__main__":
     data_client.CALL_SECONDS, data_server.GREETING_SECONDS = 120.0, 600.0
     if int(sys.argv[2]):
-        Target.finish = lambda _: time.sleep(600)
-    limit(Target, "write", int(sys.argv[1]) or sys.maxsize)
+        TreeWriter.finish = lambda _: time.sleep(600)
+    limit(TreeWriter, "write", int(sys.argv[1]) or sys.maxsize)
     limit(Wire, "send_file", int(sys.argv[2]) or sys.maxsize)
     if sys.argv[3]:
         change(sys.argv[3])

@@ -13,9 +13,9 @@ import pytest
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.stage_in import cache, source
-from serried.agent.stage_in.availability import VoidError
+from serried.agent.stage_in.availability import RestartedError
 from serried.agent.stage_in.item import StageError
-from serried.agent.stage_in.tree_writer import Target
+from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.fs import locks, removal
 from serried.fs.scan import UnreadableError, scan
 from stage_jobs import Job, kept
@@ -132,7 +132,7 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
     fill, begun, go_on = source.fill, threading.Event(), threading.Event()
     clock, looks, look = [0.0], [0], cache._Waiting.look
 
-    def stuck(root: bytes, target: Target, *rest: object) -> None:
+    def stuck(root: bytes, target: TreeWriter, *rest: object) -> None:
         if not begun.is_set():
             begun.set()
             assert go_on.wait(240)
@@ -156,15 +156,15 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
     for _ in range(4):
         await_a_look()
         clock[0] += cache.SILENT_SECONDS * 0.9
-        first.items.live()
+        first.items.heartbeat()
     await_a_look()
-    assert (second.items.far.waits_for, second.told) == (
+    assert (second.items.progress.waits_for, second.told) == (
         "k3f9q2/7",
         [("staging-waits", {"item": "a", "run": "k3f9q2/7"})],
     )
     clock[0] += cache.SILENT_SECONDS * 1.1
     threads[1].join(120)
-    assert (second.items.far.waits_for, second.origins) == (None, ["source"])
+    assert (second.items.progress.waits_for, second.origins) == (None, ["source"])
     go_on.set()
     threads[0].join(120)
     assert first.origins == ["source"]
@@ -217,7 +217,7 @@ def test_what_we_may_not_read_is_named(there: Path, open_to_all: Path, what: str
     try:
         with pytest.raises(UnreadableError) as caught:  # noqa: PT012 - one or the other
             manifest = scan(seen)
-            source.fill(os.fsencode(seen), Target(os.fsencode(open_to_all / "here"), manifest))
+            source.fill(os.fsencode(seen), TreeWriter(os.fsencode(open_to_all / "here"), manifest))
     finally:
         os.seteuid(0)
     assert str(caught.value) == f"`{seen / what}` cannot be read: permission denied"
@@ -226,7 +226,7 @@ def test_what_we_may_not_read_is_named(there: Path, open_to_all: Path, what: str
 def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, disk: Path, monkeypatch):
     fill, times, most = source.fill, [], [2]
 
-    def changing(root: bytes, target: Target, *rest: object) -> None:
+    def changing(root: bytes, target: TreeWriter, *rest: object) -> None:
         if len(times) < most[0]:
             times.append(root)
             (there / "a" / "below" / "one").write_text("changed" * len(times))
@@ -248,15 +248,15 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
 def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goes(there: Path, disk: Path, monkeypatch):
     """Else it would find files gone, and go to the source by itself."""
     job = Job(there, disk, "a")
-    fill, remove, holding, told = source.fill, removal.remove, job.items._holdings[0], []
+    fill, remove, holding, told = source.fill, removal.remove, job.items._availability[0], []
 
-    def changing(root: bytes, target: Target, *rest: object) -> None:
+    def changing(root: bytes, target: TreeWriter, *rest: object) -> None:
         monkeypatch.setattr(source, "fill", fill)
         (there / "a" / "below" / "one").write_text("changed")
         fill(root, target, *rest)
 
     def removed(path: Path, until: float | None = None) -> bool:
-        told.append(isinstance(holding._problem, VoidError))
+        told.append(isinstance(holding._problem, RestartedError))
         return remove(path, until)
 
     monkeypatch.setattr(source, "fill", changing)
@@ -271,7 +271,7 @@ def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk:
     assert (first.view / "sets/a/below/one").read_text() == "one"
     entry = (first.view / "sets/a").resolve().parent
     assert sorted(os.listdir(entry)) == ["archive", "facts.json", "manifest", "tree"]
-    first.items.forget()  # no other node asks for it any more
+    first.items.end_serving()  # no other node asks for it any more
     assert sorted(os.listdir(entry)) == ["facts.json", "manifest", "tree"]
     second = Job(there, disk, "a.tar=sets/a").bring()
     assert (first.origins, second.origins) == (["source"], ["cache"])
@@ -304,17 +304,17 @@ def test_how_far_an_archive_is_unpacked_is_seen(there: Path, disk: Path, monkeyp
     wait_until((disk / "half").exists)
     size = (there / "a.tar").stat().st_size
     files = {"files": 1, "of_files": 1, "waits_for": None}
-    assert job.items.far.facts == {"bytes": 1_000_000, "of": size, **files, "unpacks": True}
+    assert job.items.progress.facts == {"bytes": 1_000_000, "of": size, **files, "unpacks": True}
     (disk / "go").touch()
     thread.join(120)
-    assert job.items.far.facts == {"bytes": size, "of": size, **files, "unpacks": False}
+    assert job.items.progress.facts == {"bytes": size, "of": size, **files, "unpacks": False}
     assert [str(problem) for problem in problems] == [f"cannot unpack `{there}/a.tar`: tar says: status 3"]
 
 
 def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: Path, disk: Path, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def stuck(_: bytes, target: Target, *__: object) -> None:
+    def stuck(_: bytes, target: TreeWriter, *__: object) -> None:
         target.write(next(target.missing()).number, 0, b"one")
         begun.set()
         assert ended.wait(240)

@@ -14,11 +14,11 @@ GB = 10**9
 @pytest.fixture
 def staging(monkeypatch):
     """The head's end of three nodes that stage; `staging.noted` is what its journal gets."""
-    monkeypatch.setattr(head_side, "NOTE_SECONDS", 0.0)
-    monkeypatch.setattr(head_side, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(head_side, "RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(head_side, "LOG_SECONDS", 0.0)
     work = SimpleNamespace(nodes=3, plan={"data": {"stage": [{}]}, "site": {}})
     noted: list[dict] = []
-    staging = head_side.Staging(work, [], lambda _, **facts: noted.append(facts), print, lambda: None)
+    staging = head_side.StageInCoordinator(work, [], lambda _, **facts: noted.append(facts), print, lambda: None)
     staging.noted = noted
     return staging
 
@@ -30,11 +30,11 @@ def far(node: int, size: int, rate: int) -> tuple[SimpleNamespace, dict]:
 
 
 def test_it_is_the_node_that_is_furthest_behind_and_has_not_all_yet(staging, capsys):
-    staging.heed(*far(0, 6 * GB, 10**8))
-    staging.heed(*far(1, 3 * GB, 5 * 10**7))
-    staging.heed(*far(2, 9 * GB, 0))
-    staging.heed(SimpleNamespace(index=1), {"event": "staged", "bytes": 12 * GB, "files": 2, "seconds": 1.0})
-    staging.heed(*far(2, 5 * GB, 0))
+    staging.on_message(*far(0, 6 * GB, 10**8))
+    staging.on_message(*far(1, 3 * GB, 5 * 10**7))
+    staging.on_message(*far(2, 9 * GB, 0))
+    staging.on_message(SimpleNamespace(index=1), {"event": "staged", "bytes": 12 * GB, "files": 2, "seconds": 1.0})
+    staging.on_message(*far(2, 5 * GB, 0))
     assert [(one["bytes"], one["rate"], one["left"]) for one in staging.noted] == [
         (6 * GB, 10**8, 60),
         (3 * GB, 5 * 10**7, 180),

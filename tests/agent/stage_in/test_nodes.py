@@ -43,10 +43,10 @@ def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_kil
         site={"local_disk": f"{tmp_path}/disk"},
     )
     wait_until(lambda: run.events("started"))
-    os.kill(run.pid_of("stage"), signal.SIGKILL)
+    os.kill(run.pid_of("stage-in"), signal.SIGKILL)
     journal = run.place.attempt(1).node_events(0)
     wait_until(lambda: any(event["event"] == "staging-problem" for event in read_journal(journal)))
-    wait_until(lambda: not run.pid_of("stage"))
+    wait_until(lambda: not run.pid_of("stage-in"))
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
     wait_until(lambda: any(map(locks.is_used, locks.things(data))))
     shared_cache.tidy_data(data)
@@ -63,11 +63,11 @@ def test_who_only_looks_whether_the_data_is_in_use_does_not_keep_it_from_being_h
     soon, noted = [], []
     loop = SimpleNamespace(after=lambda _, action: soon.append(action))
     own = SimpleNamespace(room=tmp_path, path=view.parent)
-    staging = node_side.Staging(loop, None, own, lambda event, **_: noted.append(event), None)
-    staging._is_settled = True
+    staging = node_side.StageIn(loop, None, own, lambda event, **_: noted.append(event), None)
+    staging._is_resolved = True
     looks = locks.hold(slot, locks.ALONE)
 
-    staging._hear(None)
+    staging._on_worker_message(None)
     os.close(looks)
     assert (locks.is_used(slot), noted) == (False, [])
     soon.pop()()

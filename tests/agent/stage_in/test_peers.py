@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from between import Between
-from serried.agent.comms.channel import LONGEST_GREETING, Guest
+from serried.agent.comms.channel import LONGEST_GREETING, UnprovenConnection
 from serried.agent.stage_in import data_client, data_server, source, wire
-from serried.agent.stage_in.availability import FailedError, Holding, Holdings, VoidError
-from serried.agent.stage_in.data_client import BrokenError, Predecessor
-from serried.agent.stage_in.data_server import Server
-from serried.agent.stage_in.extents import Arrived
-from serried.agent.stage_in.topology import HEAD, host, interface, predecessors
-from serried.agent.stage_in.tree_writer import Target
+from serried.agent.stage_in.availability import Availability, ItemAvailability, RestartedError, UnavailableError
+from serried.agent.stage_in.data_client import PeerLostError, Predecessor
+from serried.agent.stage_in.data_server import DataServer
+from serried.agent.stage_in.extents import ExtentLog
+from serried.agent.stage_in.topology import HEAD_ADDRESS, peer_host, predecessors, serving_interface
+from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.agent.stage_in.wire import Part, Wire
 from serried.fs import scan
 from serried.fs.manifest import Manifest
@@ -40,11 +40,11 @@ def there(tmp_path_factory):
 def serve():
     """`serve(holdings)` gives its port; what it refuses is in `serve.refused`."""
 
-    def start(*holdings: Holding) -> int:
-        items = Holdings(len(holdings))
-        items._holdings = list(holdings)
+    def start(*holdings: ItemAvailability) -> int:
+        items = Availability(len(holdings))
+        items._items = list(holdings)
         start.holdings = items
-        servers.append(Server(HERE, KEY, items, lambda *told: start.refused.append(told)))
+        servers.append(DataServer(HERE, KEY, items, lambda *told: start.refused.append(told)))
         return servers[-1].port
 
     servers = []
@@ -70,17 +70,17 @@ def call(monkeypatch):
         predecessor.close()
 
 
-def held(there: Path) -> Holding:
+def held(there: Path) -> ItemAvailability:
     """What is here for long."""
-    holding = Holding()
-    holding.offer(Arrived.whole(scan.scan(there), os.fsencode(there)))
+    holding = ItemAvailability()
+    holding.set_complete(ExtentLog.complete(scan.scan(there), os.fsencode(there)))
     return holding
 
 
 def pulled(predecessor: Predecessor, item: int, here: Path) -> Path:
-    key = predecessor.what(item)
-    target = Target(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, Holding())))
-    predecessor.bring(target)
+    key = predecessor.item_key(item)
+    target = TreeWriter(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, ItemAvailability())))
+    predecessor.receive_into(target)
     target.finish()
     return here
 
@@ -91,41 +91,43 @@ def test_items_come_one_after_the_other_and_what_is_here_already_need_not(there,
     (tmp_path / "nothing").mkdir()
     items = [there, tmp_path / "file", tmp_path / "none", tmp_path / "nothing"]
     predecessor = call(serve(*map(held, items)))
-    assert predecessor.what(0) == scan.scan(there).key
+    assert predecessor.item_key(0) == scan.scan(there).key
     for number, item in enumerate(items[1:], 1):
         assert scan.scan(pulled(predecessor, number, tmp_path / f"{number}")).key == scan.scan(item).key
     assert is_same(pulled(predecessor, 0, tmp_path / "0"), there)
 
 
 def test_what_is_begun_again_is_begun_again_by_all(there, tmp_path, serve, call):
-    holding = Holding()
-    target = Target(os.fsencode(tmp_path / "before"), scan.scan(there))
-    holding.offer(target.arrived)
+    holding = ItemAvailability()
+    target = TreeWriter(os.fsencode(tmp_path / "before"), scan.scan(there))
+    holding.set_complete(target.extents)
     predecessor = call(serve(holding))
-    key = predecessor.what(0)
-    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Holding())))
-    threading.Timer(0.05, lambda: serve.holdings.renew(0).offer(held(there).arrived(0))).start()
-    with pytest.raises(VoidError):
-        predecessor.bring(here)
+    key = predecessor.item_key(0)
+    here = TreeWriter(
+        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, ItemAvailability()))
+    )
+    threading.Timer(0.05, lambda: serve.holdings.restart(0).set_complete(held(there).wait_for_extents(0))).start()
+    with pytest.raises(RestartedError):
+        predecessor.receive_into(here)
     assert is_same(pulled(predecessor, 0, tmp_path / "again"), there)
 
 
 def test_a_node_that_cannot_have_the_item_says_so(serve, call):
-    holding = Holding()
-    holding.fail(FailedError("No space left on device"))
-    with pytest.raises(BrokenError, match="No space left on device"):
-        call(serve(holding)).what(0)
+    holding = ItemAvailability()
+    holding.fail(UnavailableError("No space left on device"))
+    with pytest.raises(PeerLostError, match="No space left on device"):
+        call(serve(holding)).item_key(0)
 
 
 def test_a_node_that_falls_silent_is_not_waited_for(serve, call):
-    port = serve(Holding())  # of which nothing comes, and no word for as long as WORD_SECONDS
-    with pytest.raises(BrokenError, match="fell silent"):
-        call(port, silence=0.2).what(0)
+    port = serve(ItemAvailability())  # of which nothing comes, and no word for as long as WORD_SECONDS
+    with pytest.raises(PeerLostError, match="fell silent"):
+        call(port, silence=0.2).item_key(0)
 
 
 def test_a_node_that_has_nothing_yet_says_that_it_is_there(there, tmp_path, serve, call, monkeypatch):
-    monkeypatch.setattr(data_server, "WORD_SECONDS", 0.05)
-    holding = Holding()
+    monkeypatch.setattr(data_server, "KEEPALIVE_SECONDS", 0.05)
+    holding = ItemAvailability()
     receive, words = Wire.receive, []
 
     def counted(line: Wire) -> wire.Frame:
@@ -133,7 +135,7 @@ def test_a_node_that_has_nothing_yet_says_that_it_is_there(there, tmp_path, serv
         if frame.kind == wire.WAIT:
             words.append(frame)
             if len(words) == 3:
-                holding.offer(held(there).arrived(0))
+                holding.set_complete(held(there).wait_for_extents(0))
         return frame
 
     monkeypatch.setattr(Wire, "receive", counted)
@@ -143,13 +145,13 @@ def test_a_node_that_has_nothing_yet_says_that_it_is_there(there, tmp_path, serv
 
 def test_strangers_are_refused_and_noted_and_keep_nobody_waiting(there, tmp_path, serve, call, wait_until):
     port = serve(held(there))
-    with pytest.raises(BrokenError):
+    with pytest.raises(PeerLostError):
         call(port, b"of another job".ljust(32))
     with socket.create_connection((HERE, port)) as scanner:
         scanner.sendall(b"GET / HTTP/1.0\r\n\r\n" + b"x" * 4000)
         wait_until(lambda: len(serve.refused) == 2)
     silent = []
-    for _ in range(data_server.STRANGERS + 5):
+    for _ in range(data_server.MOST_UNPROVEN + 5):
         silent.append(socket.create_connection((HERE, port)))
         assert silent[-1].recv(1)  # it has been let in, and the next is later
     assert is_same(pulled(call(port), 0, tmp_path / "here"), there)
@@ -181,7 +183,7 @@ class Liar(threading.Thread):
 
     def run(self) -> None:
         with self._listener:
-            guest = Guest(self._listener.accept()[0], KEY)
+            guest = UnprovenConnection(self._listener.accept()[0], KEY)
         guest.connection.setblocking(True)
         line = Wire(guest.receive()[0])
         with contextlib.suppress(OSError):  # who sees that it is a lie goes at once
@@ -207,13 +209,13 @@ LIES = {
 def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, call, lie):
     def answer(line: Wire, asked: wire.Frame) -> None:
         if asked.kind == wire.ASK:
-            line.say(wire.WHAT, key="k")
+            line.send_message(wire.WHAT, key="k")
         else:
-            line.say(wire.LENGTH, manifest=len(MANIFEST))
+            line.send_message(wire.LENGTH, manifest=len(MANIFEST))
             line.send(wire.MANIFEST, data=MANIFEST)
             line.send(wire.DATA, *lie)
 
-    with pytest.raises(BrokenError):
+    with pytest.raises(PeerLostError):
         pulled(call(Liar(answer).port), 0, tmp_path / "here")
     assert [path.stat().st_size for path in (tmp_path / "here").iterdir()] == []
 
@@ -221,13 +223,13 @@ def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, cal
 def test_less_than_all_is_not_taken_for_all(tmp_path, call):
     def answer(line: Wire, asked: wire.Frame) -> None:
         if asked.kind == wire.ASK:
-            line.say(wire.WHAT, key="k")
+            line.send_message(wire.WHAT, key="k")
         else:
-            line.say(wire.LENGTH, manifest=len(MANIFEST))
+            line.send_message(wire.LENGTH, manifest=len(MANIFEST))
             line.send(wire.MANIFEST, data=MANIFEST)
-            line.say(wire.END, extents=0)
+            line.send_message(wire.END, extents=0)
 
-    with pytest.raises(BrokenError, match="it has not sent all"):
+    with pytest.raises(PeerLostError, match="it has not sent all"):
         pulled(call(Liar(answer).port), 0, tmp_path / "here")
 
 
@@ -238,47 +240,54 @@ GREETING = 33 + 65
 @pytest.mark.parametrize("at", [5, 40, GREETING, GREETING + 3, GREETING + 20, GREETING + 60])
 def test_what_is_said_of_files_cannot_be_changed_on_the_way(there, tmp_path, serve, call, at):
     port = Between(serve(held(there)), at).port
-    with pytest.raises(BrokenError):
+    with pytest.raises(PeerLostError):
         pulled(call(port, silence=0.5), 0, tmp_path / "here")
 
 
 def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, tmp_path, serve, call, wait_until):
     """Also where the one before us says that it cannot go on."""
-    before = Target(os.fsencode(tmp_path / "before"), scan.scan(there))
-    holding = Holding()
-    holding.offer(before.arrived)
-    number = next(n for n, entry in enumerate(before.arrived.manifest.entries) if entry.path == b"large")
+    before = TreeWriter(os.fsencode(tmp_path / "before"), scan.scan(there))
+    holding = ItemAvailability()
+    holding.set_complete(before.extents)
+    number = next(n for n, entry in enumerate(before.extents.manifest.entries) if entry.path == b"large")
     before.write(number, 0, (there / "large").read_bytes()[: 3 * MIB])
     predecessor = call(serve(holding))
-    key = predecessor.what(0)
-    here = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Holding())))
+    key = predecessor.item_key(0)
+    here = TreeWriter(
+        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, ItemAvailability()))
+    )
 
     def fail() -> None:
         try:
-            wait_until(lambda: here.arrived.bytes == 3 * MIB)
+            wait_until(lambda: here.extents.bytes == 3 * MIB)
         finally:
-            holding.fail(FailedError("disk full"))
+            holding.fail(UnavailableError("disk full"))
 
     thread = threading.Thread(target=fail)
     thread.start()
-    with pytest.raises(BrokenError, match="disk full"):
-        predecessor.bring(here)
+    with pytest.raises(PeerLostError, match="disk full"):
+        predecessor.receive_into(here)
     thread.join()
-    assert here.arrived.bytes == 3 * MIB
+    assert here.extents.bytes == 3 * MIB
     source.fill(os.fsencode(there), here)
     here.finish()
     assert is_same(tmp_path / "here", there)
 
 
 def test_each_node_gets_its_data_from_the_one_before_it_that_serves_any():
-    hosts = {0: HEAD, 1: "10.0.0.2", 2: "10.0.0.3", 3: "10.0.0.4"}
-    assert predecessors({0: 7, 1: 0, 3: 9, 2: 8}, hosts) == {0: None, 1: (HEAD, 7), 2: (HEAD, 7), 3: ("10.0.0.3", 8)}
+    hosts = {0: HEAD_ADDRESS, 1: "10.0.0.2", 2: "10.0.0.3", 3: "10.0.0.4"}
+    assert predecessors({0: 7, 1: 0, 3: 9, 2: 8}, hosts) == {
+        0: None,
+        1: (HEAD_ADDRESS, 7),
+        2: (HEAD_ADDRESS, 7),
+        3: ("10.0.0.3", 8),
+    }
     assert predecessors({0: 0, 1: 5, 2: 0, 3: 0}, hosts) == {0: None, 1: None, 2: ("10.0.0.2", 5), 3: ("10.0.0.2", 5)}
 
 
 def test_nodes_serve_on_the_network_of_the_agents_alone():
-    assert (host("10.0.0.1", "10.0.0.1"), interface("10.0.0.1", "10.0.0.1")) == (HEAD, "")
-    assert (host("10.0.0.2", "10.0.0.1"), interface("10.0.0.2", "10.0.0.1")) == ("10.0.0.2", "10.0.0.2")
+    assert (peer_host("10.0.0.1", "10.0.0.1"), serving_interface("10.0.0.1", "10.0.0.1")) == (HEAD_ADDRESS, "")
+    assert (peer_host("10.0.0.2", "10.0.0.1"), serving_interface("10.0.0.2", "10.0.0.1")) == ("10.0.0.2", "10.0.0.2")
 
 
 def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
@@ -296,7 +305,7 @@ def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
     with socket.create_server((HERE, 0)) as listener:
         slow = threading.Thread(target=drip)
         slow.start()
-        with pytest.raises(BrokenError):
+        with pytest.raises(PeerLostError):
             Predecessor((HERE, listener.getsockname()[1]), KEY, 1)
         slow.join()
     assert len(said) < LONGEST_GREETING  # after which anybody's patience ends
@@ -305,11 +314,13 @@ def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
 def test_what_cannot_be_written_is_told_and_nothing_is_written_afterwards(there, tmp_path, serve, call):
     """Small files are written by threads: whatever they cannot do is known when they are done."""
     predecessor = call(serve(held(there)))
-    key = predecessor.what(0)
-    target = Target(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Holding())))
+    key = predecessor.item_key(0)
+    target = TreeWriter(
+        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, ItemAvailability()))
+    )
     shutil.rmtree(tmp_path / "here" / "many")
     before = threading.enumerate()
     with pytest.raises(FileNotFoundError):
-        predecessor.bring(target)
+        predecessor.receive_into(target)
     writing = [thread for thread in threading.enumerate() if thread not in before]
     assert (writing, (tmp_path / "here" / "many").exists()) == ([], False)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from serried.agent.stage_in import space_check
-from serried.agent.stage_in.cache import Cache
-from serried.agent.stage_in.item import Item, StageError
+from serried.agent.stage_in.cache import StagingCache
+from serried.agent.stage_in.item import StagedItem, StageError
 from serried.fs import locks
 from stage_jobs import Job, kept
 
@@ -67,9 +67,9 @@ def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there:
     (there / "zeros").write_bytes(bytes(2 * MIB))
     subprocess.run(["tar", "-czf", "z.tar.gz", "zeros"], cwd=there, check=True)
     (small / "data").mkdir()
-    item = Item(str(there / "z.tar.gz"), "z", "tar.gz")
+    item = StagedItem(str(there / "z.tar.gz"), "z", "tar.gz")
     with pytest.raises(StageError, match=r"cannot unpack `.*/z.tar.gz`: no room on .*/data: 1\.5 MB needed"):
-        space_check.make_room_to_unpack(Cache(small / "data"), item, there / "z.tar.gz")
+        space_check.make_room_to_unpack(StagingCache(small / "data"), item, there / "z.tar.gz")
 
 
 def test_what_nobody_uses_makes_room(there: Path, small: Path):
@@ -91,15 +91,15 @@ def test_a_disk_that_is_full_meanwhile_is_an_error_and_keeps_nothing(
     (there / "b").mkdir()
     for number in range(20):
         (there / "b" / str(number)).write_bytes(b"x" * (50 << 10))
-    make_room = Cache.make_room
+    make_room = StagingCache.make_room
 
-    def taken(self: Cache, *_: int, **__: object) -> None:
+    def taken(self: StagingCache, *_: int, **__: object) -> None:
         make_room(self, 0, 0)
         if not (small / "other").exists():
             free = os.statvfs(small).f_bavail * 4096
             (small / "other").write_bytes(b"x" * max(0, free - (left << 10)))
 
-    monkeypatch.setattr(Cache, "make_room", taken)
+    monkeypatch.setattr(StagingCache, "make_room", taken)
     job = Job(there, small, "b")
     with pytest.raises(StageError) as caught:
         job.bring()

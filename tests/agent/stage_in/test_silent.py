@@ -54,11 +54,11 @@ def test_gpus_do_not_wait_for_a_source_that_does_not_answer(away, tmp_path, monk
     task = {"items": [[str(away), "set", ""]], "view": str(tmp_path / "view"), "shared": str(tmp_path / "disk/data")}
     rest = {"has_disk": has_disk, "hashed": False, "limit": 0, "key": "00", "node": 0, "serves": None}
     rest |= {"mark": "r/-/1", "run": "r"}
-    staging = worker.Stage(agent, {**task, **rest})
+    staging = worker.StageInWorker(agent, {**task, **rest})
     staging.begin(None)
 
     def has_failed() -> bool:
-        staging.tell()
+        staging.flush()
         return len(agent.told) == 2
 
     wait_until(has_failed)

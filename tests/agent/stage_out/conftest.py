@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.stage_out import completeness, file_copy
-from serried.agent.stage_out.publish import Places
-from serried.agent.stage_out.sync_loop import Rounds
-from serried.agent.stage_out.throttle import Pace
-from serried.agent.stage_out.watch_roots import watches
+from serried.agent.stage_out.publish import Publisher
+from serried.agent.stage_out.sync_loop import SyncLoop
+from serried.agent.stage_out.throttle import Throttle
+from serried.agent.stage_out.watch_roots import watch_roots
 from serried.protocol.layout import RunDirectory
 
 
 class Share:
     """A node of an attempt: its local folder, and what brings from there."""
 
-    def __init__(self, work: Work, node: int, local: Path, bandwidth=None):
+    def __init__(self, work: Attempt, node: int, local: Path, bandwidth=None):
         self.work = work
         self.local = local
         self.results = local / "results"
@@ -27,9 +27,9 @@ class Share:
         for folder in (self.results, self.checkpoints, local / "scratch"):
             folder.mkdir(parents=True, exist_ok=True)
         self.said = []
-        self.pace = Pace(bandwidth)
-        watched = watches(work, node, local, local / "scratch")
-        self.rounds = Rounds(Places(work, node, self.pace), watched, str(self.results), self.said.append)
+        self.pace = Throttle(bandwidth)
+        watched = watch_roots(work, node, local, local / "scratch")
+        self.rounds = SyncLoop(Publisher(work, node, self.pace), watched, str(self.results), self.said.append)
 
     def write(self, name, text="x"):
         path = self.local / name
@@ -46,7 +46,9 @@ def share(tmp_path, monkeypatch):
     """`share(results=[…], watch=[…], node=…, attempt=…)` makes a node's share of the same run."""
     run = tmp_path / "run"
     monkeypatch.setattr(completeness, "TICK_NS", -(10**9))
-    monkeypatch.setattr(file_copy, "SERVER", file_copy.Server())  # which knows nothing yet of other tests' disks
+    monkeypatch.setattr(
+        file_copy, "FILESYSTEM", file_copy.TargetFilesystem()
+    )  # which knows nothing yet of other tests' disks
 
     def make(results=(), watch=(), *, node=0, attempt=1, keep=3, keep_local=None, local=None, bandwidth=None):
         (run / "source").mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,7 @@ def share(tmp_path, monkeypatch):
             plan["data"] = {"results": list(results)}
         if watch:
             plan["sync"] = {"watch": list(watch), "keep": keep, "keep_local": keep_local}
-        work = Work(RunDirectory(run), json.loads(json.dumps(plan)), None, attempt)
+        work = Attempt(RunDirectory(run), json.loads(json.dumps(plan)), None, attempt)
         return Share(work, node, local or tmp_path / f"local-{attempt}-{node}", bandwidth)
 
     return make

@@ -46,10 +46,10 @@ def _clock(monkeypatch):
 
 
 def settle(node, *, folder=False):
-    node.rounds.look()
+    node.rounds.poll()
     CLOCK.sleep(1.05 * (completeness.QUIET_FOLDER_SECONDS if folder else completeness.QUIET_SECONDS))
-    node.rounds.look()
-    return node.rounds.bring_checkpoints()
+    node.rounds.poll()
+    return node.rounds.sync_checkpoints()
 
 
 def aged(path, seconds):
@@ -65,9 +65,9 @@ def test_the_newest_come_first_and_no_more_than_are_kept(share):
     assert settle(node) == ["3.pt", "2.pt"]
     aged(node.write("checkpoints/4.pt", zipped()), 1)
     assert settle(node) == ["4.pt"]
-    assert sorted(tree(node.work.place.checkpoints)) == ["3.pt", "4.pt"]
+    assert sorted(tree(node.work.directory.checkpoints)) == ["3.pt", "4.pt"]
     assert settle(node) == []
-    assert checkpoints.newest(node.work.place.checkpoints).name == "4.pt"
+    assert checkpoints.newest(node.work.directory.checkpoints).name == "4.pt"
 
 
 def test_a_name_is_kept_from_where_a_pattern_leaves_it_open_and_every_root_has_its_word(share):
@@ -79,10 +79,10 @@ def test_a_name_is_kept_from_where_a_pattern_leaves_it_open_and_every_root_has_i
     (zero.work.workdir / "logs").mkdir()
     (zero.work.workdir / "logs" / "b.ckpt").write_text("text")
     zero.finish()
-    assert sorted(tree(zero.work.place.checkpoints)) == ["a.pt", "b.ckpt", "x/last.pt"]
+    assert sorted(tree(zero.work.directory.checkpoints)) == ["a.pt", "b.ckpt", "x/last.pt"]
     one.finish()
     names = ["a.pt", "b.ckpt", "node-1/a.pt", "node-1/x/last.pt", "x/last.pt"]
-    assert sorted(tree(zero.work.place.checkpoints)) == names
+    assert sorted(tree(zero.work.directory.checkpoints)) == names
 
 
 def test_what_is_being_written_is_not_brought(share):
@@ -101,12 +101,12 @@ def test_a_program_that_saves_all_the_time_has_a_checkpoint_that_is_a_little_old
     node = share(watch=["{checkpoints}/*.pt"], keep=2)
     for number in range(3):
         aged(node.write(f"checkpoints/{number}.pt", zipped()), 100 - number)
-    node.rounds.look()
+    node.rounds.poll()
     CLOCK.sleep(1.05 * completeness.QUIET_SECONDS)
     for number in range(3, 20):
         node.write(f"checkpoints/{number}.pt", zipped())
-    node.rounds.look()
-    assert node.rounds.bring_checkpoints() == ["2.pt", "1.pt"]
+    node.rounds.poll()
+    assert node.rounds.sync_checkpoints() == ["2.pt", "1.pt"]
 
 
 def test_what_is_begun_anew_while_another_one_is_copied_waits_until_it_is_complete(share, monkeypatch):
@@ -119,21 +119,21 @@ def test_what_is_begun_anew_while_another_one_is_copied_waits_until_it_is_comple
             last.write_text("b")
 
     with monkeypatch.context() as context:
-        context.setattr(node.pace, "heed", heed)
+        context.setattr(node.pace, "advance", heed)
         assert settle(node) == ["best.pt"]
     last.write_text("c" * 9)
     assert settle(node) == ["last.pt"]
-    assert tree(node.work.place.checkpoints) == {"best.pt": "a" * 9, "last.pt": "c" * 9}
+    assert tree(node.work.directory.checkpoints) == {"best.pt": "a" * 9, "last.pt": "c" * 9}
 
 
 @pytest.mark.parametrize(("trusted", "names"), [(True, ["a.h5", "b.pt"]), (False, ["b.pt"])])
 def test_after_a_kill_only_what_is_whole_by_its_format_is_believed(share, trusted, names):
     node = share(watch=["{checkpoints}/*"])
-    node.rounds.look()
+    node.rounds.poll()
     for name, text in (("a.h5", "weights"), ("b.pt", zipped()), ("c.pt", zipped()[:-1])):
         node.write(f"checkpoints/{name}", text)
     summary = node.finish(trusted=trusted)
-    assert sorted(tree(node.work.place.checkpoints)) == names
+    assert sorted(tree(node.work.directory.checkpoints)) == names
     assert sorted(summary["torn"]) == sorted({"a.h5", "b.pt", "c.pt"} - set(names))
     assert summary["missing"] == []
 
@@ -142,10 +142,10 @@ def test_after_a_kill_what_had_settled_before_is_believed(share, monkeypatch):
     node = share(watch=["{checkpoints}/*"])
     node.write("checkpoints/a.h5", "weights")
     with monkeypatch.context() as context:
-        context.setattr(node.rounds, "_bring", lambda *_: "the disk is full")
+        context.setattr(node.rounds, "_copy", lambda *_: "the disk is full")
         assert settle(node) == []
     node.finish(trusted=False)
-    assert tree(node.work.place.checkpoints) == {"a.h5": "weights"}
+    assert tree(node.work.directory.checkpoints) == {"a.h5": "weights"}
 
 
 def test_a_file_that_is_written_again_replaces_what_was_brought_and_is_never_half(share):
@@ -154,13 +154,13 @@ def test_a_file_that_is_written_again_replaces_what_was_brought_and_is_never_hal
     assert settle(node) == ["last.pt"]
     with node.write("checkpoints/last.pt", zipped("second")[:-9]).open("a"):
         assert settle(node) == []
-    assert tree(node.work.place.checkpoints) == {"last.pt": zipped("first")}
+    assert tree(node.work.directory.checkpoints) == {"last.pt": zipped("first")}
     node.write("checkpoints/last.pt", zipped("second"))
     assert settle(node) == ["last.pt"]
     later = share(watch=["{checkpoints}/last.pt"], keep=1, attempt=2)
     later.write("checkpoints/last.pt", zipped("third"))
     later.finish()
-    assert tree(node.work.place.checkpoints) == {"last.pt": zipped("third")}
+    assert tree(node.work.directory.checkpoints) == {"last.pt": zipped("third")}
 
 
 def test_a_folder_is_one_checkpoint_that_waits_longer_and_comes_at_once(share):
@@ -171,12 +171,12 @@ def test_a_folder_is_one_checkpoint_that_waits_longer_and_comes_at_once(share):
     assert settle(node, folder=True) == ["step-1"]
     aged(node.write("checkpoints/step-1/deep/optimizer.bin", "1"), 5)
     assert settle(node, folder=True) == ["step-1"]
-    assert tree(node.work.place.checkpoints) == {"step-1/model.bin": "1", "step-1/deep/optimizer.bin": "1"}
+    assert tree(node.work.directory.checkpoints) == {"step-1/model.bin": "1", "step-1/deep/optimizer.bin": "1"}
     node.write("checkpoints/step-2/model.bin", "2")
     marked = {"schema": 1, "files": {"model.bin": {"size": 1}}}
     node.write("checkpoints/step-2/COMPLETE", json.dumps(marked))
     assert settle(node) == ["step-2"]
-    assert sorted(tree(node.work.place.checkpoints)) == ["step-2/COMPLETE", "step-2/model.bin"]
+    assert sorted(tree(node.work.directory.checkpoints)) == ["step-2/COMPLETE", "step-2/model.bin"]
 
 
 @pytest.mark.parametrize("library", [ctypes.CDLL, None])
@@ -186,21 +186,21 @@ def test_a_folder_that_is_written_again_is_replaced_at_once_and_never_half(share
     for name in "abc":
         aged(node.write(f"checkpoints/last/{name}.h5", f"old {name}"), 9)
     old = {f"last/{name}.h5": f"old {name}" for name in "abc"}
-    assert (settle(node, folder=True), tree(node.work.place.checkpoints)) == (["last"], old)
-    kept = (node.work.place.checkpoints / "last/c.h5").stat().st_ino
+    assert (settle(node, folder=True), tree(node.work.directory.checkpoints)) == (["last"], old)
+    kept = (node.work.directory.checkpoints / "last/c.h5").stat().st_ino
 
     node.write("checkpoints/last/a.h5", "new a")
     node.write("checkpoints/last/d.h5", "new d")
     (node.checkpoints / "last/b.h5").unlink()
     with monkeypatch.context() as context:
-        context.setattr(file_copy, "copy", full_at("d.h5", file_copy.copy))
+        context.setattr(file_copy, "copy_file", full_at("d.h5", file_copy.copy_file))
         assert settle(node, folder=True) == []
-    assert tree(node.work.place.checkpoints) == old
+    assert tree(node.work.directory.checkpoints) == old
     assert settle(node, folder=True) == ["last"]
     new = {"last/a.h5": "new a", "last/c.h5": "old c", "last/d.h5": "new d"}
-    assert tree(node.work.place.checkpoints) == new
-    assert (node.work.place.checkpoints / "last/c.h5").stat().st_ino == kept
-    assert tree(node.work.place.path / "attempts/1/node-0/bringing") == {}
+    assert tree(node.work.directory.checkpoints) == new
+    assert (node.work.directory.checkpoints / "last/c.h5").stat().st_ino == kept
+    assert tree(node.work.directory.path / "attempts/1/node-0/bringing") == {}
 
 
 def full_at(name, copy):
@@ -221,19 +221,19 @@ def test_nodes_that_write_one_checkpoint_together_bring_it_together(share):
             aged(node.write(f"checkpoints/step{step}/rank{number}.bin", f"{step}{number}"), 10 - step)
             node.finish()
     there = {"step2/rank0.bin": "20", "step2/rank1.bin": "21"}
-    assert tree(zero.work.place.checkpoints) == there
+    assert tree(zero.work.directory.checkpoints) == there
 
 
 def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(throttle, "time", clock)
-    ours = throttle.Pace(bandwidth=2 << 20)
+    ours = throttle.Throttle(bandwidth=2 << 20)
     took = []
     for _ in range(4):
-        ours.heed(1 << 20)
+        ours.advance(1 << 20)
         took.append(round(clock.now, 3))
-    ours.hurry()
-    ours.heed(100 << 20)
+    ours.set_urgent()
+    ours.advance(100 << 20)
     assert (took, round(clock.now, 3)) == ([0.5, 1.0, 1.5, 2.0], 2.0)
 
 
@@ -249,7 +249,7 @@ def test_of_what_is_brought_as_many_stay_on_the_disk_as_are_wanted_there(share):
         aged(node.write(f"checkpoints/{number}.pt", zipped()), 100 - number)
     assert settle(node) == ["3.pt", "2.pt"]
     assert sorted(tree(node.checkpoints)) == ["3.pt"]
-    assert sorted(tree(node.work.place.checkpoints)) == ["2.pt", "3.pt"]
+    assert sorted(tree(node.work.directory.checkpoints)) == ["2.pt", "3.pt"]
     for number in (4, 5):
         for name in ("a.pt", "b.pt"):
             aged(node.write(f"checkpoints/step{number}/{name}", zipped()), 10 - number)
@@ -268,11 +268,11 @@ def test_nothing_goes_that_is_nowhere_else_or_still_wanted_here(share):
     # 1 is being written, last leads to 2, and best is the newest that the other pattern names.
     assert sorted(tree(node.checkpoints)) == ["1.pt", "2.pt", "best-1.pt", "last.pt"]
     for name in ("3.pt", "last.pt"):
-        (node.work.place.checkpoints / name).unlink()  # somebody needs the room
+        (node.work.directory.checkpoints / name).unlink()  # somebody needs the room
     aged(node.write("checkpoints/4.pt", zipped()), 1)
     assert settle(node) == ["4.pt"]
     assert sorted(tree(node.checkpoints)) == ["1.pt", "2.pt", "4.pt", "best-1.pt", "last.pt"]
-    assert sorted(tree(node.work.place.checkpoints)) == ["2.pt", "4.pt", "best-1.pt"]
+    assert sorted(tree(node.work.directory.checkpoints)) == ["2.pt", "4.pt", "best-1.pt"]
 
 
 def test_what_a_misspelt_pattern_would_have_lost_is_told_of_and_comes_to_the_results(share):
@@ -280,16 +280,16 @@ def test_what_a_misspelt_pattern_would_have_lost_is_told_of_and_comes_to_the_res
     for number in (1, 2, 3):
         aged(node.write(f"checkpoints/{number}.ckpt", str(number)), 100 - number)
     node.write("checkpoints/4.ckpt.tmp", "begun")
-    node.rounds.look()
-    node.rounds.look()
+    node.rounds.poll()
+    node.rounds.poll()
     sentence = (
         "no pattern of `checkpoint.watch` names anything, and in `{checkpoints}` there is '3.ckpt', '2.ckpt': "
         "at the end the newest come to `unwatched` of the results"
     )
     assert node.said == [sentence]
     assert node.finish() == {"missing": [], "torn": [], "unwatched": ["3.ckpt", "2.ckpt"]}
-    assert tree(node.work.place.results) == {"unwatched/2.ckpt": "2", "unwatched/3.ckpt": "3"}
-    assert checkpoints.newest(node.work.place.checkpoints, ["{checkpoints}/*.pt"]) is None
+    assert tree(node.work.directory.results) == {"unwatched/2.ckpt": "2", "unwatched/3.ckpt": "3"}
+    assert checkpoints.newest(node.work.directory.checkpoints, ["{checkpoints}/*.pt"]) is None
 
 
 def test_beside_what_patterns_name_other_files_are_nothing_to_tell_of(share):
@@ -298,9 +298,9 @@ def test_beside_what_patterns_name_other_files_are_nothing_to_tell_of(share):
     aged(node.write("checkpoints/hparams.yaml", "lr: 1"), 100)
     assert settle(node) == ["1.pt"]
     (node.checkpoints / "1.pt").unlink()  # the program keeps none
-    node.rounds.look()
+    node.rounds.poll()
     assert (node.said, node.finish()) == ([], {"missing": [], "torn": []})
-    assert not node.work.place.results.exists()
+    assert not node.work.directory.results.exists()
 
 
 def test_logs_beside_checkpoints_come_as_they_grow_and_stay(share):
@@ -316,7 +316,7 @@ def test_logs_beside_checkpoints_come_as_they_grow_and_stay(share):
     aged(node.write("checkpoints/b.pt", zipped()), -9)
     node.finish(trusted=False)
     there = dict.fromkeys(logs, "begin") | {logs[0]: "begin and on", "b.pt": zipped()}
-    assert tree(node.work.place.checkpoints) == there
+    assert tree(node.work.directory.checkpoints) == there
 
 
 def test_what_another_node_may_be_writing_waits_longer_unless_its_form_says_that_it_is_whole(share):
@@ -331,11 +331,11 @@ def test_what_was_there_before_the_run_is_no_checkpoint_of_it(share):
     node = share(watch=["*.h5"])
     (node.work.workdir / "pretrained.h5").write_text("old")
     aged(node.work.workdir / "pretrained.h5", 60)
-    claim = node.work.place.attempt(1).claim
+    claim = node.work.directory.attempt(1).claim
     claim.parent.mkdir(parents=True, exist_ok=True)
     claim.touch()
     aged(claim, 30)
     again = share(watch=["*.h5"], attempt=2)
     (node.work.workdir / "own.h5").write_text("new")
     again.finish()
-    assert tree(node.work.place.checkpoints) == {"own.h5": "new"}
+    assert tree(node.work.directory.checkpoints) == {"own.h5": "new"}

@@ -28,7 +28,7 @@ def test_what_patterns_name_is_brought_and_what_none_names_is_told_of(share):
     (node.results / "samples" / "whole").symlink_to(node.results / "a.csv")
     os.mkfifo(node.results / "samples" / "pipe")
     summary = node.finish()
-    assert tree(node.work.place.results) == {
+    assert tree(node.work.directory.results) == {
         "a.csv": "a.csv",
         "deep/1/x": "deep/1/x",
         "samples/1.png": "samples/1.png",
@@ -39,7 +39,9 @@ def test_what_patterns_name_is_brought_and_what_none_names_is_told_of(share):
     }
     left = {"files": 3, "names": ["deep/y", "other.bin", "samples/pipe"]}
     assert summary == {"missing": [], "torn": [], "unnamed": left}
-    assert [path.stat().st_mode & 0o777 for path in (node.work.place.results, node.work.place.results / "a.csv")] == [
+    assert [
+        path.stat().st_mode & 0o777 for path in (node.work.directory.results, node.work.directory.results / "a.csv")
+    ] == [
         0o700,
         0o600,
     ]
@@ -48,15 +50,15 @@ def test_what_patterns_name_is_brought_and_what_none_names_is_told_of(share):
 def test_while_no_pattern_names_anything_that_is_said_once(share):
     node = share(results=["*.cvs"])
     node.write("results/config.json")
-    assert (node.rounds.bring_results(), node.said) == (["config.json"], [])
+    assert (node.rounds.sync_results(), node.said) == (["config.json"], [])
     node.write("results/loss.csv")
     for _ in range(2):
-        assert node.rounds.bring_results() == []
+        assert node.rounds.sync_results() == []
     assert node.said == ["so far no pattern of `data.results` names a file that is not kept: 'loss.csv'"]
     other = share(results=["*.csv"], node=1)
     other.write("results/loss.csv")
     other.write("results/else")
-    assert (other.rounds.bring_results(), other.rounds.bring_results(), other.said) == (["loss.csv"], [], [])
+    assert (other.rounds.sync_results(), other.rounds.sync_results(), other.said) == (["loss.csv"], [], [])
 
 
 def test_odd_names_are_names(share):
@@ -65,8 +67,8 @@ def test_odd_names_are_names(share):
     for name in names:
         node.write(f"results/{name}")
     assert node.finish()["missing"] == []
-    assert sorted(tree(node.work.place.results)) == sorted(names)
-    assert share(["*.csv"], local=node.local).rounds.bring_results() == []
+    assert sorted(tree(node.work.directory.results)) == sorted(names)
+    assert share(["*.csv"], local=node.local).rounds.sync_results() == []
 
 
 def test_a_file_of_another_node_is_never_written_over(share):
@@ -76,21 +78,21 @@ def test_a_file_of_another_node_is_never_written_over(share):
     one.write("results/own.csv", "own")
     zero.finish()
     one.finish()
-    assert tree(zero.work.place.results) == {"out.csv": "zero", "node-1/out.csv": "one", "own.csv": "own"}
+    assert tree(zero.work.directory.results) == {"out.csv": "zero", "node-1/out.csv": "one", "own.csv": "own"}
     again = share(["*"], node=1, local=one.local)
     again.write("results/out.csv", "after a kill -9 of the service")
     again.finish()
-    assert tree(zero.work.place.results)["node-1/out.csv"] == "after a kill -9 of the service"
+    assert tree(zero.work.directory.results)["node-1/out.csv"] == "after a kill -9 of the service"
 
 
 def test_what_somebody_has_changed_meanwhile_stays(share):
     node = share(["*"])
     os.utime(node.write("results/out.csv", "first"), (1, 1))
     node.finish()
-    (node.work.place.results / "out.csv").write_text("edited")
+    (node.work.directory.results / "out.csv").write_text("edited")
     node.write("results/out.csv", "second")
     node.finish()
-    assert tree(node.work.place.results) == {"out.csv": "edited", "node-0/out.csv": "second"}
+    assert tree(node.work.directory.results) == {"out.csv": "edited", "node-0/out.csv": "second"}
 
 
 def test_a_later_attempt_goes_on_and_what_the_first_has_brought_is_kept(share):
@@ -105,7 +107,7 @@ def test_a_later_attempt_goes_on_and_what_the_first_has_brought_is_kept(share):
     second.finish()
     second.write("results/log.csv", "2\n3\n")
     second.finish()
-    assert tree(first.work.place.results) == {
+    assert tree(first.work.directory.results) == {
         "attempt-1/log.csv": "1\n",
         "config.json": "{}",
         "log.csv": "2\n3\n",
@@ -119,13 +121,13 @@ def test_ages_are_kept_so_that_the_newest_is_the_newest(share):
         path = node.write(f"results/{name}")
         os.utime(path, (time.time() - age, time.time() - age))
     node.finish()
-    times = {path.name: path.stat().st_mtime_ns for path in node.work.place.results.iterdir()}
+    times = {path.name: path.stat().st_mtime_ns for path in node.work.directory.results.iterdir()}
     assert times == {path.name: path.stat().st_mtime_ns for path in node.results.iterdir()}
 
 
 def test_where_clocks_are_apart_files_are_as_old_by_the_clock_of_where_they_come(share, monkeypatch):
     node = share(["*"])
-    monkeypatch.setattr(file_copy, "SERVER", file_copy.Server())
+    monkeypatch.setattr(file_copy, "FILESYSTEM", file_copy.TargetFilesystem())
     ahead = 3600 * 10**9
     real = time.time_ns
     monkeypatch.setattr(file_copy.time, "time_ns", lambda: real() + ahead)
@@ -133,14 +135,14 @@ def test_where_clocks_are_apart_files_are_as_old_by_the_clock_of_where_they_come
     written = real() - 60 * 10**9
     os.utime(path, ns=(written + ahead, written + ahead))
     node.finish()
-    assert abs((node.work.place.results / "it").stat().st_mtime_ns - written) < 600 * 10**9
-    assert share(["*"], local=node.local).rounds.bring_results() == []
+    assert abs((node.work.directory.results / "it").stat().st_mtime_ns - written) < 600 * 10**9
+    assert share(["*"], local=node.local).rounds.sync_results() == []
 
 
 def test_how_long_it_takes_to_compare_clocks_makes_nothing_older_or_newer(share, monkeypatch):
     node = share(["*"])
     path = node.write("results/it")
-    monkeypatch.setattr(file_copy, "SERVER", file_copy.Server())
+    monkeypatch.setattr(file_copy, "FILESYSTEM", file_copy.TargetFilesystem())
     utime, now, passed = os.utime, time.time_ns, []
 
     def slow(file, *words, **options):
@@ -150,7 +152,7 @@ def test_how_long_it_takes_to_compare_clocks_makes_nothing_older_or_newer(share,
     monkeypatch.setattr(file_copy.os, "utime", slow)
     monkeypatch.setattr(file_copy.time, "time_ns", lambda: now() + sum(passed))
     node.finish()
-    assert (node.work.place.results / "it").stat().st_mtime_ns == path.stat().st_mtime_ns
+    assert (node.work.directory.results / "it").stat().st_mtime_ns == path.stat().st_mtime_ns
 
 
 def test_what_is_written_is_brought_when_it_is_closed_but_lines_as_they_come(share):
@@ -158,22 +160,22 @@ def test_what_is_written_is_brought_when_it_is_closed_but_lines_as_they_come(sha
     with node.write("results/image.png").open("a") as image, node.write("results/log.csv").open("a") as log:
         print("more", file=image, flush=True)
         print("more", file=log, flush=True)
-        assert node.rounds.bring_results() == ["log.csv"]
-    assert node.rounds.bring_results() == ["image.png"]
-    assert node.rounds.bring_results() == []
+        assert node.rounds.sync_results() == ["log.csv"]
+    assert node.rounds.sync_results() == ["image.png"]
+    assert node.rounds.sync_results() == []
 
 
 def test_events_of_tensorboard_are_added_to(share):
     node = share(["*"])
     path = node.write("results/run/events.out.tfevents.1.n1", "12345")
-    node.rounds.bring_results()
-    there = node.work.place.results / "run" / path.name
+    node.rounds.sync_results()
+    there = node.work.directory.results / "run" / path.name
     identity = there.stat().st_ino
     with path.open("a") as file:
         file.write("67890")
     with there.open() as reader:
         reader.read()
-        assert node.rounds.bring_results() == [f"run/{path.name}"]
+        assert node.rounds.sync_results() == [f"run/{path.name}"]
         assert (reader.read(), there.stat().st_ino) == ("67890", identity)
 
 
@@ -186,10 +188,10 @@ def test_what_grows_while_it_is_copied_comes_later(share, monkeypatch):
             with path.open("a") as file:
                 file.write("y")
 
-    monkeypatch.setattr(node.pace, "heed", heed)
-    assert (node.rounds.bring_results(), tree(node.work.place.results)) == ([], {})
-    assert node.rounds.bring_results() == ["it.bin"]
-    assert len(tree(node.work.place.results)["it.bin"]) == 1001
+    monkeypatch.setattr(node.pace, "advance", heed)
+    assert (node.rounds.sync_results(), tree(node.work.directory.results)) == ([], {})
+    assert node.rounds.sync_results() == ["it.bin"]
+    assert len(tree(node.work.directory.results)["it.bin"]) == 1001
 
 
 def test_lines_that_are_written_faster_than_they_are_copied_come_as_far_as_they_were(share, monkeypatch):
@@ -201,12 +203,12 @@ def test_lines_that_are_written_faster_than_they_are_copied_come_as_far_as_they_
             with path.open("a") as file:
                 file.write("2\n" * 1000)
 
-    monkeypatch.setattr(node.pace, "heed", heed)
-    assert node.rounds.bring_results() == ["loss.csv"]
-    assert tree(node.work.place.results) == {"loss.csv": "1\n" * 500}
+    monkeypatch.setattr(node.pace, "advance", heed)
+    assert node.rounds.sync_results() == ["loss.csv"]
+    assert tree(node.work.directory.results) == {"loss.csv": "1\n" * 500}
     monkeypatch.undo()
     node.finish()
-    assert tree(node.work.place.results) == {"loss.csv": "1\n" * 500 + "2\n" * 1000}
+    assert tree(node.work.directory.results) == {"loss.csv": "1\n" * 500 + "2\n" * 1000}
 
 
 def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share, monkeypatch):
@@ -214,21 +216,21 @@ def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share, m
     node = share(["*"])
     for name, size in (("large", 3 << 20), ("small", 3), ("middle", 3000)):
         node.write(f"results/{name}", "x" * size)
-    pour = node.pace.heed
+    pour = node.pace.advance
     order = []
 
     def heed(count, urgent=None):
         if count:
             order.append(count)
         if count == 1 << 20:
-            node.pace.ends = time.monotonic() - 1
+            node.pace.ends_at = time.monotonic() - 1
         pour(count, urgent)
 
-    node.pace.heed = heed
+    node.pace.advance = heed
     missing = {"kind": "results", "files": 1, "bytes": 3 << 20, "names": ["large"]}
     assert node.finish()["missing"] == [{**missing, "problem": "there was no time left"}]
     assert order == [3, 3000, 1 << 20]
-    assert sorted(tree(node.work.place.results)) == ["middle", "small"]
+    assert sorted(tree(node.work.directory.results)) == ["middle", "small"]
 
 
 def test_a_folder_in_the_way_of_a_file_leaves_both(share):
@@ -238,7 +240,7 @@ def test_a_folder_in_the_way_of_a_file_leaves_both(share):
     (node.results / "it").unlink()
     node.write("results/it/below", "folder")
     node.finish()
-    assert tree(node.work.place.results) == {"it": "file", "node-0/it/below": "folder"}
+    assert tree(node.work.directory.results) == {"it": "file", "node-0/it/below": "folder"}
 
 
 def test_a_folder_is_never_entered_through_a_link(share, tmp_path):
@@ -249,7 +251,7 @@ def test_a_folder_is_never_entered_through_a_link(share, tmp_path):
     (node.results / "it").unlink()
     node.write("results/it/below", "mine")
     node.finish()
-    assert (tree(tmp_path / "elsewhere"), tree(node.work.place.results)["node-0/it/below"]) == ({}, "mine")
+    assert (tree(tmp_path / "elsewhere"), tree(node.work.directory.results)["node-0/it/below"]) == ({}, "mine")
 
 
 @pytest.fixture
@@ -275,7 +277,7 @@ def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled
         node.write(f"results/{number}", bytes([number + 65]) * (40 << 10))
     node.write("results/big", b"B" * (600 << 10))
     summary = node.finish()
-    there = tree(node.work.place.results) if node.work.place.results.exists() else {}
+    there = tree(node.work.directory.results) if node.work.directory.results.exists() else {}
     torn = {name for name, text in there.items() if text != (node.results / name).read_text()}
     lacking = [name for one in summary["missing"] for name in one["names"]]
     assert torn == set()
@@ -284,28 +286,28 @@ def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled
     (small / "filler").unlink()
     (node.results / "big").unlink()
     assert node.finish()["missing"] == []
-    assert len(tree(node.work.place.results)) == 10 + ("big" in there)
+    assert len(tree(node.work.directory.results)) == 10 + ("big" in there)
 
 
 def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
     node = share(["*"])
     node.write("results/big", b"B" * (8 << 20))
     program = (
-        "import sys; from pathlib import Path; from serried.agent.attempt import Work\n"
-        "from serried.agent.stage_out.throttle import Pace; from serried.agent.stage_out.publish import Places\n"
-        "from serried.agent.stage_out.sync_loop import Rounds; from serried.protocol.layout import RunDirectory\n"
+        "import sys; from pathlib import Path; from serried.agent.attempt import Attempt\n"
+        "from serried.agent.stage_out.throttle import Throttle; from serried.agent.stage_out.publish import Publisher\n"
+        "from serried.agent.stage_out.sync_loop import SyncLoop; from serried.protocol.layout import RunDirectory\n"
         "import json, os\n"
-        "work = Work(RunDirectory(Path(sys.argv[1])), json.loads(sys.argv[2]), None, 1)\n"
-        "pace = Pace()\n"
-        "pace.heed = lambda count, urgent=None: count and os.kill(os.getpid(), 9)\n"
-        "Rounds(Places(work, 0, pace), [], sys.argv[3], print).finish(trusted=True, all_trusted=True)\n"
+        "work = Attempt(RunDirectory(Path(sys.argv[1])), json.loads(sys.argv[2]), None, 1)\n"
+        "pace = Throttle()\n"
+        "pace.advance = lambda count, urgent_before=None: count and os.kill(os.getpid(), 9)\n"
+        "SyncLoop(Publisher(work, 0, pace), [], sys.argv[3], print).finish(trusted=True, all_trusted=True)\n"
     )
     words = [str(tmp_path / "run"), json.dumps(node.work.plan), str(node.results)]
     done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=240)
-    assert (done.returncode, tree(Path(node.work.place.results))) == (-9, {})
+    assert (done.returncode, tree(Path(node.work.directory.results))) == (-9, {})
     again = share(["*"], local=node.local)
     assert again.finish()["missing"] == []
-    assert [path.name for path in node.work.place.attempt(1).node(0).iterdir()] == ["brought.jsonl"]
+    assert [path.name for path in node.work.directory.attempt(1).node(0).iterdir()] == ["brought.jsonl"]
 
 
 def test_what_was_written_a_moment_ago_may_be_written_again_with_the_same_time(share, monkeypatch):
@@ -314,9 +316,9 @@ def test_what_was_written_a_moment_ago_may_be_written_again_with_the_same_time(s
     node.write("results/new")
     old = node.write("results/old")
     os.utime(old, (1, 1))
-    assert node.rounds.bring_results() == ["old"]
+    assert node.rounds.sync_results() == ["old"]
     assert node.finish()["missing"] == []
-    assert sorted(tree(node.work.place.results)) == ["new", "old"]
+    assert sorted(tree(node.work.directory.results)) == ["new", "old"]
 
 
 def test_holes_stay_holes(share):
@@ -327,9 +329,9 @@ def test_holes_stay_holes(share):
         file.write(b"middle")
         file.truncate(1 << 30)
     assert node.finish()["missing"] == []
-    there = (node.work.place.results / "sparse").stat()
+    there = (node.work.directory.results / "sparse").stat()
     assert (there.st_size, there.st_blocks * 512 < 1 << 20) == (1 << 30, True)
-    with (node.work.place.results / "sparse").open("rb") as file:
+    with (node.work.directory.results / "sparse").open("rb") as file:
         assert (file.read(5), file.seek(5 << 20), file.read(7)) == (b"begin", 5 << 20, b"middle\0")
 
 
@@ -370,10 +372,10 @@ def test_whatever_was_written_is_there_in_the_end(share, seed):
                     path.mkdir()
                 elif not path.is_symlink():
                     path.write_text(dice.choice(["", "some", "x" * 5000]))
-        node.rounds.bring_results()
+        node.rounds.sync_results()
     assert node.finish() == {"missing": [], "torn": []}
     written = {
         name: f"-> {os.path.relpath(node.results, (node.results / name).parent)}" if str(node.results) in text else text
         for name, text in tree(node.results).items()
     }
-    assert tree(node.work.place.results) == written
+    assert tree(node.work.directory.results) == written

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from serried.agent.stage_out import recovery, worker
-from serried.agent.stage_out.node_side import Bringing
+from serried.agent.stage_out.node_side import StageOut
 from serried.fs.files import read_journal
 from serried.plan import Data, Sync
 from serried.protocol.reasons import Reason
@@ -197,7 +197,7 @@ def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
 def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(share, monkeypatch):
     """Though looking is to be seldom, and the longer it takes the more so."""
     one = share(watch=["{checkpoints}/*.pt"])
-    clock, pauses, orders = [1000.0], [], SimpleNamespace(finish=None, is_hurried=False)
+    clock, pauses, orders = [1000.0], [], SimpleNamespace(finish=None, is_urgent=False)
 
     def pause(seconds):
         pauses.append(seconds)
@@ -209,10 +209,10 @@ def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(share, mo
 
     orders.wait = pause
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(worker, "Orders", lambda *_: orders)
-    serving = worker.Service(one.work, 0, one.local, one.local / "scratch", SimpleNamespace())
-    monkeypatch.setattr(serving._rounds, "look", lambda: takes(0.5))
-    monkeypatch.setattr(serving._rounds, "bring_checkpoints", lambda **_: takes(100))
+    monkeypatch.setattr(worker, "AgentRequests", lambda *_: orders)
+    serving = worker.StageOutWorker(one.work, 0, one.local, one.local / "scratch", SimpleNamespace())
+    monkeypatch.setattr(serving._sync_loop, "poll", lambda: takes(0.5))
+    monkeypatch.setattr(serving._sync_loop, "sync_checkpoints", lambda **_: takes(100))
     monkeypatch.setattr(serving, "_finish", lambda **_: None)
     serving.run()
     assert pauses == [0.5 * worker.SHARE] * 2
@@ -241,11 +241,11 @@ def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share
     monkeypatch.setattr("serried.agent.stage_out.node_side.time", SimpleNamespace(monotonic=lambda: clock[0]))
     loop = SimpleNamespace(after=lambda seconds, action: soon.append((clock[0] + seconds, action)))
     keeping = SimpleNamespace(has_disk=True, path=tmp_path)
-    bringing = Bringing(loop, work, 0, keeping, lambda *_, **__: None)
+    bringing = StageOut(loop, work, 0, keeping, lambda *_, **__: None)
     bringing._starts = 1
-    bringing._beside = SimpleNamespace(tell=lambda _: None, kill=lambda: killed.append(clock[0]))
+    bringing._process = SimpleNamespace(tell=lambda _: None, kill=lambda: killed.append(clock[0]))
     bringing.stop(Reason.CANCEL, 1.0)
-    bringing.finish(told.append, trusted=False)
+    bringing.drain(told.append, trusted=False)
     while not told:
         clock[0], action = soon.pop(soon.index(min(soon, key=lambda it: it[0])))
         action()
@@ -301,4 +301,4 @@ def agent_of(run, node):
 
 
 def pid_of_child(run, node):
-    return run.pid_of("bring", node)
+    return run.pid_of("stage-out", node)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from serried import snapshot
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.head import snapshot as unpacking
 from serried.fs.files import make_directory, write_json
 from serried.plan import Source
@@ -39,7 +39,7 @@ def started(make, project, tmp_path):
             write_json(path, made.plan.to_json())
         for element in options.get("indices", [None]):
             make_directory(made.where.element(element).path)
-            unpacking.unpack(Work(made.where, made.plan.to_json(), element, 1))
+            unpacking.unpack(Attempt(made.where, made.plan.to_json(), element, 1))
             made.ending(element=element)
         return made
 

@@ -51,7 +51,7 @@ said=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   local words
   words=$(grep . "$said" | head -n 3 | paste -sd ' ')
-  "${agent[@]}" unable "${who[@]}" --problem "$1${words:+: $words}"
+  "${agent[@]}" fail-setup "${who[@]}" --problem "$1${words:+: $words}"
   exit
 }
 for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/*mod*.sh \

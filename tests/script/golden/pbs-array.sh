@@ -38,7 +38,7 @@ who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --element "${PBS_ARRAY_INDEX:-
 
 # It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
 cannot="the job's environment cannot be read here: $private"
-[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "$cannot"
+[[ -r $private ]] || exec "${agent[@]}" fail-setup "${who[@]}" --problem "$cannot"
 
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
 head=''

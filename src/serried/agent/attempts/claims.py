@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize, history, requests, restart_policy, successor_jobs
 from serried.agent.outcome import checkpoint_progress, reconcile
 from serried.fs import files
@@ -22,7 +22,7 @@ class Refused(Exception):  # noqa: N818 - reads as what happened
     """This attempt is not to be."""
 
 
-def begin(work: Work, token: str, job: str, *, is_over: bool = False) -> Work:
+def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Attempt:
     """Claim submission `token` for `job` and make the next attempt.
 
     With `is_over` the job is ending, and the attempt is only there to say so.
@@ -37,43 +37,47 @@ def begin(work: Work, token: str, job: str, *, is_over: bool = False) -> Work:
     _check_unfinished(work, job)
     _check_others(work, token, is_over=is_over)
     _check_turn(work, token)
-    files.make_directory(work.place.attempts, work.directory_mode)
-    found = checkpoint_progress.position(work.place.checkpoints, work.watch)._asdict() if work.restarts else None
-    begun = Work(work.run, work.plan, work.element, _make_next(work.place.attempts, work.directory_mode))
+    files.make_directory(work.directory.attempts, work.directory_mode)
+    found = (
+        checkpoint_progress.position(work.directory.checkpoints, work.watch_patterns)._asdict()
+        if work.restarts
+        else None
+    )
+    begun = Attempt(work.run, work.plan, work.element, _make_next(work.directory.attempts, work.directory_mode))
     _describe(begun, token, job, found)
     return begun
 
 
-def _check_unfinished(work: Work, job: str) -> None:
+def _check_unfinished(work: Attempt, job: str) -> None:
     """An end is final, unless the scheduler ended this very job and has now started it again."""
-    end = files.read_json(work.place.exit)
+    end = files.read_json(work.directory.exit)
     if end is not None and (end.get("job") != job or end.get("cause") not in RESTARTABLE):
         raise Refused(f"it has ended already: {end.get('state')}")
     _check_unstopped(work, job)
     _check_allowed(work, job)
     if end is not None:
-        work.place.exit.unlink()
+        work.directory.exit.unlink()
 
 
-def _check_unstopped(work: Work, job: str) -> None:
+def _check_unstopped(work: Attempt, job: str) -> None:
     """Somebody may have asked the last attempt to stop when no agent was left to hear it."""
-    number = max(files.numbers(work.place.attempts), default=0)
-    last = work.place.attempt(number)
+    number = max(files.numbers(work.directory.attempts), default=0)
+    last = work.directory.attempt(number)
     stop = requests.by_user(last.control) if number else None
     if stop is None:
         return
     unknown = {"schema": SCHEMA, "run": work.plan["run"], "element": work.element, "attempt": number, "job": job}
     end = reconcile.stopped(files.read_json(last.exit) or unknown, stop.by)
-    files.write_json(work.place.exit, {**end, "attempts": number}, work.file_mode)
+    files.write_json(work.directory.exit, {**end, "attempts": number}, work.file_mode)
     raise Refused(f"it was {end['message']}")
 
 
-def _check_allowed(work: Work, job: str) -> None:
+def _check_allowed(work: Attempt, job: str) -> None:
     """A scheduler begins a job again as often as it preempts it; a run has only so many attempts."""
     last = history.last(work)
     if last is None or history.claim_of(last)["job"] != job:
         return
-    end = files.read_json(work.place.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
+    end = files.read_json(work.directory.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
     if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
         return
     progressed = bool(end.get("progress"))
@@ -84,7 +88,7 @@ def _check_allowed(work: Work, job: str) -> None:
     raise Refused(f"it has ended already: {result['message']}")
 
 
-def _check_others(work: Work, token: str, *, is_over: bool) -> None:
+def _check_others(work: Attempt, token: str, *, is_over: bool) -> None:
     """A run that comes after others looks before its first attempt how they ended."""
     if work.plan.get("after") and history.last(work) is None:
         from serried.agent.attempts import dependency
@@ -94,7 +98,7 @@ def _check_others(work: Work, token: str, *, is_over: bool) -> None:
             raise Refused(refusal)
 
 
-def _is_first(work: Work, token: str) -> bool:
+def _is_first(work: Attempt, token: str) -> bool:
     """Whether the job of `token` may make the first attempt."""
     if successor_commands.number_of(token) == 1:
         return True
@@ -103,7 +107,7 @@ def _is_first(work: Work, token: str) -> bool:
     return dependency.was_moved(work, token)
 
 
-def _check_turn(work: Work, token: str) -> None:
+def _check_turn(work: Attempt, token: str) -> None:
     """A further job goes on where the one before it ended, if that ended so that it may.
 
     Where it may not, and nobody could write the end before, it is written now.
@@ -114,7 +118,7 @@ def _check_turn(work: Work, token: str) -> None:
         return
     if before is None or successor_commands.number_of(str(claim["token"])) != successor_commands.number_of(token) - 1:
         raise Refused("the job that it comes after never began")
-    end = files.read_json(work.place.attempt(before.number).exit)
+    end = files.read_json(work.directory.attempt(before.number).exit)
     word = successor_jobs.how_it_stands(work, work.job_of(str(claim["job"])), successor_jobs.AWAY_SECONDS)
     known = end or finalize.assess(before, is_unrecorded=True)
     told = reconcile.by_the_scheduler(known, word, is_unrecorded=end is None)
@@ -134,8 +138,8 @@ def _make_next(folder: Path, mode: int) -> int:
             return number
 
 
-def _describe(work: Work, token: str, job: str, position: Optional[Dict[str, Any]]) -> None:
-    attempt = work.place.attempt(work.number)
+def _describe(work: Attempt, token: str, job: str, position: Optional[Dict[str, Any]]) -> None:
+    attempt = work.directory.attempt(work.number)
     os.close(os.open(attempt.control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, work.file_mode))
     claim = {
         "schema": SCHEMA,

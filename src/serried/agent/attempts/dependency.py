@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import notifications
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import successor_jobs
 from serried.agent.comms import env_file
 from serried.agent.outcome import reconcile
@@ -46,7 +46,7 @@ class Others(NamedTuple):
     """Where the others go on."""
 
 
-def refusal(work: Work, token: str) -> Optional[str]:
+def refusal(work: Attempt, token: str) -> Optional[str]:
     """Why the job of `token` is not to begin, if it is not: it has queued again, or never may."""
     if moved := has_moved(work, token):
         return moved
@@ -63,17 +63,17 @@ def refusal(work: Work, token: str) -> Optional[str]:
     return _move(work, token, open_jobs) if open_jobs else None
 
 
-def has_moved(work: Work, token: str) -> Optional[str]:
+def has_moved(work: Attempt, token: str) -> Optional[str]:
     """What to say of the job of `token` where it was too early, and the run waits in another."""
     return "it has queued again" if was_moved(work, _following(work, token)) else None
 
 
-def was_moved(work: Work, token: str) -> bool:
+def was_moved(work: Attempt, token: str) -> bool:
     """Whether the job of `token` is there because it was too early for the one before it."""
     return bool((files.read_json(work.run.link(token)) or {}).get("moved"))
 
 
-def _look(work: Work, after: Dict[str, Any]) -> Others:
+def _look(work: Attempt, after: Dict[str, Any]) -> Others:
     """Look until it is known of each whether it has ended."""
     run = RunDirectory(Path(after["directory"]))
     ended: List[str] = []
@@ -113,7 +113,7 @@ class _Element(NamedTuple):
         return each[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
-def _stand(work: Work, run: RunDirectory, after: Dict[str, Any], element: _Element) -> Tuple[Optional[str], str]:
+def _stand(work: Attempt, run: RunDirectory, after: Dict[str, Any], element: _Element) -> Tuple[Optional[str], str]:
     """The state in which it has ended, or the job in which it goes on."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
@@ -179,12 +179,15 @@ def _never(after: Dict[str, Any], others: Others) -> Optional[str]:
     return None
 
 
-def _move(work: Work, token: str, jobs: List[str]) -> str:
+def _move(work: Attempt, token: str, jobs: List[str]) -> str:
     """Queue again behind `jobs`; what to say of it. Where that cannot be, the run has ended."""
     following = _following(work, token)
     behind = ", ".join(jobs)
     problem: Optional[str] = "further jobs of it are queued already"
-    if not (work.form == names.PREQUEUED and work.restarts) and successor_commands.number_of(following) <= MOST_MOVES:
+    if (
+        not (work.continue_form == names.PREQUEUED and work.restarts)
+        and successor_commands.number_of(following) <= MOST_MOVES
+    ):
         problem = successor_jobs.submit(
             work, following, successor_commands.behind(jobs, work.dialect["awaited"]), lambda: None, moved=True
         )
@@ -195,11 +198,11 @@ def _move(work: Work, token: str, jobs: List[str]) -> str:
     return message
 
 
-def _following(work: Work, token: str) -> str:
+def _following(work: Attempt, token: str) -> str:
     return successor_commands.token_of(str(work.plan["run"]), work.element, successor_commands.number_of(token) + 1)
 
 
-def _end(work: Work, token: str, message: str) -> None:
+def _end(work: Attempt, token: str, message: str) -> None:
     """It never began, and nothing of it is to begin any more."""
     moment = iso(time.time())
     document = {
@@ -216,9 +219,9 @@ def _end(work: Work, token: str, message: str) -> None:
         "ended": moment,
         "nodes": [os.uname().nodename],
     }
-    files.make_directory(work.place.path, work.directory_mode)
-    files.write_json(work.place.exit, document, work.file_mode)
-    env_file.forget(work)
-    if work.form != names.REQUEUE:
+    files.make_directory(work.directory.path, work.directory_mode)
+    files.write_json(work.directory.exit, document, work.file_mode)
+    env_file.remove_stored(work)
+    if work.continue_form != names.REQUEUE:
         successor_jobs.withdraw(work, token)
     notifications.tell_end(work, document, lingers=True)

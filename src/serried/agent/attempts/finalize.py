@@ -9,22 +9,23 @@ import time
 from typing import Any, Dict, List, Sequence
 
 from serried.agent import notifications
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import history, requests, restart_policy, successor_jobs
 from serried.agent.comms import env_file
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
 from serried.agent.outcome.evidence import Event, Evidence, Exit, first_failure
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
 
 
-def conclude(work: Work, *, lingers: bool = False) -> None:
+def conclude(work: Attempt, *, lingers: bool = False) -> None:
     """The head's own way, when job.sh is no more: write what is known now."""
     publish(work, reconsider(work, assess(work), ""), lingers=lingers)
 
 
-def assess(work: Work, *, is_unrecorded: bool = False) -> Dict[str, Any]:
+def assess(work: Attempt, *, is_unrecorded: bool = False) -> Dict[str, Any]:
     """The contents of exit.json, from all evidence. `is_unrecorded`: every agent was killed before it wrote its end.
 
     Raises OSError where what is known cannot be read.
@@ -35,13 +36,13 @@ def assess(work: Work, *, is_unrecorded: bool = False) -> Dict[str, Any]:
     return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
 
-def gather(work: Work, *, is_unrecorded: bool = False) -> Evidence:
-    attempt = work.place.attempt(work.number)
+def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
+    attempt = work.directory.attempt(work.number)
     claim = files.read_json(attempt.claim) or {}
     head = files.entries(attempt.events)
-    told = {event["node"] for event in head if event["event"] == "node-ended"}
-    reason = next((event["reason"] for event in head if event["event"] == "stopping"), None)
-    progressed = checkpoint_progress.position(work.place.checkpoints, work.watch).is_beyond(
+    told = {event["node"] for event in head if event["event"] == JournalEvent.NODE_ENDED}
+    reason = next((event["reason"] for event in head if event["event"] == JournalEvent.STOPPING), None)
+    progressed = checkpoint_progress.position(work.directory.checkpoints, work.watch_patterns).is_beyond(
         history.where_it_began(claim)
     )
     nodes: Dict[int, Sequence[Event]] = {
@@ -58,31 +59,31 @@ def gather(work: Work, *, is_unrecorded: bool = False) -> Evidence:
         ended=time.time(),
         head=head,
         nodes=nodes,
-        saved=checkpoint_progress.since(work.place.checkpoints, attempt.claim, work.watch),
+        saved=checkpoint_progress.since(work.directory.checkpoints, attempt.claim, work.watch_patterns),
         progressed=progressed,
         obstacle=restart_policy.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,
     )
 
 
-def _tail(work: Work, evidence: Evidence, failure: Exit) -> List[str]:
+def _tail(work: Attempt, evidence: Evidence, failure: Exit) -> List[str]:
     for event in evidence.head:
-        if event["event"] == "rank-failed" and event["exit"]["rank"] == failure["rank"] and event["tail"]:
+        if event["event"] == JournalEvent.RANK_FAILED and event["exit"]["rank"] == failure["rank"] and event["tail"]:
             return list(event["tail"])
-    return diagnose.read_tail(work.place.attempt(work.number).log_of(failure["rank"], work.ranks))
+    return diagnose.read_tail(work.directory.attempt(work.number).log_of(failure["rank"], work.ranks))
 
 
-def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
+def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
     """exit.json in the light of what job.sh (`final`) and the scheduler know, and of whether the run goes on."""
-    stop = requests.by_user(work.place.attempt(work.number).control)
+    stop = requests.by_user(work.directory.attempt(work.number).control)
     if stop and result["state"] == names.REQUEUED:
         return reconcile.stopped(result, stop.by)
     was_ended = Reason.CANCEL in (final, result["cause"])
-    if was_ended and work.form != names.REQUEUE and not next_is_here:
+    if was_ended and work.continue_form != names.REQUEUE and not next_is_here:
         word = successor_jobs.how_it_stands(work, work.job_of(result["job"]))
         final = Reason.PREEMPT if word == "PREEMPTED" else final
     result = reconcile.finalise(result, final)
-    may_go_on = work.restarts and not stop and reconcile.may_go_on(result, work.form)
+    may_go_on = work.restarts and not stop and reconcile.may_go_on(result, work.continue_form)
     if not may_go_on or history.is_superseded(work):
         return result
     progressed = bool(result.get("progress"))
@@ -90,18 +91,18 @@ def reconsider(work: Work, result: Dict[str, Any], final: str, *, next_is_here: 
     return reconcile.go_on(result, hindrance)
 
 
-def publish(work: Work, result: Dict[str, Any], heir: str = "", *, lingers: bool = True) -> Dict[str, Any]:
+def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: bool = True) -> Dict[str, Any]:
     """Write it; return it. The last attempt's end is the run's or the element's, unless it goes on.
 
     `heir` is the token of the job that does this, where it is not the attempt's own. Who has time `lingers` until
     people are told.
     """
-    attempt = work.place.attempt(work.number)
+    attempt = work.directory.attempt(work.number)
     files.write_json(attempt.exit, result, work.file_mode)
     if result["state"] != names.REQUEUED and not history.is_superseded(work):
-        files.write_json(work.place.exit, {**result, "attempts": work.number}, work.file_mode)
-        env_file.forget(work)
-        if work.form != names.REQUEUE:
+        files.write_json(work.directory.exit, {**result, "attempts": work.number}, work.file_mode)
+        env_file.remove_stored(work)
+        if work.continue_form != names.REQUEUE:
             successor_jobs.withdraw(work, heir or str(history.claim_of(work).get("token", "")))
         notifications.tell_end(work, result, lingers=lingers)
     return result

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent import system
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.options import parse
 from serried.fs import files
 from serried.process import environ
@@ -28,12 +28,12 @@ SETTLE_SECONDS = 15.0
 """How long the end of an attempt waits to hear whether the next job was taken."""
 
 
-def start(work: Work, token: str, job: str) -> None:
+def start(work: Attempt, token: str, job: str) -> None:
     """Submit the next job in a process of its own: neither the ranks nor their end wait for the scheduler."""
-    if work.form != names.SUCCESSOR or work.number > work.restarts:
+    if work.continue_form != names.SUCCESSOR or work.number > work.restarts:
         return
     element = [] if work.element is None else ["--element", str(work.element)]
-    argv = system.agent_command("link", token, "--job", job, *element)
+    argv = system.agent_command("submit-next", token, "--job", job, *element)
     null = os.open(os.devnull, os.O_RDONLY)
     system.spawn(argv, system.environment(), (null, 2, 2), own_group=True)
     os.close(null)
@@ -44,8 +44,8 @@ def main(arguments: List[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     options = parse(arguments)
-    work = Work.load(run_directory(), options.element, 0)
-    make_umask(work)
+    work = Attempt.load(run_directory(), options.element, 0)
+    set_umask(work)
     token = successor_commands.token_of(
         str(work.plan["run"]), work.element, successor_commands.number_of(options.token) + 1
     )
@@ -56,7 +56,7 @@ def main(arguments: List[str]) -> int:
     return 0
 
 
-def submit(work: Work, token: str, after: str, why_not: Callable[[], Optional[str]], **more: Any) -> Optional[str]:
+def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]], **more: Any) -> Optional[str]:
     """Submit job `token`, to come after any end of `after`, unless somebody has; why it was not, if it was not.
 
     `after` may be several jobs with `:` between; `more` is kept in the link's file.
@@ -87,7 +87,7 @@ def submit(work: Work, token: str, after: str, why_not: Callable[[], Optional[st
     return message if job is None else None
 
 
-def _is_over(work: Work, job: str) -> Optional[str]:
+def _is_over(work: Attempt, job: str) -> Optional[str]:
     word = how_it_stands(work, job, AWAY_SECONDS)
     if word is None or word in job_state_query.ENDING:
         return "the job before it was ending" if word else "the scheduler does not answer"
@@ -95,7 +95,7 @@ def _is_over(work: Work, job: str) -> Optional[str]:
 
 
 def _submit(
-    work: Work, token: str, after: str, why_not: Callable[[], Optional[str]]
+    work: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]]
 ) -> Tuple[Optional[str], Optional[str]]:
     """The new job's id, or why there is none. Submits once at most: no answer is not asked again."""
     commands = successor_commands.read(work.run.link_commands)
@@ -106,7 +106,7 @@ def _submit(
         return None, obstacle
     if _owner(work, token) == names.WITHDRAWN:
         return None, "it was withdrawn"
-    index = None if work.element is None else work.element - work.offset
+    index = None if work.element is None else work.element - work.index_offset
     argv = successor_commands.fill(commands.submit, token=token, job=after, element=index)
     environment = {**scrub(os.environ), **commands.environment}
     try:
@@ -145,20 +145,20 @@ def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
     return said.decode("utf-8", "replace"), complaint.decode("utf-8", "replace")
 
 
-def how_it_stands(work: Work, job: str, patience: float = 0.0) -> Optional[str]:
+def how_it_stands(work: Attempt, job: str, patience: float = 0.0) -> Optional[str]:
     """The scheduler's word for `job` (`123`, `123_4`); "" where it knows it no more, None where it gave no answer."""
     commands = successor_commands.read(work.run.link_commands)
     if commands is None:
         return ""
     deadline = time.monotonic() + patience
     while True:
-        word = system.answer(successor_commands.fill(commands.ask, job=job))
+        word = system.query(successor_commands.fill(commands.ask, job=job))
         if word is not None or time.monotonic() >= deadline:
             return word
         time.sleep(BETWEEN_SECONDS)
 
 
-def missing(work: Work, token: str) -> Optional[str]:
+def missing(work: Attempt, token: str) -> Optional[str]:
     """Why there is no job to go on after the one of `token`; None where there is one. Waits a little to know."""
     following = list(_after(work, token))[:1]
     if not following:
@@ -174,10 +174,10 @@ def missing(work: Work, token: str) -> Optional[str]:
     return f"the next job was not submitted ({link.get('message') or 'no answer yet'})"
 
 
-def withdraw(work: Work, token: str) -> None:
+def withdraw(work: Attempt, token: str) -> None:
     """No job after the one of `token` may run any more: take their claims for nobody, then their place in the queue."""
     following = list(_after(work, token))
-    if work.element is None or work.form == names.SUCCESSOR:
+    if work.element is None or work.continue_form == names.SUCCESSOR:
         for each in following:
             with contextlib.suppress(OSError):
                 files.claim(work.run.claim(each), names.WITHDRAWN)
@@ -188,7 +188,7 @@ def withdraw(work: Work, token: str) -> None:
         _cancel(work, each)
 
 
-def _cancel(work: Work, token: str) -> None:
+def _cancel(work: Attempt, token: str) -> None:
     import subprocess
 
     commands = successor_commands.read(work.run.link_commands)
@@ -199,16 +199,16 @@ def _cancel(work: Work, token: str) -> None:
             subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=system.ANSWER_SECONDS, check=False)
 
 
-def _after(work: Work, token: str) -> Iterator[str]:
+def _after(work: Attempt, token: str) -> Iterator[str]:
     """Tokens of the jobs that may come after the one of `token`: what is not submitted yet is among them."""
     number, run = successor_commands.number_of(token), str(work.plan["run"])
-    if work.form == names.SUCCESSOR:
+    if work.continue_form == names.SUCCESSOR:
         yield successor_commands.token_of(run, work.element, number + 1)
-    elif work.form == names.PREQUEUED:
+    elif work.continue_form == names.PREQUEUED:
         yield from (successor_commands.token_of(run, None, each) for each in range(number + 1, work.restarts + 2))
 
 
-def _owner(work: Work, token: str) -> Optional[str]:
+def _owner(work: Attempt, token: str) -> Optional[str]:
     try:
         return work.run.claim(token).read_text(encoding="utf-8")
     except OSError:

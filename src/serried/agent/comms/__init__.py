@@ -1,5 +1,5 @@
-"""How the head and the agents of the nodes find one another, and what they say to each other.
+"""How head and nodes find each other, and their messages.
 
-rendezvous, handover   ports and addresses, and the way of the job's environment to nodes that have none
-channel, members       one connection, every line signed; all nodes that have called, the head's end
+rendezvous, env_file    ports and addresses; the job's environment for nodes that do not get it from the launcher
+channel, node_registry  one connection with signed lines; all node agents, on the head
 """

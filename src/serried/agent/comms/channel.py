@@ -11,9 +11,9 @@ import json
 import os
 import socket
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
-Message = Dict[str, Any]
+from serried.protocol.json_lines import LineBuffer, Message
 
 LONGEST_GREETING = 3072
 """No stranger makes us keep more than this."""
@@ -46,7 +46,7 @@ class Channel:
         """Of this one connection."""
         self.me, self.other = me, other
         self._sent, self._received = 0, 0
-        self._partial = b""
+        self._buffer = LineBuffer()
 
     def send(self, message: Message) -> None:
         text = json.dumps(message)
@@ -77,10 +77,9 @@ class Channel:
             return None
         if not data:
             return None
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [self._open(line.decode()) for line in lines]
+        return [self._open(line.decode()) for line in self._buffer.lines(data)]
 
-    def hear(self) -> Optional[List[Message]]:
+    def receive_flushed(self) -> Optional[List[Message]]:
         """The same, after what waits to be sent; None also for one that is none of ours."""
         self.flush()
         try:
@@ -100,7 +99,7 @@ class Channel:
         self.connection.close()
 
 
-class Guest:
+class UnprovenConnection:
     """A connection that the head has accepted and does not trust yet."""
 
     def __init__(self, connection: socket.socket, key: bytes) -> None:
@@ -133,7 +132,7 @@ class Guest:
         return Channel(self.connection, key, "head", "node"), json.loads(text)
 
 
-def greet(connection: socket.socket, key: bytes, greeting: Message, patience: float) -> Channel:
+def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: float) -> Channel:
     """The node's side of the handshake, on a connection with a time limit; `patience` is for the answer to a greeting.
 
     Raises ProtocolError or OSError where the other end is not the head of this attempt.
@@ -142,8 +141,8 @@ def greet(connection: socket.socket, key: bytes, greeting: Message, patience: fl
     theirs = _read_line(connection, until)
     nonce, text = os.urandom(16).hex(), json.dumps(greeting)
     connection.sendall(f"{sign(key, 'node', theirs, nonce, text)} {nonce} {text}\n".encode())
-    connection.settimeout(patience)
-    until = time.monotonic() + patience
+    connection.settimeout(timeout)
+    until = time.monotonic() + timeout
     if not is_signed(_read_line(connection, until), key, "head", nonce, theirs):
         raise ProtocolError("the head could not prove itself")
     return Channel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")

@@ -1,6 +1,6 @@
-"""How nodes get the job's environment from a launcher that does not pass it on: by a file that only its user can read.
+"""Passes the job's environment to nodes by a file that only its user can read.
 
-Not by argv, which everybody can read.
+For launchers that do not pass it on. Every user can read argv.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import os
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.fs import files
 
 IF_TOLD = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """A scheduler that sets these sets them for each node: the GPUs of the first node are not those of the next."""
 
 
-class Handover:
+class EnvFile:
     """The file of one attempt, beside `beginning`; none where that is empty."""
 
-    def __init__(self, beginning: str, work: Work) -> None:
+    def __init__(self, beginning: str, work: Attempt) -> None:
         element = "" if work.element is None else f"-{work.element}"
         self.path: Optional[Path] = Path(f"{beginning}{element}-{work.number}") if beginning else None
         self._prefix = str(work.dialect["task_prefix"])
@@ -53,16 +53,16 @@ class Handover:
                 self.path.unlink()
 
 
-def forget(work: Work) -> None:
+def remove_stored(work: Attempt) -> None:
     """The run is over: nobody needs its environment any more. Elements share it; a reader of their end removes it."""
     if work.element is None:
         files.forget_environment(work.plan["site"].get("private") or str(work.run.private), str(work.plan["run"]))
 
 
-def take(path: str, prefix: str) -> None:
+def load(path: str, prefix: str) -> None:
     """Make the head's environment ours, except variables that begin with `prefix`. Raises OSError."""
-    given = files.read_environment(Path(path))
+    stored = files.read_environment(Path(path))
     own = {name: value for name, value in os.environ.items() if (prefix and name.startswith(prefix)) or name in IF_TOLD}
     os.environ.clear()
-    os.environ.update(given)
+    os.environ.update(stored)
     os.environ.update(own)

@@ -1,4 +1,4 @@
-"""The node agents that have called the head: who they are, whether they are still there, and a word to them all."""
+"""The node agents that have called the head: who is connected, who is done, and messages to all."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 
 from serried.agent.comms import rendezvous
-from serried.agent.comms.channel import Channel, Guest, Message, ProtocolError
+from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection
 from serried.agent.loop import Loop
+from serried.protocol.events import ToHead, ToNode
+from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
 
 GREETING_SECONDS = 10.0
 
 
-class Member:
+class NodeAgent:
     """A node agent that has proven itself."""
 
-    def __init__(self, host: str, channel: Channel, greeting: Message, heard: float) -> None:
+    def __init__(self, host: str, channel: Channel, greeting: Message, heard_at: float) -> None:
         self.index = int(greeting["node"])
         self.host = host
         self.problem = str(greeting.get("problem", ""))
@@ -27,53 +29,53 @@ class Member:
         self.ports: List[int] = greeting.get("ports", [])
         """That it keeps for its ranks."""
         self.channel = channel
-        self.heard = heard
+        self.heard_at = heard_at
         """When, on the loop's clock of being awake."""
-        self.quiet = 0.0
+        self.quiet_seconds = 0.0
         """Since when its running ranks have written nothing, in seconds."""
         self.running: List[int] = []
         self.is_connected = True
         self.is_done = False
-        self.patience = 0.0
+        self.busy_until = 0.0
         """Until when it is not given up, on the monotonic clock: it is at work for its ranks' results."""
-        self.is_over = False
+        self.have_ranks_ended = False
         """Its ranks have ended."""
         self.is_lost = False
         """It went before it was done: something of the attempt may still run there."""
 
 
-class Reactions(NamedTuple):
+class NodeEvents(NamedTuple):
     """What is called from the loop when an agent has joined, says something, or is gone and why.
 
     And when no rank runs any more, though agents are still at work for their results.
     """
 
-    join: Callable[[Member], None]
-    message: Callable[[Member, Message], None]
-    loss: Callable[[Member, Reason, str], None]
-    rest: Callable[[], None]
+    joined: Callable[[NodeAgent], None]
+    message: Callable[[NodeAgent, Message], None]
+    lost: Callable[[NodeAgent, Reason, str], None]
+    ranks_ended: Callable[[], None]
 
 
-class Members:
-    def __init__(self, loop: Loop, nodes: int, hosts: Sequence[str], reactions: Reactions) -> None:
+class NodeRegistry:
+    def __init__(self, loop: Loop, nodes: int, hosts: Sequence[str], events: NodeEvents) -> None:
         self.key = os.urandom(32)
         self._loop = loop
         self._nodes = nodes
         self._hosts = hosts
-        self._on = reactions
-        self._members: Dict[int, Member] = {}
+        self._events = events
+        self._agents: Dict[int, NodeAgent] = {}
         self._is_open = True
-        self._is_over = False
+        self._have_ranks_ended = False
         self._stops: Dict[str, float] = {}
         """By when ranks are killed at the latest, by the reason that nodes were told: on the monotonic clock."""
         self._listener = rendezvous.listen(nodes)
         loop.watch(self._listener, self._accept)
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(sorted(self._members.values(), key=lambda member: member.index))
+    def __iter__(self) -> Iterator[NodeAgent]:
+        return iter(sorted(self._agents.values(), key=lambda agent: agent.index))
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._agents)
 
     def addresses(self) -> str:
         """Where node agents may call: `host:port,…`."""
@@ -84,36 +86,36 @@ class Members:
         return self._hosts[index] if index < len(self._hosts) else f"node {index}"
 
     def missing(self) -> List[str]:
-        return [self.host(index) for index in range(self._nodes) if index not in self._members]
+        return [self.host(index) for index in range(self._nodes) if index not in self._agents]
 
-    def expect_nothing(self) -> None:
-        for member in self:
-            member.is_done = True
+    def set_all_done(self) -> None:
+        for agent in self:
+            agent.is_done = True
 
     def are_done(self) -> bool:
-        return all(member.is_done for member in self._members.values())
+        return all(agent.is_done for agent in self._agents.values())
 
-    def silent_ranks(self, patience: float) -> List[int]:
+    def silent_ranks(self, silence_seconds: float) -> List[int]:
         """All ranks that still run, if none of them has written anything for `patience` seconds."""
-        busy = [member for member in self if member.running and not member.is_done]
-        is_silent = bool(busy) and min(member.quiet for member in busy) > patience
-        return [rank for member in busy for rank in member.running] if is_silent else []
+        busy = [agent for agent in self if agent.running and not agent.is_done]
+        is_silent = bool(busy) and min(agent.quiet_seconds for agent in busy) > silence_seconds
+        return [rank for agent in busy for rank in agent.running] if is_silent else []
 
-    def close_door(self) -> None:
+    def stop_accepting(self) -> None:
         """Everybody is here, or nobody is wanted any more."""
         if self._is_open:
             self._is_open = False
             self._loop.forget(self._listener)
             self._listener.close()
 
-    def tell(self, do: str, **facts: Any) -> None:
+    def broadcast(self, do: str, **facts: Any) -> None:
         """Send `{"do": do, …}` to all."""
-        for member in self:
-            if member.is_connected:
-                member.channel.send({"do": do, **facts})
-                self._watch(member)
+        for agent in self:
+            if agent.is_connected:
+                agent.channel.send({"do": do, **facts})
+                self._watch(agent)
 
-    def stop(self, reason: str, grace: float) -> bool:
+    def stop_ranks(self, reason: str, grace: float) -> bool:
         """Have all nodes end their ranks; False where they have been told so already.
 
         A thousand ranks that lose one another fail at once: a word to all nodes for each would be a million.
@@ -122,74 +124,74 @@ class Members:
         if self._stops.get(reason, due + 1) <= due:
             return False
         self._stops[reason] = due
-        self.tell("stop", reason=reason, hard=True, grace=grace)
+        self.broadcast(ToNode.STOP, reason=reason, hard=True, grace=grace)
         return True
 
-    def pass_on(self, index: int, message: Message) -> None:
+    def send_to(self, index: int, message: Message) -> None:
         """Send to one what another says; one that is gone misses nothing more."""
-        member = self._members.get(index)
-        if member and member.is_connected:
-            member.channel.send(message)
-            self._watch(member)
+        agent = self._agents.get(index)
+        if agent and agent.is_connected:
+            agent.channel.send(message)
+            self._watch(agent)
 
     def workers(self) -> List[str]:
         """`address:port` for each port that is kept for a rank, in the order of ranks."""
-        return [f"{member.channel.connection.getpeername()[0]}:{port}" for member in self for port in member.ports]
+        return [f"{agent.channel.connection.getpeername()[0]}:{port}" for agent in self for port in agent.ports]
 
-    def give_up(self, lose: Callable[[Member], None]) -> None:
+    def drop_unfinished(self, on_lost: Callable[[NodeAgent], None]) -> None:
         """Call `lose` for each that should have been done: at once, or when what it asked for is over too."""
         now = time.monotonic()
-        awaited = [member for member in self if not member.is_done]
-        for member in awaited:
-            if member.patience <= now:
-                lose(member)
-        waits = [member.patience - now for member in awaited if member.patience > now]
+        awaited = [agent for agent in self if not agent.is_done]
+        for agent in awaited:
+            if agent.busy_until <= now:
+                on_lost(agent)
+        waits = [agent.busy_until - now for agent in awaited if agent.busy_until > now]
         if waits:
-            self._loop.after(min(waits), lambda: self.give_up(lose))
+            self._loop.after(min(waits), lambda: self.drop_unfinished(on_lost))
 
-    def disconnect(self, member: Member) -> None:
-        if member.is_connected:
-            member.is_connected = False
+    def disconnect(self, agent: NodeAgent) -> None:
+        if agent.is_connected:
+            agent.is_connected = False
             with contextlib.suppress(KeyError, ValueError):
-                self._loop.forget(member.channel.connection)
-            member.channel.close()
-            self._tell_when_over()
+                self._loop.forget(agent.channel.connection)
+            agent.channel.close()
+            self._announce_when_ranks_ended()
 
-    def _tell_when_over(self) -> None:
+    def _announce_when_ranks_ended(self) -> None:
         """Once, when no rank runs any more on any node: nobody writes what several nodes see."""
-        if self._is_over or len(self) < self._nodes:
+        if self._have_ranks_ended or len(self) < self._nodes:
             return
         # Asked at each message of each node: without sorting the nodes first.
-        are_over = all(member.is_over or not member.is_connected for member in self._members.values())
+        are_over = all(agent.have_ranks_ended or not agent.is_connected for agent in self._agents.values())
         if are_over and not self.are_done():
-            self._is_over = True
-            self._on.rest()
-            self.tell("all-over")
+            self._have_ranks_ended = True
+            self._events.ranks_ended()
+            self.broadcast(ToNode.ALL_RANKS_ENDED)
 
-    def _watch(self, member: Member) -> None:
-        waits = bool(member.channel.backlog)
-        self._loop.watch(member.channel.connection, lambda: self._receive(member), writable=waits)
+    def _watch(self, agent: NodeAgent) -> None:
+        waits = bool(agent.channel.backlog)
+        self._loop.watch(agent.channel.connection, lambda: self._receive(agent), writable=waits)
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            guest = Guest(connection, self.key)
+            unproven = UnprovenConnection(connection, self.key)
         except OSError:
             return
-        impatience = self._loop.after(GREETING_SECONDS, lambda: self._dismiss(connection))
+        timer = self._loop.after(GREETING_SECONDS, lambda: self._dismiss(connection))
 
         def hear() -> None:
             try:
-                answer = guest.receive()
+                answer = unproven.receive()
             except BlockingIOError:
                 return
             except (OSError, ProtocolError, ValueError):
-                impatience.cancel()
+                timer.cancel()
                 self._dismiss(connection)
                 return
             if answer:
-                impatience.cancel()
+                timer.cancel()
                 self._join(*answer)
 
         self._loop.watch(connection, hear)
@@ -200,24 +202,24 @@ class Members:
 
     def _join(self, channel: Channel, greeting: Message) -> None:
         index = int(greeting["node"])
-        if not self._is_open or index in self._members or index >= self._nodes:
+        if not self._is_open or index in self._agents or index >= self._nodes:
             self._dismiss(channel.connection)
             return
         host = self._hosts[index] if index < len(self._hosts) else str(greeting["host"])
-        member = self._members[index] = Member(host, channel, greeting, self._loop.awake())
-        self._watch(member)
-        self._on.join(member)
+        agent = self._agents[index] = NodeAgent(host, channel, greeting, self._loop.awake())
+        self._watch(agent)
+        self._events.joined(agent)
 
-    def _receive(self, member: Member) -> None:
-        messages = member.channel.hear()
+    def _receive(self, agent: NodeAgent) -> None:
+        messages = agent.channel.receive_flushed()
         if messages is None:
-            self.disconnect(member)
-            self._on.loss(member, Reason.CONNECTION_ENDED, "its connection ended")
+            self.disconnect(agent)
+            self._events.lost(agent, Reason.CONNECTION_ENDED, "its connection ended")
             return
-        member.heard = self._loop.awake()
-        self._watch(member)
+        agent.heard_at = self._loop.awake()
+        self._watch(agent)
         for message in messages:
-            member.patience = max(member.patience, time.monotonic() + message.get("patience", 0.0))
-            member.is_over |= message["event"] == "done" or bool(message.get("over"))
-            self._on.message(member, message)
-        self._tell_when_over()
+            agent.busy_until = max(agent.busy_until, time.monotonic() + message.get("patience", 0.0))
+            agent.have_ranks_ended |= message["event"] == ToHead.DONE or bool(message.get("over"))
+            self._events.message(agent, message)
+        self._announce_when_ranks_ended()

@@ -8,9 +8,10 @@ import socket
 import time
 from typing import Iterator, List, Sequence, Tuple
 
-from serried.agent.comms.channel import Channel, Message, ProtocolError, greet
+from serried.agent.comms.channel import Channel, ProtocolError, greet
 from serried.protocol.addresses import LOOPBACK
 from serried.protocol.addresses import own as own_addresses
+from serried.protocol.json_lines import Message
 
 TRY_SECONDS = 3.0
 PROOF_SECONDS = 60.0
@@ -43,12 +44,12 @@ def addresses(hosts: Sequence[str], nodes: int) -> List[str]:
     return [*(own_addresses(hosts) if nodes > 1 else ()), LOOPBACK]
 
 
-def join(candidates: str, key: bytes, greeting: Message, patience: float) -> Tuple[Channel, str]:
+def connect(candidates: str, key: bytes, greeting: Message, timeout: float) -> Tuple[Channel, str]:
     """Call the head at each of `host:port,…` until one proves to be it; the channel and the host that worked.
 
     Raises OSError when none did within `patience` seconds.
     """
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     refusal = "no answer"
     while time.monotonic() < end:
         for host, port in _parse(candidates):

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.containers import view
 from serried.agent.node_disk import base_dirs
 from serried.agent.node_disk.folder import SCRATCH
@@ -48,7 +48,7 @@ COPY = "image"
 class Container:
     """Of one node, whose folder for this attempt is `private`."""
 
-    def __init__(self, work: Work, private: Path) -> None:
+    def __init__(self, work: Attempt, private: Path) -> None:
         self._work = work
         self._said = work.plan["container"]
         self._program = str(self._said["runtime"])
@@ -174,13 +174,13 @@ class Container:
             str(self._private.parents[1] / base_dirs.DATA),
             *(item["source"] for item in data["stage"]),  # a node without a disk reads it there
             *data["in_place"],
-            *work.after,
+            *work.dependencies,
             os.path.dirname(resume),  # noqa: PTH120
         ]
         return [path for path in wanted if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
 
 
-def of(work: Work, private: Path) -> Optional[Container]:
+def of(work: Attempt, private: Path) -> Optional[Container]:
     """None where ranks run in no container, or the agent itself is in it."""
     said = work.plan.get("container")
     return Container(work, private) if said and said["runtime"] != "pyxis" else None

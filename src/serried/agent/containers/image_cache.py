@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from serried.agent import system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.containers.container import COPY
 from serried.agent.loop import Loop
 from serried.agent.node_disk import Folder, base_dirs, shared_cache
 from serried.fs import files, locks
+from serried.protocol.events import JournalEvent
 
 ANSWER = "image.json"
 HOLD_TRIES, HOLD_SECONDS = 100, 0.05
@@ -23,13 +24,13 @@ STUCK_SECONDS = 120.0
 """Another job of ours that copies it and does not go on for so long, as it is suspended, is not waited for."""
 
 
-class Copy:
+class ImageCopy:
     """Started at once, in a process of its own, as it may take minutes and an agent has to go on talking."""
 
-    def __init__(self, loop: Loop, work: Work, own: Folder, note: Callable[..., None]) -> None:
+    def __init__(self, loop: Loop, work: Attempt, own: Folder, note: Callable[..., None]) -> None:
         self._loop = loop
         self._private = own.path
-        self._note = note
+        self._log_event = note
         self._then: List[Callable[[], None]] = []
         self._held: Optional[int] = None
         self._end: Any = None
@@ -40,11 +41,11 @@ class Copy:
             return
         if own.room is None or not own.has_disk:
             self._is_settled = True
-            note("image", problem="this node's own disk cannot be used")
+            note(JournalEvent.IMAGE, problem="this node's own disk cannot be used")
             return
         reader, writer = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
-        words = [*system.agent_command("image"), str(said["image"]), str(own.room), str(own.path)]
+        words = [*system.agent_command("copy-image"), str(said["image"]), str(own.room), str(own.path)]
         system.spawn(
             words,
             system.environment(),
@@ -57,7 +58,7 @@ class Copy:
         self._end = os.fdopen(reader, "rb", 0)
         loop.watch(self._end, self._done)
 
-    def then(self, action: Callable[[], None]) -> None:
+    def when_ready(self, action: Callable[[], None]) -> None:
         """Call `action` once the image is where it shall be: at once, if it is."""
         if self._is_settled:
             action()
@@ -70,7 +71,7 @@ class Copy:
         self._end.close()
         self._end = None
         answer = files.read_json(self._private / ANSWER) or {"problem": "the copying ended without a word"}
-        self._note("image", **answer)
+        self._log_event(JournalEvent.IMAGE, **answer)
         if "path" in answer:
             self._hold(Path(answer["path"]), HOLD_TRIES)
         else:

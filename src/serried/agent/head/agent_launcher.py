@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from serried.agent import system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
 from serried.protocol import names
 
@@ -25,7 +25,7 @@ ANNOUNCEMENT = "***"
 """How Slurm marks the line that says why it ends a step; what srun says of it comes after, and is more."""
 
 
-def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
+def agent_environment(work: Attempt, addresses: str, key: bytes) -> Dict[str, str]:
     """What the node agents find beside the inherited variables."""
     return {
         names.HEAD: addresses,
@@ -39,7 +39,7 @@ def agent_environment(work: Work, addresses: str, key: bytes) -> Dict[str, str]:
     }
 
 
-class Launcher:
+class AgentLauncher:
     """Runs `argv` and passes on what it says. `on_exit` is called with its status."""
 
     def __init__(
@@ -124,10 +124,10 @@ class Launcher:
         self.last_lines = [*announced[:LAST_LINES], *lines[-LAST_LINES:]]
 
 
-def sweep_nodes(loop: Loop, argv: List[str], work: Work) -> None:
+def sweep_nodes(loop: Loop, argv: List[str], work: Attempt) -> None:
     """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
-    words = [work.mark, str(work.number), *([] if work.element is None else [str(work.element)])]
-    launcher = Launcher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
+    words = [work.process_tag, str(work.number), *([] if work.element is None else [str(work.element)])]
+    launcher = AgentLauncher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, launcher.reap)
     launcher.start()
     loop.after(SWEEP_SECONDS, loop.stop)

@@ -1,4 +1,4 @@
-"""The role `head`: the attempt is claimed, a further job submitted where the plan says so, and the head takes over."""
+"""The role `head`: claims the attempt, submits the next job where the plan asks for it, and runs the head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import List
 
 from serried.agent import failed_setup, system
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import claims, successor_jobs
 from serried.agent.head.head import Head
 from serried.agent.options import parse
@@ -21,8 +21,8 @@ def main(arguments: List[str]) -> int:
     cut = arguments.index("--")
     options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
     try:
-        work = Work.load(run_directory(), options.element, 0)
-        make_umask(work)
+        work = Attempt.load(run_directory(), options.element, 0)
+        set_umask(work)
         work = claims.begin(work, options.token, options.job)
         needed = work.nodes + OTHER_FILES
         limit = system.allow_open_files(needed)
@@ -37,13 +37,13 @@ def main(arguments: List[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"serried: cannot begin: {error}", file=sys.stderr)
         return 1
-    _tell_of_torn(work)
+    _report_incomplete_checkpoints(work)
     successor_jobs.start(work, options.token, options.job)
     return Head(work, options, launcher).run()
 
 
-def _tell_of_torn(work: Work) -> None:
+def _report_incomplete_checkpoints(work: Attempt) -> None:
     """What another program did not finish, and nobody goes on from; the training library tells of its own."""
-    if not checkpoints.is_of_train(work.place.checkpoints):
-        for path in checkpoints.torn(work.place.checkpoints, work.watch):
+    if not checkpoints.is_of_train(work.directory.checkpoints):
+        for path in checkpoints.torn(work.directory.checkpoints, work.watch_patterns):
             print(f"serried: skipping checkpoint {path}: it was not written completely", file=sys.stderr)

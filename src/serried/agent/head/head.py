@@ -1,6 +1,6 @@
-"""The head agent: starts one node agent per node, hears them, and decides when they stop.
+"""The head agent: starts an agent on each node, reads their messages, and decides when ranks stop.
 
-It alone hears job.sh and reads control.jsonl, and its journal alone is enough to say how the attempt ended.
+Only the head receives requests from job.sh and control.jsonl. Its journal alone tells how the attempt ended.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import time
 from typing import Any, Dict, List, Optional
 
 from serried.agent import notifications, system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize
 from serried.agent.attempts.requests import outweighs
 from serried.agent.comms import env_file, rendezvous
-from serried.agent.comms.channel import Message
-from serried.agent.comms.node_registry import Member, Members, Reactions
+from serried.agent.comms.node_registry import NodeAgent, NodeEvents, NodeRegistry
 from serried.agent.head import deadline, monitor
-from serried.agent.head.agent_launcher import Launcher, agent_environment, sweep_nodes
-from serried.agent.launchers.head_side import Failure, Launching
+from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, sweep_nodes
+from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
 from serried.agent.options import Options
 from serried.agent.outcome.evidence import AS_ASKED
-from serried.agent.stage_in.head_side import Staging
+from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.fs import files
 from serried.protocol import hostlist, names
+from serried.protocol.events import JournalEvent, ToHead, ToNode
+from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
 
 CONNECT_SECONDS = 120.0
@@ -41,53 +42,57 @@ OBEY_SECONDS = 8.0
 
 
 class Head:
-    def __init__(self, work: Work, options: Options, launcher: List[str]) -> None:
+    def __init__(self, work: Attempt, options: Options, launcher: List[str]) -> None:
         self.work = work
         self.loop = Loop()
-        self._attempt = work.place.attempt(work.number)
+        self._attempt = work.directory.attempt(work.number)
         self._journal = files.Journal(self._attempt.events, work.file_mode)
         self._stop_reason: Optional[Reason] = None
-        self._may_save = self._is_going = self._is_over = False
+        self._have_ranks_been_asked_to_save = self._have_ranks_started = self._has_ended = False
         self._port = rendezvous.hold_port()
-        reactions = Reactions(self._welcome, self._on_message, self._lose, lambda: self.note("all-over"))
-        self._members = Members(self.loop, work.nodes, hostlist.expand(options.hosts), reactions)
+        events = NodeEvents(
+            self._on_joined, self._on_message, self._on_node_lost, lambda: self.log_event(JournalEvent.ALL_RANKS_ENDED)
+        )
+        self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), events)
         self._deadline = deadline.of(work, options.end, options.age)
-        watched = monitor.Reactions(self._stop, self._ask_to_save, self._lose, self.note)
-        self._watch = monitor.Watch(self.loop, work, self._members, self._deadline, watched)
-        self._staging = Staging(work, self._members, self.note, self._fail_launch, self._go)
-        self._launching = Launching(self.loop, work, self._members, self._fail_starter)
+        monitored = monitor.MonitorEvents(self._stop, self._ask_to_save, self._on_node_lost, self.log_event)
+        self._monitor = monitor.Monitor(self.loop, work, self._nodes, self._deadline, monitored)
+        self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
+        self._launchers = LauncherCoordinator(self.loop, work, self._nodes, self._fail_launcher)
         self._argv = launcher
-        self._handover = env_file.Handover(options.environment, work)
-        role = system.agent_command("node", *self._handover.words(options.node_variable))
-        self._environment = agent_environment(work, self._members.addresses(), self._members.key)
-        self._launcher = Launcher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
+        self._env_file = env_file.EnvFile(options.environment, work)
+        role = system.agent_command("node", *self._env_file.arguments(options.node_variable))
+        self._environment = agent_environment(work, self._nodes.addresses(), self._nodes.key)
+        self._launcher = AgentLauncher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
         limit = self._deadline.end if self._deadline else None
-        self.note("claimed", job=options.job, token=options.token, host=os.uname().nodename, limit=limit)
+        self.log_event(
+            JournalEvent.CLAIMED, job=options.job, token=options.token, host=os.uname().nodename, limit=limit
+        )
 
     def run(self) -> int:
-        self.loop.on_signal(signal.SIGTERM, lambda: self._terminated(Reason.CANCEL, "TERM"))
-        self.loop.on_signal(signal.SIGUSR1, self._warned)
-        self.loop.on_signal(signal.SIGHUP, self._watch.check_parent)
+        self.loop.on_signal(signal.SIGTERM, lambda: self._on_terminated(Reason.CANCEL, "TERM"))
+        self.loop.on_signal(signal.SIGUSR1, self._on_warned)
+        self.loop.on_signal(signal.SIGHUP, self._monitor.check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
-        self.note("launching", argv=self._argv)
-        self._handover.write(self._environment)
+        self.log_event(JournalEvent.LAUNCHING, argv=self._argv)
+        self._env_file.write(self._environment)
         self._launcher.start()
         system.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
         self.loop.every(monitor.BEAT_SECONDS, self._check_launcher)
-        self._watch.begin()
+        self._monitor.begin()
         self._unpack()
-        if not self._is_over or self._launcher.is_running:
+        if not self._has_ended or self._launcher.is_running:
             self.loop.run()
         self._launcher.signal(signal.SIGKILL)
-        self._handover.remove()
-        if self._argv and any(member.is_lost for member in self._members):
+        self._env_file.remove()
+        if self._argv and any(agent.is_lost for agent in self._nodes):
             sweep_nodes(self.loop, self._argv, self.work)
-        self.note("ended")
+        self.log_event(JournalEvent.ENDED)
         system.retry(self._journal.write, WRITE_SECONDS)
-        if self._watch.is_orphaned or self._watch.is_superseded:
+        if self._monitor.is_orphaned or self._monitor.is_superseded:
             system.retry(lambda: finalize.conclude(self.work), WRITE_SECONDS)
-        return names.EXIT_REFUSED if self._watch.is_superseded else 0
+        return names.EXIT_REFUSED if self._monitor.is_superseded else 0
 
     def _unpack(self) -> None:
         """While the launcher is at work: it needs as long."""
@@ -98,39 +103,43 @@ class Head:
         except OSError as error:
             self._fail_launch(f"cannot prepare the source: {error}")
 
-    def _terminated(self, reason: Reason, because: str, **facts: Any) -> None:
+    def _on_terminated(self, reason: Reason, because: str, **facts: Any) -> None:
         """By the scheduler: for the limit, where that has passed before we could keep it."""
         is_late = self._deadline is not None and time.time() >= self._deadline.end
-        self._stop(Reason.LIMIT if is_late else reason, because, self.work.hurried_grace, **facts)
+        self._stop(Reason.LIMIT if is_late else reason, because, self.work.urgent_grace_seconds, **facts)
 
-    def _warned(self) -> None:
+    def _on_warned(self) -> None:
         """By the scheduler. Slurm's warning may come a minute early; where we have a clock, ranks keep that minute."""
-        if self._deadline and (not self._is_going or 0 < self._deadline.warning - time.time() < EARLY_SECONDS):
+        if self._deadline and (
+            not self._have_ranks_started or 0 < self._deadline.warning - time.time() < EARLY_SECONDS
+        ):
             return
         self._ask_to_save(Reason.LIMIT, "USR1")
 
     # What the nodes say.
 
-    def _welcome(self, member: Member) -> None:
-        self.note("connected", node=member.index, host=member.host)
-        if member.problem:
-            self._fail_launch(f"{member.host}: {member.problem}")
-        elif len(self._members) == self.work.nodes:
-            self._staging.begin()
+    def _on_joined(self, agent: NodeAgent) -> None:
+        self.log_event(JournalEvent.CONNECTED, node=agent.index, host=agent.host)
+        if agent.problem:
+            self._fail_launch(f"{agent.host}: {agent.problem}")
+        elif len(self._nodes) == self.work.nodes:
+            self._stage_in.begin()
 
-    def _go(self) -> None:
-        if self._is_over or self._stop_reason:
+    def _start_ranks(self) -> None:
+        if self._has_ended or self._stop_reason:
             return
-        self._is_going = True
-        self._members.close_door()
-        self._handover.remove()
-        self.note("go", resume=self._environment[names.RESUME] or None)
-        told = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
-        told.update(store=self._open_store(), workers=self._members.workers())
-        left = self._deadline.over - time.time() if self._deadline else None
-        self._members.tell("go", hosts=[member.host for member in self._members], place=told, left=left)
-        self._launching.begin()
-        self._watch.ranks_began()
+        self._have_ranks_started = True
+        self._nodes.stop_accepting()
+        self._env_file.remove()
+        self.log_event(JournalEvent.STARTING_RANKS, resume=self._environment[names.RESUME] or None)
+        variables = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
+        variables.update(store=self._open_store(), workers=self._nodes.workers())
+        seconds_left = self._deadline.over - time.time() if self._deadline else None
+        self._nodes.broadcast(
+            ToNode.START_RANKS, hosts=[agent.host for agent in self._nodes], place=variables, left=seconds_left
+        )
+        self._launchers.begin()
+        self._monitor.ranks_began()
         notifications.tell(self.work, names.EVENT_START)
 
     def _open_store(self) -> int:
@@ -141,149 +150,150 @@ class Head:
 
         return horovod.open_store(self.work)
 
-    def _on_message(self, member: Member, message: Message) -> None:
-        if message["event"] != "beat":
-            self._watch.check_parent()
-            self._on_news(member, message)
+    def _on_message(self, agent: NodeAgent, message: Message) -> None:
+        if message["event"] != ToHead.BEAT:
+            self._monitor.check_parent()
+            self._on_event(agent, message)
             return
-        member.quiet, member.running = message["quiet"], message["running"]
+        agent.quiet_seconds, agent.running = message["quiet"], message["running"]
         if self._stop_reason is None:
-            self._watch.check_silence()
+            self._monitor.check_silence()
 
-    def _on_news(self, member: Member, message: Message) -> None:
+    def _on_event(self, agent: NodeAgent, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}
         event = message["event"]
-        if event == "started":
-            self.note("started", node=member.index, host=member.host)
-        elif event == "failed":
-            self.note("rank-failed", node=member.index, host=member.host, **facts)
-            self._judge_failure(member, message["exit"])
-        elif event == "stop":
-            self._terminated(Reason(message["reason"]), f"TERM on {member.host}", node=member.index)
-        elif event == "orphaned":
-            self._lose(member, Reason.STEP_ENDED, "the scheduler's process there ended")
-        elif event == "done":
-            member.is_done = True
-            self.note("node-ended", node=member.index, host=member.host, **facts)
-            self._check_over()
-        elif not (self._watch.on_message(message) or self._staging.heed(member, message)):
-            if event == "starter-ended":
-                self.note(event, node=member.index, host=member.host, **facts)
-            self._launching.heed(member, message)
+        if event == ToHead.STARTED:
+            self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host)
+        elif event == ToHead.FAILED:
+            self.log_event(JournalEvent.RANK_FAILED, node=agent.index, host=agent.host, **facts)
+            self._judge_failure(agent, message["exit"])
+        elif event == ToHead.STOP:
+            self._on_terminated(Reason(message["reason"]), f"TERM on {agent.host}", node=agent.index)
+        elif event == ToHead.ORPHANED:
+            self._on_node_lost(agent, Reason.STEP_ENDED, "the scheduler's process there ended")
+        elif event == ToHead.DONE:
+            agent.is_done = True
+            self.log_event(JournalEvent.NODE_ENDED, node=agent.index, host=agent.host, **facts)
+            self._finish_if_done()
+        elif not (self._monitor.on_message(message) or self._stage_in.on_message(agent, message)):
+            if event == ToHead.LAUNCHER_EXITED:
+                self.log_event(event, node=agent.index, host=agent.host, **facts)
+            self._launchers.on_message(agent, message)
 
-    def _judge_failure(self, member: Member, exit_: Dict[str, Any]) -> None:
+    def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:
         """Any failure ends the others, but a rank that has left as it was asked to has not failed."""
-        if self._may_save and exit_["exit_code"] in AS_ASKED:
+        if self._have_ranks_been_asked_to_save and exit_["exit_code"] in AS_ASKED:
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
-        self._stop(Reason.FAILURE, f"rank {exit_['rank']} on {member.host}{lost}", self.work.grace)
+        self._stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
 
-    def _lose(self, member: Member, code: Reason, because: str) -> None:
-        self._watch.check_parent()
-        self._members.disconnect(member)
-        if member.is_done or self._is_over:
+    def _on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
+        self._monitor.check_parent()
+        self._nodes.disconnect(agent)
+        if agent.is_done or self._has_ended:
             return
-        member.is_done = member.is_lost = True
-        self.note("node-lost", node=member.index, host=member.host, code=code, because=because)
-        if self._is_going:
-            self._stop(Reason.LOST, f"lost {member.host}", self.work.grace)
+        agent.is_done = agent.is_lost = True
+        self.log_event(JournalEvent.NODE_LOST, node=agent.index, host=agent.host, code=code, because=because)
+        if self._have_ranks_started:
+            self._stop(Reason.LOST, f"lost {agent.host}", self.work.grace_seconds)
         else:
-            absent = ", ".join(self._members.missing())
+            absent = ", ".join(self._nodes.missing())
             first = f"no agent answered from {absent}, and " if absent else ""
-            self._fail_launch(f"{first}lost the agent on {member.host} before the ranks started")
-        self._check_over()
+            self._fail_launch(f"{first}lost the agent on {agent.host} before the ranks started")
+        self._finish_if_done()
 
     # Why to stop.
 
     def _stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
-        absent = {} if self._is_going else {"absent": self._members.missing()}
-        self.note("stopping", reason=reason, because=because, **absent, **facts)
+        absent = {} if self._have_ranks_started else {"absent": self._nodes.missing()}
+        self.log_event(JournalEvent.STOPPING, reason=reason, because=because, **absent, **facts)
         self._stop_reason = self._stop_reason or reason
-        is_new = self._members.stop(reason, grace)
-        self._launching.stop()
-        if not self._is_going:
+        is_new = self._nodes.stop_ranks(reason, grace)
+        self._launchers.stop()
+        if not self._have_ranks_started:
             self._abandon_launch()
         elif is_new:
-            self.loop.after(grace + OBEY_SECONDS, lambda: self._give_up(Reason.STOP_IGNORED, "it did not stop"))
+            self.loop.after(grace + OBEY_SECONDS, lambda: self._drop_unfinished(Reason.STOP_IGNORED, "it did not stop"))
 
     def _ask_to_save(self, reason: Reason, because: str, **facts: Any) -> None:
         """Let ranks know that the end is near. A reason that weighs less than one before it changes nothing."""
-        if not self._is_going:  # nothing to save
-            self._stop(reason, because, self.work.grace, **facts)
+        if not self._have_ranks_started:  # nothing to save
+            self._stop(reason, because, self.work.grace_seconds, **facts)
         elif outweighs(reason, self._stop_reason):
-            self._stop_reason, self._may_save = reason, True
+            self._stop_reason, self._have_ranks_been_asked_to_save = reason, True
             notice = self.work.plan["limit"]["notify"]
-            self.note("stopping", reason=reason, because=because, save=True, notice=notice, **facts)
-            self._members.tell("stop", reason=reason, hard=False, grace=0)
+            self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)
+            self._nodes.broadcast(ToNode.STOP, reason=reason, hard=False, grace=0)
 
     # The launcher, and the end.
 
     def _check_launcher(self) -> None:
-        if not len(self._members) and self._argv and not self._is_over:
+        if not len(self._nodes) and self._argv and not self._has_ended:
             self._launcher.end_if_deaf()
 
     def _launcher_exited(self, status: int) -> None:
-        self._watch.check_parent()
-        self.note("launcher-exit", status=status, said=self._launcher.last_lines)
-        if self._is_over:
-            self._check_over()
-        elif self._is_going:
-            self.loop.after(LEAVE_SECONDS, lambda: self._give_up(Reason.LAUNCHER_ENDED, "the launcher ended"))
-        elif self._stop_reason or len(self._members) or not self._argv or not self._launcher.try_again():
+        self._monitor.check_parent()
+        self.log_event(JournalEvent.AGENT_LAUNCHER_EXITED, status=status, said=self._launcher.last_lines)
+        if self._has_ended:
+            self._finish_if_done()
+        elif self._have_ranks_started:
+            self.loop.after(LEAVE_SECONDS, lambda: self._drop_unfinished(Reason.LAUNCHER_ENDED, "the launcher ended"))
+        elif self._stop_reason or len(self._nodes) or not self._argv or not self._launcher.try_again():
             self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
 
-    def _give_up(self, code: Reason, because: str) -> None:
+    def _drop_unfinished(self, code: Reason, because: str) -> None:
         """Wait no longer for agents that should have been done."""
-        self._members.give_up(lambda member: self._lose(member, code, because))
+        self._nodes.drop_unfinished(lambda agent: self._on_node_lost(agent, code, because))
 
     def _check_present(self) -> None:
-        missing = ", ".join(self._members.missing())
-        if missing and not self._is_going and not self._is_over:
+        missing = ", ".join(self._nodes.missing())
+        if missing and not self._have_ranks_started and not self._has_ended:
             self._fail_launch(f"no agent answered from {missing} within {CONNECT_SECONDS:.0f} s")
 
-    def _fail_starter(self, failure: Failure) -> None:
+    def _fail_launcher(self, failure: Failure) -> None:
         """What starts the ranks has failed, and no rank."""
-        self.note("starter-failed" if self._launching.came else "launch-failed", **failure._asdict())
-        self._stop(Reason.LAUNCHER, failure.message, self.work.grace)
+        event = JournalEvent.LAUNCHER_FAILED if self._launchers.started else JournalEvent.LAUNCH_FAILED
+        self.log_event(event, **failure._asdict())
+        self._stop(Reason.LAUNCHER, failure.message, self.work.grace_seconds)
 
     def _fail_launch(self, message: str, code: Reason = Reason.LAUNCH) -> None:
         if not self._stop_reason:
-            self.note("launch-failed", code=code, message=message)
+            self.log_event(JournalEvent.LAUNCH_FAILED, code=code, message=message)
         self._abandon_launch()
 
     def _abandon_launch(self) -> None:
-        self._members.expect_nothing()
-        self._check_over()
+        self._nodes.set_all_done()
+        self._finish_if_done()
 
-    def _check_over(self) -> None:
+    def _finish_if_done(self) -> None:
         """Once every node is done: let the agents go, and the launcher after them."""
-        if not self._members.are_done():
+        if not self._nodes.are_done():
             return
-        self._launching.judge()
-        if not self._is_over:
-            self._is_over = True
-            self._members.close_door()
-            self._members.tell("bye")
-            self.loop.after(self._patience() if len(self._members) else 0, self._end_launcher)
+        self._launchers.judge()
+        if not self._has_ended:
+            self._has_ended = True
+            self._nodes.stop_accepting()
+            self._nodes.broadcast(ToNode.BYE)
+            self.loop.after(self._launcher_timeout() if len(self._nodes) else 0, self._end_launcher)
         if not self._launcher.is_running:
             self.loop.stop()
 
-    def _patience(self) -> float:
+    def _launcher_timeout(self) -> float:
         """How long the launcher may take to end: it ends where an agent was killed, not where its node is gone.
 
         Who has not come finds the door closed, and what became of a node is not asked where others are the reason.
         """
-        is_alone = any(member.is_lost for member in self._members) or self._members.missing()
+        is_alone = any(agent.is_lost for agent in self._nodes) or self._nodes.missing()
         return FAREWELL_SECONDS if is_alone and self._stop_reason != Reason.LOST else LEAVE_SECONDS
 
     def _end_launcher(self) -> None:
-        self.note("ending-launcher")
+        self.log_event(JournalEvent.ENDING_AGENT_LAUNCHER)
         self._launcher.signal(signal.SIGTERM)
         self.loop.after(FAREWELL_SECONDS, self.loop.stop)
 
-    def note(self, event: str, **facts: Any) -> None:
+    def log_event(self, event: str, **facts: Any) -> None:
         try:
             self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
         except OSError as error:
-            system.say(f"cannot write the journal: {error}")
+            system.log(f"cannot write the journal: {error}")

@@ -1,4 +1,4 @@
-"""The working tree of the ranks: the snapshot, unpacked by the first attempt of a run, or of an element."""
+"""Unpacks the snapshot to the ranks' working tree, in the first attempt of a run or task."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.fs import files
 from serried.fs.archive_contents import moment_of
 
 
-def prepare(work: Work) -> None:
+def prepare(work: Attempt) -> None:
     """All that ranks will find in the run directory: the source, and folders to write to. Raises OSError."""
     unpack(work)
-    for folder in (work.place.checkpoints, work.place.results):
+    for folder in (work.directory.checkpoints, work.directory.results):
         files.make_directory(folder, work.directory_mode)
 
 
-def unpack(work: Work) -> None:
+def unpack(work: Attempt) -> None:
     """Make `source/` of the snapshot unless it is there; whole or not at all, whoever else does the same.
 
     A tree that is there holds what earlier attempts have written, and stays as it is. Raises OSError.

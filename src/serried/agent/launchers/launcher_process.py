@@ -9,38 +9,40 @@ import signal
 from typing import Any, Dict, List, Optional
 
 from serried.agent import system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.launchers import rank_identity
-from serried.agent.launchers.kinds import Kind, Scene
+from serried.agent.launchers.kinds import LaunchContext, LauncherKind
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import command, program
 
 LAST_LINES = 5
 
 
-def rank_words(work: Work, kind: Kind, words: List[str]) -> List[str]:
+def rank_command(work: Attempt, kind: LauncherKind, command: List[str]) -> List[str]:
     """The words that start one rank, by the Python that is where the launcher is."""
-    return ["python3", *words[1:]] if work.plan.get("container") and kind.is_inside else words
+    return ["python3", *command[1:]] if work.plan.get("container") and kind.is_inside else command
 
 
-def start(kind: Kind, scene: Scene, place: command.Place) -> Starter:
+def start(kind: LauncherKind, scene: LaunchContext, place: command.RankPlace) -> LauncherProcess:
     """Start the launcher of `scene`, in the container if it belongs there."""
-    begun = kind.start(scene)
-    argv, environment = begun.argv, rank_identity.of_starter(scene.work, place, begun)
-    inside = program.container_of(scene.work, place) if kind.is_inside else None
-    if inside is not None:
-        argv, environment = inside.enter(argv, inside.inherited(environment))
-    return Starter(scene.work, scene.node, begun.argv, argv, environment)
+    launch = kind.start(scene)
+    argv, environment = launch.argv, rank_identity.launcher_environment(scene.work, place, launch)
+    container = program.container_of(scene.work, place) if kind.is_inside else None
+    if container is not None:
+        argv, environment = container.enter(argv, container.inherited(environment))
+    return LauncherProcess(scene.work, scene.node, launch.argv, argv, environment)
 
 
-class Starter:
-    def __init__(self, work: Work, node: int, said: List[str], argv: List[str], environment: Dict[str, str]) -> None:
-        self.said = said
+class LauncherProcess:
+    def __init__(
+        self, work: Attempt, node: int, command: List[str], argv: List[str], environment: Dict[str, str]
+    ) -> None:
+        self.command = command
         """The launcher's own words, without those of a container."""
-        self.name = os.path.basename(said[0])  # noqa: PTH119 - a bare string
-        if self.name.startswith("python") and said[1:2] == ["-m"]:
+        self.name = os.path.basename(command[0])  # noqa: PTH119 - a bare string
+        if self.name.startswith("python") and command[1:2] == ["-m"]:
             self.name = work.launcher
-        self._log = work.place.attempt(work.number).launcher_log(node)
+        self._log = work.directory.attempt(work.number).launcher_log(node)
         self.status: Optional[int] = None
         """Its exit status, negative for a signal; None while it runs."""
         self.problem: Optional[str] = None
@@ -68,7 +70,7 @@ class Starter:
     def is_running(self) -> bool:
         return self.status is None
 
-    def end(self, status: int) -> None:
+    def set_exited(self, status: int) -> None:
         """It has, with this wait status."""
         self.status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         problem = self._child.problem()
@@ -76,7 +78,7 @@ class Starter:
             self.problem = os.strerror(problem[1]).lower()
             self.is_absent = problem[1] == errno.ENOENT
 
-    def farewell(self) -> Dict[str, Any]:
+    def exit_facts(self) -> Dict[str, Any]:
         """How it ended, and what it said last."""
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""Where a node's agent receives the ranks that a launcher starts there."""
+"""Accepts the ranks that a launcher starts on this node."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import socket
 from typing import Callable, Dict, List, NamedTuple, Optional
 
 from serried.agent.launchers import local_socket
-from serried.agent.launchers.remote_exec import Remotes
+from serried.agent.launchers.remote_exec import RemoteExec
 from serried.agent.loop import Loop
 from serried.agent.ranks.ranks import Rank
+from serried.protocol.json_lines import Message
 
 
-class Guest:
+class RankConnection:
     """A process that a launcher has started as a rank."""
 
-    def __init__(self, line: local_socket.Line) -> None:
-        self.line = line
+    def __init__(self, line: local_socket.LocalSocket) -> None:
+        self.socket = line
         self.number = -1
         """Its rank; -1 before it has said so."""
-        self.local = -1
+        self.local_rank = -1
         self.incarnation = 0
         self.rank: Optional[Rank] = None
         """Its program, once it runs."""
@@ -28,23 +29,23 @@ class Guest:
         """Its program has."""
 
 
-class Reactions(NamedTuple):
+class RankEvents(NamedTuple):
     """What is called from the loop: a guest says who it is, that its program runs or has ended; it is gone."""
 
-    arrival: Callable[[Guest, Dict[str, str]], None]
-    began: Callable[[Guest, int], None]
-    ended: Callable[[Guest, local_socket.Message], None]
-    loss: Callable[[Guest], None]
+    identified: Callable[[RankConnection, Dict[str, str]], None]
+    started: Callable[[RankConnection, int], None]
+    ended: Callable[[RankConnection, Message], None]
+    lost: Callable[[RankConnection], None]
 
 
-class Door:
-    def __init__(self, loop: Loop, where: str, reactions: Reactions, remotes: Remotes) -> None:
+class RankListener:
+    def __init__(self, loop: Loop, address: str, events: RankEvents, remote_exec: RemoteExec) -> None:
         """Raises OSError."""
         self._loop = loop
-        self._remotes = remotes
-        self._on = reactions
-        self.guests: List[Guest] = []
-        for listener in local_socket.listen(where):
+        self._remote_exec = remote_exec
+        self._events = events
+        self.connections: List[RankConnection] = []
+        for listener in local_socket.listen(address):
             self._watch(listener)
 
     def _watch(self, listener: socket.socket) -> None:
@@ -55,30 +56,30 @@ class Door:
             connection, _ = listener.accept()
         except OSError:
             return
-        if not local_socket.is_ours(connection):
+        if not local_socket.is_same_user(connection):
             connection.close()
             return
-        guest = Guest(local_socket.Line(connection))
-        self.guests.append(guest)
-        self._loop.watch(connection, lambda: self._receive(guest))
+        rank = RankConnection(local_socket.LocalSocket(connection))
+        self.connections.append(rank)
+        self._loop.watch(connection, lambda: self._receive(rank))
 
-    def _receive(self, guest: Guest) -> None:
-        messages = guest.line.receive()
+    def _receive(self, rank: RankConnection) -> None:
+        messages = rank.socket.receive()
         if messages is None:
-            self._loop.forget(guest.line.connection)
-            guest.line.connection.close()
-            self.guests.remove(guest)
-            self._remotes.forget(guest.line)
-            self._on.loss(guest)
+            self._loop.forget(rank.socket.connection)
+            rank.socket.connection.close()
+            self.connections.remove(rank)
+            self._remote_exec.cancel(rank.socket)
+            self._events.lost(rank)
             return
         for message in messages:
             if "remote" in message:
-                self._remotes.ask(guest.line, message["remote"], message["command"])
+                self._remote_exec.run_on(rank.socket, message["remote"], message["command"])
             elif "environ" in message:
-                self._on.arrival(guest, message["environ"])
+                self._events.identified(rank, message["environ"])
             elif "starting" in message:
-                guest.is_starting = True
+                rank.is_starting = True
             elif "began" in message:
-                self._on.began(guest, message["began"])
+                self._events.started(rank, message["began"])
             elif "ended" in message:
-                self._on.ended(guest, message)
+                self._events.ended(rank, message)

@@ -8,32 +8,32 @@ processes of the same user talk. Elsewhere there is one node, and a socket in it
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import struct
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 from serried.agent.comms.channel import sign
+from serried.protocol import json_lines
+from serried.protocol.json_lines import Message
 
-Message = Dict[str, Any]
 NAMED = "@"
 _CREDENTIALS = struct.Struct("iII")
 
 
-class Line:
+class LocalSocket:
     """One end of an open connection. What is sent is sent whole: the other end always reads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._partial = b""
+        self._buffer = json_lines.LineBuffer()
 
     def send(self, message: Message) -> None:
         """A broken connection shows at the next `receive`."""
         with contextlib.suppress(OSError):
-            self.connection.sendall(json.dumps(message).encode() + b"\n")
+            self.connection.sendall(json_lines.encode(message))
 
     def receive(self) -> Optional[List[Message]]:
         """What has arrived; None when the connection is over."""
@@ -43,22 +43,21 @@ class Line:
             return None
         if not data:
             return None
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return self._buffer.messages(data)
 
 
-def word(key: bytes, folder: Path) -> str:
+def socket_address(key: bytes, folder: Path) -> str:
     """What ranks are told of where to call: `@TOKEN`, or a path."""
     return f"{NAMED}{sign(key, 'ranks')[:32]}" if sys.platform == "linux" else str(folder / "ranks")
 
 
-def listen(where: str) -> List[socket.socket]:
+def listen(address: str) -> List[socket.socket]:
     """By each of this node's names. Raises OSError where not even the first is free."""
     listeners: List[socket.socket] = []
-    for address in _addresses(where):
+    for name in _socket_names(address):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(address)
+            listener.bind(name)
         except OSError:
             listener.close()
             if not listeners:
@@ -69,34 +68,34 @@ def listen(where: str) -> List[socket.socket]:
     return listeners
 
 
-def join(where: str) -> Line:
+def connect(address: str) -> LocalSocket:
     """Call the agent of this node. Raises OSError."""
     refusal: Optional[OSError] = None
-    for address in _addresses(where):
+    for name in _socket_names(address):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(address)
+            connection.connect(name)
         except OSError as error:
             connection.close()
             refusal = refusal or error
             continue
-        if is_ours(connection):
-            return Line(connection)
+        if is_same_user(connection):
+            return LocalSocket(connection)
         connection.close()
-    raise refusal or OSError(f"another user answers at {where}")
+    raise refusal or OSError(f"another user answers at {address}")
 
 
-def is_ours(connection: socket.socket) -> bool:
+def is_same_user(connection: socket.socket) -> bool:
     """Whether the other end is a process of this user."""
     if sys.platform != "linux":
         return True  # its folder is private
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[1]) == os.getuid()
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1]) == os.getuid()
 
 
-def _addresses(where: str) -> List[str]:
+def _socket_names(address: str) -> List[str]:
     """A lab's nodes have names of their own, which their Slurm daemons set; over ssh the host's is all there is."""
-    if not where.startswith(NAMED):
-        return [where]
+    if not address.startswith(NAMED):
+        return [address]
     nodes = [os.environ.get("SLURMD_NODENAME", ""), socket.gethostname()]
-    return [f"\0serried-{where[1:]}-{node}" for node in dict.fromkeys(filter(None, nodes))]
+    return [f"\0serried-{address[1:]}-{node}" for node in dict.fromkeys(filter(None, nodes))]

@@ -20,34 +20,34 @@ from serried.agent.loop import Loop
 from serried.agent.ranks.oom import OutOfMemory
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-PATIENCE_SECONDS = 30.0
+CONNECT_SECONDS = 30.0
 """A launcher's process on another node may be faster than that node's agent."""
 REFUSED = 70
 
 
-class Rank:
-    def __init__(self, connection: local_socket.Line) -> None:
-        self._line = connection
+class LaunchedRank:
+    def __init__(self, connection: local_socket.LocalSocket) -> None:
+        self._socket = connection
         self._loop = Loop()
         self._child: Optional[system.Child] = None
         self._status: Optional[int] = None
         """How the program ended, as `waitpid` says it."""
-        self._told = 0
+        self._last_signal = 0
         """The last signal that the launcher, or whoever, has sent."""
-        self._memory = OutOfMemory()
+        self._oom = OutOfMemory()
 
     def run(self) -> int:
         """The program's wait status; the agent's answer where there was none to run."""
         for number in FORWARDED:
             self._loop.on_signal(number, self._forward(number))
         self._loop.on_signal(signal.SIGCHLD, self._reap)
-        self._loop.watch(self._line.connection, self._receive)
-        self._line.send({"environ": system.environment()})
+        self._loop.watch(self._socket.connection, self._receive)
+        self._socket.send({"environ": system.environment()})
         self._loop.run()
         return REFUSED << 8 if self._status is None else self._status
 
     def _receive(self) -> None:
-        messages = self._line.receive()
+        messages = self._socket.receive()
         if messages is None:  # the agent is gone: nobody would end what we have started
             self._end(signal.SIGKILL)
             self._loop.stop()
@@ -61,26 +61,26 @@ class Rank:
             elif "leave" in message:
                 self._loop.stop()
 
-    def _start(self, told: Dict[str, Any]) -> None:
-        log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, told["mode"])
+    def _start(self, request: Dict[str, Any]) -> None:
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, request["mode"])
         null = os.open(os.devnull, os.O_RDONLY)
-        self._line.send({"starting": True})  # the program may kill us before we can report its pid
+        self._socket.send({"starting": True})  # the program may kill us before we can report its pid
         self._child = system.spawn(
-            told["argv"],
-            told["environment"],
+            request["argv"],
+            request["environment"],
             (null, log, log),
-            directory=told["directory"],
-            cpus=_allowed(told["cpus"]),
+            directory=request["directory"],
+            cpus=_allowed(request["cpus"]),
             parent_death=signal.SIGKILL,
             own_group=True,
         )
         os.close(null)
         os.close(log)
-        self._line.send({"began": self._child.pid})
+        self._socket.send({"began": self._child.pid})
 
     def _forward(self, number: int) -> Any:
         def forward() -> None:
-            self._told = number
+            self._last_signal = number
             if self._child is None or self._status is not None:
                 self._loop.stop()
             else:
@@ -98,8 +98,8 @@ class Rank:
             if self._child and pid == self._child.pid:
                 self._status = status
                 problem = self._child.problem()
-                is_oom = self._memory.has_struck()
-                self._line.send({"ended": status, "problem": problem, "told": self._told, "oom": is_oom})
+                is_oom = self._oom.has_occurred()
+                self._socket.send({"ended": status, "problem": problem, "told": self._last_signal, "oom": is_oom})
 
 
 def _allowed(cpus: List[int]) -> List[int]:
@@ -109,10 +109,10 @@ def _allowed(cpus: List[int]) -> List[int]:
 
 def main(arguments: List[str]) -> int:
     """`rank WHERE`, as the agent has told the launcher."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
-            line = local_socket.join(arguments[0])
+            connection = local_socket.connect(arguments[0])
             break
         except OSError as error:
             if time.monotonic() > end:
@@ -120,13 +120,13 @@ def main(arguments: List[str]) -> int:
                 print(f"serried: no agent of this attempt answers on {host}: {error}", file=sys.stderr)
                 return REFUSED
             time.sleep(0.1)
-    status = Rank(line).run()
+    status = LaunchedRank(connection).run()
     if os.WIFSIGNALED(status):
-        return _die_of(os.WTERMSIG(status))
+        return _die_by_signal(os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
 
 
-def _die_of(number: int) -> int:
+def _die_by_signal(number: int) -> int:
     """End as the program did, without a core of our own."""
     system.forbid_core(os.getpid())
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What runs on this node because a launcher on some node has asked for it, and who waits for what runs elsewhere."""
+"""Runs commands that a launcher on another node requested, and returns the status of those requested here."""
 
 from __future__ import annotations
 
@@ -9,92 +9,95 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import system
-from serried.agent.attempt import Work
-from serried.agent.comms.channel import Message
+from serried.agent.attempt import Attempt
 from serried.agent.launchers import local_socket, rank_identity
-from serried.agent.launchers.kinds import Start, mpi
+from serried.agent.launchers.kinds import LaunchCommand, mpi
 from serried.agent.loop import Loop
 from serried.agent.ranks import command
+from serried.protocol.events import ToHead, ToNode
+from serried.protocol.json_lines import Message
 
 END_SECONDS = 10.0
 """Between TERM and KILL for what nobody waits for any more."""
 
 
-class Ask(NamedTuple):
+class CommandId(NamedTuple):
     """Names a command on all nodes: which node asked, and its how-manieth it is."""
 
     node: int
     number: int
 
 
-class Remotes:
-    def __init__(self, work: Work, node: int, loop: Loop, tell: Callable[..., None]) -> None:
+class RemoteExec:
+    def __init__(self, work: Attempt, node: int, loop: Loop, send: Callable[..., None]) -> None:
         self._work = work
         self._node = node
         self._loop = loop
-        self._tell = tell
+        self._send_to_head = send
         self._hosts: Sequence[str] = ()
-        self._place: Optional[command.Place] = None
+        self._place: Optional[command.RankPlace] = None
         self._folder = Path()
-        self._asked = 0
-        self._waiting: Dict[Ask, local_socket.Line] = {}
-        self._running: Dict[Ask, system.Child] = {}
+        self._count = 0
+        self._waiting: Dict[CommandId, local_socket.LocalSocket] = {}
+        self._running: Dict[CommandId, system.Child] = {}
 
-    def begin(self, place: command.Place, hosts: Sequence[str], folder: Path) -> None:
+    def begin(self, place: command.RankPlace, hosts: Sequence[str], folder: Path) -> None:
         """Before anybody asks: what this node tells its ranks, the names of all nodes, and its private folder."""
         self._place, self._hosts, self._folder = place, hosts, folder
 
     # Of those who ask on this node.
 
-    def ask(self, line: local_socket.Line, host: str, words: str) -> None:
-        node = find(host, self._hosts)
+    def run_on(self, connection: local_socket.LocalSocket, host: str, command: str) -> None:
+        node = find_host(host, self._hosts)
         if node is None:
-            line.send({"refused": f"`{host}` is no node of this attempt: {', '.join(self._hosts)}"})
+            connection.send({"refused": f"`{host}` is no node of this attempt: {', '.join(self._hosts)}"})
             return
-        self._asked += 1
-        ask = Ask(self._node, self._asked)
-        self._waiting[ask] = line
-        self._send(node, "run", ask, command=words)
+        self._count += 1
+        command_id = CommandId(self._node, self._count)
+        self._waiting[command_id] = connection
+        self._send(node, "run", command_id, command=command)
 
-    def forget(self, line: local_socket.Line) -> None:
+    def cancel(self, connection: local_socket.LocalSocket) -> None:
         """Nobody waits at this line any more."""
-        for ask in [ask for ask, waiting in self._waiting.items() if waiting is line]:
-            del self._waiting[ask]
+        for command_id in [command_id for command_id, waiting in self._waiting.items() if waiting is connection]:
+            del self._waiting[command_id]
             for node in range(self._work.nodes):
-                self._send(node, "end", ask)
+                self._send(node, "end", command_id)
 
     # Between the nodes.
 
-    def _send(self, node: int, what: str, ask: Ask, **facts: Any) -> None:
-        message = {"what": what, "ask": list(ask), **facts}
+    def _send(self, node: int, action: str, command_id: CommandId, **facts: Any) -> None:
+        message = {"what": action, "ask": list(command_id), **facts}
         if node == self._node:
-            self.heed(message)
+            self.on_message(message)
         else:
-            self._tell("relay", to=node, message={"do": "remote", **message})
+            self._send_to_head(ToHead.RELAY, to=node, message={"do": ToNode.REMOTE, **message})
 
-    def heed(self, message: Message) -> None:
-        ask = Ask(*message["ask"])
+    def on_message(self, message: Message) -> None:
+        command_id = CommandId(*message["ask"])
         if message["what"] == "run":
-            self._run(ask, message["command"])
+            self._run(command_id, message["command"])
         elif message["what"] == "end":
-            self._end(ask)
-        elif ask in self._waiting:
-            self._waiting.pop(ask).send({"exited": message["status"]})
+            self._end(command_id)
+        elif command_id in self._waiting:
+            self._waiting.pop(command_id).send({"exited": message["status"]})
 
     # Of what runs on this node.
 
-    def _run(self, ask: Ask, words: str) -> None:
+    def _run(self, command_id: CommandId, command: str) -> None:
         assert self._place is not None  # noqa: S101 - nobody asks before `begin`
-        start = Start([], mpi.temporary(self._folder / f"{ask.node}-{ask.number}"), without=mpi.OF_ANOTHER_STEP)
+        start = LaunchCommand(
+            [], mpi.temporary(self._folder / f"{command_id.node}-{command_id.number}"), without=mpi.OF_ANOTHER_STEP
+        )
         log = os.open(
-            self._work.place.attempt(self._work.number).launcher_log(self._node),
+            self._work.directory.attempt(self._work.number).launcher_log(self._node),
             os.O_WRONLY | os.O_CREAT | os.O_APPEND,
             self._work.file_mode,
         )
         null = os.open(os.devnull, os.O_RDONLY)
-        self._running[ask] = system.spawn(
-            ["/bin/sh", "-c", words],
-            rank_identity.of_starter(self._work, self._place, start),
+        self._running[command_id] = system.spawn(
+            ["/bin/sh", "-c", command],
+            rank_identity.launcher_environment(self._work, self._place, start),
             (null, log, log),
             directory=str(self._work.workdir),
             parent_death=signal.SIGKILL,
@@ -103,32 +106,32 @@ class Remotes:
         os.close(null)
         os.close(log)
 
-    def _end(self, ask: Ask) -> None:
-        if ask in self._running:
-            self._signal(ask, signal.SIGTERM)
-            self._loop.after(END_SECONDS, lambda: self._signal(ask, signal.SIGKILL))
+    def _end(self, command_id: CommandId) -> None:
+        if command_id in self._running:
+            self._signal(command_id, signal.SIGTERM)
+            self._loop.after(END_SECONDS, lambda: self._signal(command_id, signal.SIGKILL))
 
     def kill(self) -> None:
-        for ask in self._running:
-            self._signal(ask, signal.SIGKILL)
+        for command_id in self._running:
+            self._signal(command_id, signal.SIGKILL)
 
-    def _signal(self, ask: Ask, number: signal.Signals) -> None:
-        if ask in self._running:
+    def _signal(self, command_id: CommandId, number: signal.Signals) -> None:
+        if command_id in self._running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._running[ask].pid, number)
+                os.killpg(self._running[command_id].pid, number)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> None:
         statuses = dict(children)
-        ended: List[Ask] = [ask for ask, child in self._running.items() if child.pid in statuses]
-        for ask in ended:
-            child = self._running.pop(ask)
+        ended: List[CommandId] = [command_id for command_id, child in self._running.items() if child.pid in statuses]
+        for command_id in ended:
+            child = self._running.pop(command_id)
             child.problem()
             status = statuses[child.pid]
             code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            self._send(ask.node, "exited", ask, status=code)
+            self._send(command_id.node, "exited", command_id, status=code)
 
 
-def find(host: str, hosts: Sequence[str]) -> Optional[int]:
+def find_host(host: str, hosts: Sequence[str]) -> Optional[int]:
     """The index of `host`, by its whole name, else by the name before the first dot."""
     if host in hosts:
         return hosts.index(host)

@@ -18,15 +18,15 @@ FAILED = 255
 """What ssh exits with when it is not the command that has failed."""
 
 
-def parse(words: Sequence[str]) -> Tuple[str, str]:
+def parse(arguments: Sequence[str]) -> Tuple[str, str]:
     """Host and command. ssh takes options after the host, too, and joins the words of the command by spaces."""
-    host, rest = "", list(words)
+    host, rest = "", list(arguments)
     while rest and (rest[0].startswith("-") or not host):
-        word = rest.pop(0)
-        if word in WITH_VALUE:
+        argument = rest.pop(0)
+        if argument in WITH_VALUE:
             del rest[:1]
-        elif not word.startswith("-"):
-            host = word.rpartition("@")[2]
+        elif not argument.startswith("-"):
+            host = argument.rpartition("@")[2]
     return host, " ".join(rest)
 
 
@@ -34,13 +34,13 @@ def main(arguments: List[str]) -> int:
     """Waits for the command; a signal that ends this process ends the command too."""
     host, command = parse(arguments[1:])
     try:
-        line = local_socket.join(arguments[0])
+        connection = local_socket.connect(arguments[0])
     except OSError as error:
         print(f"serried: no agent of this attempt answers: {error}", file=sys.stderr)
         return FAILED
-    line.send({"remote": host, "command": command})
+    connection.send({"remote": host, "command": command})
     while True:
-        messages = line.receive()
+        messages = connection.receive()
         if messages is None:
             return FAILED
         for message in messages:

@@ -1,4 +1,4 @@
-"""The role `node`: what the job has set up is entered, the head is called, and the node's agent takes over."""
+"""The role `node`: enters the job's setup, calls the head, and runs the node's agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import List
 
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.comms import env_file, rendezvous
 from serried.agent.node import setup
 from serried.agent.node.node import Node
@@ -24,17 +24,17 @@ def main(arguments: List[str]) -> int:
     variables = options.get("--node-variable", "").split(",")
     index = int(next(filter(None, map(os.environ.get, variables)), 0))
     if "--environment" in options:
-        env_file.take(options.pop("--environment"), options.pop("--own", ""))
+        env_file.load(options.pop("--environment"), options.pop("--own", ""))
     element = os.environ.get(names.ELEMENT)
-    work = Work.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
+    work = Attempt.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
     problem = setup.enter(work, [word for option in options.items() for word in option]) or in_place.problem(work.plan)
-    make_umask(work)
+    set_umask(work)
     key = bytes.fromhex(os.environ.pop(names.KEY))
-    kept = tensorflow.hold_ports(work)
+    sockets = tensorflow.hold_ports(work)
     greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0], "problem": problem}
-    greeting["ports"] = [port.getsockname()[1] for port in kept]
+    greeting["ports"] = [port.getsockname()[1] for port in sockets]
     try:
-        channel, master = rendezvous.join(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
+        channel, master = rendezvous.connect(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
     except OSError as error:
         print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""How the ranks of one node ended, as the head is told: at once, or when it shows whose doing it was."""
+"""How the ranks of one node ended, and when the head hears of it: at once, or when the cause is known."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Callable, List
 
 from serried.agent.loop import Loop
 from serried.agent.ranks.ranks import Exit, Ranks, has_failed
+from serried.protocol.events import JournalEvent, ToHead
 
 TOGETHER_SECONDS = 1.0
 """A scheduler's TERM reaches ranks and agent at once: how long a rank's death by TERM waits for ours to show."""
@@ -18,20 +19,20 @@ class Exits:
     """`settled` is called when some that were held have been told."""
 
     def __init__(
-        self, loop: Loop, note: Callable[..., None], tell: Callable[..., None], settled: Callable[[], None]
+        self, loop: Loop, log_event: Callable[..., None], send: Callable[..., None], on_released: Callable[[], None]
     ) -> None:
         self._loop = loop
-        self._note = note
-        self._tell = tell
-        self._settled = settled
+        self._log_event = log_event
+        self._send = send
+        self._on_released = on_released
         self._held: List[Exit] = []
         self._has_failure = False
 
     @property
-    def are_told(self) -> bool:
+    def have_all_been_sent(self) -> bool:
         return not self._held
 
-    def take(self, ranks: Ranks, exit_: Exit, *, is_stopping: bool) -> None:
+    def add(self, ranks: Ranks, exit_: Exit, *, is_stopping: bool) -> None:
         if (exit_["signal"] == signal.SIGTERM or exit_.get("vanished")) and not exit_["ended_by_us"]:
             self._held.append(exit_)
             self._loop.after(TOGETHER_SECONDS, lambda: self.release(ranks))
@@ -46,18 +47,18 @@ class Exits:
         released = [exit_ for exit_ in self._held if bool(exit_.get("stumbled")) == stumbled]
         self._held = [exit_ for exit_ in self._held if exit_ not in released]
         for exit_ in released:
-            exit_["ended_by_us"] |= ranks.was_taken_along(exit_)
+            exit_["ended_by_us"] |= ranks.was_killed_by_launcher(exit_)
             self._report(ranks, exit_)
-        self._settled()
+        self._on_released()
 
-    def excuse(self) -> None:
+    def mark_ended_by_us(self) -> None:
         """The scheduler has ended those that are held."""
         for exit_ in self._held:
             exit_["ended_by_us"] = True
 
     def _report(self, ranks: Ranks, exit_: Exit) -> None:
-        self._note("rank-exit", **exit_)
+        self._log_event(JournalEvent.RANK_EXIT, **exit_)
         if not exit_["ended_by_us"] and has_failed(exit_):
             tail = [] if self._has_failure else ranks.tail(exit_)
             self._has_failure = not exit_.get("stumbled")
-            self._tell("failed", exit=exit_, tail=tail)
+            self._send(ToHead.FAILED, exit=exit_, tail=tail)

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Iterator, List, NamedTuple
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.fs import files
 
 JOBS, GONE, DATA, IMAGES = "jobs", "gone", "data", "images"
@@ -23,7 +23,7 @@ class Base(NamedTuple):
     """Whether the site says so: worth to copy data to."""
 
 
-def bases(work: Work) -> List[Base]:
+def bases(work: Attempt) -> List[Base]:
     """Best first: what the job was given, what the profile names, what there is everywhere."""
     said = "" if unset(work) else os.path.expandvars(_said(work))
     wanted = [(os.environ.get("SLURM_TMPDIR", ""), True), (said, True)]
@@ -35,13 +35,13 @@ def bases(work: Work) -> List[Base]:
     return found
 
 
-def unset(work: Work) -> str:
+def unset(work: Attempt) -> str:
     """What a node lacks to know its disk by the profile; empty where it knows it, or there is none."""
     found = UNSET.search(os.path.expandvars(_said(work)))
     return f"`{found.group()}` is not set there" if found else ""
 
 
-def _said(work: Work) -> str:
+def _said(work: Attempt) -> str:
     return str(work.plan["site"].get("local_disk") or "")
 
 
@@ -49,7 +49,7 @@ def name() -> str:
     return f"serried-{os.getuid()}"
 
 
-def rooms(work: Work) -> Iterator[Path]:
+def rooms(work: Attempt) -> Iterator[Path]:
     """Those that are there and ours alone, from this job or one before it."""
     for base in bases(work):
         room = base.path / name()

@@ -1,4 +1,4 @@
-"""The role `tidy`: what dead jobs have left on this node is removed, beside an agent or in a small job of its own."""
+"""The role `tidy`: deletes folders of ended jobs on this node, beside an agent or in a small job of its own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import List, Optional
 
 from serried.agent import system
-from serried.agent.attempt import Work, make_umask, run_directory
+from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk import base_dirs, stale_dirs
 from serried.fs import files
 from serried.protocol import names
+from serried.protocol.events import JournalEvent
 
 NICE = 19
 FREE_SECONDS = 120.0
 DRY = "--dry-run"
 
 
-def look(work: Work) -> None:
+def start(work: Attempt) -> None:
     """Start a process that removes what has been left here, if anything has: in no way of the ranks."""
     if not any(stale_dirs.is_any(own) for own in base_dirs.rooms(work)):
         return
@@ -33,7 +34,7 @@ def look(work: Work) -> None:
         directory="/",
         parent_death=signal.SIGKILL,
     )
-    system.OWN.add(child.pid)
+    system.HELPER_PIDS.add(child.pid)
     os.close(null)
 
 
@@ -47,18 +48,18 @@ def main(arguments: List[str]) -> int:
     with contextlib.suppress(OSError):
         os.nice(NICE)
     work = _work()
-    make_umask(work)
+    set_umask(work)
     if not arguments:
         stale_dirs.sweep(work)
         return 0
     journal, token = files.Journal(Path(arguments[0])), arguments[-1]
-    journal.append({"token": token, "event": "begun"})
+    journal.append({"token": token, "event": JournalEvent.BEGUN})
     found = stale_dirs.sweep(work, dry=DRY in arguments, alone=True)
-    journal.append({"token": token, "event": "ended", "found": [list(each) for each in found]})
+    journal.append({"token": token, "event": JournalEvent.ENDED, "found": [list(each) for each in found]})
     return 0
 
 
-def _work() -> Work:
+def _work() -> Attempt:
     element: Optional[str] = os.environ.get(names.ELEMENT)
     number = int(os.environ.get(names.ATTEMPT) or 0)
-    return Work.load(run_directory(), int(element) if element else None, number)
+    return Attempt.load(run_directory(), int(element) if element else None, number)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.node_disk import base_dirs, trash
 from serried.fs import files, locks
 from serried.protocol import names
@@ -22,8 +22,8 @@ TRIES = 20
 class Folder:
     """Nobody else can guess its name; as long as this process lives nobody removes it."""
 
-    def __init__(self, work: Work, node: object) -> None:
-        name = f"{_prefix(work.mark)}{node}.{os.urandom(4).hex()}"
+    def __init__(self, work: Attempt, node: object) -> None:
+        name = f"{_prefix(work.process_tag)}{node}.{os.urandom(4).hex()}"
         self.no_disk = base_dirs.unset(work)
         """Why the disk that the profile names cannot be used; empty where it can, or names none."""
         for base in base_dirs.bases(work):
@@ -101,7 +101,7 @@ class Folder:
             base_dirs.tidy(self.room)
 
 
-def owner(work: Work, node: object) -> Dict[str, Any]:
+def owner(work: Attempt, node: object) -> Dict[str, Any]:
     """Who has made it: enough to say later, on this node, whether that still lives."""
     return {
         "run": work.plan["run"],
@@ -119,9 +119,9 @@ def owner(work: Work, node: object) -> Dict[str, Any]:
     }
 
 
-def job(work: Work) -> str:
+def job(work: Attempt) -> str:
     """As its scheduler writes it: from the claim, else from what the scheduler has set; "" where neither is seen."""
-    claim = (files.read_json(work.place.attempt(work.number).claim) or {}).get("job")
+    claim = (files.read_json(work.directory.attempt(work.number).claim) or {}).get("job")
     if claim:
         return work.job_of(str(claim))
     return next(filter(None, map(os.environ.get, (*work.dialect["job_variables"][:1], names.JOB))), "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from serried.agent import system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.node_disk import base_dirs, folder, shared_cache, trash
 from serried.fs import files, locks
 from serried.protocol import job_state_query
@@ -18,33 +18,33 @@ UNKNOWN_SECONDS = 86400.0
 CLEAR_SECONDS = 5.0
 
 
-class Found(NamedTuple):
+class StaleFolder(NamedTuple):
     name: str
     stays: str
     """Why; empty for what may go."""
 
 
-def clear(work: Work) -> None:
+def clear(work: Attempt) -> None:
     """The attempt is over: remove what its agents have left here, as far as that goes quickly."""
     until = time.monotonic() + CLEAR_SECONDS
     for own in base_dirs.rooms(work):
         for path in locks.things(own / base_dirs.JOBS):
-            if folder.is_of(path, work.mark):
+            if folder.is_of(path, work.process_tag):
                 _remove(own, path, until)
-        trash.finish(own, until, lambda path: folder.is_of(path, work.mark))
+        trash.finish(own, until, lambda path: folder.is_of(path, work.process_tag))
         _tidy_shared(own, work, until)
         base_dirs.tidy(own)
 
 
-def sweep(work: Work, until: Optional[float] = None, *, dry: bool = False, alone: bool = False) -> List[Found]:
+def sweep(work: Attempt, until: Optional[float] = None, *, dry: bool = False, alone: bool = False) -> List[StaleFolder]:
     """Remove what dead jobs have left, and what is nobody's; what was found. `alone`: what is shared has no user here.
 
     With `dry` nothing is removed.
     """
     judge = _Judge(work)
-    found: List[Found] = []
+    found: List[StaleFolder] = []
     for own in list(base_dirs.rooms(work)):
-        here = [Found(name, "") for name in _names(own / base_dirs.GONE)]
+        here = [StaleFolder(name, "") for name in _names(own / base_dirs.GONE)]
         for path in locks.things(own / base_dirs.JOBS):
             here.append(judge.judge(path))
             if not (here[-1].stays or dry):
@@ -53,18 +53,20 @@ def sweep(work: Work, until: Optional[float] = None, *, dry: bool = False, alone
             trash.finish(own, until)
             here = [_as_it_went(own, each) for each in here]
         others = _tidy_shared(own, work, until, dry=dry, alone=alone)
-        found += [*here, *(Found(f"{path.parent.name}/{path.name}", "") for path in others)]
+        found += [*here, *(StaleFolder(f"{path.parent.name}/{path.name}", "") for path in others)]
         if not dry:
             base_dirs.tidy(own)
     return found
 
 
-def _as_it_went(own: Path, found: Found) -> Found:
+def _as_it_went(own: Path, found: StaleFolder) -> StaleFolder:
     is_there = any(os.path.lexists(own / folder / found.name) for folder in (base_dirs.JOBS, base_dirs.GONE))
-    return Found(found.name, "some of it could not be removed") if is_there and not found.stays else found
+    return StaleFolder(found.name, "some of it could not be removed") if is_there and not found.stays else found
 
 
-def _tidy_shared(own: Path, work: Work, until: Optional[float], *, dry: bool = False, alone: bool = True) -> List[Path]:
+def _tidy_shared(
+    own: Path, work: Attempt, until: Optional[float], *, dry: bool = False, alone: bool = True
+) -> List[Path]:
     """What went of it, or would with `dry`. Whoever brings an image or data looks after the others of them itself."""
     found: List[Path] = []
     if alone or not (work.plan.get("container") or {}).get("local"):
@@ -104,14 +106,14 @@ def _remove(own: Path, path: Path, until: Optional[float]) -> None:
 class _Judge:
     """Of folders in `jobs`: whether anybody may still want them. One question to the scheduler for each job."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Attempt) -> None:
         self._work = work
         self._site = work.plan["site"]
         self._job = folder.job(work)
         self._words: Dict[str, Optional[str]] = {}
 
-    def judge(self, path: Path) -> Found:
-        return Found(path.name, "in use" if locks.is_used(path) else self._stays(path))
+    def judge(self, path: Path) -> StaleFolder:
+        return StaleFolder(path.name, "in use" if locks.is_used(path) else self._stays(path))
 
     def _stays(self, path: Path) -> str:
         if not path.exists():
@@ -143,5 +145,5 @@ class _Judge:
         if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site["name"], self._site["scheduler"]):
             return None
         if job not in self._words:
-            self._words[job] = system.answer(job_state_query.words(self._work.dialect["state_query"], job))
+            self._words[job] = system.query(job_state_query.words(self._work.dialect["state_query"], job))
         return self._words[job]

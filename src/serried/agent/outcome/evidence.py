@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.protocol import names
+from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
 
 Event = Dict[str, Any]
@@ -69,19 +70,19 @@ class Evidence(NamedTuple):
     def has_started(self) -> bool:
         """Or may have, on a node that was lost before it could say so."""
         return (
-            self.has("started")
-            or (self.has("go") and self.has("node-lost"))
-            or any(event["event"] == "started" for events in self.nodes.values() for event in events)
+            self.has(JournalEvent.STARTED)
+            or (self.has(JournalEvent.STARTING_RANKS) and self.has(JournalEvent.NODE_LOST))
+            or any(event["event"] == JournalEvent.STARTED for events in self.nodes.values() for event in events)
         )
 
     def was_cut_off(self, node: int) -> bool:
         """Whether the node's agent lived on without the head, as it says itself."""
-        return any(event["event"] == "head-lost" for event in self.nodes.get(node, ()))
+        return any(event["event"] == JournalEvent.HEAD_LOST for event in self.nodes.get(node, ()))
 
     @property
     def reasons(self) -> List[Reason]:
         """Why it was to stop, the first reason first."""
-        stops = self.all("stopping")
+        stops = self.all(JournalEvent.STOPPING)
         if self._has_launcher_cancelled(stops):
             stops = [event for event in stops if "node" not in event]
         return [Reason(event["reason"]) for event in stops]
@@ -97,14 +98,14 @@ class Evidence(NamedTuple):
         silent = [
             node
             for node, events in self.nodes.items()
-            if node not in terminated and not any(event["event"] == "stopping" for event in events)
+            if node not in terminated and not any(event["event"] == JournalEvent.STOPPING for event in events)
         ]
         return bool(terminated and silent)
 
     @property
     def requests(self) -> List[Event]:
         """Requests to save and leave."""
-        return [event for event in self.all("stopping") if event.get("save")]
+        return [event for event in self.all(JournalEvent.STOPPING) if event.get("save")]
 
     @property
     def notice(self) -> Optional[str]:
@@ -114,18 +115,22 @@ class Evidence(NamedTuple):
     @property
     def was_requeued(self) -> bool:
         """Whether Slurm says that it ended the job to run it again. Somebody told it to, and it was none of us."""
-        return any("DUE TO JOB REQUEUE" in line for event in self.all("launcher-exit") for line in event["said"])
+        return any(
+            "DUE TO JOB REQUEUE" in line
+            for event in self.all(JournalEvent.AGENT_LAUNCHER_EXITED)
+            for line in event["said"]
+        )
 
     @property
     def hosts(self) -> Dict[int, str]:
-        return {event["node"]: event["host"] for event in self.all("connected")}
+        return {event["node"]: event["host"] for event in self.all(JournalEvent.CONNECTED)}
 
     @property
     def exits(self) -> List[Exit]:
         """How every rank that is known to have ended did, each with its node and host."""
         found = [
             {**exit_, "node": event["node"], "host": event["host"]}
-            for event in self.all("node-ended")
+            for event in self.all(JournalEvent.NODE_ENDED)
             for exit_ in event["exits"]
         ]
         told = {exit_["rank"] for exit_ in found}
@@ -134,12 +139,12 @@ class Evidence(NamedTuple):
             {**event, "node": node, "host": hosts.get(node, self.host)}
             for node, events in self.nodes.items()
             for event in events
-            if event["event"] == "rank-exit" and event["rank"] not in told
+            if event["event"] == JournalEvent.RANK_EXIT and event["rank"] not in told
         ]
         told = {exit_["rank"] for exit_ in found}
         found += [
             {**event["exit"], "node": event["node"], "host": event["host"]}
-            for event in self.all("rank-failed")
+            for event in self.all(JournalEvent.RANK_FAILED)
             if event["exit"]["rank"] not in told
         ]
         return found
@@ -158,15 +163,19 @@ class Evidence(NamedTuple):
     def were_all_well(self) -> bool:
         """Whether every rank had left well before anything ended the attempt: only results were still to be brought."""
         order = [event["event"] for event in self.head]
-        return "all-over" in order and "stopping" not in order[: order.index("all-over")] and self.are_all_well
+        return (
+            JournalEvent.ALL_RANKS_ENDED in order
+            and JournalEvent.STOPPING not in order[: order.index(JournalEvent.ALL_RANKS_ENDED)]
+            and self.are_all_well
+        )
 
     @property
     def were_well_though_lost(self) -> bool:
         """Whether every rank left well, and nothing of theirs stayed, though an agent or job.sh was lost meanwhile."""
-        swept = {event["node"]: event.get("swept") for event in self.all("node-ended")}
+        swept = {event["node"]: event.get("swept") for event in self.all(JournalEvent.NODE_ENDED)}
         for node, events in self.nodes.items():
-            swept[node] = next((event["count"] for event in events if event["event"] == "swept"), None)
-        is_only_lost = self.reasons[:1] == [Reason.LOST] and not self.has("superseded")
+            swept[node] = next((event["count"] for event in events if event["event"] == JournalEvent.SWEPT), None)
+        is_only_lost = self.reasons[:1] == [Reason.LOST] and not self.has(JournalEvent.SUPERSEDED)
         return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
 
     @property
@@ -195,7 +204,7 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
         and not (evidence.requests and _left_as_asked(evidence, exit_))
     ]
     suspects = [exit_ for exit_ in failures if not exit_.get("stumbled")]
-    if not (suspects or with_the_job or evidence.has("node-lost")):
+    if not (suspects or with_the_job or evidence.has(JournalEvent.NODE_LOST)):
         suspects = failures
     first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
     counted = [exit_ for exit_ in suspects if "order" in exit_]
@@ -216,9 +225,9 @@ def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:
     if exit_["signal"] != signal.SIGKILL or exit_.get("oom"):
         return False
     for event in evidence.head:
-        if event["event"] == "orphaned":
+        if event["event"] == JournalEvent.ORPHANED:
             return True
-        if event["event"] == "rank-failed" and event["exit"]["rank"] == exit_["rank"]:
+        if event["event"] == JournalEvent.RANK_FAILED and event["exit"]["rank"] == exit_["rank"]:
             return False
     return evidence.is_unrecorded
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence
 
 from serried.agent.outcome.evidence import Evidence
+from serried.protocol.events import JournalEvent
 from serried.protocol.missing_outputs import of_journal
 
 
@@ -12,10 +13,10 @@ def missing(evidence: Evidence) -> List[Dict[str, Any]]:
     """For each node and kind, `results` or `checkpoints`: how much, if that is known, some names, why, and where."""
     found = [
         {"node": event["node"], "host": event["host"], **one}
-        for event in evidence.all("node-ended")
+        for event in evidence.all(JournalEvent.NODE_ENDED)
         for one in event.get("missing", ())
     ]
-    if evidence.has("orphaned") and not evidence.has("ended"):
+    if evidence.has(JournalEvent.ORPHANED) and not evidence.has(JournalEvent.ENDED):
         return found  # the head writes what it knows at once, and again when its nodes have done what they can
     for node, events in sorted(evidence.nodes.items()):
         host = evidence.hosts.get(node, evidence.host)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, List
 
 from serried.agent.outcome.evidence import Evidence
+from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
 
 BUSY_SECONDS = 0.5
@@ -13,9 +14,9 @@ BUSY_SECONDS = 0.5
 
 def warnings(evidence: Evidence) -> List[Dict[str, str]]:
     """What exit.json says about it; nothing where a single node does not know, or a rank has failed before it could."""
-    ends = evidence.all("node-ended")
+    ends = evidence.all(JournalEvent.NODE_ENDED)
     is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
-    if not is_known or evidence.has("ranks-in-contact"):
+    if not is_known or evidence.has(JournalEvent.RANKS_CONNECTED):
         return []
     reported = evidence.all(Reason.RANKS_APART)
     if evidence.are_all_ended:

@@ -8,6 +8,7 @@ from serried.agent.outcome import diagnose, unconnected
 from serried.agent.outcome.evidence import Evidence, Exit, Obstacle
 from serried.agent.outcome.missing_outputs import missing, sentence
 from serried.protocol import SCHEMA, names
+from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
 from serried.protocol.times import iso
 
@@ -49,11 +50,14 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
             reason not in ENDED_FROM_WITHOUT and failure is not None,
             lambda: _of_failure(evidence, failure or {}, tail),
         ),
-        (reason not in ASKED and evidence.has("orphaned"), lambda: _of_orphan(evidence)),
+        (reason not in ASKED and evidence.has(JournalEvent.ORPHANED), lambda: _of_orphan(evidence)),
         (reason in SAVING and asked == Reason.CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
         (asked is not None and reason not in (Reason.LOST, Reason.SILENCE), lambda: _of_request(evidence, asked)),
-        (evidence.has("superseded"), lambda: _of_another(evidence)),
-        (reason is Reason.LOST or (reason is Reason.FAILURE and evidence.has("node-lost")), lambda: _of_loss(evidence)),
+        (evidence.has(JournalEvent.SUPERSEDED), lambda: _of_another(evidence)),
+        (
+            reason is Reason.LOST or (reason is Reason.FAILURE and evidence.has(JournalEvent.NODE_LOST)),
+            lambda: _of_loss(evidence),
+        ),
         (reason is Reason.SILENCE, lambda: _of_silence(evidence)),
         (reason is Reason.LAUNCHER, lambda: _of_launcher(evidence)),
         (reason in SAVING, lambda: _of_saving(evidence, reason)),
@@ -111,14 +115,16 @@ def _of_launch(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
         return _ended(names.CANCELLED, reason, "cancelled before the ranks started")
     if reason == Reason.LIMIT:
         return _ended(names.TIMEOUT, reason, "hit its time limit before the ranks started")
-    failures = evidence.all("launch-failed")
+    failures = evidence.all(JournalEvent.LAUNCH_FAILED)
     if failures:
         return _ended(names.LAUNCH_FAILED, parse(failures[0].get("code")) or Reason.LAUNCH, failures[0]["message"])
-    if evidence.has("orphaned"):
+    if evidence.has(JournalEvent.ORPHANED):
         message = f"job.sh on {evidence.host} was killed before the ranks started"
         return _ended(names.LAUNCH_FAILED, Reason.JOB_SCRIPT_KILLED, message)
-    messages = [*filter(None, (" / ".join(event["said"]) for event in evidence.all("launcher-exit")))]
-    absent = [", ".join(event["absent"]) for event in evidence.all("stopping") if event.get("absent")]
+    messages = [
+        *filter(None, (" / ".join(event["said"]) for event in evidence.all(JournalEvent.AGENT_LAUNCHER_EXITED)))
+    ]
+    absent = [", ".join(event["absent"]) for event in evidence.all(JournalEvent.STOPPING) if event.get("absent")]
     messages += [f"no agent answered from {hosts}" for hosts in absent]
     messages += [f"the head agent on {evidence.host} ended before the ranks started"]
     return _ended(names.LAUNCH_FAILED, Reason.LAUNCH, messages[0])
@@ -155,7 +161,7 @@ def _of_orphan(evidence: Evidence) -> Verdict:
 
 
 def _of_request(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
-    by = next((event.get("by", "") for event in evidence.all("stopping") if event["reason"] == reason), "")
+    by = next((event.get("by", "") for event in evidence.all(JournalEvent.STOPPING) if event["reason"] == reason), "")
     how = f"stopped by {by}" if reason == Reason.USER and by else "cancelled"
     if evidence.have_saved:
         how += f"; saved{_at_step(evidence)}"
@@ -179,13 +185,13 @@ def _hindered(verdict: Verdict, obstacle: Obstacle) -> Verdict:
 
 def _of_loss(evidence: Evidence) -> Verdict:
     """An agent that was killed takes the launcher with it; a node that is gone leaves it waiting."""
-    every = evidence.all("node-lost")
+    every = evidence.all(JournalEvent.NODE_LOST)
     lost = [event for event in every if event.get("code") not in CONSEQUENCES] or every
     hosts = [event["host"] for event in lost] or [evidence.host]
     where = ", ".join(hosts)
     order = [event["event"] for event in evidence.head]
     launcher_left = "launcher-exit" in order and "ending-launcher" not in order
-    said = " ".join(line for event in evidence.all("launcher-exit") for line in event["said"])
+    said = " ".join(line for event in evidence.all(JournalEvent.AGENT_LAUNCHER_EXITED) for line in event["said"])
     is_node = any(event.get("code") == Reason.STEP_ENDED for event in lost) or "node fail" in said.lower()
     if lost and all(event.get("code") == Reason.LAUNCHER_ENDED for event in lost) and not is_node:
         return Verdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, "the launcher ended while ranks still ran")
@@ -206,14 +212,14 @@ def _of_another(evidence: Evidence) -> Verdict:
 
 
 def _of_silence(evidence: Evidence) -> Verdict:
-    ranks = evidence.all("stopping")[0]["ranks"]
+    ranks = evidence.all(JournalEvent.STOPPING)[0]["ranks"]
     which = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
     return Verdict(names.FAILED, 1, Reason.SILENCE, f"no output from any rank for too long; {which} still ran")
 
 
 def _of_launcher(evidence: Evidence) -> Verdict:
     """What starts the ranks ended before them, or did not start them as it should."""
-    failure = evidence.all("starter-failed")[0]
+    failure = evidence.all(JournalEvent.LAUNCHER_FAILED)[0]
     return Verdict(names.FAILED, failure["status"], Reason.LAUNCHER, failure["message"])
 
 
@@ -236,7 +242,9 @@ def _of_saving(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
 def _how_ranks_left(evidence: Evidence, reason: Optional[Reason]) -> str:
     if evidence.have_saved:
         return f"the ranks saved{_at_step(evidence)}"
-    was_forced = any(event["reason"] == reason and not event.get("save") for event in evidence.all("stopping"))
+    was_forced = any(
+        event["reason"] == reason and not event.get("save") for event in evidence.all(JournalEvent.STOPPING)
+    )
     if evidence.are_all_well:
         return f"the ranks exited with status 0 after the notice `{evidence.notice}`"
     if not evidence.are_all_ended and (was_forced or evidence.notice is None):
@@ -250,7 +258,7 @@ def _at_step(evidence: Evidence) -> str:
 
 def _unsaved(evidence: Evidence) -> List[Dict[str, Any]]:
     """Checkpoints that a full disk or the like kept from being saved: the program may have continued all the same."""
-    found = [event["unsaved"] for event in evidence.all("node-ended") if event.get("unsaved")]
+    found = [event["unsaved"] for event in evidence.all(JournalEvent.NODE_ENDED) if event.get("unsaved")]
     if not found:
         return []
     count, problem = found[0]["count"], found[0]["problem"]
@@ -262,7 +270,7 @@ def _of_peace(evidence: Evidence) -> Verdict:
     """Nobody asked it to stop, or all had ended well by then."""
     if not evidence.are_all_ended:
         return Verdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the head agent on {evidence.host} was killed")
-    left = [(event["host"], event["left"]) for event in evidence.all("node-ended") if event["left"]]
+    left = [(event["host"], event["left"]) for event in evidence.all(JournalEvent.NODE_ENDED) if event["left"]]
     if left:
         host, commands = left[0]
         what = ", ".join(f"`{command}`" for command in commands[:3])

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Callable, List, Sequence
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 
 Reader = Callable[[str], str]
 SYSTEM = "/sys/devices/system"
@@ -24,7 +24,7 @@ def available() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def threads(work: Work) -> int:
+def threads(work: Attempt) -> int:
     """How many threads each rank of a node computes with.
 
     It follows from the plan, not from what this node happens to allow: numbers depend on it, and are to be the same

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.ranks import command_placeholders, tensorflow
 from serried.protocol import addresses, launcher_env, names, settings
 
@@ -61,7 +61,7 @@ RECORDS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where torch writes what its ranks waited for when one of them timed out; the second is the older name."""
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where one rank stands and what this node tells it."""
 
     node: int
@@ -89,35 +89,35 @@ class Place(NamedTuple):
     """The same for checkpoints."""
 
 
-def hidden(work: Work) -> Tuple[str, ...]:
+def hidden(work: Attempt) -> Tuple[str, ...]:
     """Variables that whatever starts or is a rank must not inherit."""
     if work.launcher in MANY:
         return NOT_FOR_RANKS
     return (*NOT_FOR_RANKS, *IDENTITY, *(OF_THE_STEP if work.launcher == "single" else ()))
 
 
-def visible(work: Work, environment: Mapping[str, str]) -> Dict[str, str]:
+def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
     """What of `environment` whatever starts or is a rank inherits."""
     without = hidden(work)
     return {name: value for name, value in environment.items() if name not in without}
 
 
-def argv(work: Work, place: Place) -> List[str]:
+def argv(work: Attempt, place: RankPlace) -> List[str]:
     """The rank's program and arguments, every placeholder filled."""
     values = placeholders(work, place)
     if not work.plan.get("shell"):
-        words = command_placeholders.fill_words(work.words, values)
+        words = command_placeholders.fill_words(work.command, values)
         return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
-    return ["/bin/bash", "-c", *(command_placeholders.fill_shell(word, values) for word in work.words)]
+    return ["/bin/bash", "-c", *(command_placeholders.fill_shell(word, values) for word in work.command)]
 
 
-def placeholders(work: Work, place: Place) -> Dict[str, str]:
+def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
     return {
         "data": place.data or str(work.tree / "data"),
-        "results": place.results or str(work.place.results),
-        "checkpoints": place.checkpoints or str(work.place.checkpoints),
+        "results": place.results or str(work.directory.results),
+        "checkpoints": place.checkpoints or str(work.directory.checkpoints),
         "resume": _resume(work),
-        "after": next(iter(work.after), ""),
+        "after": next(iter(work.dependencies), ""),
         "seed": str(work.seed),
         "repeat": "" if work.repeat is None else str(work.repeat),
         "task": "" if work.element is None else str(work.element),
@@ -131,7 +131,7 @@ def placeholders(work: Work, place: Place) -> Dict[str, str]:
     }
 
 
-def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[str, str]:
+def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
     """The variables that a rank gets beside the inherited ones: torch's, ours, the plan's."""
     own = {**torch(work, place), **tensorflow.config(place.workers, place.rank), **_serried(work, place)}
     if work.launcher == "horovod":
@@ -139,7 +139,7 @@ def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[
     own.update(
         source_dir=str(work.tree),
         project_name=work.plan["project"],
-        scratch_dir=work.scratch,
+        scratch_dir=work.project_directory,
         exp_name=work.plan["experiment"],
     )
     own.update(work.plan["environment"]["env"])
@@ -154,13 +154,13 @@ def environment(work: Work, place: Place, inherited: Mapping[str, str]) -> Dict[
     return own
 
 
-def _debug(work: Work, place: Place) -> Dict[str, str]:
+def _debug(work: Attempt, place: RankPlace) -> Dict[str, str]:
     """What `--debug` sets: names that NCCL and some torch since 2.1 read; the others pass over them."""
-    folder = work.place.attempt(work.number).node(place.node)
+    folder = work.directory.attempt(work.number).node(place.node)
     return {**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")}
 
 
-def torch(work: Work, place: Place) -> Dict[str, str]:
+def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
     """What `init_method="env://"` and the libraries above it read: torchrun's own names, as `work.launcher` wants them.
 
     A single process may start ranks of its own, and must not take itself for one of many.
@@ -186,7 +186,7 @@ def torch(work: Work, place: Place) -> Dict[str, str]:
     return own
 
 
-def _horovod(work: Work, place: Place) -> Dict[str, str]:
+def _horovod(work: Attempt, place: RankPlace) -> Dict[str, str]:
     """As horovodrun says it. Ranks meet and reduce on CPUs by gloo; on GPUs by what Horovod was built with."""
     own = {
         "HOROVOD_RANK": str(place.rank),
@@ -205,16 +205,16 @@ def _horovod(work: Work, place: Place) -> Dict[str, str]:
     return {**own, "HOROVOD_GLOO_IFACE": interface} if interface else own
 
 
-def _serried(work: Work, place: Place) -> Dict[str, str]:
+def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
     own = {
         names.RUN_ID: str(work.plan["run"]),
         names.RUN_DIR: str(work.run.path),
         names.ATTEMPT: str(work.number),
         names.DATA_DIR: place.data or str(work.tree / "data"),
-        names.CHECKPOINT_DIR: place.checkpoints or str(work.place.checkpoints),
-        names.RESULTS_DIR: place.results or str(work.place.results),
+        names.CHECKPOINT_DIR: place.checkpoints or str(work.directory.checkpoints),
+        names.RESULTS_DIR: place.results or str(work.directory.results),
         names.STOP_FILE: place.stop_file,
-        names.MARK: work.mark,
+        names.MARK: work.process_tag,
         names.NODE: str(place.node),
     }
     if work.element is not None:
@@ -224,24 +224,24 @@ def _serried(work: Work, place: Place) -> Dict[str, str]:
     if work.plan.get("smoke"):
         own[names.SMOKE] = str(work.plan["smoke"])
     if place.checkpoints:
-        own[names.KEPT_DIR] = str(work.place.checkpoints)
+        own[names.KEPT_DIR] = str(work.directory.checkpoints)
     if _resume(work):
         own[names.RESUME_FROM] = _resume(work)
     if work.resume_from is not None:
         own[names.BEGIN_FROM] = work.resume_from
-    if work.after:
-        own[names.AFTER] = "\n".join(work.after)
+    if work.dependencies:
+        own[names.AFTER] = "\n".join(work.dependencies)
     if place.deadline:
         own[names.DEADLINE] = str(int(place.deadline))
     return own
 
 
-def _resume(work: Work) -> str:
+def _resume(work: Attempt) -> str:
     """What the attempt goes on from; the head has looked, once for all nodes."""
     return os.environ.get(names.RESUME) or work.resume_from or ""
 
 
-def _python_path(work: Work, inherited: str) -> str:
+def _python_path(work: Attempt, inherited: str) -> str:
     """The library first: what ranks import of Serried is what the run was submitted with."""
     folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan["source"]["python_path"])]
     others = [path for path in inherited.split(os.pathsep) if path not in folders] if inherited else []

@@ -11,9 +11,10 @@ import os
 import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
 from serried.process import environ
+from serried.protocol.events import ToHead
 
 PROC = "/proc"
 LISTEN = "0A"
@@ -31,7 +32,7 @@ class Connection(NamedTuple):
     """`0` where the process has closed its socket."""
 
 
-class Contact:
+class ConnectionMonitor:
     def __init__(self, port: int, leaders: Callable[[], Sequence[int]]) -> None:
         self._port = port
         self._leaders = leaders
@@ -57,14 +58,14 @@ class Contact:
         def again() -> None:
             self.look()
             if self.is_seen is not False:
-                tell("contact", seen=self.is_seen)
+                tell(ToHead.CONTACT, seen=self.is_seen)
             elif self._leaders():
                 is_early = time.monotonic() - since < EARLY_SECONDS
                 loop.after(OFTEN_SECONDS if is_early else SELDOM_SECONDS, again)
 
         loop.after(OFTEN_SECONDS, again)
 
-    def glance(self) -> None:
+    def check(self) -> None:
         """Whether anybody uses the rendezvous port, or has used it within the last minute (TIME_WAIT)."""
         if self.is_seen is False:
             self._judge(lambda _: False)
@@ -99,9 +100,9 @@ class Contact:
         return False
 
 
-def prepare(work: Work, port: int, leaders: Callable[[], Sequence[int]]) -> Optional[Contact]:
+def prepare(work: Attempt, port: int, leaders: Callable[[], Sequence[int]]) -> Optional[ConnectionMonitor]:
     """Before the ranks start. None where ranks need not meet, or meet by a launcher's own means."""
-    return Contact(port, leaders) if work.expects_contact else None
+    return ConnectionMonitor(port, leaders) if work.expects_connections else None
 
 
 def _cpu_seconds() -> float:

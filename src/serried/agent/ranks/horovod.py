@@ -5,16 +5,16 @@ from __future__ import annotations
 import signal
 
 from serried.agent import system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.comms import rendezvous
 
 
-def open_store(work: Work) -> int:
+def open_store(work: Attempt) -> int:
     """Start the store, which ends with this process; its port."""
     listener = rendezvous.listen(work.nodes)
     listener.setblocking(True)
     system.spawn(
-        system.agent_command("store", str(work.nodes), str(work.ranks)),
+        system.agent_command("horovod-store", str(work.nodes), str(work.ranks)),
         system.environment(),
         (listener.fileno(), 1, 2),
         directory="/",

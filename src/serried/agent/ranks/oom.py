@@ -15,7 +15,7 @@ class OutOfMemory:
         self._file = find_counter(_read(Path(membership)), root)
         self._before = self._count()
 
-    def has_struck(self) -> bool:
+    def has_occurred(self) -> bool:
         return self._count() > self._before
 
     def _count(self) -> int:

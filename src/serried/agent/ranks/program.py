@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from serried.agent import system
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.ranks import command
 
@@ -17,7 +17,7 @@ class Program(NamedTuple):
 
 
 def of(
-    work: Work, place: command.Place, handed: Optional[Mapping[str, str]] = None, *, is_inside: bool = False
+    work: Attempt, place: command.RankPlace, handed: Optional[Mapping[str, str]] = None, *, is_inside: bool = False
 ) -> Program:
     """The environment is what a launcher has `handed` to the rank, else this process's; changed.
 
@@ -38,5 +38,5 @@ def of(
     return Program(words, environment)
 
 
-def container_of(work: Work, place: command.Place) -> Optional[container.Container]:
+def container_of(work: Attempt, place: command.RankPlace) -> Optional[container.Container]:
     return container.of(work, Path(place.stop_file).parent)

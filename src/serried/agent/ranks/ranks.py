@@ -1,4 +1,4 @@
-"""The ranks of one node: started, watched, told, ended."""
+"""The ranks of one node: start, watch, signal and reap them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from serried.agent import system
-from serried.agent.attempt import Work
-from serried.agent.comms.channel import Message
+from serried.agent.attempt import Attempt
 from serried.agent.outcome.diagnose import has_stumbled, read_tail
 from serried.agent.ranks import binding, command, program, signals
 from serried.agent.ranks.oom import OutOfMemory
 from serried.protocol import failure_report, names
+from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
 
 NO_DIRECTORY = 66
@@ -35,21 +35,21 @@ def has_failed(exit_: Exit) -> bool:
 
 
 class Rank:
-    def __init__(self, number: int, local: int, pid: int, log: int) -> None:
+    def __init__(self, number: int, local_rank: int, pid: int, log: int) -> None:
         self.number = number
-        self.local = local
+        self.local_rank = local_rank
         self.pid = pid
         self.log = log
-        self.stopped: Optional[float] = None
+        self.stopped_at: Optional[float] = None
         """When we first sent it something that ends most programs, on the monotonic clock."""
 
     @property
     def is_stopping(self) -> bool:
-        return self.stopped is not None
+        return self.stopped_at is not None
 
     def stop(self, number: int, *, everything: bool) -> None:
         """Send `number`, which ends most programs, to its process, or to all of its group."""
-        self.stopped = time.monotonic() if self.stopped is None else self.stopped
+        self.stopped_at = time.monotonic() if self.stopped_at is None else self.stopped_at
         with contextlib.suppress(ProcessLookupError, PermissionError):
             (os.killpg if everything else os.kill)(self.pid, number)
 
@@ -57,23 +57,23 @@ class Rank:
 class Ranks:
     """The ranks of one node, whoever started them."""
 
-    def __init__(self, work: Work, node: int, stop_file: str) -> None:
+    def __init__(self, work: Attempt, node: int, stop_file: str) -> None:
         self.work = work
         self.node = node
         self._stop_file = stop_file
         self.exits: List[Exit] = []
-        self._began = time.monotonic()
+        self._began_at = time.monotonic()
         self._running: Dict[int, Rank] = {}
         self.leaders: List[int] = []
         """Every rank's process, and the group that it leads."""
         self._sizes = 0
-        self._newest_output = self._began
+        self._newest_output = self._began_at
         self._notice = 0
-        self.have_been_asked = False
+        self.are_notified = False
         """To save and leave."""
 
     def log_of(self, number: int) -> Path:
-        return self.work.place.attempt(self.work.number).log_of(number, self.work.ranks)
+        return self.work.directory.attempt(self.work.number).log_of(number, self.work.ranks)
 
     def open_log(self, number: int) -> int:
         return os.open(self.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
@@ -83,26 +83,26 @@ class Ranks:
         return []
 
     @property
-    def are_over(self) -> bool:
+    def have_ended(self) -> bool:
         """Whether none runs, and none will come."""
         return not self._running
 
     @property
-    def have_left(self) -> bool:
+    def have_exited_by_themselves(self) -> bool:
         """Whether all have left by themselves, done or saved: nobody was cut short while writing a file."""
         return all(not exit_["signal"] and exit_["exit_code"] in (0, names.EXIT_SAVED) for exit_ in self.exits)
 
-    def was_taken_along(self, exit_: Exit) -> bool:  # noqa: ARG002 - the four below are for ranks that a launcher starts
+    def was_killed_by_launcher(self, exit_: Exit) -> bool:  # noqa: ARG002 - the four below are for ranks that a launcher starts
         """Whether it was killed because its launcher ended."""
         return False
 
-    def say_farewell(self, *, are_told: bool) -> None:
+    def report_launcher_exit(self, *, all_sent: bool) -> None:
         """Tell of a launcher's end, once what its ranks had to say has been told."""
 
-    def heed(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """What the head says about launchers."""
 
-    def lose_head(self) -> None:
+    def on_head_lost(self) -> None:
         """Nobody will say any more when to let the launcher go."""
 
     @property
@@ -124,10 +124,10 @@ class Ranks:
         code = 128 + number if number is not None else os.WEXITSTATUS(status)
         record: Exit = {
             "rank": rank.number,
-            "local_rank": rank.local,
+            "local_rank": rank.local_rank,
             "exit_code": code if number is None else None,
             "signal": number,
-            "seconds": round((now or time.monotonic()) - self._began, 3),
+            "seconds": round((now or time.monotonic()) - self._began_at, 3),
             "ended_by_us": rank.is_stopping or bool(self._notice and code == 128 + self._notice),
         }
         if problem:
@@ -138,21 +138,21 @@ class Ranks:
         world_size = self.work.nodes * self.work.ranks
         word = failure_report.take(self._stop_file, rank.number, world_size)
         if has_failed(record) and word:
-            self._believe(record, word, rank)
+            self._apply_failure_report(record, word, rank)
         elif has_failed(record) and world_size > 1 and has_stumbled(self.log_of(rank.number)):
             record["stumbled"] = True
         os.close(rank.log)
         return record
 
-    def _believe(self, record: Exit, word: failure_report.Word, rank: Rank) -> None:
+    def _apply_failure_report(self, record: Exit, word: failure_report.Word, rank: Rank) -> None:
         """It failed when it said so, whatever has ended it since."""
-        if rank.stopped is not None and word.at > rank.stopped:
+        if rank.stopped_at is not None and word.at > rank.stopped_at:
             return  # because it was to stop, or because others had stopped
         if rank.is_stopping and (record["signal"] or record["exit_code"] == names.EXIT_LEFT):
             record.update(exit_code=word.exit_code, signal=word.signal)
         if rank.is_stopping and not self._is_by_notice(record):
             record["ended_by_us"] = False
-        record["seconds"] = round(max(0.0, min(word.at - self._began, record["seconds"])), 3)
+        record["seconds"] = round(max(0.0, min(word.at - self._began_at, record["seconds"])), 3)
         record.update(error=word.error, stumbled=word.lost_peer)
         if word.order is not None:
             record["order"] = word.order
@@ -164,9 +164,9 @@ class Ranks:
     def tail(self, exit_: Exit) -> List[str]:
         return read_tail(self.log_of(exit_["rank"]))
 
-    def tell(self, name: Optional[str]) -> None:
+    def notify(self, name: Optional[str]) -> None:
         """They have been asked to save: send the notice that the user chose. A rank that dies of it was ended by us."""
-        self.have_been_asked = True
+        self.are_notified = True
         if name:
             self._notice = int(getattr(signal, f"SIG{name}"))
             for rank in self.running:
@@ -192,22 +192,22 @@ class Ranks:
             rank.stop(number, everything=True)
 
 
-class Forked(Ranks):
+class ForkedRanks(Ranks):
     """Started by the agent itself, all at once."""
 
-    def __init__(self, work: Work, node: int, place: Dict[str, Any]) -> None:
+    def __init__(self, work: Attempt, node: int, place: Dict[str, Any]) -> None:
         super().__init__(work, node, place["stop_file"])
         self._memory = OutOfMemory()
         self._children: Dict[int, system.Child] = {}
         threads = binding.threads(work)
         for local, cpus in enumerate(binding.shares(work.ranks)):
             number = node * work.ranks + local
-            here = command.Place(node=node, rank=number, local_rank=local, threads=threads, **place)
+            here = command.RankPlace(node=node, rank=number, local_rank=local, threads=threads, **place)
             rank = self._start(here, cpus)
             self._running[rank.pid] = rank
         self.leaders += self._running
 
-    def _start(self, place: command.Place, cpus: List[int]) -> Rank:
+    def _start(self, place: command.RankPlace, cpus: List[int]) -> Rank:
         log = self.open_log(place.rank)
         stdin = _stdin()
         what = program.of(self.work, place)
@@ -232,7 +232,7 @@ class Forked(Ranks):
 
     def _end(self, rank: Rank, status: int, now: float) -> Exit:
         problem = self._children.pop(rank.pid).problem()
-        return self.record(rank, status, problem, is_oom=self._memory.has_struck(), now=now)
+        return self.record(rank, status, problem, is_oom=self._memory.has_occurred(), now=now)
 
 
 def _stdin() -> int:
@@ -247,7 +247,7 @@ def _stdin() -> int:
     return os.open(os.devnull, os.O_RDONLY)
 
 
-def _explain(problem: Tuple[str, int], work: Work) -> Dict[str, Any]:
+def _explain(problem: Tuple[str, int], work: Attempt) -> Dict[str, Any]:
     """Why a rank's program never began."""
     stage, number = problem
     reason = os.strerror(number).lower()
@@ -257,7 +257,7 @@ def _explain(problem: Tuple[str, int], work: Work) -> Dict[str, Any]:
             "problem": Reason.WORKDIR_MISSING,
             "message": f"cannot enter the working directory `{work.workdir}`: {reason}",
         }
-    name = "/bin/bash" if work.plan.get("shell") else work.words[0]
+    name = "/bin/bash" if work.plan.get("shell") else work.command[0]
     if stage == "command" and number in (errno.ENOENT, errno.ENOTDIR):
         return {"exit_code": NOT_FOUND, "problem": Reason.COMMAND_NOT_FOUND, "message": f"command not found: `{name}`"}
     return {

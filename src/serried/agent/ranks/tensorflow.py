@@ -6,16 +6,16 @@ import json
 import socket
 from typing import Any, Dict, List, Sequence
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.comms import rendezvous
 
 
-def hold_ports(work: Work) -> List[socket.socket]:
+def hold_ports(work: Attempt) -> List[socket.socket]:
     """A port for each rank of this node, kept until the node agent ends; none where nobody asked for them."""
     return [rendezvous.hold_port() for _ in range(work.ranks)] if is_wanted(work) else []
 
 
-def is_wanted(work: Work) -> bool:
+def is_wanted(work: Attempt) -> bool:
     return bool(work.plan.get("launch", {}).get("tf_config"))
 
 

@@ -19,7 +19,7 @@ from typing import Callable, Collection, Optional
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import boot
-from serried.agent.stage_in.tree_writer import Target
+from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.fs import files, locks, removal, scan
 from serried.fs.manifest import Manifest
 from serried.protocol.sizes import spell
@@ -42,7 +42,7 @@ class NoRoomError(Exception):
     """The disk cannot take it. `str` is one sentence."""
 
 
-class Slot:
+class CacheSlot:
     """One item's place, and its lock. Where `manifest` is None, it is for us alone to fill."""
 
     def __init__(self, path: Path, lock: int, manifest: Optional[Manifest], *, hashed: bool) -> None:
@@ -62,8 +62,8 @@ class Slot:
         self._part.mkdir(mode=0o700, exist_ok=True)
         return self._part / TREE
 
-    def target(self, manifest: Manifest) -> Target:
-        return Target(scan.encode(str(self.begin())), manifest)
+    def target(self, manifest: Manifest) -> TreeWriter:
+        return TreeWriter(scan.encode(str(self.begin())), manifest)
 
     def finish(self, manifest: Optional[Manifest] = None, source: str = "") -> Manifest:
         """It is all there: from now on others may use it too. Without a manifest one is made of what is there.
@@ -91,12 +91,12 @@ class Slot:
         fcntl.flock(self._lock, locks.SHARED)
         return self.path.exists()
 
-    def forget(self) -> None:
+    def drop_manifest(self) -> None:
         """Let go of what is only of use to who copies it."""
         if self.manifest is not None:
             self.manifest = Manifest(self.manifest.entries[:1])
 
-    def live(self) -> None:
+    def heartbeat(self) -> None:
         """Say to those who wait for it that we are still at work."""
         if self.manifest is None:
             locks.live(self.path)
@@ -110,7 +110,7 @@ class Slot:
             self._lock = -1
 
 
-class Cache:
+class StagingCache:
     def __init__(
         self, folder: Path, *, hashed: bool = False, run: str = "", sweep: Optional[Callable[[], None]] = None
     ) -> None:
@@ -121,7 +121,7 @@ class Cache:
         self._sweep = sweep
         """Removes what dead jobs have left on this disk: once, where there is no room otherwise."""
 
-    def take(self, key: str, waits: Waits = lambda _: None) -> Slot:
+    def acquire(self, key: str, waits: Waits = lambda _: None) -> CacheSlot:
         """The item of this key, or the place to put it. Waits while another job of ours puts it there."""
         path = self.folder / key
         while True:
@@ -138,11 +138,11 @@ class Cache:
                 waiting.end()
             if not path.exists():
                 removal.remove(path.with_name(path.name + locks.PART))
-                return Slot(path, lock, None, hashed=self._hashed)
+                return CacheSlot(path, lock, None, hashed=self._hashed)
             manifest = self._trusted(path)
             if manifest is not None:
                 os.utime(path)
-                return Slot(path, lock, manifest, hashed=self._hashed)
+                return CacheSlot(path, lock, manifest, hashed=self._hashed)
             os.close(lock)
             if not locks.remove_unused(path, shared_cache.remove_item):
                 path = self._own(key)  # others use what was changed

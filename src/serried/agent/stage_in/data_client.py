@@ -1,4 +1,4 @@
-"""Takes items from the node before this one: the other end of `peers`."""
+"""Receives items from the node before this one; the client of `data_server`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 
 from serried.agent.comms.channel import Channel, ProtocolError
 from serried.agent.stage_in import wire
-from serried.agent.stage_in.availability import Holding, VoidError
-from serried.agent.stage_in.tree_writer import Target
+from serried.agent.stage_in.availability import ItemAvailability, RestartedError
+from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.agent.stage_in.wire import (
     ASK,
     DATA,
@@ -27,15 +27,16 @@ from serried.agent.stage_in.wire import (
     Part,
     Wire,
 )
-from serried.agent.stage_in.write_pool import Writers
+from serried.agent.stage_in.write_pool import WritePool
 from serried.fs import scan
+from serried.protocol.events import JournalEvent
 
 LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
 CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 20.0, 0.5
 """A node that is gone says so at once, or its kernel does: who takes its time is busy, and spares us the source."""
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """Of a file, or all of it: `data` is None for a hole."""
 
     number: int
@@ -44,11 +45,11 @@ class Piece(NamedTuple):
     data: Optional[memoryview]
 
 
-class BrokenError(Exception):
+class PeerLostError(Exception):
     """The node before us will not send more, and why: go on from the source with what is missing."""
 
 
-class UnableError(BrokenError):
+class ItemRefusedError(PeerLostError):
     """It will not send this item, and may well send others."""
 
 
@@ -57,49 +58,49 @@ class Predecessor:
 
     def __init__(self, address: Tuple[str, int], key: bytes, me: int, silence: float = wire.SILENCE_SECONDS) -> None:
         self._host = address[0]
-        with self._breaking():
-            self._line = Wire(_call(address, key, me), silence)
+        with self._translating_errors():
+            self._wire = Wire(_connect(address, key, me), silence)
 
     def close(self) -> None:
-        self._line.close()
+        self._wire.close()
 
-    def what(self, item: int) -> str:
+    def item_key(self, item: int) -> str:
         """The key of what `item` is by now. Ask for no more of it if that is here."""
-        with self._breaking():
+        with self._translating_errors():
             while True:
-                self._line.say(ASK, item=item)
-                with contextlib.suppress(VoidError):
+                self._wire.send_message(ASK, item=item)
+                with contextlib.suppress(RestartedError):
                     return str(self._expect(WHAT).words["key"])
 
-    def manifest(self, item: int, key: str, holding: Holding) -> bytes:
+    def manifest(self, item: int, key: str, availability: ItemAvailability) -> bytes:
         """Its manifest, passed on as it comes. Then come its files: `bring` them.
 
         Raises VoidError where the source was changed: `renew` the holding and ask again what the item is.
         """
-        with self._breaking():
-            self._line.say(SEND, item=item, key=key)
+        with self._translating_errors():
+            self._wire.send_message(SEND, item=item, key=key)
             length = int(self._expect(LENGTH).words["manifest"])
-            holding.expect(length)
-            got = bytearray()
-            while len(got) < length:
-                piece = self._line.data(self._expect(MANIFEST))
-                holding.add_manifest(piece)
-                got += piece
-            return bytes(got)
+            availability.expect(length)
+            received = bytearray()
+            while len(received) < length:
+                piece = self._wire.data(self._expect(MANIFEST))
+                availability.add_manifest(piece)
+                received += piece
+            return bytes(received)
 
-    def bring(self, target: Target) -> None:
+    def receive_into(self, writer: TreeWriter) -> None:
         """The files into `target`, which is complete then. Raises VoidError, and OSError where it cannot be written."""
-        sizes = [entry.size for entry in target.arrived.manifest.entries]
-        write = partial(_write, target)
-        with Writers(write) as writers:
+        sizes = [entry.size for entry in writer.extents.manifest.entries]
+        write = partial(_write, writer)
+        with WritePool(write) as pool:
             for pieces in self._pieces(sizes):
-                (writers.give if len(pieces) > 1 else write)(pieces)
-        if not target.arrived.is_complete:
-            raise BrokenError("it has not sent all")
+                (pool.submit if len(pieces) > 1 else write)(pieces)
+        if not writer.extents.is_complete:
+            raise PeerLostError("it has not sent all")
 
-    def _pieces(self, sizes: Sequence[int]) -> Iterator[List[Piece]]:
+    def _pieces(self, sizes: Sequence[int]) -> Iterator[List[FilePiece]]:
         """Many small files at a time, or one piece of a large one."""
-        with self._breaking():
+        with self._translating_errors():
             while True:
                 frame = self._expect(DATA, END)
                 if frame.kind == END:
@@ -109,52 +110,52 @@ class Predecessor:
                     raise ProtocolError("it sends other than it says")
                 if len(parts) == 1 and frame.length:
                     number, offset = parts[0].number, parts[0].offset
-                    for at, data in self._line.pieces(frame, _least(sizes[number])):
-                        yield [Piece(number, offset + at, len(data), data)]
+                    for at, data in self._wire.pieces(frame, _least(sizes[number])):
+                        yield [FilePiece(number, offset + at, len(data), data)]
                 else:
-                    yield _cut(parts, memoryview(self._line.data(frame)))
+                    yield _cut(parts, memoryview(self._wire.data(frame)))
 
     @contextlib.contextmanager
-    def _breaking(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
         try:
             yield
         except BlockingIOError:  # the limit of a socket, see `Wire`
-            raise BrokenError(f"{self._host} fell silent") from None
+            raise PeerLostError(f"{self._host} fell silent") from None
         except OSError as error:
-            raise BrokenError(f"{self._host}: {scan.reason(error)}") from error
+            raise PeerLostError(f"{self._host}: {scan.reason(error)}") from error
         except ENDED as error:
-            raise BrokenError(f"{self._host}: {error}") from error
+            raise PeerLostError(f"{self._host}: {error}") from error
 
     def _expect(self, *kinds: bytes) -> Frame:
         while True:
-            frame = self._line.receive()
+            frame = self._wire.receive()
             if frame.kind in kinds:
                 return frame
             if frame.kind == VOID:
-                raise VoidError("it is begun again")
+                raise RestartedError("it is begun again")
             if frame.kind == FAILED:
-                raise UnableError(str(frame.words["because"]))
+                raise ItemRefusedError(str(frame.words["because"]))
             if frame.kind != WAIT:
                 raise ProtocolError("it says what was not asked")
 
 
-def _cut(parts: Sequence[Part], data: memoryview) -> List[Piece]:
+def _cut(parts: Sequence[Part], data: memoryview) -> List[FilePiece]:
     pieces, at = [], 0
     for number, offset, length, is_data in parts:
-        pieces.append(Piece(number, offset, length, data[at : at + length] if is_data else None))
+        pieces.append(FilePiece(number, offset, length, data[at : at + length] if is_data else None))
         at += length * is_data
     return pieces
 
 
-def _write(target: Target, pieces: Sequence[Piece]) -> None:
+def _write(writer: TreeWriter, pieces: Sequence[FilePiece]) -> None:
     try:
         for number, offset, length, data in pieces:
             if data is None:
-                target.skip(number, offset, length)
+                writer.skip(number, offset, length)
             else:
-                target.write(number, offset, data)
+                writer.write(number, offset, data)
     except ValueError as error:  # proven or not, it cannot make us write where nothing belongs
-        raise BrokenError(str(error)) from None
+        raise PeerLostError(str(error)) from None
 
 
 def _least(size: int) -> int:
@@ -164,23 +165,23 @@ def _least(size: int) -> int:
     return max(LEAST_BYTES, size // MOST_PIECES)
 
 
-class Before:
+class PredecessorState:
     """The node before us as long as it is of use: all the time, for all but one item, or no more."""
 
-    def __init__(self, predecessor: Optional[Predecessor], note: Callable[..., None]) -> None:
+    def __init__(self, predecessor: Optional[Predecessor], log_event: Callable[..., None]) -> None:
         self.peer = predecessor
         """From where the item at hand comes; None for the source."""
         self._predecessor = predecessor
-        self._note = note
+        self._log_event = log_event
 
-    def begin(self) -> None:
+    def next_item(self) -> None:
         """Another item."""
         self.peer = self._predecessor
 
-    def lose(self, error: BrokenError) -> None:
-        self._note("staging-alone", because=str(error))
+    def drop(self, error: PeerLostError) -> None:
+        self._log_event(JournalEvent.STAGING_ALONE, because=str(error))
         self.peer = None
-        if not isinstance(error, UnableError):
+        if not isinstance(error, ItemRefusedError):
             self.close()
 
     def close(self) -> None:
@@ -189,7 +190,7 @@ class Before:
         self._predecessor = None
 
 
-def _call(address: Tuple[str, int], key: bytes, me: int) -> Channel:
+def _connect(address: Tuple[str, int], key: bytes, me: int) -> Channel:
     for left in reversed(range(CALLS)):
         try:
             return wire.call(address, key, {"stage": me}, CALL_SECONDS)

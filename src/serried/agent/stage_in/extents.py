@@ -1,7 +1,7 @@
-"""What of an item is on this node's disk by now, in the order in which it came: the next node takes it from here.
+"""The extents of an item on this node's disk, in the order of their arrival. The next node reads them from here.
 
-It only grows. So who is slow keeps nobody waiting, who comes late finds all of it, and what is read again is in memory
-as a rule, because it was written a moment ago.
+The log only grows. Slow readers do not block others, late readers see all extents, and a re-read normally hits the page
+cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 from serried.fs import scan
 from serried.fs.manifest import FILE, Manifest
 
-TELL_SECONDS = 0.02
+WAKE_SECONDS = 0.02
 """Who waits for more is woken no more often: each time takes Python's lock from those who copy."""
 
 
@@ -26,7 +26,7 @@ class Extent(NamedTuple):
     length: int
 
 
-class Arrived:
+class ExtentLog:
     def __init__(self, manifest: Manifest, root: bytes) -> None:
         self.manifest = manifest
         self.root = root
@@ -37,26 +37,26 @@ class Arrived:
         """Whether all files are there. Links, modes of folders and their times may still be missing."""
         self.bytes = self.files = 0
         self._extents: List[Extent] = []
-        self._change = threading.Condition()
-        self._told = 0.0
+        self._changed = threading.Condition()
+        self._woken_at = 0.0
 
     @classmethod
-    def whole(cls, manifest: Manifest, root: bytes) -> Arrived:
+    def complete(cls, manifest: Manifest, root: bytes) -> ExtentLog:
         """Of an item that has been here for long."""
-        arrived = cls(manifest, root)
+        log = cls(manifest, root)
         files = (pair for pair in enumerate(manifest.entries) if pair[1].kind == FILE)
-        arrived._extents = [Extent(number, 0, entry.size) for number, entry in files]
-        arrived.bytes, arrived.files, arrived.is_complete = manifest.held, manifest.files, True
-        return arrived
+        log._extents = [Extent(number, 0, entry.size) for number, entry in files]
+        log.bytes, log.files, log.is_complete = manifest.held, manifest.files, True
+        return log
 
     def since(self, position: int, seconds: float) -> List[Extent]:
         """What has come after the first `position` extents; nothing where none does within `seconds`."""
-        with self._change:
-            self._change.wait_for(lambda: len(self._extents) > position or self._is_over, seconds)
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._extents) > position or self._has_ended, seconds)
             return self._extents[position:]
 
     @property
-    def _is_over(self) -> bool:
+    def _has_ended(self) -> bool:
         return self.is_complete or self.problem is not None
 
     def path(self, number: int) -> bytes:
@@ -66,23 +66,23 @@ class Arrived:
 
     def add(self, extent: Extent, held: int, *, is_last: bool) -> None:
         """`held` bytes of data are here; `is_last` for the last of a file."""
-        with self._change:
+        with self._changed:
             self._extents.append(extent)
             self.bytes += held
             self.files += is_last
             self.is_complete = self.files == self.manifest.files
             now = time.monotonic()
-            if self.is_complete or now - self._told >= TELL_SECONDS:
-                self._told = now
-                self._change.notify_all()
+            if self.is_complete or now - self._woken_at >= WAKE_SECONDS:
+                self._woken_at = now
+                self._changed.notify_all()
 
     def fail(self, problem: str) -> None:
-        with self._change:
+        with self._changed:
             self.problem = problem
-            self._change.notify_all()
+            self._changed.notify_all()
 
 
-def runs(descriptor: int, extent: Extent) -> Iterator[Tuple[int, int, bool]]:
+def split_holes(descriptor: int, extent: Extent) -> Iterator[Tuple[int, int, bool]]:
     """An extent of an open file in parts (offset, length, is_data), holes among them if it is large enough."""
     start, end = extent.offset, extent.offset + extent.length
     if extent.length < scan.SPARSE:

@@ -1,4 +1,4 @@
-"""Data that is read where it is: each node looks whether it sees it, before any rank starts."""
+"""Data that is read in place: each node checks before its ranks start that it can read the paths."""
 
 from __future__ import annotations
 

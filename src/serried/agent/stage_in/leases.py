@@ -1,4 +1,4 @@
-"""What a job holds of the disk as long as its ranks run: places in the cache, mounts, archives for who is next."""
+"""Cache slots, mounts and archives that a job holds while its ranks run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import contextlib
 from pathlib import Path
 from typing import Callable, Iterator, List
 
-from serried.agent.stage_in.cache import Cache, Slot, Waits
+from serried.agent.stage_in.cache import CacheSlot, StagingCache, Waits
 
 
-class Kept:
+class Leases:
     def __init__(self) -> None:
-        self._slots: List[Slot] = []
+        self._slots: List[CacheSlot] = []
         self._mounts: List[Callable[[], None]] = []
-        self._spent: List[Path] = []
+        self._temporary: List[Path] = []
 
     @contextlib.contextmanager
-    def slot(self, cache: Cache, key: str, waits: Waits) -> Iterator[Slot]:
+    def acquire(self, cache: StagingCache, key: str, waits: Waits) -> Iterator[CacheSlot]:
         """A place in the cache, kept if all goes well."""
-        slot = cache.take(key, waits)
+        slot = cache.acquire(key, waits)
         self._slots.append(slot)
         try:
             yield slot
@@ -27,30 +27,30 @@ class Kept:
             slot.close()
             raise
 
-    def live(self) -> None:
+    def heartbeat(self) -> None:
         """Other jobs may wait for what we put there."""
         for slot in list(self._slots):
-            slot.live()
+            slot.heartbeat()
 
-    def mounted(self, unmount: Callable[[], None]) -> None:
+    def add_mount(self, unmount: Callable[[], None]) -> None:
         self._mounts.append(unmount)
 
-    def spent(self, path: Path) -> None:
+    def add_temporary(self, path: Path) -> None:
         """A file that nobody needs but other nodes, while they stage."""
-        self._spent.append(path)
+        self._temporary.append(path)
 
-    def forget(self) -> None:
+    def end_serving(self) -> None:
         """No other node will ask any more."""
-        for path in self._spent:
+        for path in self._temporary:
             with contextlib.suppress(OSError):
                 path.unlink()
-        self._spent = []
+        self._temporary = []
         for slot in self._slots:
-            slot.forget()
+            slot.drop_manifest()
 
     def release(self) -> None:
         """Ranks have ended, or will not begin: what is half done goes."""
-        self.forget()
+        self.end_serving()
         for unmount in self._mounts:
             unmount()
         for slot in self._slots:

@@ -1,4 +1,4 @@
-"""A node agent's end of staging: the process that does it, what the head is told of it, where ranks find the data."""
+"""A node agent's end of stage-in: its process, reports to the head, and variables for ranks."""
 
 from __future__ import annotations
 
@@ -6,104 +6,107 @@ import os
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional
 
-from serried.agent.attempt import Work
-from serried.agent.comms.channel import Message as Told
-from serried.agent.helper_process import Beside, Message
+from serried.agent.attempt import Attempt
+from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.node_disk import Folder, base_dirs
-from serried.agent.stage_in.topology import interface, passes_on, wanted
+from serried.agent.stage_in.topology import serving_interface, staged_data, uses_chain
 from serried.fs import locks
+from serried.protocol.events import FromStageIn, JournalEvent, ToHead, ToHelper, ToNode
+from serried.protocol.json_lines import Message
 
 HOLD_TRIES, HOLD_SECONDS = 100, 0.05
 VIEW = "data"
 """An attempt's own links to what was staged."""
 
 
-class Staging:
+class StageIn:
     """`note` writes to the node's journal, `tell` sends to the head."""
 
     def __init__(
-        self, loop: Loop, work: Work, own: Folder, note: Callable[..., None], tell: Callable[..., None]
+        self, loop: Loop, work: Attempt, folder: Folder, log_event: Callable[..., None], send: Callable[..., None]
     ) -> None:
-        self._loop, self._work, self._own = loop, work, own
-        self._note, self._tell = note, tell
-        self._process: Optional[Beside] = None
-        self._is_settled = False
+        self._loop, self._work, self._folder = loop, work, folder
+        self._log_event, self._send = log_event, send
+        self._process: Optional[HelperProcess] = None
+        self._is_resolved = False
         self._head = ""
 
     def prepare(self, index: int, key: bytes, address: str, head: str) -> None:
         """Start the process, if the plan has work for it. `address` is ours on the network where `head` is the head."""
         self._head = head
-        data = wanted(self._work)
+        data = staged_data(self._work)
         if data is None:
             return
         site = self._work.plan["site"]
-        self._process = Beside(self._loop, "stage", [], self._hear)
-        self._process.tell(
+        self._process = HelperProcess(self._loop, "stage-in", [], self._on_worker_message)
+        self._process.send(
             {
-                "do": "prepare",
+                "do": ToHelper.PREPARE,
                 "items": [[item["source"], item["to"], item["unpack"]] for item in data["stage"]],
                 "view": str(self._view),
-                "shared": str(self._own.room / base_dirs.DATA) if self._own.room else "",
-                "has_disk": self._own.has_disk,
+                "shared": str(self._folder.room / base_dirs.DATA) if self._folder.room else "",
+                "has_disk": self._folder.has_disk,
                 "hashed": data["verify"] == "hashes",
                 "limit": site.get("cache_bytes", 0),
                 "key": key.hex(),
-                "mark": self._work.mark,
+                "mark": self._work.process_tag,
                 "run": self._work.name,
                 "node": index,
-                "serves": interface(address, head) if passes_on(self._work) and self._own.has_disk else None,
+                "serves": serving_interface(address, head)
+                if uses_chain(self._work) and self._folder.has_disk
+                else None,
             }
         )
 
     @property
     def _view(self) -> Path:
-        return self._own.path / VIEW
+        return self._folder.path / VIEW
 
     @property
-    def place(self) -> Dict[str, str]:
+    def variables(self) -> Dict[str, str]:
         """What ranks are told of it."""
-        data = wanted(self._work)
+        data = staged_data(self._work)
         return {"data": str(self._view)} if data else {}
 
-    def heed(self, message: Told) -> None:
+    def on_message(self, message: Message) -> None:
         """The head says `stage`, with the node before this one, or `go`."""
-        if self._process and message["do"] == "stage":
+        if self._process and message["do"] == ToNode.STAGE:
             before = message["before"]
-            self._process.tell({"do": "stage", "before": before and [before[0] or self._head, before[1]]})
-        elif self._process and message["do"] == "go":
-            self._process.tell({"do": "served"})
+            self._process.send({"do": ToHelper.STAGE, "before": before and [before[0] or self._head, before[1]]})
+        elif self._process and message["do"] == ToNode.START_RANKS:
+            self._process.send({"do": ToHelper.SERVED})
 
     def release(self, seconds: float) -> None:
         """Ranks have ended: what nobody uses goes, as far as that is done in time."""
         if self._process:
-            self._process.tell({"do": "release"})
-            self._process.wait(seconds)
+            self._process.send({"do": ToHelper.RELEASE})
+            self._process.wait_for_exit(seconds)
             self._process.kill()
             self._process = None
 
-    def _hear(self, message: Optional[Message]) -> None:
+    def _on_worker_message(self, message: Optional[Message]) -> None:
         if message is None:
             self._process = None
-            if self._is_settled:
+            if self._is_resolved:
                 self._hold(list(self._slots()), HOLD_TRIES)
             else:
                 self._fail("the process that stages ended without a word")
             return
         say = message.pop("say")
-        if say == "note":
-            is_read_there = message.get("origin") == "in place" and self._own.no_disk
-            self._note(**message, **({"because": self._own.no_disk} if is_read_there else {}))
-        elif say == "ready":
-            self._tell("stage-port", port=message["port"])
-        elif say == "failed":
+        if say == FromStageIn.LOG:
+            is_read_there = message.get("origin") == "in place" and self._folder.no_disk
+            self._log_event(**message, **({"because": self._folder.no_disk} if is_read_there else {}))
+        elif say == FromStageIn.READY:
+            self._send(ToHead.STAGE_PORT, port=message["port"])
+        elif say == FromStageIn.FAILED:
             self._fail(message["because"])
-        elif say == "progress":
-            self._tell("staging", **message)
+        elif say == FromStageIn.PROGRESS:
+            self._send(ToHead.STAGING, **message)
         else:
-            self._is_settled = True
-            self._note("staged", **message)
-            self._tell("staged", **message)
+            self._is_resolved = True
+            self._log_event(JournalEvent.STAGED, **message)
+            self._send(ToHead.STAGED, **message)
 
     def _hold(self, slots: List[Path], tries: int) -> None:
         """It was killed while ranks run, and its locks went with it: ours keep what they read from other jobs."""
@@ -111,19 +114,19 @@ class Staging:
         if left and tries:
             self._loop.after(HOLD_SECONDS, lambda: self._hold(left, tries - 1))
             return
-        self._note("staging-problem", item="", problem="the process that held the data has ended")
+        self._log_event(JournalEvent.STAGING_PROBLEM, item="", problem="the process that held the data has ended")
 
     def _slots(self) -> Iterator[Path]:
         """In the cache, what ranks read."""
         for link in filter(Path.is_symlink, self._view.rglob("*")):
             slot = Path(os.readlink(link)).parent
-            if self._own.room and slot.parent == self._own.room / base_dirs.DATA:
+            if self._folder.room and slot.parent == self._folder.room / base_dirs.DATA:
                 yield slot
 
     def _fail(self, because: str) -> None:
-        self._is_settled = True
-        self._note("stage-failed", because=because)
-        self._tell("stage-failed", because=because)
+        self._is_resolved = True
+        self._log_event(JournalEvent.STAGE_FAILED, because=because)
+        self._send(ToHead.STAGE_FAILED, because=because)
 
 
 def _is_held(slot: Path) -> bool:

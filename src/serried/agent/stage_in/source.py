@@ -6,8 +6,8 @@ import errno
 import os
 from typing import Callable, Iterator, List
 
-from serried.agent.stage_in.extents import Extent, runs
-from serried.agent.stage_in.tree_writer import Target
+from serried.agent.stage_in.extents import Extent, split_holes
+from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.fs.adaptive_pool import Crew
 from serried.fs.manifest import Entry, text
 from serried.fs.scan import UnreadableError
@@ -31,7 +31,7 @@ class ChangedError(Exception):
     """A file is not as the manifest has it, or is not there any more. `str` is its path."""
 
 
-def fill(root: bytes, target: Target, beat: Callable[[], None] = lambda: None) -> None:
+def fill(root: bytes, target: TreeWriter, beat: Callable[[], None] = lambda: None) -> None:
     """Bring what `target` is missing from `root`. Return when it is complete; `beat` is called as it goes on.
 
     Raises ChangedError, UnreadableError, and OSError with the name of what could not be written.
@@ -44,11 +44,11 @@ def fill(root: bytes, target: Target, beat: Callable[[], None] = lambda: None) -
 
 
 class _Reader:
-    def __init__(self, root: bytes, target: Target, crew: Crew) -> None:
+    def __init__(self, root: bytes, target: TreeWriter, crew: Crew) -> None:
         self._root = root
         self._crew = crew
         self._target = target
-        self._entries = target.arrived.manifest.entries
+        self._entries = target.extents.manifest.entries
 
     def bring(self, batch: List[Extent]) -> None:
         for extent in batch:
@@ -86,7 +86,7 @@ class _Reader:
 
     def _bring_part(self, source: int, entry: Entry, extent: Extent) -> None:
         self._check(source, entry, entry.size)
-        for offset, length, is_data in runs(source, extent):
+        for offset, length, is_data in split_holes(source, extent):
             if not is_data:
                 self._target.skip(extent.number, offset, length)
                 continue

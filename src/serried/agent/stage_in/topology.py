@@ -1,25 +1,25 @@
-"""Whether data is staged, who gets it from whom, and where nodes find each other: where agents find the head."""
+"""Which node takes data from which, and at what address."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 
 Address = Tuple[str, int]
-HEAD = ""
+HEAD_ADDRESS = ""
 """Instead of an address: that of the head, by which each node has found it."""
 
 
-def wanted(work: Work) -> Any:
+def staged_data(work: Attempt) -> Any:
     """What the plan says of data, if any is staged."""
     data = work.plan.get("data")
     return data if data and data["stage"] else None
 
 
-def passes_on(work: Work) -> bool:
+def uses_chain(work: Attempt) -> bool:
     """Whether nodes pass data on."""
-    return bool(work.nodes > 1 and wanted(work) and work.plan["site"].get("transfer", "chain") == "chain")
+    return bool(work.nodes > 1 and staged_data(work) and work.plan["site"].get("transfer", "chain") == "chain")
 
 
 def predecessors(ports: Mapping[int, int], hosts: Mapping[int, str]) -> Dict[int, Optional[Address]]:
@@ -36,12 +36,12 @@ def predecessors(ports: Mapping[int, int], hosts: Mapping[int, str]) -> Dict[int
     return before
 
 
-def host(called_from: str, called: str) -> str:
+def peer_host(called_from: str, called: str) -> str:
     """Where others find the node that has called the head from there: where they find the head, if it is the same."""
-    return HEAD if called_from == called else called_from
+    return HEAD_ADDRESS if called_from == called else called_from
 
 
-def interface(own: str, head: str) -> str:
+def serving_interface(own: str, head: str) -> str:
     """The address on which a node serves: that from which it calls the head, so that no other network is offered any.
 
     On the head's own host it serves wherever the head does: others may have found that by another address.

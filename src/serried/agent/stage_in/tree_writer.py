@@ -1,7 +1,7 @@
-"""A tree that comes into being: extents are written as they come, in any order, by many threads.
+"""Writes a tree from extents that arrive in any order, from many threads.
 
-A file gets its mode and time with its last extent, folders and links theirs at the end. Nothing is synced to the disk
-one by one: what a crash of the node has torn is not taken for whole afterwards (see cache).
+A file gets its mode and time with its last extent, folders and links at the end. Files are not synced one by one: the
+cache detects a tree that a crash of the node has torn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import threading
 from typing import Dict, Iterator, List, Tuple, Union
 
-from serried.agent.stage_in.extents import Arrived, Extent
+from serried.agent.stage_in.extents import Extent, ExtentLog
 from serried.fs.manifest import FILE, FOLDER, LINK, TWIN, Entry, Manifest
 
 Data = Union[bytes, bytearray, memoryview]
@@ -23,10 +23,10 @@ BLOCK = 1 << 20
 CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 
 
-class Target:
+class TreeWriter:
     def __init__(self, root: bytes, manifest: Manifest) -> None:
         """Makes every folder of `manifest`, the first of them `root`, which must not be there. Raises OSError."""
-        self.arrived = Arrived(manifest, root)
+        self.extents = ExtentLog(manifest, root)
         self._entries = manifest.entries
         self._is_done = bytearray(len(manifest.entries))
         self._parts: Dict[int, List[Tuple[int, int]]] = {}
@@ -35,7 +35,7 @@ class Target:
         self._lock = threading.Lock()
         for number, entry in enumerate(self._entries):
             if entry.kind == FOLDER:
-                os.mkdir(self.arrived.path(number), 0o700)
+                os.mkdir(self.extents.path(number), 0o700)
 
     def write(self, number: int, offset: int, data: Data) -> None:
         """`data` at `offset` of a file: all of it, or a part. An empty file comes as no bytes at 0. Raises OSError.
@@ -45,13 +45,13 @@ class Target:
         entry = self._entry(number, offset, len(data))
         if self._is_done[number]:
             return
-        descriptor = os.open(self.arrived.path(number), CREATE, 0o600)
+        descriptor = os.open(self.extents.path(number), CREATE, 0o600)
         try:
             rest, at = memoryview(data), offset
             while rest:
                 written = os.pwrite(descriptor, rest, at)
                 rest, at = rest[written:], at + written
-            self._settle(descriptor, entry, Extent(number, offset, len(data)), len(data))
+            self._complete_extent(descriptor, entry, Extent(number, offset, len(data)), len(data))
         finally:
             os.close(descriptor)
 
@@ -60,9 +60,9 @@ class Target:
         entry = self._entry(number, offset, length)
         if self._is_done[number]:
             return
-        descriptor = os.open(self.arrived.path(number), CREATE, 0o600)
+        descriptor = os.open(self.extents.path(number), CREATE, 0o600)
         try:
-            self._settle(descriptor, entry, Extent(number, offset, length), 0)
+            self._complete_extent(descriptor, entry, Extent(number, offset, length), 0)
         finally:
             os.close(descriptor)
 
@@ -71,10 +71,10 @@ class Target:
         entry = self._entry(number, offset, length)
         if self._is_done[number]:
             return
-        descriptor = os.open(self.arrived.path(number), CREATE, 0o600)
+        descriptor = os.open(self.extents.path(number), CREATE, 0o600)
         try:
             copy_range(source, descriptor, offset, length)
-            self._settle(descriptor, entry, Extent(number, offset, length), length)
+            self._complete_extent(descriptor, entry, Extent(number, offset, length), length)
         finally:
             os.close(descriptor)
 
@@ -92,12 +92,12 @@ class Target:
 
     def finish(self) -> None:
         """Once nothing is missing: further names, links, and what folders are to look like. Raises OSError."""
-        if not self.arrived.is_complete:
+        if not self.extents.is_complete:
             raise ValueError("not all files are there")
         for number, entry in enumerate(self._entries):
-            path = self.arrived.path(number)
+            path = self.extents.path(number)
             if entry.kind == TWIN:
-                os.link(self.arrived.root + b"/" + entry.target, path)
+                os.link(self.extents.root + b"/" + entry.target, path)
             elif entry.kind == LINK:
                 os.symlink(entry.target, path)
                 with contextlib.suppress(OSError, NotImplementedError):  # nobody reads it, and not everywhere
@@ -105,7 +105,7 @@ class Target:
         for number in range(len(self._entries) - 1, -1, -1):  # what is within a folder before the folder
             entry = self._entries[number]
             if entry.kind == FOLDER:
-                path = self.arrived.path(number)
+                path = self.extents.path(number)
                 os.chmod(path, entry.mode)
                 os.utime(path, ns=(entry.time, entry.time))
 
@@ -116,7 +116,7 @@ class Target:
             raise ValueError(f"no file {number} with {length} bytes at {offset}")
         return entry
 
-    def _settle(self, descriptor: int, entry: Entry, extent: Extent, held: int) -> None:
+    def _complete_extent(self, descriptor: int, entry: Entry, extent: Extent, held: int) -> None:
         """It is written: note it, after the file has its looks if this was its last part."""
         is_last = self._covers(entry, extent)
         if is_last:
@@ -124,7 +124,7 @@ class Target:
                 os.ftruncate(descriptor, entry.size)
             os.fchmod(descriptor, entry.mode)
             os.utime(descriptor, ns=(entry.time, entry.time))
-        self.arrived.add(extent, held, is_last=is_last)
+        self.extents.add(extent, held, is_last=is_last)
 
     def _covers(self, entry: Entry, extent: Extent) -> bool:
         """Whether the file is whole with this, and was not before."""

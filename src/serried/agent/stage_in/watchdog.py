@@ -1,4 +1,4 @@
-"""Whether a source still answers: a file system that is away may neither do so ever again nor say that it is."""
+"""Detects a source that stopped answering: an unreachable file system may block a read forever."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SILENT_SECONDS = 600.0
 """Servers that take over from others take minutes."""
 
 
-class Pulse:
+class Watchdog:
     def __init__(self) -> None:
         self._source = ""
-        self._at = 0.0
+        self._answered_at = 0.0
 
     @contextlib.contextmanager
-    def of(self, source: str) -> Iterator[None]:
+    def watch(self, source: str) -> Iterator[None]:
         """`source` is looked at or read, and is to answer."""
         self.beat()
         self._source = source
@@ -27,9 +27,9 @@ class Pulse:
 
     def beat(self) -> None:
         """It has."""
-        self._at = time.monotonic()
+        self._answered_at = time.monotonic()
 
     @property
-    def silent(self) -> str:
+    def silent_source(self) -> str:
         """The source that has not for too long; empty where none has to, or it does."""
-        return self._source if time.monotonic() - self._at > SILENT_SECONDS else ""
+        return self._source if time.monotonic() - self._answered_at > SILENT_SECONDS else ""

@@ -16,8 +16,9 @@ import socket
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from serried.agent.comms.channel import Channel, Message, ProtocolError, greet
+from serried.agent.comms.channel import Channel, ProtocolError, greet
 from serried.agent.stage_in.availability import Bytes
+from serried.protocol.json_lines import Message
 
 LONGEST_BODY = 4 << 20
 LONGEST_DATA = 64 << 20
@@ -96,7 +97,7 @@ class Wire:
         if data:
             self._socket.sendall(data)
 
-    def say(self, kind: bytes, **words: Any) -> None:
+    def send_message(self, kind: bytes, **words: Any) -> None:
         self.send(kind, json.dumps(words).encode())
 
     def send_file(self, kind: bytes, body: bytes, file: int, offset: int, length: int) -> None:

@@ -1,8 +1,7 @@
-"""The role `stage`: one process on each node, beside its agent, that has the data there before ranks start.
+"""The role `stage-in`: a process beside a node's agent that brings data to the node before its ranks start.
 
-It stays as long as they run, because its locks say that what it brought is in use. Its agent tells it `prepare`,
-`stage`, `served` (no other node will ask) and `release`; it says `ready` with its port, `progress`, notes of what
-happens, and `staged` or `failed`.
+The process runs as long as the ranks do, because its locks mark the data as in use. `protocol.events` lists its
+messages: ToHelper and FromStageIn.
 """
 
 from __future__ import annotations
@@ -16,17 +15,19 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
-from serried.agent.helper_process import Agent, Message
+from serried.agent.helper_process import AgentConnection
 from serried.agent.node_disk import base_dirs, cleanup, shared_cache
 from serried.agent.stage_in import watchdog
-from serried.agent.stage_in.availability import FailedError, Holdings
-from serried.agent.stage_in.cache import Cache
-from serried.agent.stage_in.data_client import BrokenError, Predecessor
-from serried.agent.stage_in.data_server import Server
-from serried.agent.stage_in.item import Item, Place, StageError
-from serried.agent.stage_in.stager import Items
+from serried.agent.stage_in.availability import Availability, UnavailableError
+from serried.agent.stage_in.cache import StagingCache
+from serried.agent.stage_in.data_client import PeerLostError, Predecessor
+from serried.agent.stage_in.data_server import DataServer
+from serried.agent.stage_in.item import NodeStorage, StagedItem, StageError
+from serried.agent.stage_in.stager import Stager
 from serried.fs import scan
 from serried.protocol import names
+from serried.protocol.events import FromStageIn, JournalEvent, ToHelper
+from serried.protocol.json_lines import Message
 
 PROGRESS_SECONDS = 2.0
 RATE_SECONDS = 10.0
@@ -34,62 +35,62 @@ RATE_SECONDS = 10.0
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - what is to be staged comes from the agent
     os.umask(0o077)
-    agent = Agent()
-    stage: Optional[Stage] = None
+    agent = AgentConnection()
+    stage: Optional[StageInWorker] = None
     while True:
         seconds = PROGRESS_SECONDS if stage and stage.is_busy else None
         watched: List[Any] = [agent, stage] if stage else [agent]
         readable, _, _ = select.select(watched, [], [], seconds)
-        heard = agent.heard(0.0) if agent in readable else []
-        if heard is None:
+        received = agent.receive(0.0) if agent in readable else []
+        if received is None:
             return 0  # the agent is gone, and with us our locks
-        for message in heard:
-            if message["do"] == "prepare":
-                stage = Stage(agent, message)
-            elif stage and message["do"] == "stage":
+        for message in received:
+            if message["do"] == ToHelper.PREPARE:
+                stage = StageInWorker(agent, message)
+            elif stage and message["do"] == ToHelper.STAGE:
                 stage.begin(message["before"])
-            elif stage and message["do"] == "served":
+            elif stage and message["do"] == ToHelper.SERVED:
                 stage.end_serving()
-            elif stage and message["do"] == "release":
+            elif stage and message["do"] == ToHelper.RELEASE:
                 stage.release()
                 return 0
         if stage:
-            stage.tell()
+            stage.flush()
 
 
-class Stage:
-    def __init__(self, agent: Agent, told: Message) -> None:
+class StageInWorker:
+    def __init__(self, agent: AgentConnection, request: Message) -> None:
         self._agent = agent
-        self._told = told
-        self._notes: Deque[Dict[str, Any]] = deque()
+        self._request = request
+        self._outbox: Deque[Dict[str, Any]] = deque()
         self._woken, self._waker = os.pipe()
         """Written to when there is a note. (Who looks for it by the clock takes Python's lock from those who copy.)"""
         os.set_blocking(self._woken, False)
-        self._key = bytes.fromhex(told["key"])
-        os.environ[names.MARK] = told["mark"]  # so that what we start is known as the attempt's where we are killed,
+        self._key = bytes.fromhex(request["key"])
+        os.environ[names.MARK] = request["mark"]  # so that what we start is known as the attempt's where we are killed,
         os.environ[names.SETUP] = names.IN_SETUP  # and as nothing that ranks have left running
-        self._holdings = Holdings(len(told["items"]))
-        self._shared = Path(told["shared"]) if told["shared"] else None
+        self._availability = Availability(len(request["items"]))
+        self._shared = Path(request["shared"]) if request["shared"] else None
         self._worker: Optional[threading.Thread] = None
-        self._is_settled = False
-        self._rate = Rate()
-        self._told_at = 0.0
-        wanted = [Item(*item) for item in told["items"]]
-        place = Place(Path(told["view"]), self._cache(), bool(told["has_disk"]))
-        self.items = Items(wanted, place, self._holdings, self._note, hashed=bool(told["hashed"]))
-        self._server = self._serving(told["serves"]) if place.cache else None
-        agent.tell(say="ready", port=self._server.port if self._server else 0)
+        self._is_resolved = False
+        self._rate = TransferRate()
+        self._progress_sent_at = 0.0
+        wanted = [StagedItem(*item) for item in request["items"]]
+        storage = NodeStorage(Path(request["view"]), self._cache(), bool(request["has_disk"]))
+        self.items = Stager(wanted, storage, self._availability, self._log_event, hashed=bool(request["hashed"]))
+        self._server = self._start_server(request["serves"]) if storage.cache else None
+        agent.send(say=FromStageIn.READY, port=self._server.port if self._server else 0)
 
-    def _cache(self) -> Optional[Cache]:
+    def _cache(self) -> Optional[StagingCache]:
         if self._shared is None:
             return None
         try:
             base_dirs.sub(self._shared.parent, self._shared.name)
         except OSError as error:
-            self._note("staging-problem", item="", problem=f"{self._shared}: {scan.reason(error)}")
+            self._log_event(JournalEvent.STAGING_PROBLEM, item="", problem=f"{self._shared}: {scan.reason(error)}")
             return None
-        told = self._told
-        return Cache(self._shared, hashed=bool(told["hashed"]), run=str(told["run"]), sweep=cleanup.free)
+        request = self._request
+        return StagingCache(self._shared, hashed=bool(request["hashed"]), run=str(request["run"]), sweep=cleanup.free)
 
     @property
     def is_busy(self) -> bool:
@@ -105,107 +106,112 @@ class Stage:
         self._worker.start()
 
     def _work(self, before: Optional[List[Any]]) -> None:
-        began = time.monotonic()
+        began_at = time.monotonic()
         try:
-            self.items.bring(self._predecessor(before))
+            self.items.stage_all(self._predecessor(before))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
             because = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
-            self._settle(say="failed", because=because)
+            self._resolve(say=FromStageIn.FAILED, because=because)
             return
-        size, files = self.items.far.here
-        self._settle(say="staged", bytes=size, files=files, seconds=round(time.monotonic() - began, 2))
+        size, files = self.items.progress.totals
+        self._resolve(say=FromStageIn.STAGED, bytes=size, files=files, seconds=round(time.monotonic() - began_at, 2))
 
-    def _settle(self, **message: Any) -> None:
+    def _resolve(self, **message: Any) -> None:
         """Once: whoever reads a file system that is away may come back from there much later."""
-        if self._is_settled:
+        if self._is_resolved:
             return
-        self._is_settled = True
-        if message["say"] == "failed":
-            for number in range(len(self._told["items"])):
-                self._holdings[number].fail(FailedError(message["because"]))
-        self._say(**message)
+        self._is_resolved = True
+        if message["say"] == FromStageIn.FAILED:
+            for number in range(len(self._request["items"])):
+                self._availability[number].fail(UnavailableError(message["because"]))
+        self._post(**message)
 
     def _predecessor(self, before: Optional[List[Any]]) -> Optional[Predecessor]:
         if before is None:
             return None
         try:
-            return Predecessor((str(before[0]), int(before[1])), self._key, int(self._told["node"]))
-        except BrokenError as error:
-            self._note("staging-alone", because=str(error))
+            return Predecessor((str(before[0]), int(before[1])), self._key, int(self._request["node"]))
+        except PeerLostError as error:
+            self._log_event(JournalEvent.STAGING_ALONE, because=str(error))
             return None
 
-    def _serving(self, address: Optional[str]) -> Optional[Server]:
+    def _start_server(self, address: Optional[str]) -> Optional[DataServer]:
         """None where this node is to serve no other, or cannot: those go to another or to the source."""
         if address is None:
             return None
         try:
-            return Server(address, self._key, self._holdings, self._refused)
+            return DataServer(address, self._key, self._availability, self._on_refused)
         except OSError as error:
-            self._note("staging-problem", item="", problem=f"cannot serve other nodes: {scan.reason(error)}")
+            self._log_event(
+                JournalEvent.STAGING_PROBLEM, item="", problem=f"cannot serve other nodes: {scan.reason(error)}"
+            )
             return None
 
-    def _refused(self, address: str, because: str) -> None:
-        self._note("staging-refused", address=address, because=because)
+    def _on_refused(self, address: str, because: str) -> None:
+        self._log_event(JournalEvent.STAGING_REFUSED, address=address, because=because)
 
     def end_serving(self) -> None:
         """All nodes have all."""
         if self._server:
             self._server.close()
             self._server = None
-        self._holdings = Holdings(len(self._told["items"]))
-        self.items.forget()
+        self._availability = Availability(len(self._request["items"]))
+        self.items.end_serving()
 
-    def _note(self, event: str, **facts: Any) -> None:
-        self._say(say="note", event=event, **facts)
+    def _log_event(self, event: str, **facts: Any) -> None:
+        self._post(say=FromStageIn.LOG, event=event, **facts)
 
-    def _say(self, **message: Any) -> None:
-        self._notes.append(message)
+    def _post(self, **message: Any) -> None:
+        self._outbox.append(message)
         os.write(self._waker, b".")
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """What has happened since, and now and then how far it is."""
-        is_over = self._worker is not None and not self._worker.is_alive()
+        has_ended = self._worker is not None and not self._worker.is_alive()
         now = time.monotonic()
-        if self._worker is not None and not is_over and now - self._told_at >= PROGRESS_SECONDS:
-            self.items.live()
-            self._tell_progress(now)
-        silent = self.items.pulse.silent
-        if silent:
-            self._settle(say="failed", because=f"`{silent}` has not answered for {watchdog.SILENT_SECONDS:.0f} s")
+        if self._worker is not None and not has_ended and now - self._progress_sent_at >= PROGRESS_SECONDS:
+            self.items.heartbeat()
+            self._send_progress(now)
+        silent_source = self.items.watchdog.silent_source
+        if silent_source:
+            self._resolve(
+                say=FromStageIn.FAILED,
+                because=f"`{silent_source}` has not answered for {watchdog.SILENT_SECONDS:.0f} s",
+            )
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, 4096)
-        while self._notes:
-            self._agent.tell(**self._notes.popleft())
+        while self._outbox:
+            self._agent.send(**self._outbox.popleft())
 
-    def _tell_progress(self, now: float) -> None:
-        far = self.items.far.facts
-        if far["of"] or far["waits_for"] is not None:
-            self._told_at = now
-            rate, left = self._rate.at(now, far["bytes"], far["of"])
-            self._agent.tell(say="progress", **far, rate=rate, left=left)
+    def _send_progress(self, now: float) -> None:
+        facts = self.items.progress.facts
+        if facts["of"] or facts["waits_for"] is not None:
+            self._progress_sent_at = now
+            rate, left = self._rate.at(now, facts["bytes"], facts["of"])
+            self._agent.send(say=FromStageIn.PROGRESS, **facts, rate=rate, left=left)
 
     def release(self) -> None:
         self.items.release()
         if self._shared is not None:
-            shared_cache.tidy_data(self._shared, int(self._told["limit"]))
+            shared_cache.tidy_data(self._shared, int(self._request["limit"]))
             base_dirs.remove_empty(self._shared)
 
 
-class Rate:
+class TransferRate:
     """Bytes in a second, of the last seconds."""
 
     def __init__(self) -> None:
-        self._seen: Deque[Tuple[float, int]] = deque()
+        self._samples: Deque[Tuple[float, int]] = deque()
         self._of = 0
 
     def at(self, now: float, size: int, of: int) -> Tuple[int, Optional[int]]:
         """The rate, and the seconds that are left; None where nothing moves."""
         if of != self._of:  # something else is counted now
             self._of = of
-            self._seen.clear()
-        self._seen.append((now, size))
-        while now - self._seen[0][0] > RATE_SECONDS:
-            self._seen.popleft()
-        then, before = self._seen[0]
+            self._samples.clear()
+        self._samples.append((now, size))
+        while now - self._samples[0][0] > RATE_SECONDS:
+            self._samples.popleft()
+        then, before = self._samples[0]
         rate = (size - before) / (now - then) if now > then else 0.0
         return int(rate), round((of - size) / rate) if rate > 0 else None

@@ -1,4 +1,4 @@
-"""A few threads that write small files: the kernel takes longer to make one than Python to ask for it."""
+"""A few threads that write small files: creating a file takes the kernel longer than Python needs to request it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AHEAD = 8
 """Batches that wait, at most."""
 
 
-class Writers(Generic[Batch]):
+class WritePool(Generic[Batch]):
     """`write` is called with what is given, by any thread and in any order; at the end with all of it, or it raises."""
 
     def __init__(self, write: Callable[[Batch], None]) -> None:
@@ -23,10 +23,10 @@ class Writers(Generic[Batch]):
         self._threads: List[threading.Thread] = []
         self._problem: Optional[Exception] = None
 
-    def __enter__(self) -> "Writers[Batch]":
+    def __enter__(self) -> "WritePool[Batch]":
         return self
 
-    def give(self, batch: Batch) -> None:
+    def submit(self, batch: Batch) -> None:
         """Raises what one before it could not be written for."""
         if self._problem:
             raise self._problem

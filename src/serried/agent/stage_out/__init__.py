@@ -1,7 +1,7 @@
-"""Results and checkpoints come back: one niced process on each node copies them from its disk while training runs.
+"""Copies results and checkpoints from a node's disk to the run directory while training runs.
 
-node, service       the agent's end, and the process; `fetching` is the one that comes for the rest later
-rounds, pace        in what order it looks and copies, and how fast
-looking, copying    what is there and complete; brought whole or not at all
-placing, ledger     where it goes, and whose a name is
+node_side, worker       the agent's end, and its niced process; `recovery` copies the rest in a later job
+sync_loop, throttle     the order and the rate of copies
+completeness, file_copy which files are complete; copies that are whole or absent
+publish, ledger         names in the run directory, and which node owns which
 """

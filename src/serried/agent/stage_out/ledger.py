@@ -1,6 +1,6 @@
-"""Whose a name in the run directory is: each node writes down what it brings before it is there.
+"""Which names in the run directory a node owns. A node records a name before it writes the file.
 
-A name that is another's, or that changed since we brought it, is never written over.
+A name that another node owns, or that changed since the copy, is never overwritten.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import threading
 from pathlib import Path
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
-from serried.agent.attempt import Work
-from serried.agent.stage_out.completeness import Found
+from serried.agent.attempt import Attempt
+from serried.agent.stage_out.completeness import Artifact
 from serried.fs import files
 
 
-class Brought(NamedTuple):
+class LedgerEntry(NamedTuple):
     kind: str
     name: str
     at: str
@@ -35,51 +35,51 @@ class Brought(NamedTuple):
     """That it was found by; empty for a file in the folder of a checkpoint."""
     attempt: int
 
-    def is_of(self, found: Found) -> bool:
+    def matches(self, artifact: Artifact) -> bool:
         """Whether it was made from `found` as it is now."""
-        return (self.size, self.changed) == (found.size, found.changed)
+        return (self.size, self.changed) == (artifact.size, artifact.mtime_ns)
 
-    def is_in(self, folder: Path) -> bool:
+    def is_unchanged_in(self, folder: Path) -> bool:
         """Whether what we put there is there, and unchanged."""
         try:
-            it = (folder / self.at).lstat()
+            status = (folder / self.at).lstat()
         except OSError:
             return False
-        return stat.S_ISDIR(it.st_mode) if self.is_folder else it.st_mtime_ns in (self.stamp, self.before)
+        return stat.S_ISDIR(status.st_mode) if self.is_folder else status.st_mtime_ns in (self.stamp, self.before)
 
 
 class Ledger:
-    def __init__(self, work: Work, node: int) -> None:
-        self._attempt = work.number
+    def __init__(self, work: Attempt, node: int) -> None:
+        self._attempt_number = work.number
         self._mode = work.file_mode
-        place = work.place.attempt(work.number).node(node)
-        files.make_directory(place, work.directory_mode)
-        self._path = work.place.attempt(work.number).brought(node)
-        self._entries: Dict[str, Brought] = {}
-        for number in (each for each in files.numbers(work.place.attempts) if each <= work.number):
-            for entry in files.read_journal(work.place.attempt(number).brought(node)):
-                self._take(entry, number)
+        directory = work.directory.attempt(work.number).node(node)
+        files.make_directory(directory, work.directory_mode)
+        self._path = work.directory.attempt(work.number).brought(node)
+        self._entries: Dict[str, LedgerEntry] = {}
+        for number in (number for number in files.numbers(work.directory.attempts) if number <= work.number):
+            for entry in files.read_journal(work.directory.attempt(number).brought(node)):
+                self._apply(entry, number)
         self._file = -1
         self._lock = threading.Lock()
-        self._is_torn = not _ends_well(self._path)
+        self._is_torn = not _ends_with_newline(self._path)
 
-    def of(self, kind: str, name: str) -> Optional[Brought]:
+    def get(self, kind: str, name: str) -> Optional[LedgerEntry]:
         return self._entries.get(f"{kind}/{name}")
 
-    def all(self, kind: str) -> Iterator[Brought]:
+    def entries(self, kind: str) -> Iterator[LedgerEntry]:
         return (entry for entry in list(self._entries.values()) if entry.kind == kind)
 
-    def write(self, brought: Brought) -> None:
+    def record(self, entry: LedgerEntry) -> None:
         """Raises OSError where that cannot be kept: then it must not be brought."""
-        facts = brought._asdict()
+        facts = entry._asdict()
         del facts["attempt"]
         self._append(facts)
-        self._entries[f"{brought.kind}/{brought.name}"] = brought
+        self._entries[f"{entry.kind}/{entry.name}"] = entry
 
-    def strike(self, brought: Brought) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """It is not there any more, or never came to be."""
-        self._append({"kind": brought.kind, "name": brought.name, "gone": True})
-        self._entries.pop(f"{brought.kind}/{brought.name}", None)
+        self._append({"kind": entry.kind, "name": entry.name, "gone": True})
+        self._entries.pop(f"{entry.kind}/{entry.name}", None)
 
     def _append(self, entry: Dict[str, Any]) -> None:
         line = (json.dumps(entry) + "\n").encode()
@@ -96,15 +96,17 @@ class Ledger:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._is_torn = False
 
-    def _take(self, entry: Dict[str, Any], attempt: int) -> None:
+    def _apply(self, entry: Dict[str, Any], attempt: int) -> None:
         key = f"{entry.get('kind')}/{entry.get('name')}"
         if entry.get("gone"):
             self._entries.pop(key, None)
-        elif {*Brought._fields} - {"attempt"} <= entry.keys():
-            self._entries[key] = Brought(attempt=attempt, **{name: entry[name] for name in Brought._fields[:-1]})
+        elif {*LedgerEntry._fields} - {"attempt"} <= entry.keys():
+            self._entries[key] = LedgerEntry(
+                attempt=attempt, **{name: entry[name] for name in LedgerEntry._fields[:-1]}
+            )
 
 
-def _ends_well(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     """Whether the last line is whole, or there is none."""
     try:
         with path.open("rb") as file:

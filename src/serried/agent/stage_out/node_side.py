@@ -1,4 +1,4 @@
-"""The agent's side of bringing back: where its ranks write, the process beside it, and how long that may take."""
+"""The agent's side of stage-out: starts the process, limits its time, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from serried.agent import system
-from serried.agent.attempt import Work
-from serried.agent.helper_process import Beside, Message
+from serried.agent.attempt import Attempt
+from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk import Folder
 from serried.protocol.checkpoints import IN_CHECKPOINTS
+from serried.protocol.events import FromStageOut, JournalEvent, ToHelper, ToNode
+from serried.protocol.json_lines import Message
 from serried.protocol.layout import CHECKPOINTS, RESULTS
 from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
 
 KEEP_SECONDS = 3 * 86400.0
 """How long what could not be brought stays on the node for `serried fetch`."""
-AGAIN_SECONDS, RARELY_SECONDS = 0.5, 30.0
+RETRY_SECONDS, MOST_RETRY_SECONDS = 0.5, 30.0
 """After which a process that has ended is started again; each time it takes twice as long, but not longer than that."""
-STARTS = 5
+MOST_STARTS = 5
 """How often it is when ranks have ended."""
 STALLED_SECONDS = 120.0
 """After which a process that copies nothing is given up: its file system may never answer."""
@@ -33,25 +35,25 @@ LOST_SECONDS = 6.0
 RESERVE_SECONDS = 5.0
 """For the head to write down how it all ended, before the scheduler's KILL."""
 
-Then = Callable[[Dict[str, Any]], None]
+Callback = Callable[[Dict[str, Any]], None]
 
 
-class Bringing:
-    def __init__(self, loop: Loop, work: Work, node: int, folder: Folder, note: Callable[..., None]) -> None:
+class StageOut:
+    def __init__(self, loop: Loop, work: Attempt, node: int, folder: Folder, log_event: Callable[..., None]) -> None:
         self._loop = loop
         self._work = work
         self._node = node
         self._folder = folder
-        self._note = note
-        self._beside: Optional[Beside] = None
+        self._log_event = log_event
+        self._process: Optional[HelperProcess] = None
         self._starts = 0
-        self._is_settled = False
-        self._then: Optional[Then] = None
+        self._is_resolved = False
+        self._callback: Optional[Callback] = None
         self._trusted = False
-        self._is_hurried = False
-        self._ends: Optional[float] = None
+        self._is_urgent = False
+        self._ends_at: Optional[float] = None
         """When it has to be over, on the monotonic clock."""
-        self._moved = (0, 0.0)
+        self._progress = (0, 0.0)
         """How much has been copied, and since when it is that much."""
         self._watch: Optional[Timer] = None
         patterns = (work.plan.get("sync") or {}).get("watch", ())
@@ -64,178 +66,182 @@ class Bringing:
         """Ranks of other nodes may still write what this one watches."""
         self._were_ended = False
         """Ranks, somewhere: one may have been in the midst of writing."""
-        self._is_finishing = False
+        self._is_draining = False
         self._is_wanted = self._is_local or (node == 0 and bool(watched))
 
-    def begin(self, left: Optional[float]) -> Dict[str, str]:
+    def begin(self, seconds_left: Optional[float]) -> Dict[str, str]:
         """Ranks are about to start, and the scheduler ends us in `left` seconds; where they are to write."""
-        if left is not None:
-            self.bound(left)
+        if seconds_left is not None:
+            self.limit(seconds_left)
         own = {RESULTS: self._has_results, CHECKPOINTS: self._has_checkpoints}
-        place = {name: str(self._folder.path / name) for name, is_ours in own.items() if is_ours}
-        for path in place.values():
+        folders = {name: str(self._folder.path / name) for name, is_ours in own.items() if is_ours}
+        for path in folders.values():
             os.mkdir(path, 0o700)  # noqa: PTH102 - a bare string
         if self._is_wanted:
             if self._is_local:
                 self._folder.keep(KEEP_SECONDS)
-            self._note("bringing", folder=str(self._folder.path), kinds=self._kinds())
+            self._log_event(JournalEvent.STAGE_OUT_STARTED, folder=str(self._folder.path), kinds=self._kinds())
             self._start()
-        return place
+        return folders
 
-    def hurry(self) -> None:
+    def set_urgent(self) -> None:
         """The end is near: what is complete goes at once."""
-        if not self._is_hurried:
-            self._is_hurried = True
-            self._tell({"do": "hurry"})
+        if not self._is_urgent:
+            self._is_urgent = True
+            self._send({"do": ToHelper.HURRY})
 
     @property
-    def is_over(self) -> bool:
+    def is_drained(self) -> bool:
         """Once ranks have ended: whether it is known what is missing."""
-        return self._then is None
+        return self._callback is None
 
     @property
-    def word(self) -> Dict[str, Any]:
+    def beat_facts(self) -> Dict[str, Any]:
         """With each beat: whether ranks have ended here, and how many seconds nobody should give us up for then."""
-        left = STALLED_SECONDS if self._ends is None else min(STALLED_SECONDS, self._ends - time.monotonic())
-        patience = 0.0 if self._then is None else max(0.0, left) + LATE_SECONDS
-        return {"over": self._then is not None or self._is_settled, "patience": patience}
+        seconds_left = (
+            STALLED_SECONDS if self._ends_at is None else min(STALLED_SECONDS, self._ends_at - time.monotonic())
+        )
+        timeout = 0.0 if self._callback is None else max(0.0, seconds_left) + LATE_SECONDS
+        return {"over": self._callback is not None or self._is_resolved, "patience": timeout}
 
-    def heed(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """The head says that ranks have ended on all nodes."""
-        if message["do"] == "all-over":
-            self._wait_no_longer()
+        if message["do"] == ToNode.ALL_RANKS_ENDED:
+            self._stop_waiting()
 
     def stop(self, reason: str, grace: float) -> None:
         """Ranks are being ended, everywhere. After the scheduler's TERM its KILL will follow."""
         self._were_ended = True
-        self.hurry()
-        self._loop.after(grace + KILLED_SECONDS, self._wait_no_longer)
+        self.set_urgent()
+        self._loop.after(grace + KILLED_SECONDS, self._stop_waiting)
         if reason == Reason.CANCEL:
-            self.bound(self._work.patience - min(RESERVE_SECONDS, self._work.patience / 5))
+            self.limit(self._work.kill_wait_seconds - min(RESERVE_SECONDS, self._work.kill_wait_seconds / 5))
 
-    def lose(self, grace: float) -> None:
+    def on_head_lost(self, grace: float) -> None:
         """Nobody hears us any more, and job.sh does not wait much longer than the ranks' `grace`."""
-        self.bound(grace + LOST_SECONDS)
-        self._wait_no_longer()
+        self.limit(grace + LOST_SECONDS)
+        self._stop_waiting()
 
-    def bound(self, seconds: float) -> None:
+    def limit(self, seconds: float) -> None:
         """It has to be over in so many seconds."""
-        ends = time.monotonic() + max(0.0, seconds)
-        if self._ends is None or ends < self._ends:
-            self._ends = ends
-            if self._is_finishing:
-                self._tell(self._finish())
+        ends_at = time.monotonic() + max(0.0, seconds)
+        if self._ends_at is None or ends_at < self._ends_at:
+            self._ends_at = ends_at
+            if self._is_draining:
+                self._send(self._finish_message())
 
-    def finish(self, then: Then, *, trusted: bool) -> None:
+    def drain(self, callback: Callback, *, trusted: bool) -> None:
         """Call `then` with what is missing when all that can be is there.
 
         `trusted` says that all who wrote have left by themselves.
         """
         if not self._starts:
-            then({})
+            callback({})
             return
-        self._then, self._trusted = then, trusted
+        self._callback, self._trusted = callback, trusted
         if not self._waits_for_others:
-            self._begin_to_finish()
+            self._begin_drain()
 
-    def _wait_no_longer(self) -> None:
+    def _stop_waiting(self) -> None:
         self._waits_for_others = False
-        if self._then and not self._is_finishing:
-            self._begin_to_finish()
+        if self._callback and not self._is_draining:
+            self._begin_drain()
 
-    def _begin_to_finish(self) -> None:
-        self._is_finishing = True
-        self._moved = (0, time.monotonic())
+    def _begin_drain(self) -> None:
+        self._is_draining = True
+        self._progress = (0, time.monotonic())
         self._starts = 1
-        if self._beside is None:
+        if self._process is None:
             self._start()
         else:
-            self._tell(self._finish())
-        self._check()
+            self._send(self._finish_message())
+        self._check_progress()
 
     def _start(self) -> None:
-        if self._beside or self._is_settled:
+        if self._process or self._is_resolved:
             return
         self._starts += 1
         local = str(self._folder.path) if self._folder.has_disk else ""
         scratch = os.environ.get("SLURM_TMPDIR") or str(self._folder.scratch)
-        self._beside = Beside(self._loop, "bring", [str(self._node), local, scratch], self._heed)
-        if self._is_finishing:
-            self._tell(self._finish())
-        elif self._is_hurried:
-            self._tell({"do": "hurry"})
+        self._process = HelperProcess(
+            self._loop, "stage-out", [str(self._node), local, scratch], self._on_worker_message
+        )
+        if self._is_draining:
+            self._send(self._finish_message())
+        elif self._is_urgent:
+            self._send({"do": ToHelper.HURRY})
 
-    def _finish(self) -> Message:
+    def _finish_message(self) -> Message:
         seconds = None
-        if self._ends is not None:
-            late = min(LATE_SECONDS, self._work.patience / 10)
-            seconds = max(0.0, self._ends - late - time.monotonic())
+        if self._ends_at is not None:
+            late = min(LATE_SECONDS, self._work.kill_wait_seconds / 10)
+            seconds = max(0.0, self._ends_at - late - time.monotonic())
         trusted = {"trusted": self._trusted, "all_trusted": self._trusted and not self._were_ended}
-        return {"do": "finish", **trusted, "seconds": seconds}
+        return {"do": ToHelper.FINISH, **trusted, "seconds": seconds}
 
-    def _tell(self, message: Message) -> None:
-        if self._beside:
-            self._beside.tell(message)
+    def _send(self, message: Message) -> None:
+        if self._process:
+            self._process.send(message)
 
-    def _heed(self, message: Optional[Message]) -> None:
+    def _on_worker_message(self, message: Optional[Message]) -> None:
         if message is None:
-            self._ended()
-        elif message["event"] == "finished":
-            self._settle(message)
-        elif message["event"] == "problem":
-            system.say(message["message"])
-            self._note("bring-problem", message=message["message"])
-        elif message["event"] == "progress":
-            if message["moved"] != self._moved[0]:
-                self._moved = (message["moved"], time.monotonic())
+            self._on_worker_exit()
+        elif message["event"] == FromStageOut.FINISHED:
+            self._resolve(message)
+        elif message["event"] == FromStageOut.PROBLEM:
+            system.log(message["message"])
+            self._log_event(JournalEvent.STAGE_OUT_PROBLEM, message=message["message"])
+        elif message["event"] == FromStageOut.PROGRESS:
+            if message["moved"] != self._progress[0]:
+                self._progress = (message["moved"], time.monotonic())
         else:
-            self._note(**message)
+            self._log_event(**message)
 
-    def _ended(self) -> None:
+    def _on_worker_exit(self) -> None:
         """It was killed, or could not start: again, some times."""
-        self._beside = None
-        if self._is_finishing and self._starts > STARTS:
-            self._give_up(f"the process that copies has ended {STARTS} times")
-        elif not self._is_settled:
-            self._note("bring-again", starts=self._starts)
-            pause = AGAIN_SECONDS if self._is_finishing else AGAIN_SECONDS * 2 ** min(self._starts - 1, 10)
-            self._loop.after(min(pause, RARELY_SECONDS), self._start)
+        self._process = None
+        if self._is_draining and self._starts > MOST_STARTS:
+            self._give_up(f"the process that copies has ended {MOST_STARTS} times")
+        elif not self._is_resolved:
+            self._log_event(JournalEvent.STAGE_OUT_RESTARTED, starts=self._starts)
+            pause = RETRY_SECONDS if self._is_draining else RETRY_SECONDS * 2 ** min(self._starts - 1, 10)
+            self._loop.after(min(pause, MOST_RETRY_SECONDS), self._start)
 
-    def _check(self) -> None:
+    def _check_progress(self) -> None:
         """Give up one that is stuck, or does not mind the time."""
-        if self._then is None:
+        if self._callback is None:
             return
         now = time.monotonic()
-        if self._ends is not None and now > self._ends:
+        if self._ends_at is not None and now > self._ends_at:
             self._give_up("there was no time left")
-        elif now - self._moved[1] > STALLED_SECONDS:
+        elif now - self._progress[1] > STALLED_SECONDS:
             self._give_up(f"nothing could be copied for {STALLED_SECONDS:.0f} s")
         else:
-            self._watch = self._loop.after(0.2, self._check)
+            self._watch = self._loop.after(0.2, self._check_progress)
 
     def _give_up(self, problem: str) -> None:
-        if self._beside:
-            self._beside.kill()
-        self._settle({"missing": [{"kind": kind, "names": [], "problem": problem} for kind in self._kinds()]})
+        if self._process:
+            self._process.kill()
+        self._resolve({"missing": [{"kind": kind, "names": [], "problem": problem} for kind in self._kinds()]})
 
     def _kinds(self) -> List[str]:
         return [CHECKPOINTS] * bool(self._work.plan.get("sync")) + [RESULTS] * self._has_results
 
-    def _settle(self, found: Message) -> None:
+    def _resolve(self, facts_received: Message) -> None:
         """Once: what is missing goes to the head, and the folder stays only if something is."""
-        if self._then is None:
+        if self._callback is None:
             return
-        then, self._then = self._then, None
-        self._is_settled = True
-        facts = {name: value for name, value in found.items() if name != "event"}
-        missing = [{**one, "folder": str(self._folder.path)} for one in facts.get("missing", ())]
-        for one in missing:
-            system.say(f"{one['kind']} could not be brought back: {one['problem']}")
+        callback, self._callback = self._callback, None
+        self._is_resolved = True
+        facts = {name: value for name, value in facts_received.items() if name != "event"}
+        missing = [{**entry, "folder": str(self._folder.path)} for entry in facts.get("missing", ())]
+        for entry in missing:
+            system.log(f"{entry['kind']} could not be brought back: {entry['problem']}")
         for name in facts.get("torn", ()):
-            system.say(f"checkpoint {name!r} may be torn, and was not brought back")
+            system.log(f"checkpoint {name!r} may be torn, and was not brought back")
         for sentence in left_out(facts):
-            system.say(sentence)
-        self._note("all-brought", **{**facts, "missing": missing})
+            system.log(sentence)
+        self._log_event(JournalEvent.STAGE_OUT_ENDED, **{**facts, "missing": missing})
         if not missing:
             self._folder.let_go()
-        then({"missing": missing} if missing else {})
+        callback({"missing": missing} if missing else {})

@@ -1,4 +1,4 @@
-"""How fast, and for how long: bandwidth, the end of a budget, and what interrupts a copy that can wait."""
+"""Limits a copy: bandwidth, a deadline, and interruption by urgent requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class InterruptedByUrgentError(Exception):
     """Something more urgent has come."""
 
 
-class Pace:
+class Throttle:
     """What a copy heeds after each piece."""
 
     def __init__(self, bandwidth: Optional[int] = None) -> None:
@@ -31,30 +31,30 @@ class Pace:
         self._debt = 0.0
         self._is_raised = False
         self._lock = threading.Lock()
-        self._at = time.monotonic()
-        self.ends: Optional[float] = None
+        self._updated_at = time.monotonic()
+        self.ends_at: Optional[float] = None
         """When nothing may be brought any more, on the monotonic clock; None for no such moment."""
-        self.moved = 0
+        self.bytes_moved = 0
         """How many bytes have been copied, also of what is not complete."""
-        self.urgent = 0
+        self.urgent_requests = 0
         """How many requests have come that cannot wait for a copy of what is not urgent."""
 
-    def hurry(self) -> None:
+    def set_urgent(self) -> None:
         """From now on nothing is spared: training is over, or soon. Any thread may say so."""
         self._bandwidth = None
-        self.urgent += 1
+        self.urgent_requests += 1
 
-    def heed(self, count: int, urgent: Optional[int] = None) -> None:
+    def advance(self, count: int, urgent_before: Optional[int] = None) -> None:
         """After `count` bytes. Raises InterruptedByUrgentError where more urgent requests have come than `urgent`."""
-        if self.urgent and not self._is_raised:  # each thread has a priority of its own
+        if self.urgent_requests and not self._is_raised:  # each thread has a priority of its own
             self._is_raised = True
             prioritise(BEST_EFFORT)
         with self._lock:
-            self.moved += count
+            self.bytes_moved += count
         self._wait(count)
-        if self.ends is not None and time.monotonic() > self.ends:
+        if self.ends_at is not None and time.monotonic() > self.ends_at:
             raise OutOfTimeError
-        if urgent is not None and self.urgent > urgent:
+        if urgent_before is not None and self.urgent_requests > urgent_before:
             raise InterruptedByUrgentError
 
     def _wait(self, count: int) -> None:
@@ -63,10 +63,10 @@ class Pace:
             return
         with self._lock:
             now = time.monotonic()
-            self._debt = max(0.0, self._debt - (now - self._at)) + count / self._bandwidth
-            self._at = now
-        while self._bandwidth is not None and time.monotonic() - self._at < self._debt:
-            time.sleep(min(LONGEST_SLEEP, max(0.0, self._debt - (time.monotonic() - self._at))))
+            self._debt = max(0.0, self._debt - (now - self._updated_at)) + count / self._bandwidth
+            self._updated_at = now
+        while self._bandwidth is not None and time.monotonic() - self._updated_at < self._debt:
+            time.sleep(min(LONGEST_SLEEP, max(0.0, self._debt - (time.monotonic() - self._updated_at))))
 
 
 def prioritise(value: int) -> None:

@@ -46,7 +46,7 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot na
     check="""
 # It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
 cannot="the job's environment cannot be read here: $private"
-[[ -r $private ]] || exec "${agent[@]}" unable "${who[@]}" --problem "$cannot"
+[[ -r $private ]] || exec "${agent[@]}" fail-setup "${who[@]}" --problem "$cannot"
 """,
     index="{PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}",
     index_variable="PBS_ARRAY_INDEX",

@@ -20,18 +20,18 @@ import os
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.attempt import Work
+from serried.agent.attempt import Attempt
 from serried.agent.ranks.command_placeholders import fill
 from serried.protocol.launcher_env import Source
 
-FORKED = ("agent", "single", "horovod")
+WITHOUT_LAUNCHER = ("agent", "single", "horovod")
 """Kinds without a starter: the agents start the ranks."""
 
 
-class Scene(NamedTuple):
+class LaunchContext(NamedTuple):
     """What is known when a starter is to be started on `node`."""
 
-    work: Work
+    work: Attempt
     """`work.nodes`, `work.ranks` (on each node), `work.words` (the plan's command), `work.plan["launch"]`."""
     node: int
     hosts: Sequence[str]
@@ -59,7 +59,7 @@ class Scene(NamedTuple):
         return [fill(option, self.work.shape) for option in self.work.plan["launch"]["options"]]
 
 
-class Start(NamedTuple):
+class LaunchCommand(NamedTuple):
     argv: List[str]
     environment: Mapping[str, str] = {}
     """Beside what the agent has and what `environment.env` says."""
@@ -67,8 +67,8 @@ class Start(NamedTuple):
     """Variables that it must not see; a name that ends in `*` is a beginning."""
 
 
-class Kind(NamedTuple):
-    start: Callable[[Scene], Start]
+class LauncherKind(NamedTuple):
+    start: Callable[[LaunchContext], LaunchCommand]
     everywhere: bool
     """One on each node; else one on the first, for all."""
     sources: Tuple[Source, ...]
@@ -77,22 +77,22 @@ class Kind(NamedTuple):
     """It belongs to the ranks' Python: where they run in a container, so does it."""
 
 
-def of(work: Work) -> Optional[Kind]:
+def kind_of(work: Attempt) -> Optional[LauncherKind]:
     """The kind that starts this attempt's ranks; None where the agents do. Raises ValueError for one we do not know."""
     kind = work.launcher
-    if kind in FORKED:
+    if kind in WITHOUT_LAUNCHER:
         return None
     try:
-        found: Kind = importlib.import_module(f"serried.agent.launchers.kinds.{kind}").KIND
+        definition: LauncherKind = importlib.import_module(f"serried.agent.launchers.kinds.{kind}").KIND
     except ImportError:
         raise ValueError(f"this agent knows no launcher `{kind}`") from None
-    return found
+    return definition
 
 
-def python_of(words: Sequence[str]) -> Optional[str]:
+def python_of(command: Sequence[str]) -> Optional[str]:
     """The Python that the command names: `python`, `/opt/conda/bin/python3.11`; None where it names none."""
-    name = os.path.basename(words[0]) if words else ""  # noqa: PTH119 - a bare string
-    return words[0] if name.startswith("python") and not name[len("python") :].strip(".0123456789") else None
+    name = os.path.basename(command[0]) if command else ""  # noqa: PTH119 - a bare string
+    return command[0] if name.startswith("python") and not name[len("python") :].strip(".0123456789") else None
 
 
 def without(environment: Mapping[str, str], names: Sequence[str]) -> Dict[str, str]:

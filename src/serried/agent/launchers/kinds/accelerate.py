@@ -6,19 +6,19 @@ that they name.
 
 from __future__ import annotations
 
-from serried.agent.launchers.kinds import Kind, Scene, Start, python_of
+from serried.agent.launchers.kinds import LaunchCommand, LaunchContext, LauncherKind, python_of
 from serried.protocol import launcher_env
 
 WAYS = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--tpu", "--config_file")
 """Options that say, or lead to, how ranks share a model: no second one may be given."""
 
 
-def start(scene: Scene) -> Start:
+def start(scene: LaunchContext) -> LaunchCommand:
     work = scene.work
-    python = None if work.plan.get("shell") else python_of(work.words)
+    python = None if work.plan.get("shell") else python_of(work.command)
     given = {option.partition("=")[0].replace("-", "_").replace("__", "--", 1) for option in scene.options}
     several = [] if given & set(WAYS) or scene.world_size == 1 else ["--multi_gpu"]
-    return Start(
+    return LaunchCommand(
         [
             *([python, "-m", "accelerate.commands.launch"] if python else ["accelerate", "launch"]),
             f"--num_machines={work.nodes}",
@@ -34,4 +34,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True)
+KIND = LauncherKind(start, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from serried.agent.launchers.kinds import Kind, Scene, Start, mpi, python_of
+from serried.agent.launchers.kinds import LaunchCommand, LaunchContext, LauncherKind, mpi, python_of
 from serried.protocol import launcher_env
 
 
-def start(scene: Scene) -> Start:
+def start(scene: LaunchContext) -> LaunchCommand:
     work = scene.work
-    python = None if work.plan.get("shell") else python_of(work.words)
-    return Start(
+    python = None if work.plan.get("shell") else python_of(work.command)
+    return LaunchCommand(
         [
             *([python, "-m", "deepspeed.launcher.runner"] if python else ["deepspeed"]),
             f"--hostfile={mpi.host_file(scene, 'slots', '{} slots={}')}",
@@ -25,4 +25,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(launcher_env.GENERIC,), is_inside=True)
+KIND = LauncherKind(start, everywhere=True, sources=(launcher_env.GENERIC,), is_inside=True)

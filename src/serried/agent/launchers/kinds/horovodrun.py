@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from serried.agent.launchers.kinds import Kind, Scene, Start, mpi, python_of
+from serried.agent.launchers.kinds import LaunchCommand, LaunchContext, LauncherKind, mpi, python_of
 from serried.protocol import launcher_env
 
 NEEDED = (
@@ -18,8 +18,8 @@ NEEDED = (
 ITS_OWN = "HOROVOD_"
 
 
-def start(scene: Scene) -> Start:
-    words = scene.work.words
+def start(scene: LaunchContext) -> LaunchCommand:
+    words = scene.work.command
     python = None if scene.work.plan.get("shell") else python_of(words)
     hosts = ",".join(f"{host}:{scene.work.ranks}" for host in scene.hosts)
     argv = [
@@ -35,10 +35,10 @@ def start(scene: Scene) -> Start:
     told = {**os.environ, **scene.work.plan["environment"]["env"]}
     kept = {name: value for name, value in told.items() if name in NEEDED or name.startswith(ITS_OWN)}
     path = os.pathsep.join([str(mpi.remote_shell(scene).parent), told.get("PATH", os.defpath)])
-    return Start(argv, {**kept, **mpi.lay_out(scene), "PATH": path}, without=("*",))
+    return LaunchCommand(argv, {**kept, **mpi.lay_out(scene), "PATH": path}, without=("*",))
 
 
-KIND = Kind(
+KIND = LauncherKind(
     start,
     everywhere=False,
     sources=(launcher_env.HOROVOD, launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.MVAPICH),

@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Dict
 
-from serried.agent.launchers.kinds import Scene
+from serried.agent.launchers.kinds import LaunchContext
 from serried.fs import files
 
 OF_ANOTHER_STEP = (
@@ -23,7 +23,7 @@ OF_THE_FIRST_NODE = ("SLURMD_NODENAME",)
 """MPICH would pass it on to the ranks of all nodes."""
 
 
-def lay_out(scene: Scene) -> Dict[str, str]:
+def lay_out(scene: LaunchContext) -> Dict[str, str]:
     """Write host lists and remote shell into the folder; the variables that lead each dialect there."""
     shell = remote_shell(scene)
     return {
@@ -44,14 +44,14 @@ def temporary(folder: Path) -> Dict[str, str]:
     return {"TMPDIR": str(folder)}
 
 
-def host_file(scene: Scene, name: str, line: str) -> str:
+def host_file(scene: LaunchContext, name: str, line: str) -> str:
     """The path of a new file in the folder with a `line` for each node: its name, and how many ranks it has."""
     path = scene.folder / name
     files.write_text(path, "".join(f"{line.format(host, scene.work.ranks)}\n" for host in scene.hosts))
     return str(path)
 
 
-def remote_shell(scene: Scene) -> Path:
+def remote_shell(scene: LaunchContext) -> Path:
     """An `ssh` that asks our agents: there are no keys and no passwords, and what it starts belongs to the attempt."""
     shell = scene.folder / "bin" / "ssh"
     files.make_directory(shell.parent, 0o700)
@@ -59,7 +59,7 @@ def remote_shell(scene: Scene) -> Path:
     return shell
 
 
-def open_mpi(shell: str, hosts: str, scene: Scene) -> Dict[str, str]:
+def open_mpi(shell: str, hosts: str, scene: LaunchContext) -> Dict[str, str]:
     """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks.
 
     Its daemons stay children of our agents: mpirun would wait for ever for one that has detached itself and died.
@@ -72,7 +72,7 @@ def open_mpi(shell: str, hosts: str, scene: Scene) -> Dict[str, str]:
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         "OMPI_MCA_plm_rsh_num_concurrent": shells,
         "OMPI_MCA_orte_leave_session_attached": "1",
-        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(scene.work.hurried_grace)),
+        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(scene.work.urgent_grace_seconds)),
         "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
         "OMPI_MCA_orte_default_hostfile": hosts,
         "OMPI_MCA_hwloc_base_binding_policy": "none",

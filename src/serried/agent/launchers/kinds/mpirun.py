@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import shutil
 
-from serried.agent.launchers.kinds import Kind, Scene, Start, mpi
+from serried.agent.launchers.kinds import LaunchCommand, LaunchContext, LauncherKind, mpi
 from serried.protocol import launcher_env
 
 
-def start(scene: Scene) -> Start:
+def start(scene: LaunchContext) -> LaunchCommand:
     program = "mpirun" if shutil.which("mpirun") or not shutil.which("mpiexec") else "mpiexec"
     argv = [program, "-n", str(scene.world_size), *scene.options, *scene.rank]
-    return Start(argv, mpi.lay_out(scene), without=(*mpi.OF_ANOTHER_STEP, *mpi.OF_THE_FIRST_NODE))
+    return LaunchCommand(argv, mpi.lay_out(scene), without=(*mpi.OF_ANOTHER_STEP, *mpi.OF_THE_FIRST_NODE))
 
 
-KIND = Kind(
+KIND = LauncherKind(
     start, everywhere=False, sources=(launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.PALS, launcher_env.MVAPICH)
 )

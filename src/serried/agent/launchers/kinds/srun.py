@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import List
 
-from serried.agent.attempt import Work
-from serried.agent.launchers.kinds import Kind, Scene, Start
+from serried.agent.attempt import Attempt
+from serried.agent.launchers.kinds import LaunchCommand, LaunchContext, LauncherKind
 from serried.protocol import launcher_env
 
 
-def start(scene: Scene) -> Start:
+def start(scene: LaunchContext) -> LaunchCommand:
     work = scene.work
     allocation = work.plan["allocation"]
-    return Start(
+    return LaunchCommand(
         [
             "srun",
             f"--nodes={work.nodes}",
@@ -41,7 +41,7 @@ def start(scene: Scene) -> Start:
     )
 
 
-def _gpus(work: Work) -> List[str]:
+def _gpus(work: Attempt) -> List[str]:
     """All of each node's, for every rank; asked for again, as the agents' step has taken none.
 
     Without `--gpu-bind=none`: with it Slurm sets no CUDA_VISIBLE_DEVICES, and there is none to inherit.
@@ -54,4 +54,4 @@ def _gpus(work: Work) -> List[str]:
     return [f"--{option}={'gpu:' if option == 'gres' else ''}{kind}{allocation['gpus']}"]
 
 
-KIND = Kind(start, everywhere=False, sources=(launcher_env.SLURM,))
+KIND = LauncherKind(start, everywhere=False, sources=(launcher_env.SLURM,))

@@ -6,7 +6,7 @@ compares host names, which fails where a node has several networks or its name i
 
 from __future__ import annotations
 
-from serried.agent.launchers.kinds import Kind, Scene, Start, python_of
+from serried.agent.launchers.kinds import LaunchCommand, LaunchContext, LauncherKind, python_of
 from serried.protocol import launcher_env
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -14,12 +14,12 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 nodes count each for itself: where one rank's failure was another's on one node alone, the next round hangs."""
 
 
-def start(scene: Scene) -> Start:
+def start(scene: LaunchContext) -> LaunchCommand:
     work = scene.work
-    python = None if work.plan.get("shell") else python_of(work.words)
+    python = None if work.plan.get("shell") else python_of(work.command)
     program = [python, "-m", "torch.distributed.run"] if python else ["torchrun"]
     restarts = int(work.plan["launch"]["max_restarts"])
-    return Start(
+    return LaunchCommand(
         [
             *program,
             "--no-python",
@@ -38,4 +38,4 @@ def start(scene: Scene) -> Start:
     )
 
 
-KIND = Kind(start, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True)
+KIND = LauncherKind(start, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True)
