@@ -39,7 +39,7 @@ class EnvFile:
     def _is_of_a_task(self, name: str) -> bool:
         return bool(self._prefix) and name.startswith(self._prefix)
 
-    def words(self, node_variable: str) -> List[str]:
+    def arguments(self, node_variable: str) -> List[str]:
         """What tells a node agent where to look."""
         return [
             *(["--node-variable", node_variable] if node_variable else []),
