@@ -243,7 +243,7 @@ def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share
     keeping = SimpleNamespace(has_disk=True, path=tmp_path)
     bringing = StageOut(loop, work, 0, keeping, lambda *_, **__: None)
     bringing._starts = 1
-    bringing._process = SimpleNamespace(tell=lambda _: None, kill=lambda: killed.append(clock[0]))
+    bringing._process = SimpleNamespace(send=lambda _: None, kill=lambda: killed.append(clock[0]))
     bringing.stop(Reason.CANCEL, 1.0)
     bringing.drain(told.append, trusted=False)
     while not told:
