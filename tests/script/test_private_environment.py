@@ -34,7 +34,7 @@ HOSTILE = {
 }
 
 TAKE = (
-    "import os, sys; from serried.agent.comms.env_file import load\ntake(sys.argv[1], 'PBS_'); print(dict(os.environ))"
+    "import os, sys; from serried.agent.comms.env_file import load\nload(sys.argv[1], 'PBS_'); print(dict(os.environ))"
 )
 """What a node's agent does with the file, and what it then has."""
 
