@@ -150,7 +150,7 @@ def test_since_shows_all_of_a_time_and_nothing_older(serried, make):
 def test_a_since_that_is_no_time_is_refused(serried, since):
     done = serried("ps", f"--since={since or ' '}")
     assert done.code == 2
-    assert "is no time\n\nhint: write 90m, 6h, 2d, 1w or 2026-11-20\n" in done.err
+    assert "of `--since` as a time\n\nhint: write 90m, 6h, 2d, 1w or 2026-11-20\n" in done.err
 
 
 def test_no_runs_at_all_says_how_to_send_one(serried):

@@ -55,7 +55,7 @@ def loads(directory: Path) -> list[int]:
     """The steps of the checkpoints that are there, each of which can be loaded."""
     found = store.whole(directory)
     for checkpoint in found:
-        assert store.damaged(checkpoint) is None
+        assert store.find_damage(checkpoint) is None
         torch.load(checkpoint.path / store.REPLICATED, weights_only=True)
     return [checkpoint.step for checkpoint in found]
 

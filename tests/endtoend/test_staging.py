@@ -98,7 +98,7 @@ def words(pid):
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it has just ended
         return b""
-stage, = [pid for pid in others if b"\\0stage\\0" in words(pid)]
+stage, = [pid for pid in others if b"\\0stage-in\\0" in words(pid)]
 os.kill(int(stage), signal.SIGKILL)
 print(os.listdir(os.environ["SERRIED_DATA_DIR"] + "/s"))
 """

@@ -202,7 +202,7 @@ def test_each_line_of_a_file_is_repeated_with_the_same_seeds(project):
     done = cli("run", "--commands", "lines.txt", "--repeat", "2", "--ranks", "1")
     assert done.returncode == 0, done.stderr
     run = serried.find("last")
-    assert [one.logs() for one in run.elements] == ["a 0 40 0\n", "a 1 41 1\n", "b 0 40 2\n", "b 1 41 3\n"]
+    assert [one.logs() for one in run.tasks] == ["a 0 40 0\n", "a 1 41 1\n", "b 0 40 2\n", "b 1 41 3\n"]
 
 
 def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_same():
@@ -213,7 +213,7 @@ def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_
         ["`{seed}` and `{repeat}` are not in the command: repeats differ only if it reads SERRIED_TASK"],
     )
     shown = cli("run", "--repeat", "3", "--dry-run", "--", "echo", "{seed}").stderr
-    assert "array      3 tasks (0-2), repeats of one command\n" in shown
+    assert "array        3 tasks (0-2), repeats of one command\n" in shown
     assert "not in the command" not in shown
 
 

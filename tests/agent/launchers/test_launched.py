@@ -116,7 +116,7 @@ def test_a_launcher_that_is_not_there_is_named(start):
     run = start("true", launch=Launch("torchrun"), environment={"PATH": "/usr/bin:/bin"})
     assert run.wait() == 70
     told = f"`torchrun` on {run.exit['nodes'][0]} cannot be started: no such file or directory"
-    assert run.ending == ("LAUNCH_FAILED", 70, "launch", told)
+    assert run.ending == ("LAUNCH_FAILED", 70, "no-launcher", told)
 
 
 def test_a_launcher_that_is_killed_is_named_and_its_ranks_are_ended(torchrun, wait_until, marked_processes):
