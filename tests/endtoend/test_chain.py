@@ -38,5 +38,5 @@ def test_a_chain_ends_with_its_budget(local, wait_until):
 def test_the_number_of_links_can_be_said(local, links):
     (local.project / "serried.toml").write_text('[defaults.limit]\ntotal_time = "40h"\n')
     told = local.serried("submit", "--dry-run", "--ranks", "1", "--time", "1h", "--chain", str(links), "--", "true")
-    assert ("further attempt" in told.stderr) == (links > 1)
-    assert f"in up to {links - 1} further attempts" in told.stderr or links == 1
+    assert ("\nrestarts " in told.stderr) == (links > 1)
+    assert f"\nrestarts     up to {links - 1}" in told.stderr or links == 1

@@ -179,7 +179,7 @@ def test_an_order_that_nobody_can_have_again_warns():
     _, state = stopped(shuffled, 2)
     other = adopted(shuffled())
     other.load_state_dict(state)
-    with pytest.warns(UserWarning, match="shuffled by torch's global generator"):
+    with pytest.warns(UserWarning, match="torch's global generator shuffles this loader"):
         list(other)
 
 

@@ -224,7 +224,7 @@ def test_a_changed_global_batch_warns_on_one_rank_alone():
 
 def test_data_that_changed_since_warn():
     _, state = first(loader(list(range(40)), batch_size=6), 1)
-    with pytest.warns(UserWarning, match="the data's length was 40 and is 41: their order is another"):
+    with pytest.warns(UserWarning, match="the data's length changed from 40 to 41: the order changes too"):
         loader(list(range(41)), batch_size=6).load_state_dict(state)
 
 

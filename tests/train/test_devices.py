@@ -44,7 +44,7 @@ def test_without_a_gpu_it_is_the_cpu_and_asking_for_one_is_an_error(gpus, monkey
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert wrapping.choose_device(ALONE) == CPU
     gpus(0)
-    with pytest.raises(DeviceError, match="a GPU was asked for, and this rank sees none"):
+    with pytest.raises(DeviceError, match="this rank needs a GPU and sees none"):
         wrapping.choose_device(RANK_2, "cuda")
 
 
@@ -88,7 +88,7 @@ def test_one_rank_is_left_bare_and_dataparallel_is_for_one_process(gpus):
     model = torch.nn.Linear(2, 1)
     assert wrapping.wrap(model, ALONE, CPU) is model
     assert wrapping.wrap(model, ALONE, CPU, "dp") is model
-    with pytest.raises(DeviceError, match="DataParallel is for one process"):
+    with pytest.raises(DeviceError, match="DataParallel works in one process only"):
         wrapping.wrap(model, RANK_2, CPU, "dp")
     with pytest.raises(ValueError, match="`parallel` must be `ddp`, `dp` or `none`, not 'tp'"):
         wrapping.wrap(model, ALONE, CPU, "tp")

@@ -29,6 +29,8 @@ MAIN = b"import sys\n\nfrom serried.agent.__main__ import main\n\nsys.exit(main(
 PACKAGE = HOUSE / "protocol" / "library_init.py"
 """What `serried` itself is to a rank."""
 UNCHECKED = (0b01).to_bytes(4, "little")
+MARSHAL = 2
+"""From version 3 on, the bytes depend on how often this process refers to an object: each packing would differ."""
 ALWAYS = (1980, 1, 1, 0, 0, 0)
 """The oldest date a zip can hold: when a file was installed says nothing about what it does."""
 
@@ -145,4 +147,4 @@ def _module(name: str, path: Path) -> Iterator[tuple[str, bytes]]:
 def _byte_code(name: str, path: Path, source: bytes) -> bytes:
     """The .pyc of a module, to be believed without a look at its source: nothing in the zip ever changes (PEP 552)."""
     code = SourceFileLoader(name, str(path)).get_code(name)  # compiled at most once: Python keeps what it compiled
-    return importlib.util.MAGIC_NUMBER + UNCHECKED + importlib.util.source_hash(source) + marshal.dumps(code)
+    return importlib.util.MAGIC_NUMBER + UNCHECKED + importlib.util.source_hash(source) + marshal.dumps(code, MARSHAL)

@@ -39,7 +39,7 @@ class Agent:
     def __init__(self) -> None:
         self.told: list[dict] = []
 
-    def tell(self, **message: object) -> None:
+    def send(self, **message: object) -> None:
         self.told.append(message)
 
 
