@@ -87,7 +87,7 @@ def test_an_element_goes_on_by_itself_and_an_array_each_for_itself(local):
     assert f"  command     each task has its own: serried show {first}/0\n" in local.serried("show", first).stdout
     planned = json.loads(local.serried("rerun", f"{first}/2", "--dry-run", "--json").stdout)
     assert (shlex.join(planned["plan"]["command"]), len(planned["commands"])) == (words[2], 1)
-    assert f"command    {words[2]}\n" in local.serried("rerun", f"{first}/2", "--dry-run").stderr
+    assert f"command      {words[2]}\n" in local.serried("rerun", f"{first}/2", "--dry-run").stderr
 
     last, _ = rerun(local, f"{first}/2")
     array = {"indices": [2], "parallel": None, "each": True, "repeat": None, "offsets": []}

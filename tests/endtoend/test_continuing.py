@@ -237,7 +237,7 @@ def test_what_would_be_done_is_told_before(local):
 
     told = local.serried("submit", "--dry-run", "--ranks", "1", "--set", "limit.restarts=3", "--", "true")
 
-    assert "up to {plan.limit.restarts}: all jobs are queued now" in told.stderr
+    assert "up to 3: all jobs are queued now" in told.stderr
 
 
 PREEMPTS = {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"}

@@ -73,10 +73,12 @@ def test_it_is_built_once_and_anew_elsewhere_when_its_inputs_change(project, tmp
     environ = variables(tmp_path / "wheels")
     said: list[str] = []
 
-    first = building.provide(made(project, environ), project, building.here(environ), said.append)
-    assert building.provide(made(project, environ), project, never, said.append) == first
+    first = building.provide(
+        made(project, environ), project, building.here(environ), lambda text, *_: said.append(text)
+    )
+    assert building.provide(made(project, environ), project, never, lambda text, *_: said.append(text)) == first
     (project / "requirements.txt").write_text("tiny-thing\n")
-    second = building.provide(made(project, environ), project, finished_at_once, said.append)
+    second = building.provide(made(project, environ), project, finished_at_once, lambda text, *_: said.append(text))
 
     program = "import sys, tiny_thing; print(sys.prefix, tiny_thing.VERSION)"
     argv = [first / "bin" / "python", "-c", program]
@@ -92,7 +94,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing_half_built(project):
     )
 
     with pytest.raises(EnvironmentFailed, match=r"`venv-.*` was not built: .* status 3") as failure:
-        building.provide(wanted, project, building.here(variables()), lambda _: None)
+        building.provide(wanted, project, building.here(variables()), lambda *_: None)
 
     assert failure.value.details == "no such thing"
     assert [path.suffix for path in sorted((project / store.FOLDER).iterdir())] == [".log", ".sh"]
@@ -243,12 +245,12 @@ def test_who_comes_while_it_is_built_waits_and_takes_what_the_other_has_built(pr
         assert may_end.wait(120)
         finished_at_once(script, log, tick)
 
-    def hears(text: str) -> None:
+    def hears(text: str, *_: str) -> None:
         said.append(text)
         waits.set()
 
     wanted = made(project)
-    first = threading.Thread(target=lambda: found.append(building.provide(wanted, project, slowly, lambda _: None)))
+    first = threading.Thread(target=lambda: found.append(building.provide(wanted, project, slowly, lambda *_: None)))
     first.start()
     assert began.wait(120)
     second = threading.Thread(target=lambda: found.append(building.provide(wanted, project, never, hears)))
@@ -277,7 +279,7 @@ def test_a_builder_that_was_killed_is_replaced_and_its_half_built_folder_removed
     wanted = made(project)
     half = leave_a_claim(project, wanted.name)
 
-    found = building.provide(wanted, project, finished_at_once, lambda _: None)
+    found = building.provide(wanted, project, finished_at_once, lambda *_: None)
 
     assert found != half
     assert not half.exists()
@@ -309,7 +311,7 @@ def test_a_builder_on_another_machine_is_replaced_once_it_falls_silent(project, 
     said: list[str] = []
     monkeypatch.setattr(store, "SILENT_SECONDS", 0.8)
 
-    building.provide(wanted, project, finished_at_once, said.append)
+    building.provide(wanted, project, finished_at_once, lambda text, *_: said.append(text))
 
     assert said[0] == f"waiting for login9, which is {wanted.doing}"
 
