@@ -58,7 +58,7 @@ def rehearse(torch_python):
     """Its ranks have torch as soon as they start."""
 
     def run(place, *arguments, give=ALL):
-        return place.serried("rehearse", *arguments, "--", *torch_python, "train.py", give, timeout=900)
+        return place.serried("check-resume", *arguments, "--", *torch_python, "train.py", give, timeout=900)
 
     return run
 
@@ -174,7 +174,7 @@ def test_as_jobs_of_a_cluster_it_is_requeued_and_resumes_exactly(rehearse, tmp_p
 
 
 def test_a_training_that_logs_nothing_gives_nothing_to_compare(here):
-    done = here.serried("rehearse", "--", sys.executable, "-c", "print('hello')")
+    done = here.serried("check-resume", "--", sys.executable, "-c", "print('hello')")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "error: nothing to compare: no rank has logged anything\n\n"
@@ -183,7 +183,7 @@ def test_a_training_that_logs_nothing_gives_nothing_to_compare(here):
 
 
 def test_a_training_that_fails_is_told_of_with_its_last_words(here):
-    done = here.serried("rehearse", "--", sys.executable, "-c", "raise SystemExit('no such data')")
+    done = here.serried("check-resume", "--", sys.executable, "-c", "raise SystemExit('no such data')")
     assert done.returncode == 1
     assert re.fullmatch(
         r"error: run (\w{6}), uninterrupted, ended FAILED: rank 0 on \S+ exited with status 1\n"
@@ -201,13 +201,13 @@ def test_a_dry_run_shows_the_job_and_leaves_nothing(here, rehearse, tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_anything_is_run(here, tmp_path):
-    done = here.serried("rehearse", "--stops", "0", "--", "true")
+    done = here.serried("check-resume", "--stops", "0", "--", "true")
     assert (done.returncode, "0 is not in the range x>=1" in done.stderr) == (2, True)
-    done = here.serried("rehearse", "--steps", "3", "--", "true")
+    done = here.serried("check-resume", "--steps", "3", "--", "true")
     assert (done.returncode, done.stderr) == (
         2, "error: 3 steps are too few to be stopped 3 times\n\nhint: `--steps 4` or more\n"
     )  # fmt: skip
-    assert here.serried("rehearse", "nothing").returncode == 2
+    assert here.serried("check-resume", "nothing").returncode == 2
     assert list((tmp_path / "home").rglob("runs/*")) == []
 
 
@@ -217,7 +217,7 @@ def test_ctrl_c_ends_the_run_that_goes_on(request, cluster, wait_until, tmp_path
     place = a_place(cluster, tmp_path, variables)
     slow = "import time; time.sleep(600)"
     process = subprocess.Popen(
-        [sys.executable, "-m", "serried", "rehearse", "--cluster", cluster, "--", sys.executable, "-c", slow],
+        [sys.executable, "-m", "serried", "check-resume", "--cluster", cluster, "--", sys.executable, "-c", slow],
         cwd=place.project, env=dict(place.environ), start_new_session=True,
     )  # fmt: skip
     records = tmp_path / "home" / "state" / "serried" / "runs"
