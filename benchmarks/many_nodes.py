@@ -42,7 +42,7 @@ class Node:
         self.nodes.joined.append(time.time())
 
     def receive(self) -> None:
-        messages = self.channel.hear()
+        messages = self.channel.receive()
         if messages is None:
             self.nodes.leave(self)
             return

@@ -119,7 +119,7 @@ class Node:
         place.mkdir(parents=True, exist_ok=True)
         (place / "shared").mkdir(mode=0o700)
         self._end, theirs = socket.socketpair()
-        words = [*before, sys.executable, "-m", "serried.agent", "stage"]
+        words = [*before, sys.executable, "-m", "serried.agent", "stage-in"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         self._process = subprocess.Popen(words, stdin=theirs, env=environment)
         theirs.close()

@@ -133,7 +133,7 @@ def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, proj
     wait_until(lambda: place.show(run)["state"] == "PENDING")
     first = read_json(directory / "attempts/1/exit.json") or {"saved_step": None}  # KILL may come before it
     checkpoints = store.whole(directory / "checkpoints")
-    assert [store.damaged(one) for one in checkpoints] == [None] * len(checkpoints)
+    assert [store.find_damage(one) for one in checkpoints] == [None] * len(checkpoints)
     newest = checkpoints[0].step
     assert newest >= 40
     results = directory / "results"
