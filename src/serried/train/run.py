@@ -189,7 +189,7 @@ class Run:
         self._progress.step = self._progress.step + 1 if step is None else step
         self._metrics.log(self._progress.step, values)
 
-    # MirroredState data.
+    # Uneven data.
 
     def uneven(
         self, model: nn.Module, batches: Iterable[T], *optimizers: Any, enable: bool = True
