@@ -34,7 +34,7 @@ INTERRUPTED = """
     print("pids", os.getpid(), writer, os.getppid(), flush=True)
     while not ckpt.failures:
         time.sleep(0.05)
-        ckpt._saver.hear()
+        ckpt._saver.poll()
 """
 FULL = """
     with open(os.environ["DISK"] + "/filler", "wb") as file:
