@@ -198,11 +198,11 @@ def agreement() -> dict[str, Any]:
         asking: list[float] = []
         free: list[float] = []
         for _ in range(CALLS):
-            before = run._stopping._since  # noqa: SLF001 - whether it asked shows nowhere else
+            before = run._stop._since  # noqa: SLF001 - whether it asked shows nowhere else
             began = time.perf_counter()
             run.stop_reason()
             took = time.perf_counter() - began
-            (asking if run._stopping._since <= before else free).append(took)  # noqa: SLF001
+            (asking if run._stop._since <= before else free).append(took)  # noqa: SLF001
         alone: list[float] = []
         for _ in range(len(asking)):
             began = time.perf_counter()
