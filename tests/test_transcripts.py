@@ -28,3 +28,10 @@ def test_a_page_stays_where_ids_numbers_and_times_differ_or_lines_are_left_out()
 def test_a_changed_output_takes_the_place_of_the_old_one_with_the_ids_of_the_page_and_its_omission() -> None:
     outputs = {**OUTPUTS, "serried wait last": "m2n3p4 train FAILED after 1m02s\n"}
     assert renew(PAGE, outputs.__getitem__) == PAGE.replace("COMPLETED after 41s", "FAILED after 1m02s")
+
+
+def test_a_job_that_had_started_before_its_log_was_followed_changes_no_page() -> None:
+    page = PAGE.replace(
+        "k3f9q2 train COMPLETED", "k3f9q2 train PENDING; waiting for what it writes\nk3f9q2 train COMPLETED"
+    )
+    assert renew(page, OUTPUTS.__getitem__) == page

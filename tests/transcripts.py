@@ -14,6 +14,7 @@ VARYING = {
     r"\bjob \d+": "job N",
     r"\bloss \d\.\d+": "loss N",
     r" {2,}": "  ",
+    r"(?m)^\w{6} \S+ PENDING; .*\n": "",  # printed only if the job has not started yet
 }
 REST = "…"
 """A line for any number of lines that the page leaves out."""
