@@ -205,8 +205,7 @@ MAY_NAME_A_SCHEDULER = {
     "train/identities.py": "variables that `srun` sets for ranks",
     "train/network.py": "variables that `srun` sets for ranks",
     "agent/containers/container.py": "variables that `srun` sets for ranks",
-    "agent/launchers/kinds/srun.py": "`srun` as a launcher of ranks",
-    "agent/launchers/kinds/mpi.py": "launchers of MPI that must not ask a scheduler",
+    "agent/launchers/kinds.py": "`srun` as a launcher of ranks, and MPI's, which must not ask a scheduler",
 }
 
 

@@ -105,7 +105,7 @@ def make_run(tmp_path, monkeypatch, fake_script):
     """`make_run(command, nodes=…, ranks=…, **limits)` prepares a run directory; `start` runs its job.sh.
 
     `seconds={"head.head.OBEY_SECONDS": 120.0}` gives its agents as long for something as any machine needs for it;
-    `code={"launchers.rank": "…"}` appends code to a module of its agents, to hold them up at a certain line.
+    `code={"launchers.programs": "…"}` appends code to a module of its agents, to hold them up at a certain line.
     """
     monkeypatch.setattr(schedulers, "NAMES", schedulers.NAMES)
     register("fake", fake_script)

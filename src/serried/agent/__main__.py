@@ -9,8 +9,8 @@ from typing import List
 ROLES = {
     "head": "head.entry",
     "node": "node.entry",
-    "rank": "launchers.rank",
-    "remote": "launchers.remote_shell",
+    "rank": "launchers.programs:rank",
+    "remote": "launchers.programs:ssh",
     "horovod-store": "ranks.horovod_rendezvous",
     "fail-setup": "failed_setup",
     "finish": "finish",
@@ -24,15 +24,19 @@ ROLES = {
     "fetch": "stage_out.recovery",
     "tidy": "node_disk.cleanup",
 }
-"""The module of each role. Later versions run `fetch` and `tidy` of older agents: their names never change."""
+"""The module of each role, and its function unless that is `main`.
+
+Later versions run `fetch` and `tidy` of older agents: these names never change.
+"""
 
 
 def main(arguments: List[str]) -> int:
     role, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if role not in ROLES:
-        print(f"serried agent: no role `{role}`; there are {', '.join(ROLES)}", file=sys.stderr)
+        print(f"serried agent: unknown role `{role}`; the roles are {', '.join(ROLES)}", file=sys.stderr)
         return 2
-    status: int = importlib.import_module(f"serried.agent.{ROLES[role]}").main(rest)
+    module, _, function = ROLES[role].partition(":")
+    status: int = getattr(importlib.import_module(f"serried.agent.{module}"), function or "main")(rest)
     return status
 
 

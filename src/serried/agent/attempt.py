@@ -223,6 +223,11 @@ class Attempt:
         return str(self.plan.get("launch", {}).get("kind", "agent"))
 
     @property
+    def agents_start_ranks(self) -> bool:
+        """Whether ranks are started by the agents themselves and not by a launcher's processes."""
+        return self.launcher in ("agent", "single", "horovod")
+
+    @property
     def expects_connections(self) -> bool:
         """Whether ranks should connect to one another, and by nothing that a launcher brings along."""
         return self.launcher == "agent" and self.nodes * self.ranks > 1 and bool(self.plan.get("ranks_meet", True))

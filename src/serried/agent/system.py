@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
 PR_SET_PDEATHSIG = 1
@@ -166,6 +167,32 @@ def spawn(
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(writer)
     return Child(pid, reader)
+
+
+def spawn_with_log(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    mode: int,
+    *,
+    directory: str,
+    cpus: Sequence[int] = (),
+) -> "Child":
+    """Start `argv` in its own process group, without input; append its output to `log`. It dies with this process."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+    null = os.open(os.devnull, os.O_RDONLY)
+    child = spawn(
+        argv,
+        environment,
+        (null, output, output),
+        directory=directory,
+        cpus=cpus,
+        parent_death=signal.SIGKILL,
+        own_group=True,
+    )
+    os.close(null)
+    os.close(output)
+    return child
 
 
 def _move_descriptors(descriptors: Sequence[int]) -> None:

@@ -197,7 +197,7 @@ class Limit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What starts the ranks. A kind with a module in `agent/launchers/kinds/` starts them through `agent rank`."""
+    """What starts the ranks. A kind in `agent/launchers/kinds.py` starts them through `agent rank`."""
 
     kind: Annotated[
         str,

@@ -73,7 +73,7 @@ system.spawn = spawn_and_wait
 
 def test_a_rank_that_is_killed_before_it_has_reported_its_start_is_named(torchrun, marked_processes):
     patient = {"launchers.head_side.SETTLE_SECONDS": 120.0}
-    run = torchrun(FAILING + "kill -KILL $PPID; sleep 100", seconds=patient, code={"launchers.rank": HELD})
+    run = torchrun(FAILING + "kill -KILL $PPID; sleep 100", seconds=patient, code={"launchers.programs": HELD})
 
     assert run.wait() == 137, run.log
     assert run.ending == ("FAILED", 137, "signal", f"rank 1 on {run.exit['nodes'][0]} was killed by signal 9")
@@ -102,7 +102,7 @@ def test_torchrun_that_starts_failed_ranks_again_has_not_failed(torchrun):
 
     assert run.wait() == 0, run.log
     assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
-    assert run.output(1).splitlines() == ["run 0", "serried: torchrun starts this rank again", "run 1"]
+    assert run.output(1).splitlines() == ["run 0", "serried: torchrun restarts this rank", "run 1"]
 
 
 def test_torchrun_that_gives_up_leaves_the_failure_of_the_last_ranks(torchrun):

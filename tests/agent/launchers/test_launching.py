@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from serried.agent.attempt import Attempt
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
+from serried.protocol.layout import RunDirectory
 
 
 class Clock:
@@ -33,7 +36,8 @@ class Told(list):
 @pytest.fixture
 def head():
     def make(kind="torchrun"):
-        work = SimpleNamespace(nodes=2, ranks=1, launcher=kind, plan={"launch": {"kind": kind, "max_restarts": 0}})
+        plan = {"launch": {"kind": kind, "max_restarts": 0}, "allocation": {"nodes": 2, "ranks": 1}}
+        work = Attempt(RunDirectory(Path("/run")), plan, None, 1)
         clock, told, failures = Clock(), Told(), []
         launching = LauncherCoordinator(clock, work, told, failures.append)
         launching.begin()

@@ -184,7 +184,7 @@ exit 5
         "first 7",
         "second 0",
         "third 137",
-        "serried: `elsewhere` is no node of this attempt: fake1, fake2",
+        "serried: `elsewhere` is not a node of this attempt: fake1, fake2",
         "fourth 255",
     ]
     assert said(run, 1) == [f"on quoted fake2 {run.plan.run}/-/1"]
@@ -201,7 +201,7 @@ until grep -q up $said; do sleep 0.1; done
 kill $first; until grep -q told $said; do sleep 0.1; done
 ssh fake2 'trap "" TERM; echo deaf; sleep 100'
 """,
-        seconds={"launchers.remote_exec.END_SECONDS": 120.0},
+        seconds={"launchers.processes.END_SECONDS": 120.0},
     )
     wait_until(lambda: "deaf" in said(run, 1))
     assert [line for line in said(run, 1) if line != "Terminated"] == ["up", "told", "deaf"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serried.agent.launchers.remote_exec import find_host
-from serried.agent.launchers.remote_shell import parse
+from serried.agent.launchers.processes import find_host
+from serried.agent.launchers.programs import parse_ssh
 from tables import for_each
 
 
@@ -21,7 +21,7 @@ from tables import for_each
     ],
 )  # fmt: skip
 def test_host_and_command_are_found_among_sshs_options(words, host, command):
-    assert parse(words) == (host, command)
+    assert parse_ssh(words) == (host, command)
 
 
 @for_each(

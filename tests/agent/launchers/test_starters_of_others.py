@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from serried.agent.attempt import Attempt
-from serried.agent.launchers.kinds import LaunchContext, accelerate, deepspeed, horovodrun, mpi, mpirun
+from serried.agent.launchers import kinds
+from serried.agent.launchers.kinds import LaunchContext
 from serried.protocol.layout import RunDirectory
 
 RANK = ("/usr/bin/python3", "-I", "-S", "/run/agent.pyz", "rank", "@af09")
@@ -44,7 +45,7 @@ def _environment(monkeypatch):
 
 
 def test_mpirun_starts_all_ranks_once(scene):
-    assert mpirun.start(scene(options=("--mca", "pml", "ob1"))).argv == [
+    assert kinds.mpirun(scene(options=("--mca", "pml", "ob1"))).argv == [
         "mpirun",
         "-n",
         "8",
@@ -58,17 +59,17 @@ def test_mpirun_starts_all_ranks_once(scene):
 def test_options_know_how_large_the_run_is(scene):
     options = ("--ppn", "{ranks}", "--map-by=ppr:{local_world_size}:node", "{nodes}x{gpus}", "%h.{other}")
     filled = ["--ppn", "4", "--map-by=ppr:4:node", "2x0", "%h.{other}"]
-    assert mpirun.start(scene(options=options)).argv == ["mpirun", "-n", "8", *filled, *RANK]
+    assert kinds.mpirun(scene(options=options)).argv == ["mpirun", "-n", "8", *filled, *RANK]
 
 
 def test_where_there_is_only_an_mpiexec_it_is_taken(scene, tmp_path, monkeypatch):
     (tmp_path / "mpiexec").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert mpirun.start(scene()).argv[0] == "mpiexec"
+    assert kinds.mpirun(scene()).argv[0] == "mpiexec"
 
 
 def test_every_dialect_of_mpi_is_led_to_the_hosts_and_to_our_remote_shell(scene, tmp_path):
-    assert mpirun.start(scene()).environment == {
+    assert kinds.mpirun(scene()).environment == {
         "TMPDIR": f"{tmp_path}/launcher",
         "OMPI_MCA_plm": "rsh",
         "OMPI_MCA_plm_rsh_agent": f"/bin/sh {tmp_path}/bin/ssh",
@@ -109,19 +110,19 @@ def test_every_dialect_of_mpi_is_led_to_the_hosts_and_to_our_remote_shell(scene,
 
 
 def test_an_mpi_around_the_agents_is_hidden_from_the_one_that_starts_the_ranks(scene):
-    assert {"PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*"} < set(mpirun.start(scene()).without)
+    assert {"PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*"} < set(kinds.mpirun(scene()).without)
 
 
 def test_horovodrun_gets_a_list_of_hosts_and_slots(scene):
     argv = ["--disable-cache", "-np", "8", "-H", "gpu1:4,gpu2:4", "--gloo", *RANK]
-    assert horovodrun.start(scene(options=("--gloo",))).argv == ["python", "-m", "horovod.runner.launch", *argv]
-    assert horovodrun.start(scene("./train", options=("--gloo",))).argv == ["horovodrun", *argv]
+    assert kinds.horovodrun(scene(options=("--gloo",))).argv == ["python", "-m", "horovod.runner.launch", *argv]
+    assert kinds.horovodrun(scene("./train", options=("--gloo",))).argv == ["horovodrun", *argv]
 
 
 def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "of the user")
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "90")
-    start = horovodrun.start(scene(TOKEN="of the plan", HOROVOD_CYCLE_TIME="2", LD_LIBRARY_PATH="/opt/cuda/lib64"))
+    start = kinds.horovodrun(scene(TOKEN="of the plan", HOROVOD_CYCLE_TIME="2", LD_LIBRARY_PATH="/opt/cuda/lib64"))
     told = {
         name: value
         for name, value in start.environment.items()
@@ -148,7 +149,7 @@ def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path
     ],
 )
 def test_accelerate_is_told_what_its_config_file_would_say(scene, options, way):
-    assert accelerate.start(scene(node=1, options=options)).argv == [
+    assert kinds.accelerate(scene(node=1, options=options)).argv == [
         "python",
         "-m",
         "accelerate.commands.launch",
@@ -164,7 +165,7 @@ def test_accelerate_is_told_what_its_config_file_would_say(scene, options, way):
 
 
 def test_deepspeed_runs_on_each_node_and_needs_no_ssh(scene, tmp_path):
-    assert deepspeed.start(
+    assert kinds.deepspeed(
         scene("/opt/conda/bin/python3.11", "train.py", node=1, options=("--bind_cores_to_rank",))
     ).argv == [
         "/opt/conda/bin/python3.11",
@@ -185,6 +186,6 @@ def test_deepspeed_runs_on_each_node_and_needs_no_ssh(scene, tmp_path):
 
 def test_the_remote_shell_hands_its_words_on_as_they_are(scene):
     prints = ["/bin/sh", "-c", 'printf "<%s>" "$@"', "it's"]
-    shell = mpi.remote_shell(scene()._replace(remote=prints))
+    shell = kinds.remote_shell(scene()._replace(remote=prints))
     told = subprocess.run([shell, "-x", "gpu2", "echo $HOME; exit 3", "ü"], capture_output=True, text=True, check=True)
     assert told.stdout == "<-x><gpu2><echo $HOME; exit 3><ü>"

@@ -46,7 +46,7 @@ STRANGE = [
     ),
     (
         '"$@" & wait',
-        ("LAUNCH_FAILED", 70, "launch", "`srun` has started a rank that is not told which it is: no SLURM_PROCID"),
+        ("LAUNCH_FAILED", 70, "launch", "`srun` has started a rank without a number: SLURM_PROCID is not set"),
     ),
     (
         "echo no such partition >&2; exit 5",

@@ -1,9 +1,9 @@
-"""Launchers that start the ranks instead of the agents: torchrun, srun, mpirun …
+"""Launchers that start ranks in place of the agents: torchrun, srun, mpirun …
 
-kinds                     what each `launch.kind` runs, where, and how its ranks know themselves
-head_side, node_side      the head's part of an attempt with a launcher, and a node agent's
-launcher_process          a launcher's process, started by a node agent
-rank, remote_shell        programs that a launcher starts: one rank, and the `ssh` that reaches other nodes
-listener, local_socket    where these programs reach the agent of their node; `remote_exec` runs their commands
-rank_identity             rank, world size and restarts from a launcher's variables
+kinds                     the command line of each `launch.kind`, and the variables that identify its ranks
+head_side, node_side      the parts of the head and of a node's agent in an attempt with a launcher
+processes                 what a node's agent starts: the launcher, and commands that launchers run on other nodes
+programs                  what a launcher starts: one rank, and the `ssh` that reaches other nodes
+local_socket              the connection between these programs and the agent of their node
+rank_identity             rank, world size and environment, from a launcher's variables
 """

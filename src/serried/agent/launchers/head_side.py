@@ -1,7 +1,7 @@
-"""The head's view of ranks that launchers start: which have started or ended, and when a launcher may exit.
+"""The head's view of ranks that launchers start: which have started or ended, and when launchers may exit.
 
-A launcher's exit status does not decide the attempt while its ranks can report. It counts where they cannot: when the
-launcher ends before all its ranks have started and ended.
+A launcher's exit status does not decide the attempt while its ranks can report. It counts if the launcher ends before
+all its ranks have started and ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
-from serried.agent.launchers import kinds
 from serried.agent.loop import Loop
 from serried.protocol.events import ToHead, ToNode
 from serried.protocol.json_lines import Message
@@ -19,45 +18,47 @@ from serried.protocol.reasons import Reason
 START_SECONDS = 300.0
 """For the launchers to start all ranks, torch's import on a slow file system included."""
 SETTLE_SECONDS = 5.0
-"""A rank's failure may be told later than the end of a launcher on another node."""
+"""A rank's failure may be reported later than the end of a launcher on another node."""
 LEAVE_SECONDS = 10.0
-"""What a launcher has to end by itself once all its ranks have ended well."""
+"""For a launcher to exit by itself, once all its ranks have exited with 0."""
 URGENT_LEAVE_SECONDS = 3.0
-"""The same when the attempt is being ended."""
+"""The same while the attempt is being ended."""
 NO_MODULE = "No module named"
-"""Python's words for `-m` with a launcher that is not installed."""
+"""Printed by Python for `-m` with a launcher that is not installed."""
 
 
 class Failure(NamedTuple):
     message: str
     status: int
-    """What the run exits with."""
+    """The run's exit status."""
     code: Reason = Reason.LAUNCH
-    """Why, where no rank has started."""
+    """For an attempt without a started rank."""
 
 
 class LauncherCoordinator:
-    """`fail` is called when a launcher has failed and no rank."""
+    """Calls `fail` when a launcher has failed, and none of its ranks."""
 
     def __init__(self, loop: Loop, work: Attempt, nodes: NodeRegistry, fail: Callable[[Failure], None]) -> None:
         self._loop = loop
         self._work = work
         self._nodes = nodes
         self._fail = fail
-        self._kind = kinds.kind_of(work)
-        self._running = work.nodes if self._kind and self._kind.everywhere else 1
+        self._running = 0
         """Launchers that have not ended."""
         self._exits: List[Dict[str, Any]] = []
         self.started: Set[int] = set()
         self._ended: Set[int] = set()
         self._well: Set[int] = set()
         self._killed_by_launcher: Set[int] = set()
-        """Ended by a launcher, though nobody had told it to."""
+        """Ended by a launcher before the head stopped the attempt."""
         self._is_stopping = False
         self._is_released = False
 
     def begin(self) -> None:
-        if self._kind:
+        if not self._work.agents_start_ranks:
+            from serried.agent.launchers.kinds import KINDS
+
+            self._running = self._work.nodes if KINDS[self._work.launcher].everywhere else 1
             self._loop.after(START_SECONDS, self._check_started)
 
     def on_message(self, member: NodeAgent, message: Message) -> None:
@@ -87,24 +88,23 @@ class LauncherCoordinator:
             self._fail(Failure(message["message"], 1))
 
     def stop(self) -> None:
-        """The attempt is being ended: nobody else comes."""
+        """The attempt is being ended: no further rank starts."""
         self._is_stopping = True
         self._check_release()
 
     def judge(self) -> None:
-        """Whether a launcher that has ended has done its work."""
+        """Fail the attempt if a launcher ended too early."""
         if self._exits and not self._is_stopping and (self._killed_by_launcher or not self._have_all_ended):
             worst = next((end for end in self._exits if end["status"]), self._exits[0])
             self._fail(explain(worst, self._work.nodes * self._work.ranks, len(self.started)))
 
     @property
     def _have_all_ended(self) -> bool:
-        """Whether all ranks have ended, for good."""
         return len(self._ended) == self._work.nodes * self._work.ranks
 
     def _check_release(self) -> None:
         is_time = self.started <= self._ended if self._is_stopping else self._have_all_ended
-        if not self._kind or self._is_released or not is_time:
+        if self._work.agents_start_ranks or self._is_released or not is_time:
             return
         self._is_released = True
         is_urgent = self._is_stopping or self._well < self._ended
@@ -115,14 +115,14 @@ class LauncherCoordinator:
         world = self._work.nodes * self._work.ranks
         if len(self.started) < world and not self._is_stopping and not self._exits:
             missing = [rank for rank in range(world) if rank not in self.started]
-            what = "no rank" if not self.started else f"only {len(self.started)} of {world} ranks"
+            count = "no rank" if not self.started else f"only {len(self.started)} of {world} ranks"
             some = ", ".join(map(str, missing[:8])) + (" …" if missing[8:] else "")
             tail = f"; missing are {some}" if self.started else ""
-            self._fail(Failure(f"`{self._work.launcher}` has started {what} within {START_SECONDS:.0f} s{tail}", 1))
+            self._fail(Failure(f"`{self._work.launcher}` has started {count} within {START_SECONDS:.0f} s{tail}", 1))
 
 
 def explain(end: Dict[str, Any], world: int, started: int) -> Failure:
-    """Of a launcher whose ranks have not all ended by themselves, its last words."""
+    """The failure of a launcher whose ranks have not all ended by themselves, with the launcher's last output."""
     is_absent = end["is_absent"] or any(NO_MODULE in line for line in end["said"])
     code = Reason.NO_LAUNCHER if is_absent else Reason.LAUNCH
     if end["problem"]:

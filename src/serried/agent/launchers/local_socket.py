@@ -1,8 +1,8 @@
-"""Where the ranks that a launcher starts and the agent of their node find each other: a Unix socket, JSON lines.
+"""The connection between the agent of a node and the programs that a launcher starts there: a Unix socket, JSON lines.
 
-On Linux it has no file but a name, which follows from the attempt's key and the node's name, so that the launcher can
-give the same words to all ranks, and no other user can have taken it before us. Both ends look who is there: only
-processes of the same user talk. Elsewhere there is one node, and a socket in its private folder.
+On Linux the socket is abstract, without a file. Its name follows from the attempt's key and the node's name. So the
+launcher can pass one address to all ranks, and no other user can take the name first. Both ends check that the other
+process has the same user. On other systems there is only one node, with a socket in its private folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class LocalSocket:
-    """One end of an open connection. What is sent is sent whole: the other end always reads."""
+    """One end of an open connection. `send` blocks until all is sent: the other end always reads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -36,7 +36,7 @@ class LocalSocket:
             self.connection.sendall(json_lines.encode(message))
 
     def receive(self) -> Optional[List[Message]]:
-        """What has arrived; None when the connection is over."""
+        """The messages that have arrived; None at the end of the connection."""
         try:
             data = self.connection.recv(1 << 20)
         except OSError:
@@ -47,12 +47,12 @@ class LocalSocket:
 
 
 def socket_address(key: bytes, folder: Path) -> str:
-    """What ranks are told of where to call: `@TOKEN`, or a path."""
+    """Where ranks connect: `@TOKEN`, or a path."""
     return f"{NAMED}{sign(key, 'ranks')[:32]}" if sys.platform == "linux" else str(folder / "ranks")
 
 
 def listen(address: str) -> List[socket.socket]:
-    """By each of this node's names. Raises OSError where not even the first is free."""
+    """A socket for each of this node's names. Raises OSError if not even the first name is free."""
     listeners: List[socket.socket] = []
     for name in _socket_names(address):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -62,14 +62,14 @@ def listen(address: str) -> List[socket.socket]:
             listener.close()
             if not listeners:
                 raise
-            break  # several nodes of a lab share one host name
+            break  # several nodes of a lab have the same host name
         listener.listen(256)
         listeners.append(listener)
     return listeners
 
 
 def connect(address: str) -> LocalSocket:
-    """Call the agent of this node. Raises OSError."""
+    """Connect to the agent of this node. Raises OSError."""
     refusal: Optional[OSError] = None
     for name in _socket_names(address):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -82,7 +82,7 @@ def connect(address: str) -> LocalSocket:
         if is_same_user(connection):
             return LocalSocket(connection)
         connection.close()
-    raise refusal or OSError(f"another user answers at {address}")
+    raise refusal or OSError(f"a process of another user listens at {address}")
 
 
 def is_same_user(connection: socket.socket) -> bool:
@@ -94,7 +94,7 @@ def is_same_user(connection: socket.socket) -> bool:
 
 
 def _socket_names(address: str) -> List[str]:
-    """A lab's nodes have names of their own, which their Slurm daemons set; over ssh the host's is all there is."""
+    """A lab's nodes share a host name, so each has a name from its Slurm daemon; over ssh there is only the host's."""
     if not address.startswith(NAMED):
         return [address]
     nodes = [os.environ.get("SLURMD_NODENAME", ""), socket.gethostname()]

@@ -1,8 +1,8 @@
-"""The ranks of one node where a launcher starts them: received, told what to run, heard, let go.
+"""The ranks of one node that a launcher starts: accepted, given their program, watched and released.
 
-A rank that has ended stays in the launcher's eyes until all ranks of all nodes have, or the attempt is being ended: so
-it is us who end the others, with their grace, as where no launcher is. Only a launcher that may start failed ranks
-again is told of a failure at once; it is not one until the launcher gives up.
+The launcher does not see the end of a rank until all ranks of all nodes have ended, or the attempt is being ended. So
+the agents end the other ranks, with their grace period, as they do without a launcher. Only a launcher that may restart
+failed ranks sees a failure at once. That failure does not count until the launcher gives up.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import signal
 import socket
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.launchers import kinds, launcher_process, rank_identity
-from serried.agent.launchers.listener import RankConnection, RankEvents, RankListener
-from serried.agent.launchers.remote_exec import RemoteExec
-from serried.agent.loop import Loop
+from serried.agent.launchers import local_socket, rank_identity
+from serried.agent.launchers.kinds import KINDS, LaunchContext
+from serried.agent.launchers.processes import LauncherProcess, NodeServices, RemoteExec
 from serried.agent.outcome.evidence import AS_ASKED
 from serried.agent.ranks import binding, command, program
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
@@ -25,109 +24,150 @@ from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 
 LAST_SECONDS = 2.0
-"""From a launcher's TERM to its KILL, when none of its ranks is left."""
+"""From a launcher's TERM to its KILL, once none of its ranks runs."""
 
 
-class NodeServices(NamedTuple):
-    """What the node agent lends."""
+class RankConnection:
+    """To a program that a launcher started: a rank, or an `ssh`, which has no number."""
 
-    loop: Loop
-    send: Callable[..., None]
-    """Say something to the head."""
-    log_event: Callable[..., None]
-    """Write it into this node's journal."""
-    changed: Callable[[], None]
-    """Something has ended: look."""
+    def __init__(self, line: local_socket.LocalSocket) -> None:
+        self.socket = line
+        self.number = -1
+        self.local_rank = -1
+        self.incarnation = 0
+        self.rank: Optional[Rank] = None
+        """Its program, once that runs."""
+        self.is_starting = False
+        """Its program may run, though its pid is not yet known."""
+        self.has_ended = False
+        """Its program has."""
 
 
 class LaunchedRanks(Ranks):
     def __init__(
-        self, work: Attempt, node: int, variables: Dict[str, Any], kind: kinds.LauncherKind, services: NodeServices
+        self,
+        work: Attempt,
+        node: int,
+        variables: Dict[str, Any],
+        services: NodeServices,
+        *,
+        rank_socket: str,
+        hosts: Sequence[str],
+        address: str,
+        folder: Path,
     ) -> None:
+        """Listen for ranks, then start the launcher if this node has one."""
         super().__init__(work, node, variables["stop_file"])
-        self._variables = variables
-        self._kind = kind
+        self._kind = KINDS[work.launcher]
         self._services = services
         self._shares = binding.shares(work.ranks)
-        self._listener: Optional[RankListener] = None
-        self._remote_exec = RemoteExec(work, node, services.loop, services.send)
+        self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
+        self._connections: List[RankConnection] = []
+        self._remote_exec = RemoteExec(work, self._place, hosts, folder, services)
         self._unreaped: List[Exit] = []
-        """Not yet told by `reap`."""
+        """Not yet returned by `reap`."""
         self._excused: Dict[int, Exit] = {}
-        """Failures that the launcher may make good."""
+        """Failures after which the launcher may restart the rank."""
         self._has_begun = False
         self._is_stopping = False
         self._is_released = False
         self._was_killed = False
         """A launcher, by a signal."""
         self._have_all_launchers_ended = False
-        """No launcher runs any more, on any node."""
-        self._launcher: Optional[launcher_process.LauncherProcess] = None
+        """On all nodes."""
+        self._launcher: Optional[LauncherProcess] = None
         self._launcher_exit: Optional[Dict[str, Any]] = None
-
-    def begin(self, rank_socket: str, hosts: Sequence[str], address: str, folder: Path) -> None:
-        """Open the door, then start the launcher if it is this node's to start."""
-        threads = binding.threads(self.work)
-        place = command.RankPlace(node=self.node, rank=0, local_rank=0, threads=threads, **self._variables)
-        self._remote_exec.begin(place, hosts, folder)
-        events = RankEvents(self._on_identified, self._on_started, self._on_ended, self._on_lost)
         try:
-            self._listener = RankListener(self._services.loop, rank_socket, events, self._remote_exec)
+            for listener in local_socket.listen(rank_socket):
+                self._watch(listener)
         except OSError as error:
-            self._services.send(
-                ToHead.LAUNCHER_PROBLEM, message=f"cannot receive ranks on {socket.gethostname()}: {error}"
-            )
+            message = f"cannot listen for ranks on {socket.gethostname()}: {error}"
+            services.send(ToHead.LAUNCHER_PROBLEM, message=message)
             return
-        if not (self._kind.everywhere or self.node == 0):
+        if not (self._kind.everywhere or node == 0):
             return
-        context = kinds.LaunchContext(
-            work=self.work,
-            node=self.node,
+        rank_command = system.agent_command("rank", rank_socket)
+        if work.plan.get("container") and self._kind.is_inside:
+            rank_command[0] = "python3"  # this node's Python may not exist in the container
+        context = LaunchContext(
+            work=work,
+            node=node,
             hosts=hosts,
-            master=self._variables["master"],
+            master=variables["master"],
             address=address,
-            port=self._variables["port"],
-            rank=launcher_process.rank_command(self.work, self._kind, system.agent_command("rank", rank_socket)),
+            port=variables["port"],
+            rank=rank_command,
             folder=folder,
             remote=system.agent_command("remote", rank_socket),
         )
-        self._launcher = launcher_process.start(self._kind, context, place)
-        self._services.log_event(JournalEvent.LAUNCHING, argv=self._launcher.command, pid=self._launcher.pid)
+        self._launcher = LauncherProcess(self._kind, context, self._place)
+        services.log_event(JournalEvent.LAUNCHING, argv=self._launcher.command, pid=self._launcher.pid)
 
-    @property
-    def _connections(self) -> List[RankConnection]:
-        return self._listener.connections if self._listener else []
+    # Ranks connect and start.
 
-    # Who comes.
+    def _watch(self, listener: socket.socket) -> None:
+        self._services.loop.watch(listener, lambda: self._accept(listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        if not local_socket.is_same_user(connection):
+            connection.close()
+            return
+        rank = RankConnection(local_socket.LocalSocket(connection))
+        self._connections.append(rank)
+        self._services.loop.watch(connection, lambda: self._receive(rank))
+
+    def _receive(self, connection: RankConnection) -> None:
+        messages = connection.socket.receive()
+        if messages is None:
+            self._services.loop.forget(connection.socket.connection)
+            connection.socket.connection.close()
+            self._connections.remove(connection)
+            self._remote_exec.cancel(connection.socket)
+            if connection.is_starting and not connection.has_ended:  # killed, and its program with it
+                exit_ = self.record(self._forget(connection), signal.SIGKILL, None, is_oom=False)
+                self._finish_rank(connection, {**exit_, "vanished": True}, is_signalled=self._is_stopping)
+            return
+        for message in messages:
+            if "remote" in message:
+                self._remote_exec.run_on(connection.socket, message["remote"], message["command"])
+            elif "environ" in message:
+                self._on_identified(connection, message["environ"])
+            elif "starting" in message:
+                connection.is_starting = True
+            elif "began" in message:
+                self._on_started(connection, message["began"])
+            elif "ended" in message:
+                self._on_ended(connection, message)
 
     def _on_identified(self, connection: RankConnection, environ: Dict[str, str]) -> None:
-        identity = rank_identity.read(self._kind.sources, environ, self.work.nodes * self.work.ranks)
+        work = self.work
         alive = {other.number: other.incarnation for other in self._connections if not other.has_ended}
-        problem = rank_identity.problem_with(self.work, self._kind.sources, identity, alive)
-        if problem or self._is_stopping or self._is_released:
-            connection.socket.send({"refused": problem or "the attempt is being ended"})
-            if problem:
-                self._services.send(ToHead.LAUNCHER_PROBLEM, message=problem)
+        try:
+            identity = rank_identity.identify(work, self._kind.sources, environ, alive)
+        except ValueError as problem:
+            connection.socket.send({"refused": str(problem)})
+            self._services.send(ToHead.LAUNCHER_PROBLEM, message=str(problem))
             return
-        assert identity is not None  # noqa: S101 - `objection` would have said so
+        if self._is_stopping or self._is_released:
+            connection.socket.send({"refused": "the attempt is being ended"})
+            return
         connection.number, connection.incarnation = identity.rank, identity.incarnation
         connection.local_rank = self._free_local_rank() if identity.local_rank is None else identity.local_rank
         self._clear_earlier_exit(connection)
-        cpus = self._shares[connection.local_rank] if connection.local_rank < len(self._shares) else []
-        threads = binding.threads(self.work)
-        place = command.RankPlace(
-            node=self.node, rank=connection.number, local_rank=connection.local_rank, threads=threads, **self._variables
-        )
-        rank_program = program.of(
-            self.work, place, rank_identity.rank_environment(self.work, environ), is_inside=self._kind.is_inside
-        )
+        environment = rank_identity.rank_environment(work, environ)
+        place = self._place._replace(rank=connection.number, local_rank=connection.local_rank)
+        rank_program = program.of(work, place, environment, is_inside=self._kind.is_inside)
         request = {
             "argv": rank_program.argv,
             "environment": rank_program.environment,
-            "directory": str(self.work.workdir),
+            "directory": str(work.workdir),
             "log": str(self.log_of(connection.number)),
-            "mode": self.work.file_mode,
-            "cpus": cpus,
+            "mode": work.file_mode,
+            "cpus": self._shares[connection.local_rank] if connection.local_rank < len(self._shares) else [],
         }
         connection.socket.send({"run": request})
 
@@ -136,14 +176,14 @@ class LaunchedRanks(Ranks):
         return next(local_rank for local_rank in range(len(self._connections) + 1) if local_rank not in used)
 
     def _clear_earlier_exit(self, connection: RankConnection) -> None:
-        """It is started again: what became of it before does not count."""
+        """The exit of a rank that is restarted does not count."""
         self.exits = [exit_ for exit_ in self.exits if exit_["rank"] != connection.number]
         self._unreaped = [exit_ for exit_ in self._unreaped if exit_["rank"] != connection.number]
         before = self._excused.pop(connection.number, None)
         if before is not None:
             self._services.log_event(JournalEvent.RANK_RESTARTED, **before)
             with self.log_of(connection.number).open("ab") as log:
-                log.write(f"serried: {self.work.launcher} starts this rank again\n".encode())
+                log.write(f"serried: {self.work.launcher} restarts this rank\n".encode())
 
     def _on_started(self, connection: RankConnection, pid: int) -> None:
         rank = Rank(connection.number, connection.local_rank, pid, self.open_log(connection.number))
@@ -157,36 +197,30 @@ class LaunchedRanks(Ranks):
         if self._is_stopping:
             self.terminate()
 
-    # How they end.
+    # Ranks end.
 
     def _on_ended(self, connection: RankConnection, message: Dict[str, Any]) -> None:
         connection.has_ended = True
         problem = tuple(message["problem"]) if message["problem"] else None
         exit_ = self.record(self._forget(connection), message["ended"], problem, is_oom=message["oom"])
-        self._finish_rank(connection, exit_, was_told=bool(message["told"]))
-
-    def _on_lost(self, connection: RankConnection) -> None:
-        """If its program had not ended, somebody killed the guest, and its program with it."""
-        if connection.is_starting and not connection.has_ended:
-            exit_ = self.record(self._forget(connection), signal.SIGKILL, None, is_oom=False)
-            self._finish_rank(connection, {**exit_, "vanished": True}, was_told=self._is_stopping)
+        self._finish_rank(connection, exit_, is_signalled=bool(message["told"]))
 
     def _forget(self, connection: RankConnection) -> Rank:
-        """Its program does not run any more, or never began."""
+        """The rank of a program that no longer runs, or never started."""
         rank = connection.rank or Rank(connection.number, connection.local_rank, 0, self.open_log(connection.number))
         self._running.pop(rank.pid, None)
         return rank
 
-    def _finish_rank(self, connection: RankConnection, exit_: Exit, *, was_told: bool) -> None:
-        """`was_told`: the launcher has sent it a signal, or the attempt is being ended: it did not end by itself."""
-        exit_["ended_by_us"] = exit_["ended_by_us"] or was_told
+    def _finish_rank(self, connection: RankConnection, exit_: Exit, *, is_signalled: bool) -> None:
+        """`is_signalled`: by the launcher, or because the attempt is being ended. The rank did not end by itself."""
+        exit_["ended_by_us"] = exit_["ended_by_us"] or is_signalled
         may_return = self._may_restart(connection, exit_)
         if may_return:
             self._excused[connection.number] = exit_
             self._services.log_event(JournalEvent.RANK_EXCUSED, **exit_)
         else:
             self._unreaped.append(exit_)
-            taken = was_told and not self._is_stopping
+            taken = is_signalled and not self._is_stopping
             self._services.send(ToHead.RANK_ENDED, rank=connection.number, well=not has_failed(exit_), taken=taken)
         if may_return or self._is_released:
             self._release_rank(connection)
@@ -202,28 +236,24 @@ class LaunchedRanks(Ranks):
         self._remote_exec.reap(children)
         for pid, status in children:
             if self._launcher and pid == self._launcher.pid:
-                self._on_launcher_exit(self._launcher, status)
+                self._launcher.set_exited(status)
+                self._was_killed = self._launcher.was_killed
+                self._report_excused()
+                self._launcher_exit = self._launcher.exit_facts()
         ended, self._unreaped = self._unreaped, []
         self.exits += ended
         return ended
 
-    def _on_launcher_exit(self, launcher: launcher_process.LauncherProcess, status: int) -> None:
-        launcher.set_exited(status)
-        self._was_killed = bool(launcher.status and launcher.status < 0)
-        self._report_excused()
-        self._launcher_exit = launcher.exit_facts()
-
     def _report_excused(self) -> None:
-        """Nobody makes good what has failed any more."""
+        """The launcher restarts no rank from here on."""
         for number in self._excused:
             self._services.send(ToHead.RANK_ENDED, rank=number, well=False, taken=self._excused[number]["ended_by_us"])
         self._unreaped += self._excused.values()
         self._excused.clear()
 
     def report_launcher_exit(self, *, all_sent: bool) -> None:
-        if self._launcher_exit and (
-            all_sent or self._was_killed
-        ):  # whether it was decides on how ranks elsewhere ended
+        # Whether a launcher was killed decides how the head judges ranks of other nodes.
+        if self._launcher_exit and (all_sent or self._was_killed):
             self._services.log_event(JournalEvent.LAUNCHER_EXITED, **self._launcher_exit)
             self._services.send(ToHead.LAUNCHER_EXITED, **self._launcher_exit)
             self._launcher_exit = None
@@ -252,15 +282,15 @@ class LaunchedRanks(Ranks):
     def was_killed_by_launcher(self, exit_: Exit) -> bool:
         return bool(exit_.get("vanished")) and self._was_killed
 
-    # The end.
+    # The launcher ends.
 
     def _release_ranks(self, timeout: float) -> None:
-        """Let the launcher see how its ranks have ended; it has `patience` seconds to end itself."""
+        """Let the launcher see the ends of its ranks. It has `timeout` seconds to exit."""
         if self._is_released:
             return
         self._is_released = True
         failed = any(has_failed(exit_) for exit_ in [*self.exits, *self._unreaped])
-        if failed and self.work.plan["launch"]["max_restarts"] and self._launcher:  # it would begin anew
+        if failed and self.work.plan["launch"]["max_restarts"] and self._launcher:  # it would restart them
             self._launcher.terminate()
         for connection in [connection for connection in self._connections if connection.has_ended]:
             self._release_rank(connection)
@@ -289,7 +319,7 @@ class LaunchedRanks(Ranks):
         self._end_launcher(0.0)
 
     def _end_launcher(self, timeout: float) -> None:
-        """TERM after `patience` seconds, KILL soon after."""
+        """TERM after `timeout` seconds, KILL soon after."""
         if self._launcher:
             self._services.loop.after(timeout, self._launcher.terminate)
             self._services.loop.after(timeout + LAST_SECONDS, self._launcher.kill)

@@ -15,26 +15,46 @@ LAUNCHER_PREFIXES = (
     "OMPI_", "OPAL_", "ORTE_", "PRTE_", "PMIX_", "PMI_", "PALS_", "MPI_", "MPICH_", "HYDRA_", "HYDI_", "I_MPI_", "MV2_",
     "MPISPAWN_", "HOROVOD_", "SLURM_", "FLUX_", "JSM_", "TORCHELASTIC_",
 )  # fmt: skip
-"""How the variables begin that launchers set for a rank."""
+"""Prefixes of the variables that launchers set for a rank."""
 
 NODE_VARIABLES = (
     "SLURMD_NODENAME", "TMPDIR", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK",
 )  # fmt: skip
-"""Never by a launcher's word: MPICH's hands down the first node's, DeepSpeed's counts GPUs from 0 wherever it is."""
+"""Taken from the node and not from a launcher. MPICH passes on the first node's, DeepSpeed counts GPUs from 0."""
 
 
 class RankIdentity(NamedTuple):
     rank: int
     world_size: Optional[int]
     local_rank: Optional[int]
-    """None where the launcher does not say."""
+    """None if the launcher does not set it."""
     incarnation: int
-    """How often it was started before in this attempt."""
+    """How often this rank was started before in this attempt."""
+
+
+def identify(
+    work: Attempt, sources: Sequence[Source], environ: Mapping[str, str], alive: Mapping[int, int]
+) -> RankIdentity:
+    """Raises ValueError for a rank that is not in the plan.
+
+    `alive` has the running ranks of this node, and their incarnations.
+    """
+    name, world = work.launcher, work.nodes * work.ranks
+    identity = read(sources, environ, world)
+    if identity is None:
+        variables = ", ".join(source.rank[0] for source in sources)
+        raise ValueError(f"`{name}` has started a rank without a number: {variables} is not set")
+    if identity.world_size not in (None, world) or identity.rank >= world:
+        size = identity.world_size or "?"
+        raise ValueError(f"`{name}` has started rank {identity.rank} of {size}, and the plan has {world}")
+    if alive.get(identity.rank) == identity.incarnation:
+        raise ValueError(f"`{name}` has started rank {identity.rank} twice")
+    return identity
 
 
 def read(sources: Sequence[Source], environ: Mapping[str, str], world: int) -> Optional[RankIdentity]:
-    """By the first source that is all there; None where none is. Some launchers tell the only rank of all nothing."""
+    """From the first source whose variables are all set. Some launchers set none for the only rank of all."""
     for source in sources:
         rank = _number(source.rank, environ)
         if rank is not None and all(environ.get(name) for name in source.markers):
@@ -47,51 +67,40 @@ def read(sources: Sequence[Source], environ: Mapping[str, str], world: int) -> O
     return RankIdentity(0, 1, 0, 0) if world == 1 else None
 
 
-def problem_with(
-    work: Attempt, sources: Sequence[Source], identity: Optional[RankIdentity], alive: Mapping[int, int]
-) -> Optional[str]:
-    """Why a rank cannot be what it says, if so; `alive` are ranks of this node that run, and their incarnations."""
-    name, world = work.launcher, work.nodes * work.ranks
-    if identity is None:
-        variables = ", ".join(source.rank[0] for source in sources)
-        return f"`{name}` has started a rank that is not told which it is: no {variables}"
-    if identity.world_size not in (None, world) or identity.rank >= world:
-        return f"`{name}` has started rank {identity.rank} of {identity.world_size or '?'}, and the plan has {world}"
-    if alive.get(identity.rank) == identity.incarnation:
-        return f"`{name}` has started rank {identity.rank} twice"
-    return None
-
-
 def _number(variables: Sequence[str], environ: Mapping[str, str]) -> Optional[int]:
     value = next((environ[name] for name in variables if environ.get(name)), "")
     return int(value) if value.isdigit() else None
 
 
-def launcher_environment(work: Attempt, place: command.RankPlace, start: kinds.LaunchCommand) -> Dict[str, str]:
-    """The launcher's environment: a rank's, but for what tells one rank, or one node, from another."""
+def launcher_environment(work: Attempt, place: command.RankPlace, launch: kinds.LaunchCommand) -> Dict[str, str]:
+    """A rank's environment, without the variables that differ between ranks or nodes."""
     inherited = command.visible(work, system.environment())
-    environment = command.environment(work, place, inherited)
-    own = {
+    of_a_rank = command.environment(work, place, inherited)
+    environment = {**inherited, **_without(of_a_rank, (*command.IDENTITY, names.NODE, "SLURM_TMPDIR"))}
+    return {**_without(environment, launch.without), **launch.environment}
+
+
+def _without(environment: Mapping[str, str], variables: Sequence[str]) -> Dict[str, str]:
+    """A name in `variables` that ends in `*` is a prefix."""
+    prefixes = tuple(name[:-1] for name in variables if name.endswith("*"))
+    return {
         name: value
         for name, value in environment.items()
-        if name not in (*command.IDENTITY, names.NODE, "SLURM_TMPDIR")
+        if name not in variables and not (prefixes and name.startswith(prefixes))
     }
-    return {**kinds.without({**inherited, **own}, start.without), **start.environment}
 
 
 def rank_environment(work: Attempt, environ: Mapping[str, str]) -> Dict[str, str]:
-    """What a rank has from its launcher, from the `environ` that it came with.
+    """The environment that a rank's program inherits, from the `environ` of the process that the launcher started.
 
-    Where a launcher passes nothing on, over ssh say, that is the agent's environment, and what the launcher has set.
+    If the launcher passes nothing on, over ssh for example, the program inherits the agent's environment and the
+    variables that the launcher set.
     """
     own = command.visible(work, system.environment())
-    environment = dict(environ) if environ.get(names.MARK) == work.process_tag else {**own, **_of_launcher(environ)}
-    if work.launcher == "srun":  # its tasks are told by their own node, and the GPUs are theirs alone
+    environment = dict(environ)
+    if environ.get(names.MARK) != work.process_tag:
+        set_by_launcher = (name for name in environ if name.startswith(LAUNCHER_PREFIXES) or name in command.IDENTITY)
+        environment = {**own, **{name: environ[name] for name in set_by_launcher}}
+    if work.launcher == "srun":  # each task has its own node's variables, and only its own GPUs
         return environment
-    of_the_node = {name: own[name] for name in NODE_VARIABLES if name in own}
-    return {**{name: value for name, value in environment.items() if name not in NODE_VARIABLES}, **of_the_node}
-
-
-def _of_launcher(environ: Mapping[str, str]) -> Dict[str, str]:
-    set_by_it = (name for name in environ if name.startswith(LAUNCHER_PREFIXES) or name in command.IDENTITY)
-    return {name: environ[name] for name in set_by_it}
+    return {**_without(environment, NODE_VARIABLES), **{name: own[name] for name in NODE_VARIABLES if name in own}}

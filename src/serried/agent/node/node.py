@@ -15,7 +15,6 @@ from serried.agent import orphans, system
 from serried.agent.attempt import Attempt
 from serried.agent.comms.channel import Channel
 from serried.agent.containers import image_cache
-from serried.agent.launchers import kinds
 from serried.agent.loop import Loop, Timer
 from serried.agent.node.exits import Exits
 from serried.agent.node_disk import Folder, cleanup
@@ -119,8 +118,7 @@ class Node:
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
-        kind = kinds.kind_of(self.work)
-        if kind is None:
+        if self.work.agents_start_ranks:
             self._connections = connections.prepare(self.work, variables["port"], self._leaders)
             self._ranks = ForkedRanks(self.work, self._index, variables)
             for rank in self._ranks.running:
@@ -130,12 +128,19 @@ class Node:
                 self._connections.begin(self.loop, self._send)
         else:
             from serried.agent.launchers import local_socket
-            from serried.agent.launchers.node_side import LaunchedRanks, NodeServices
+            from serried.agent.launchers.node_side import LaunchedRanks
+            from serried.agent.launchers.processes import NodeServices
 
             services = NodeServices(self.loop, self._send, self._log_event, self._reap)
-            self._ranks = ranks = LaunchedRanks(self.work, self._index, variables, kind, services)
-            ranks.begin(
-                local_socket.socket_address(self._key, self._private), message["hosts"], self._address, self._private
+            self._ranks = LaunchedRanks(
+                self.work,
+                self._index,
+                variables,
+                services,
+                rank_socket=local_socket.socket_address(self._key, self._private),
+                hosts=message["hosts"],
+                address=self._address,
+                folder=self._private,
             )
         self._reap()
 

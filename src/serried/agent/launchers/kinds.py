@@ -1,0 +1,343 @@
+"""The kinds of launcher that start ranks in place of the agents: the command line of each, and how its ranks are known.
+
+A node's agent starts a launcher once all agents have connected: on every node, or on the first node for all. A launcher
+starts `context.rank` once per rank and knows nothing else. That program connects to the agent of its own node, which
+sends it the rank's command, environment and log file. So logs, exit statuses, stop requests and the end are the same
+under all kinds.
+
+Ranks keep what a launcher adds to their environment. What it does not pass on, over ssh for example, they get from the
+agent. So no kind needs to name the variables to pass on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from serried.agent.attempt import Attempt
+from serried.agent.ranks.command_placeholders import fill
+from serried.fs import files
+from serried.protocol import launcher_env
+from serried.protocol.launcher_env import Source
+
+
+class LaunchContext(NamedTuple):
+    """The values from which a kind builds the command of its launcher on `node`."""
+
+    work: Attempt
+    node: int
+    hosts: Sequence[str]
+    """The nodes' names in the scheduler's spelling, the first node's first; `localhost` on this machine."""
+    master: str
+    """The first node's address, as this node reaches it."""
+    address: str
+    """This node's own, as the others reach it."""
+    port: int
+    """On the first node, reserved for the rendezvous."""
+    rank: Sequence[str]
+    """The command that starts one rank: a program, not a Python script."""
+    folder: Path
+    """Private to this node and attempt, for files that the launcher reads."""
+    remote: Sequence[str] = ()
+    """The command of a remote shell, which takes `[-options] HOST COMMAND…` as ssh does."""
+
+    @property
+    def world_size(self) -> int:
+        return self.work.nodes * self.work.ranks
+
+    @property
+    def options(self) -> List[str]:
+        """The user's own options of the launcher, with the attempt's size filled in."""
+        return [fill(option, self.work.shape) for option in self.work.plan["launch"]["options"]]
+
+    def program(self, module: str, program: str) -> List[str]:
+        """`module` in the Python that the plan's command names, such as `/opt/conda/bin/python3.11`; else `program`."""
+        command = [] if self.work.plan.get("shell") else self.work.command
+        name = os.path.basename(command[0]) if command else ""  # noqa: PTH119 - a bare string
+        if name.startswith("python") and not name[len("python") :].strip(".0123456789"):
+            return [command[0], "-m", module]
+        return [program]
+
+
+class LaunchCommand(NamedTuple):
+    argv: List[str]
+    environment: Mapping[str, str] = {}
+    """In addition to the agent's environment and the plan's `environment.env`."""
+    without: Sequence[str] = ()
+    """Variables that the launcher must not see; a name that ends in `*` is a prefix."""
+
+
+class LauncherKind(NamedTuple):
+    command: Callable[[LaunchContext], LaunchCommand]
+    """Pure, except for files in `context.folder`."""
+    everywhere: bool
+    """One launcher on each node; else one on the first, for all."""
+    sources: Tuple[Source, ...]
+    """The variables that identify its ranks, in the order of authority."""
+    is_inside: bool = False
+    """The launcher belongs to the ranks' Python. If ranks run in a container, so does the launcher."""
+
+
+def torchrun(context: LaunchContext) -> LaunchCommand:
+    """The node with the store, and each node's address, are options here instead of torchrun's guesses.
+
+    torchrun compares host names, which fails if a node has several networks or if the scheduler calls it otherwise.
+
+    The variable gives each round of ranks its own store. In torchrun's shared store, ranks meet under the number of
+    restarts of their node. Each node counts its own restarts. After a failure that only one node saw as another rank's,
+    the next round would hang.
+    """
+    work = context.work
+    restarts = int(work.plan["launch"]["max_restarts"])
+    return LaunchCommand(
+        [
+            *context.program("torch.distributed.run", "torchrun"),
+            "--no-python",
+            f"--nnodes={work.nodes}",
+            f"--nproc-per-node={work.ranks}",
+            f"--max-restarts={restarts}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={context.master}:{context.port}",
+            f"--rdzv-id={launcher_env.elastic_id(work.plan['run'] + str(work.number))}",
+            f"--rdzv-conf=is_host={'true' if context.node == 0 else 'false'}",
+            f"--local-addr={context.address}",
+            *context.options,
+            *context.rank,
+        ],
+        {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts and work.nodes > 1 else {},
+    )
+
+
+ACCELERATE_STRATEGIES = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--tpu", "--config_file")
+"""Options of accelerate that state how ranks share a model, themselves or in a file. Only one of them may be given."""
+
+
+def accelerate(context: LaunchContext) -> LaunchCommand:
+    """Replaces the file of `accelerate config`. `--multi_gpu` is accelerate's name for several ranks, on CPUs too."""
+    given = {option.partition("=")[0].replace("-", "_").replace("__", "--", 1) for option in context.options}
+    is_decided = given.intersection(ACCELERATE_STRATEGIES) or context.world_size == 1
+    return LaunchCommand(
+        [
+            *context.program("accelerate.commands.launch", "accelerate"),
+            f"--num_machines={context.work.nodes}",
+            f"--num_processes={context.world_size}",
+            f"--machine_rank={context.node}",
+            f"--main_process_ip={context.master}",
+            f"--main_process_port={context.port}",
+            *([] if is_decided else ["--multi_gpu"]),
+            *context.options,
+            "--no_python",
+            *context.rank,
+        ]
+    )
+
+
+def deepspeed(context: LaunchContext) -> LaunchCommand:
+    return LaunchCommand(
+        [
+            *context.program("deepspeed.launcher.runner", "deepspeed"),
+            f"--hostfile={host_file(context, 'slots', '{} slots={}')}",
+            "--no_ssh",
+            f"--node_rank={context.node}",
+            f"--master_addr={context.master}",
+            f"--master_port={context.port}",
+            *context.options,
+            "--no_local_rank",
+            "--no_python",
+            *context.rank,
+        ]
+    )
+
+
+def srun(context: LaunchContext) -> LaunchCommand:
+    """For programs that read Slurm's own variables or use PMI.
+
+    All options are given, because Slurm's versions differ in the options that a step inherits. The step shares its
+    job's CPUs and GPUs with the step of the agents, and the agents bind the ranks.
+    """
+    work = context.work
+    site, allocation = work.plan["site"], work.plan["allocation"]
+    gpus = []
+    if allocation["gpus"]:  # requested again, because the step of the agents takes none
+        # Without `--gpu-bind=none`: with this option Slurm sets no CUDA_VISIBLE_DEVICES, and there is none to inherit.
+        gpu_type = f"{allocation['gpu_type']}:" if allocation["gpu_type"] else ""
+        prefix = "gpu:" if site["gpu_option"] == "gres" else ""
+        gpus = [f"--{site['gpu_option']}={prefix}{gpu_type}{allocation['gpus']}"]
+    return LaunchCommand(
+        [
+            "srun",
+            f"--nodes={work.nodes}",
+            *(["--relative=0"] if site.get("inside") else []),  # the agents are on the first nodes of the user's job
+            f"--ntasks={context.world_size}",
+            f"--ntasks-per-node={work.ranks}",
+            f"--cpus-per-task={max(1, allocation['cpus'] // work.ranks)}",
+            "--distribution=block",
+            "--cpu-bind=none",
+            *gpus,
+            "--overlap",
+            "--export=ALL",
+            "--kill-on-bad-exit=1",
+            "--wait=0",
+            "--input=none",
+            "--unbuffered",
+            "--job-name=serried-ranks",
+            *context.options,
+            *context.rank,
+        ],
+        without=("SLURM_CPU_BIND*", "SLURM_MEM_BIND*", "SLURM_STEP_*", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION"),
+    )
+
+
+def mpirun(context: LaunchContext) -> LaunchCommand:
+    """Open MPI 4 and 5, MPICH, Intel MPI and Cray's, whose names may be mpirun or mpiexec.
+
+    Cray's needs no remote shell and gets its hosts from PBS. There `options = ["--ppn", "4"]` sets the ranks per node.
+    """
+    program = "mpirun" if shutil.which("mpirun") or not shutil.which("mpiexec") else "mpiexec"
+    argv = [program, "-n", str(context.world_size), *context.options, *context.rank]
+    # MPICH would pass SLURMD_NODENAME of the first node on to the ranks of all nodes.
+    return LaunchCommand(argv, mpi_environment(context), without=(*MPI_STEP_VARIABLES, "SLURMD_NODENAME"))
+
+
+HOROVODRUN_NEEDS = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "SHELL", "TMPDIR", "USER",
+    "CONDA_PREFIX", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV",
+)  # fmt: skip
+
+
+def horovodrun(context: LaunchContext) -> LaunchCommand:
+    """Uses MPI if horovodrun was built with MPI, else gloo, unless options select one.
+
+    With gloo, horovodrun writes each of its variables into the command line of every rank, where all users of the node
+    can read them. So it gets only those that it needs to run; ranks get theirs from the agents. It finds `ssh` on PATH.
+    """
+    hosts = ",".join(f"{host}:{context.work.ranks}" for host in context.hosts)
+    argv = [
+        *context.program("horovod.runner.launch", "horovodrun"),
+        "--disable-cache",
+        "-np",
+        str(context.world_size),
+        "-H",
+        hosts,
+        *context.options,
+        *context.rank,
+    ]
+    known = {**os.environ, **context.work.plan["environment"]["env"]}
+    own = {name: known[name] for name in known if name in HOROVODRUN_NEEDS or name.startswith("HOROVOD_")}
+    path = os.pathsep.join([str(remote_shell(context).parent), known.get("PATH", os.defpath)])
+    return LaunchCommand(argv, {**own, **mpi_environment(context), "PATH": path}, without=("*",))
+
+
+KINDS = {
+    "torchrun": LauncherKind(torchrun, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True),
+    "accelerate": LauncherKind(accelerate, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True),
+    "deepspeed": LauncherKind(deepspeed, everywhere=True, sources=(launcher_env.GENERIC,), is_inside=True),
+    "srun": LauncherKind(srun, everywhere=False, sources=(launcher_env.SLURM,)),
+    "mpirun": LauncherKind(
+        mpirun,
+        everywhere=False,
+        sources=(launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.PALS, launcher_env.MVAPICH),
+    ),
+    "horovodrun": LauncherKind(
+        horovodrun,
+        everywhere=False,
+        sources=(launcher_env.HOROVOD, launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.MVAPICH),
+    ),
+}
+"""By the value of `launch.kind`."""
+
+# The launchers of MPI read environment variables, which every implementation has. So Serried need not call
+# `mpirun --version` first, a horovodrun that calls mpirun passes them on, and an option of the user wins. The host list
+# replaces the scheduler's, because the plan decides how many ranks a node has; Slurm and PBS count tasks or CPUs.
+
+MPI_STEP_VARIABLES = (
+    "PMI_*", "PMI2_*", "PMIX_*", "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "MPI_LOCAL*", "PALS_*", "MV2_COMM_*",
+)  # fmt: skip
+"""Set by an `srun --mpi=…` around the agents. With them an MPI would take itself for a rank of that step."""
+
+
+def mpi_environment(context: LaunchContext) -> Dict[str, str]:
+    """Write host lists and remote shell; the variables that lead each implementation to them."""
+    shell = remote_shell(context)
+    return {
+        **private_tmpdir(context.folder / "launcher"),
+        **_open_mpi(f"/bin/sh {shell}", host_file(context, "slots", "{} slots={}"), context),
+        **_hydra(str(shell), host_file(context, "machines", "{}:{}")),
+    }
+
+
+def private_tmpdir(folder: Path) -> Dict[str, str]:
+    """A TMPDIR for the files of an mpirun or one of its daemons while it runs; ranks have another.
+
+    In /tmp, Open MPI names its folder after the node and the job. If a node calls itself otherwise than the scheduler
+    does, mpirun starts a daemon there beside itself. Both would share the folder, and the first to end would delete it.
+    A killed mpirun deletes nothing, but this folder is deleted with the attempt.
+    """
+    files.make_directory(folder, 0o700)
+    return {"TMPDIR": str(folder)}
+
+
+def host_file(context: LaunchContext, name: str, line: str) -> str:
+    """The path of a new file with a `line` for each node: its name and its number of ranks."""
+    path = context.folder / name
+    files.write_text(path, "".join(f"{line.format(host, context.work.ranks)}\n" for host in context.hosts))
+    return str(path)
+
+
+def remote_shell(context: LaunchContext) -> Path:
+    """An `ssh` that goes through the agents: it needs no keys, and its processes belong to the attempt."""
+    shell = context.folder / "bin" / "ssh"
+    files.make_directory(shell.parent, 0o700)
+    files.write_text(shell, f'#!/bin/sh\nexec {" ".join(map(shlex.quote, context.remote))} "$@"\n', 0o700)
+    return shell
+
+
+def _open_mpi(shell: str, hosts: str, context: LaunchContext) -> Dict[str, str]:
+    """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks.
+
+    Its daemons stay children of the agents: mpirun would wait for ever for a daemon that detached itself and died.
+    If mpirun itself gets TERM, ranks have the agents' time to save; by default it would kill them a second later.
+    """
+    shells = str(max(128, len(context.hosts)))  # each lasts as long as its daemon
+    return {
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": shell,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_plm_rsh_num_concurrent": shells,
+        "OMPI_MCA_orte_leave_session_attached": "1",
+        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(context.work.urgent_grace_seconds)),
+        "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
+        "OMPI_MCA_orte_default_hostfile": hosts,
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": shell,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_plm_ssh_num_concurrent": shells,
+        "PRTE_MCA_prte_leave_session_attached": "1",
+        "PRTE_MCA_ras": "^slurm,pbs,tm,gridengine,lsf,flux",
+        "PRTE_MCA_prte_default_hostfile": hosts,
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def _hydra(shell: str, hosts: str) -> Dict[str, str]:
+    """For MPICH and its descendants; Intel's variables have their own names."""
+    return {
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": shell,
+        "HYDRA_RMK": "user",
+        "HYDRA_HOST_FILE": hosts,
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": shell,
+        "I_MPI_HYDRA_RMK": "user",
+        "I_MPI_HYDRA_HOST_FILE": hosts,
+        "I_MPI_PIN": "0",
+    }
