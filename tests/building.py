@@ -8,8 +8,7 @@ from pathlib import Path
 from serried.fs.files import Journal, make_directory, write_json
 from serried.plan import Allocation, Array, Limit, Plan, Source
 from serried.protocol.successor_commands import token_of
-from serried.records.documents import Submission
-from serried.records.record import Record
+from serried.records.record import Record, Submission
 from stub_scheduler import site_of
 
 CREATED = 1_795_000_000.0

@@ -25,7 +25,7 @@ WORDS_OF_OTHERS = {
     "config/document.py": "of tomllib",
     "lab/daemons.py": "of scontrol",
     "protocol/failure_report.py": "of Python",
-    "records/diagnosis.py": "of the program, of containers, of Python and of launchers",
+    "records/advice.py": "of the program, of containers, of Python and of launchers",
     "schedulers/pbs/parse.py": "of qstat",
     "schedulers/pbs/scheduler.py": "of PBS",
     "schedulers/slurm/submit_outcome.py": "of sbatch",

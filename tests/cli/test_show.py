@@ -110,7 +110,7 @@ def test_a_launcher_that_starts_failed_ranks_again_is_told_of(serried, make):
     lines = serried("show", "last").out.splitlines()
     assert [line[23:] for line in lines if "rank 3" in line] == [
         "rank 3 started on n2",
-        "rank 3 on n2 exited with status 5, and is started again",
+        "rank 3 on n2 exited with status 5, and is restarted",
     ]
 
 
@@ -187,7 +187,7 @@ def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):
     assert said.startswith(f"{run.plan.run} train PENDING: waits for attempt 2\n")
     assert "  cluster     fir (slurm), job 124\n" in said
     assert "  restarts    up to 2: each job submits the next one when it starts\n" in said
-    assert "job 124 was submitted, to go on after it\n" in said
+    assert "job 124 was submitted to continue after it\n" in said
     assert [one["job"] for one in json.loads(serried("show", "--json", "last").out)["runs"][0]["submissions"]] == [
         "123",
         "124",

@@ -27,7 +27,7 @@ def test_a_lost_run_did_not_succeed(serried, make, clock):
     make()
     done = serried("wait", "last")
     assert done.code == 1
-    assert "k3f9q2 train LOST: the scheduler does not know it, and it left no exit.json" in done.err
+    assert "k3f9q2 train LOST: the scheduler does not list it, and it left no exit.json" in done.err
     assert clock.passed > 90
 
 

@@ -10,8 +10,7 @@ from building import CREATED, a_failure
 from serried.agent.outcome import diagnose
 from serried.fs.files import write_json
 from serried.plan import Limit
-from serried.records.advice import ADVICE, HERE, advice_for
-from serried.records.diagnosis import OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended
+from serried.records.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import reasons
 from tables import for_each
@@ -95,15 +94,15 @@ def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, mak
             "Dependency",
             "FAILED",
             "",
-            "which has ended FAILED",
-            "wait a minute: the scheduler lets it go, and it looks itself how they have ended",
+            "which ended FAILED",
+            "wait a minute: the scheduler releases it, and its job then checks how they ended",
         ),
         (
             "DependencyNeverSatisfied",
             "CANCELLED",
             ", and never starts: what it waits for was deleted",
-            "which has ended CANCELLED",
-            "the scheduler never lets it go: serried stop k3f9q2, and submit it again",
+            "which ended CANCELLED",
+            "the scheduler never starts it: serried stop k3f9q2, and submit it again",
         ),
     ],
 )
@@ -333,7 +332,7 @@ def test_a_killed_supervisor_is_not_a_fault_of_the_cluster(serried, make, slurm)
     make()
     slurm.tell(Job("123", None, "NODE_FAIL", reason="SupervisorGone", ended=NOW))
     said = serried("why", "last").out
-    assert said.startswith("k3f9q2 train NODE_FAIL: the process on this machine that looked after it was killed\n")
+    assert said.startswith("k3f9q2 train NODE_FAIL: its supervisor on this machine was killed\n")
     assert "--exclude" not in said
 
 

@@ -166,7 +166,7 @@ def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_beh
     shown = place.show(plain[0])
     assert shown["attempts"][1]["job"] == shown["submissions"][1]["job"] == shown["job"]
     assert [one["token"] for one in shown["submissions"]][:2] == [f"{plain[0]}-1", f"{plain[0]}-2"]
-    assert any(event["event"].endswith("was submitted, to go on after it") for event in shown["timeline"])
+    assert any(event["event"].endswith("was submitted to continue after it") for event in shown["timeline"])
 
 
 MOMENTS = {

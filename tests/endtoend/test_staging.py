@@ -136,7 +136,7 @@ def test_without_a_disk_the_source_is_used_where_it_is(local, there):
     assert said(local, run, 1) == [str(there / "sets/a"), FOUND]
     assert staged(local, run, 0) == {"sets/a": "in place", "x/y": "in place"}
     events = " ".join(event["event"] for event in local.show(run)["timeline"])
-    assert "uses sets/a where it is, as `$NO_SUCH_VARIABLE` is not set there" in events
+    assert "uses sets/a where it is: `$NO_SUCH_VARIABLE` is not set there" in events
 
 
 def test_data_that_cannot_be_had_fails_the_launch_and_says_where_and_why(local, there, tmp_path, wait_until):

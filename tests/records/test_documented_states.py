@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from serried.protocol import names
-from serried.records.arrays import _WORST_FIRST
-from serried.records.verdict import SUBMITTING, TABLE, UNCERTAIN, Kind, Say
+from serried.records.verdict import _WORST_FIRST, SUBMITTING, TABLE, UNCERTAIN, Kind, Say
 
 DOCS = Path(__file__).parents[2] / "docs"
 WORDS = {Say.EXIT: "exit.json", Say.SCHEDULER: "scheduler", Say.MISSING: "missing", Say.LAST_KNOWN: "last known"}

@@ -11,7 +11,7 @@ import serried
 from building import RunOnDisk
 from serried.errors import UsageError
 from serried.protocol.layout import RunDirectory
-from serried.records.metrics import metrics, ranks
+from serried.records.logs import metrics, ranks_with_metrics
 
 
 def write(place, attempt, entries, *, rank=0, node=0, rest=""):
@@ -79,7 +79,7 @@ def test_ranks_of_all_nodes_are_found(tmp_path):
     place = RunDirectory(tmp_path)
     for rank, node in ((0, 0), (2, 1), (11, 5)):
         write(place, 1, [{"step": rank}], rank=rank, node=node)
-    assert ranks(place) == [0, 2, 11]
+    assert ranks_with_metrics(place) == [0, 2, 11]
     assert [steps(place, rank) for rank in (0, 1, 2, 11)] == [[(0, 1)], [], [(2, 1)], [(11, 1)]]
 
 

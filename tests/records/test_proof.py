@@ -6,11 +6,11 @@ import pytest
 
 from building import CREATED
 from serried.fs.files import Journal, make_directory
-from serried.records.proof import MESSAGE
 from serried.schedulers.interface import Job
 from standing import NOW, the
 
 END = CREATED + 600
+MESSAGE = "every rank exited with status 0; exit.json could not be written"
 
 
 def an_exit(rank, **changes):

@@ -11,8 +11,7 @@ from building import a_plan
 from serried.fs.files import make_directory
 from serried.records import index
 from serried.records import record as records
-from serried.records.documents import RecordUnreadable, Submission, Summary
-from serried.records.record import Record
+from serried.records.record import Record, RecordUnreadable, Submission, Summary
 
 
 def submission(number, **changes):

@@ -128,7 +128,7 @@ def test_a_run_directory_that_is_gone_is_said_to_be_gone(make, slurm):
     run = make()
     run.where.path.rmdir()
     assert the(slurm, run).verdict.message == (
-        "the scheduler does not know it; waiting for its exit.json; its run directory is gone"
+        "the scheduler does not list it; waiting for its exit.json; its run directory is gone"
     )
 
 

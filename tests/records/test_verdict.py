@@ -140,7 +140,7 @@ def test_lost_has_no_exit_code_because_nobody_knows_it():
     assert verdict == Verdict(
         "LOST",
         cause="lost",
-        message="the scheduler does not know it, and it left no exit.json",
+        message="the scheduler does not list it, and it left no exit.json",
         since=NOW - 100,
         missing=True,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import serried
-from serried.records import in_place_changes
+from serried.records import outputs
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +58,8 @@ def test_of_a_large_project_the_end_counts_what_it_has_looked_at_from_the_top(pr
     for name in ("a", "b/c", "b/d", "e"):
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("new")
-    monkeypatch.setattr(in_place_changes, "LOOKED", len(list(project.iterdir())))
-    found = in_place_changes.changed(project, 0, project / "runs")
+    monkeypatch.setattr(outputs, "LOOKED", len(list(project.iterdir())))
+    found = outputs.changed_in_place(project, 0, project / "runs")
     names = sorted(each.path for each in found.newest)
     assert ([name for name in names if "/" in name], found.is_all) == ([], False)
     assert found.text_in_place.startswith("at least ")
@@ -68,9 +68,9 @@ def test_of_a_large_project_the_end_counts_what_it_has_looked_at_from_the_top(pr
 def test_of_a_home_nothing_is_said_as_other_programs_write_there(project, monkeypatch):
     (project / "new").touch()
     monkeypatch.setenv("HOME", str(project))
-    assert in_place_changes.changed(project, 0, project / "runs").text_in_place == ""
+    assert outputs.changed_in_place(project, 0, project / "runs").text_in_place == ""
     monkeypatch.setenv("HOME", str(project / "home"))
-    assert in_place_changes.changed(project, 0, project / "runs").text_in_place == ""
+    assert outputs.changed_in_place(project, 0, project / "runs").text_in_place == ""
 
 
 def test_the_folder_that_runs_are_in_is_none_of_the_project(project):
@@ -78,5 +78,5 @@ def test_the_folder_that_runs_are_in_is_none_of_the_project(project):
     (project / "runs/new").touch()
     here = project.parent / "elsewhere"
     here.symlink_to(project)
-    assert "runs/new" not in in_place_changes.changed(project, 0, here / "runs").text_in_place
-    assert "runs/new" in in_place_changes.changed(project, 0, here / "gone").text_in_place
+    assert "runs/new" not in outputs.changed_in_place(project, 0, here / "runs").text_in_place
+    assert "runs/new" in outputs.changed_in_place(project, 0, here / "gone").text_in_place

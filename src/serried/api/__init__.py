@@ -10,7 +10,7 @@ from typing import Any
 
 from serried.api.run import Output, Run, delivered
 from serried.records import index
-from serried.records.documents import RecordUnreadable
+from serried.records.record import RecordUnreadable
 
 __all__ = ["Output", "Run", "find", "runs", "submit"]
 

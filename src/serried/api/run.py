@@ -13,7 +13,7 @@ from serried.errors import RunFailed, SerriedWarning, UsageError
 from serried.protocol.layout import ElementDirectory
 from serried.protocol.names import COMPLETED
 from serried.protocol.outputs import listed
-from serried.records import logs, metrics, stopping, waiting
+from serried.records import logs, status, stopping
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.outputs import trees
@@ -109,14 +109,14 @@ class Run:
         always RunFailed where it can never start.
         """
         find_out(self._selection.record)
-        status = waiting.wait([self._selection], timeout=timeout)[0]
-        if waiting.never_starts(status):
-            raise RunFailed(f"run {self.id} never starts: {waiting.why_never(status)}")
-        if not waiting.is_over(status):
+        found = status.wait([self._selection], timeout=timeout)[0]
+        if status.never_starts(found):
+            raise RunFailed(f"run {self.id} never starts: {status.why_never(found)}")
+        if not status.is_over(found):
             raise TimeoutError(f"run {self.id} did not end within {timeout:g} s")
-        if check and status.state != COMPLETED:
-            raise RunFailed(f"run {self.id} ended {status.state}: {status.verdict.message or 'no reason is known'}")
-        return status.state
+        if check and found.state != COMPLETED:
+            raise RunFailed(f"run {self.id} ended {found.state}: {found.verdict.message or 'no reason is known'}")
+        return found.state
 
     def logs(self, rank: int = 0, attempt: int | None = None) -> str:
         """What a rank has written so far, in the latest attempt unless told; empty before it writes.
@@ -143,7 +143,7 @@ class Run:
         A row has `attempt`, `step`, `t` (seconds since the epoch), and what was logged by its name. Empty where
         nothing was. Raises UsageError for an array as a whole.
         """
-        return metrics.metrics(self._place(), rank)
+        return logs.metrics(self._place(), rank)
 
     def outputs(self) -> list[Output]:
         """What it has written by relative paths so far, the newest first; of an array, what all its tasks have.
@@ -201,7 +201,7 @@ class Run:
 
     def _status(self) -> RunStatus:
         find_out(self._selection.record)
-        return waiting.statuses_of([self._selection])[0]
+        return status.statuses_of([self._selection])[0]
 
 
 def delivered(prepared: Prepared) -> Run:

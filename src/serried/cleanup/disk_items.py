@@ -20,8 +20,7 @@ from serried.protocol.layout import RunDirectory
 from serried.protocol.outputs import Tree
 from serried.protocol.times import iso, seconds_of
 from serried.records import missing_outputs, outputs
-from serried.records.documents import RecordUnreadable
-from serried.records.record import Record, records_directory
+from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.records.run_status import RunStatus
 from serried.submission.data_prepare import FOLDER as PREPARED
 

@@ -15,7 +15,7 @@ from serried.protocol.sizes import counted, spell
 from serried.records import missing_outputs, outputs
 from serried.records.index import Selection
 from serried.records.missing_outputs import Missing
-from serried.records.waiting import statuses_of
+from serried.records.status import statuses_of
 from serried.submission import fetch, fetch_copy
 from serried.submission.fetch import Back, Found
 from serried.submission.fetch_copy import Report

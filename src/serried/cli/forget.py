@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from serried.cli import formatting, run_selector
-from serried.records.documents import jobs_text
+from serried.records.record import jobs_text
 from serried.submission.reconcile import forget
 from serried.ui import console
 

@@ -16,7 +16,7 @@ from serried.records import staging
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import Lines, RankLog, Tail, rank_logs
-from serried.records.waiting import has_ended_by_file, is_over, statuses_of
+from serried.records.status import has_ended_by_file, is_over, statuses_of
 from serried.ui import console
 from serried.ui.text import harmless, overwritten
 

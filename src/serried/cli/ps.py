@@ -8,7 +8,7 @@ import click
 
 from serried.cli import formatting
 from serried.protocol import names
-from serried.records import arrays, index, missing_outputs
+from serried.records import index, missing_outputs, verdict
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
@@ -140,7 +140,7 @@ def _waiting(status: RunStatus, now: float) -> str:
 
 
 def _progress(status: RunStatus) -> str:
-    counts = arrays.counts(status.elements or {})
+    counts = verdict.counts(status.elements or {})
     total = sum(counts.values())
     gone = counts.get(names.CANCELLED, 0)
     failed = sum(

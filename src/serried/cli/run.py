@@ -17,9 +17,9 @@ from serried.clusters import LOCAL
 from serried.config.experiments import catalogue
 from serried.errors import UsageError
 from serried.protocol import names
-from serried.records import in_place_changes
-from serried.records.final_status import warnings
-from serried.records.smoke import tried_out
+from serried.records import outputs
+from serried.records.logs import smoke_result
+from serried.records.run_status import warnings
 from serried.records.status import status
 from serried.schedulers import job_around
 from serried.submission import in_allocation
@@ -95,7 +95,7 @@ def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
     took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
     if outcome.status == 0:
         if outcome.record.summary.smoke:
-            console.say(f"smoke test: {tried_out(outcome.record, None)}")
+            console.say(f"smoke test: {smoke_result(outcome.record, None)}")
         console.say(f"{console.style('completed', 'good', sys.stderr)}{took}")
         console.say(f"its files are in {outcome.record.where.path}")
         _say_what_changed(outcome, began)
@@ -132,7 +132,7 @@ def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
 def _say_what_changed(outcome: Outcome, began: float) -> None:
     """A run in the project itself has no tree of its own, so that others may have changed these files too."""
     project, where = Path(outcome.record.plan.source.directory), outcome.record.where.path
-    found = in_place_changes.changed(project, began, leave_out=where.parents[1])
+    found = outputs.changed_in_place(project, began, leave_out=where.parents[1])
     if found.text_in_place:
         console.say_behind("  ", f"changed in {project} while it ran: {found.text_in_place}", "quiet")
 

@@ -9,8 +9,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from serried.records import index
-from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
+from serried.records.record import RecordUnreadable
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import printable

@@ -16,7 +16,7 @@ from serried import config
 from serried.cli import options, run_selector, submit_options
 from serried.errors import RunNotFoundError, UsageError, did_you_mean
 from serried.records.index import Selection
-from serried.records.waiting import statuses_of
+from serried.records.status import statuses_of
 from serried.schedulers import job_around
 from serried.submission import interactive
 from serried.submission.prepare import prepare

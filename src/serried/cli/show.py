@@ -15,14 +15,13 @@ from serried.protocol import names
 from serried.protocol.outputs import Outputs
 from serried.protocol.settings import fingerprint
 from serried.protocol.sizes import counted
-from serried.records import arrays, missing_outputs, outputs
-from serried.records.documents import RecordUnreadable, jobs_text
+from serried.records import missing_outputs, outputs, verdict
 from serried.records.index import Selection
-from serried.records.run_status import RunStatus
-from serried.records.run_warnings import warnings_of
-from serried.records.smoke import tried_out
+from serried.records.logs import smoke_result
+from serried.records.record import RecordUnreadable, jobs_text
+from serried.records.run_status import RunStatus, warnings_of
+from serried.records.status import statuses_of
 from serried.records.timeline import Attempt, Event, attempts, timeline
-from serried.records.waiting import statuses_of
 from serried.ui import console
 from serried.ui.plan_lines import (
     comes_after,
@@ -133,7 +132,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         )
     )
     facts.append(("config", _config_text(_config(selection, plan))))
-    facts.append(("smoke test", tried_out(selection.record, selection.element) if summary.smoke else ""))
+    facts.append(("smoke test", smoke_result(selection.record, selection.element) if summary.smoke else ""))
     facts.append(("rerun of", summary.rerun_of or ""))
     facts.append(("after", comes_after(plan) if plan else ""))
     facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
@@ -145,7 +144,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("container", container_text(plan.container) if plan else ""))
     facts.append(("source", _source(selection, plan)))
     if status.elements is not None:
-        by_state = arrays.ranges_by_state(status.elements)
+        by_state = verdict.ranges_by_state(status.elements)
         facts.append(("tasks", ", ".join(f"{state} {which}" for state, which in by_state.items())))
     facts.append(("waits for", status.reason))
     facts += [("warning", printable(warning["message"])) for warning in warnings_of(status)]

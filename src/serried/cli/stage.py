@@ -16,7 +16,7 @@ from serried.plan import Plan, Staged
 from serried.protocol import SCHEMA
 from serried.protocol.names import COMPLETED
 from serried.protocol.sizes import spell
-from serried.records import staging_rates
+from serried.records import staging
 from serried.submission import data, prestage
 from serried.submission.deliver import see_through
 from serried.ui import console
@@ -103,7 +103,7 @@ def _show(resolved: config.Resolved, *, as_json: bool) -> None:
     plan, notes = data.settle(prestage.as_it_stages(resolved), resolved, {}, None)
     stage = plan.data.stage if plan.data else ()
     size = sum(item.bytes or 0 for item in stage)
-    rate = staging_rates.staging(plan.site.name)
+    rate = staging.rate(plan.site.name)
     if as_json:
         console.out_json({"schema": SCHEMA, **_document(plan, rate), "notes": list(notes)})
         return
@@ -123,7 +123,7 @@ def _amount(item: Staged) -> tuple[str, str]:
     return ("", "") if item.bytes is None else (spell(item.bytes), f"{item.files:,}")
 
 
-def _facts(plan: Plan, size: int, rate: staging_rates.Rate | None) -> list[tuple[str, str]]:
+def _facts(plan: Plan, size: int, rate: staging.Rate | None) -> list[tuple[str, str]]:
     site, nodes = plan.site, plan.allocation.nodes
     stage = plan.data.stage if plan.data else ()
     each = f"on each of {nodes} nodes" if nodes > 1 else "on its node"
@@ -149,7 +149,7 @@ def _facts(plan: Plan, size: int, rate: staging_rates.Rate | None) -> list[tuple
     ]
 
 
-def _document(plan: Plan, rate: staging_rates.Rate | None) -> dict[str, Any]:
+def _document(plan: Plan, rate: staging.Rate | None) -> dict[str, Any]:
     stage = plan.data.stage if plan.data else ()
     known = all(item.bytes is not None for item in stage)
     size = sum(item.bytes or 0 for item in stage)

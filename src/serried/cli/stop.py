@@ -12,8 +12,8 @@ from serried.errors import SubmissionUncertain, UsageError
 from serried.records import stopping
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
+from serried.records.status import statuses_of
 from serried.records.verdict import SUBMITTING, UNCERTAIN
-from serried.records.waiting import statuses_of
 from serried.ui import console
 from serried.ui.text import printable
 

@@ -15,8 +15,7 @@ from serried.cli import formatting, run_selector, submit_options
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.protocol import names
 from serried.protocol.reasons import Reason
-from serried.records.documents import RecordUnreadable, jobs_text
-from serried.records.record import Record
+from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.records.run_status import RunStatus
 from serried.records.verdict import Verdict
 from serried.submission.deliver import deliver, unqueued

@@ -17,8 +17,8 @@ from serried.records import outputs
 from serried.records.explain import explain
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
+from serried.records.status import never_starts, statuses_of, wait, why_never
 from serried.records.verdict import UNCERTAIN
-from serried.records.waiting import never_starts, statuses_of, wait, why_never
 from serried.submission.reconcile import find_out
 from serried.ui import console
 from serried.ui.text import printable

@@ -9,8 +9,8 @@ import click
 from serried.cli import formatting, run_selector
 from serried.protocol import names
 from serried.records.explain import Explanation, explain
-from serried.records.signals import signal_name
-from serried.records.waiting import statuses_of
+from serried.records.status import statuses_of
+from serried.records.verdict import signal_name
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, local_time, overwritten, printable
 

@@ -1,35 +1,48 @@
-"""What the files say about a run: its submissions, its attempts, its end. Reads few files, asks nobody."""
+"""What the files show of a run: its submissions, its attempts, its end. Reads few files and calls no scheduler."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.fs.files import numbers, read_json
+from serried.fs.files import numbers, read_journal, read_json
 from serried.processes import identify
 from serried.protocol import names
+from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory, ElementDirectory
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import offset_of, part_of
 from serried.protocol.times import seconds_of
 from serried.records import scheduler_memory
-from serried.records.documents import Submission, Summary
-from serried.records.record import Record
-from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, Ending, Kind, Verdict
+from serried.records.record import Record, Submission, Summary
+from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, UNREACHABLE, Ending, Kind, Verdict
 from serried.schedulers.interface import Job
 
 _ELSEWHERE_SECONDS = 300.0
-"""A `serried submit` on another login node, whose pid says nothing here, is believed to live for so long."""
+"""How long a `serried submit` on another login node is taken to live: its pid means nothing here."""
+
+_MAY_CHANGE_AN_EXIT = frozenset(
+    {
+        JournalEvent.STOPPING,
+        JournalEvent.ORPHANED,
+        JournalEvent.SUPERSEDED,
+        JournalEvent.NODE_LOST,
+        JournalEvent.LAUNCH_FAILED,
+        JournalEvent.LAUNCHER_FAILED,
+    }
+)
+"""Events after which an exit status of 0 may mean something else."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run that no reader has seen the end of."""
+    """A run whose end no reader has seen."""
 
     record: Record
     summary: Summary
@@ -41,17 +54,17 @@ class Evidence:
     attempt: int | None = None
     claimed: float | None = None
     endings: Mapping[int, Ending] = field(default_factory=dict)
-    """Elements of an array whose exit.json is there."""
+    """By task of an array, if its exit.json exists."""
     begun: frozenset[int] = frozenset()
-    """Elements that have a directory."""
+    """Tasks that have a directory."""
     indices: tuple[int, ...] = ()
     is_being_submitted: bool = False
-    """The command that submits it is still at work."""
+    """The submitting command still runs."""
     links: Mapping[int | None, tuple[Submission, ...]] = field(default_factory=dict)
-    """Further jobs: the run's (None), and those of single elements."""
+    """Further jobs: the run's (None), and those of single tasks."""
 
     def jobs(self, element: int | None) -> list[str]:
-        """The jobs that the run or element has or may have, in their order; those that it has left behind are not."""
+        """The jobs that the run or task has or may have, in their order, from its last known job on."""
         own = self.links.get(element, ()) if element is not None else ()
         further = [link.job for link in (*self.links.get(None, ()), *own) if link.state == "submitted" and link.job]
         first = list(self.submission.jobs) if self.submission else []
@@ -60,11 +73,11 @@ class Evidence:
         every, last = [*first, *further], self.seen.job(element)
         return every[every.index(last.id) :] if last is not None and last.id in every else every
 
-    @property
+    @functools.cached_property
     def questions(self) -> list[str]:
-        """Ids to ask the scheduler about; none where there is no job, or the files tell all.
+        """Job ids to look up at the scheduler; empty without a job, and if the files suffice.
 
-        A queue forgets elements one by one: those that it may have forgotten are asked about by themselves.
+        A queue forgets tasks one by one. Tasks that it may have forgotten are looked up by their own ids.
         """
         submission = self.submission
         if submission is None or submission.state != "submitted" or submission.job is None:
@@ -76,11 +89,11 @@ class Evidence:
         job_of = self.record.job_of
         further = [job_of(job, index) for index in open_ if index in self.links for job in self.jobs(index)]
         wholes = [*submission.jobs, *(link.job for link in self.links.get(None, ()) if link.job)]
-        asked = [*wholes, *(job_of(job, index) for index in doubtful for job in self.jobs(index)), *further]
-        return list(dict.fromkeys(asked)) if open_ else []
+        ids = [*wholes, *(job_of(job, index) for index in doubtful for job in self.jobs(index)), *further]
+        return list(dict.fromkeys(ids)) if open_ else []
 
     def own(self, answer: Mapping[tuple[str, int | None], Job]) -> Mapping[tuple[str, int | None], Job]:
-        """What a scheduler said, with the elements of an array in parts under their own indices."""
+        """A scheduler's answer, with the tasks of an array in parts under their own indices."""
         offsets = self.record.offsets if self.indices else ()
         if not offsets or self.submission is None:
             return answer
@@ -95,20 +108,23 @@ class Evidence:
         )
         return {(job.id, element): dataclasses.replace(job, element=element) for job, element in mine}
 
-    @property
+    @functools.cached_property
     def open_elements(self) -> list[int | None]:
-        """Those of an array, or the run itself (None), of which the files do not tell all."""
+        """The tasks of an array, or the run itself (None), whose end the files do not prove."""
         elements = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
         return [element for element in elements if self.is_open(element)]
 
+    def ending_of(self, element: int | None) -> Ending | None:
+        return self.ending if element is None else self.endings.get(element)
+
     def is_open(self, element: int | None) -> bool:
-        """Whether the files do not tell all about it."""
-        ending = self.ending if element is None else self.endings.get(element)
+        """Whether the files do not prove its end."""
+        ending = self.ending_of(element)
         return ending is None or ending.kind is Kind.REQUEUED or ending.kind in AMBIGUOUS
 
 
 def gather(record: Record, now: float) -> Evidence:
-    """Read what there is. Raises RecordUnreadable where the record itself makes no sense."""
+    """Read the files of a run. Raises RecordUnreadable if the record is not valid."""
     memory = scheduler_memory.read(record)
     links = record.links(memory.ended.keys())
     submission, is_being_submitted = _submission(record, now)
@@ -126,13 +142,13 @@ def gather(record: Record, now: float) -> Evidence:
 
 
 def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
-    """What was handed to the scheduler first, and whether that is just being done."""
+    """The run's first submission, and whether a command is submitting it now."""
     submission = next(iter(record.first_submissions), None)
     if submission is None or submission.state != "submitting":
         return submission, False
     if is_at_work(submission, now):
         return submission, True
-    # Who is gone by now had written all that it would write: perhaps since we read.
+    # That command has ended, and may have written its result since the file was read.
     return next(iter(record.first_submissions), None), False
 
 
@@ -161,6 +177,36 @@ def attempt_numbers(directory: ElementDirectory) -> list[int]:
     return numbers(directory.attempts)
 
 
+def proven_end(evidence: Evidence, element: int | None, word: Job | str) -> Ending | None:
+    """The end that journals prove without an exit.json; None if they do not, or if its job may still write one."""
+    if word == UNREACHABLE or (isinstance(word, Job) and word.state not in names.ENDED):
+        return None
+    attempt = latest_attempt(evidence.record.where.element(element))
+    plan = evidence.record.plan
+    ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, plan.world_size)
+    message = "every rank exited with status 0; exit.json could not be written"
+    return None if ended is None else Ending(names.COMPLETED, 0, None, message, ended, Kind.FINAL)
+
+
+def _all_ended_well(attempt: AttemptDirectory, nodes: int, world_size: int) -> float | None:
+    """When the last rank ended, if all ended by themselves, with status 0, before anything ended the attempt."""
+    head = read_journal(attempt.events)
+    order = [event.get("event") for event in head]
+    before = order[: order.index(JournalEvent.ALL_RANKS_ENDED)] if JournalEvent.ALL_RANKS_ENDED in order else order
+    ends = [event for event in head if event.get("event") == JournalEvent.NODE_ENDED]
+    if _MAY_CHANGE_AN_EXIT.intersection(before) or any(event.get("left") for event in ends):
+        return None
+    exits: list[dict[str, Any]] = [exit_ for event in ends for exit_ in event["exits"]]
+    for node in set(range(nodes)) - {event.get("node") for event in ends}:
+        exits += [
+            event for event in read_journal(attempt.node_events(node)) if event.get("event") == JournalEvent.RANK_EXIT
+        ]
+    is_well = all(exit_["exit_code"] == 0 and not (exit_["signal"] or exit_["ended_by_us"]) for exit_ in exits)
+    if {exit_["rank"] for exit_ in exits} != set(range(world_size)) or not is_well:
+        return None
+    return max((float(event["t"]) for event in head), default=None)
+
+
 def _changed(path: Path) -> float | None:
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
@@ -168,7 +214,7 @@ def _changed(path: Path) -> float | None:
 
 
 def _with_elements(evidence: Evidence) -> Evidence:
-    """One listing of elements/, and one file of each element that began and was not known to have ended."""
+    """Reads one listing of elements/, and one file of each task that began and is not known to have ended."""
     array = evidence.record.plan.array
     indices = array.indices if array else ()
     where = evidence.record.where
@@ -183,13 +229,13 @@ def _with_elements(evidence: Evidence) -> Evidence:
 
 
 def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
-    """The verdict on a run that the scheduler is not known to have; None where it has it."""
+    """The verdict on a run that has no job yet, as far as is known; None if it has one."""
     submission = evidence.submission
     if submission is None:
         written = _changed(evidence.record.directory.plan)
         if written is not None and now - written < _ELSEWHERE_SECONDS:
             return Verdict(SUBMITTING)
-        return _not_submitted("it was never handed to the scheduler")
+        return _not_submitted("it was never submitted to the scheduler")
     if submission.state == "failed":
         return _not_submitted(submission.message or "the scheduler refused it", seconds_of(submission.at))
     if evidence.is_being_submitted:
@@ -206,10 +252,10 @@ def _not_submitted(message: str, since: float | None = None) -> Verdict:
 
 
 def is_at_work(submission: Submission, now: float) -> bool:
-    """Whether the command that wrote `submitting` may still come back with an answer."""
+    """Whether the command that wrote `submitting` may still get an answer."""
     if submission.by_host and submission.by_host != os.uname().nodename:
         at = seconds_of(submission.at)
         return at is not None and now - at < _ELSEWHERE_SECONDS
     process = identify(submission.by_pid)
-    # Records of earlier versions do not say when it started: its pid alone has to do.
+    # Records of earlier versions have no start time, only the pid.
     return process is not None and submission.by_started in ("", process.started)

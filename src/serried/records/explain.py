@@ -1,4 +1,4 @@
-"""Why a run stands as it does: the first failure, its last lines, and what to do."""
+"""Why a run is in its state: the first failure, its last lines, and what to do."""
 
 from __future__ import annotations
 
@@ -12,41 +12,57 @@ from serried.fs.files import read_journal, read_json
 from serried.plan import After, whom_to_ask
 from serried.protocol import names, reasons
 from serried.protocol.reasons import Reason
-from serried.records import arrays, missing_outputs, run_warnings
-from serried.records.advice import advice_for
-from serried.records.diagnosis import Ended
-from serried.records.documents import RecordUnreadable
+from serried.records import missing_outputs
+from serried.records.advice import Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
 from serried.records.logs import last_lines, rank_logs
-from serried.records.record import Record, records_directory
-from serried.records.run_status import RunStatus
-from serried.records.status import SchedulerFor, element_of, registered, statuses
-from serried.records.waiting import why_it_waits
+from serried.records.record import Record, RecordUnreadable, records_directory
+from serried.records.run_status import RunStatus, warnings_of
+from serried.records.status import (
+    FOR_EVER,
+    SchedulerFor,
+    element_of,
+    registered,
+    statuses,
+    waits_for_others,
+    why_it_waits,
+)
+from serried.records.verdict import ranges_by_state
 
 _TAIL = 20
 _LONGEST = 200
-"""Characters of a command that is shown to be typed again."""
+"""Characters of a command that a step repeats."""
+
+_WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
+    Reason.RANKS_APART: (
+        "a program for one process: request one, `--nodes 1 --ranks 1`",
+        "a distributed one: join the other ranks by torch.distributed or `serried.train`; see docs/launchers.md",
+        "Lightning: set `devices` and `num_nodes`",
+        "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
+    ),
+}
+"""By the code of a warning."""
 
 
 @dataclass(frozen=True)
 class Explanation:
     status: RunStatus
     meaning: str = ""
-    """What this kind of end, or of waiting, is."""
+    """One sentence about this kind of end, or of waiting."""
     steps: tuple[str, ...] = ()
     reason: Reason | None = None
     """The reason that `meaning` and `steps` belong to: often closer than the run's cause."""
     first_failure: Mapping[str, Any] | None = None
     tail: tuple[str, ...] = ()
-    """The failing rank's last lines; the job script's where no rank started."""
+    """The failing rank's last lines; those of the job script if no rank started."""
     tail_of: str = ""
     asked_by: str | None = None
     """Who ran `serried stop`."""
     others: Mapping[str, str] | None = None
-    """An array's elements by state."""
+    """An array's tasks by state."""
     warnings: tuple[Mapping[str, str], ...] = ()
-    """What is doubtful, also while it runs."""
+    """Doubts, also about a run that has not ended."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,13 +78,13 @@ class Explanation:
 
 
 def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Explanation:
-    """Of an array that did not do well: its first bad element."""
+    """Explain the status. For an array that failed, explain its first task in that state."""
     explained = _explain(status, scheduler_for)
     if status.has_ended and _nodes_have_more(status):
-        step = f"bring back what stayed on the nodes, within three days: serried fetch {status.id}"
+        step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
-    warnings = run_warnings.warnings_of(status)
-    doubts = [step for warning in warnings for step in run_warnings.STEPS.get(warning.get("code", ""), ())]
+    warnings = warnings_of(status)
+    doubts = [step for warning in warnings for step in _WARNING_STEPS.get(warning.get("code", ""), ())]
     return replace(explained, warnings=warnings, steps=(*explained.steps, *doubts)) if warnings else explained
 
 
@@ -76,17 +92,17 @@ def _explain(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanati
     if status.elements is not None and status.has_ended and status.state != names.COMPLETED:
         first = next(index for index, verdict in status.elements.items() if verdict.state == status.state)
         explained = _ended(element_of(status, first))
-        return Explanation(**{**vars(explained), "others": arrays.ranges_by_state(status.elements)})
+        return Explanation(**{**vars(explained), "others": ranges_by_state(status.elements)})
     if status.state == names.PENDING:
-        waits_for_others = status.summary is not None and arrays.waits_for_others(status.summary, status.reason)
-        explanation = _behind_others if waits_for_others and not status.attempt else _waiting
+        is_behind = status.summary is not None and waits_for_others(status.summary, status.reason)
+        explanation = _behind_others if is_behind and not status.attempt else _waiting
         return explanation(status, scheduler_for)
     if status.state == names.COMPLETED:
         return Explanation(status, meaning="every rank exited with status 0")
     if status.state == names.RUNNING and status.elements is not None and status.reason:
         return Explanation(status, meaning=f"of the tasks that wait: {_why_it_waits(status, scheduler_for)}")
     if status.state == names.RUNNING and status.verdict.stale is None:
-        return Explanation(status, meaning=status.verdict.message or "it runs; nothing is known to be wrong")
+        return Explanation(status, meaning=status.verdict.message or "it runs, without a known problem")
     return _ended(status)
 
 
@@ -101,28 +117,28 @@ def _waiting(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanati
 
 
 def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
-    """It comes after other runs; where all of these have ended, what holds it is the scheduler alone."""
+    """It comes after other runs. Once these have ended, only the scheduler holds it."""
     after = [one for one in status.record.plan.after if one.job is not None]
     records = [Record(records_directory() / one.run) for one in after]
     known = [record.directory.path.is_dir() for record in records]
     found = iter(statuses([record for record, is_known in zip(records, known, strict=True) if is_known], scheduler_for))
     others = [next(found) if is_known else None for is_known in known]
-    told = [_stands(one, other) for one, other in zip(after, others, strict=True)]
+    stands = [_stands(one, other) for one, other in zip(after, others, strict=True)]
     have_ended = all(other is not None and other.has_ended for other in others)
     steps: tuple[str, ...] = ()
-    if status.reason == arrays.FOR_EVER:
-        steps = (f"the scheduler never lets it go: serried stop {status.id}, and submit it again",)
+    if status.reason == FOR_EVER:
+        steps = (f"the scheduler never starts it: serried stop {status.id}, and submit it again",)
     elif have_ended:
-        steps = ("wait a minute: the scheduler lets it go, and it looks itself how they have ended",)
-    return Explanation(status, meaning="it comes after " + "; ".join(told), steps=steps)
+        steps = ("wait a minute: the scheduler releases it, and its job then checks how they ended",)
+    return Explanation(status, meaning="it comes after " + "; ".join(stands), steps=steps)
 
 
 def _stands(after: After, other: RunStatus | None) -> str:
     if other is not None and after.element is not None and other.elements is not None:
         other = element_of(other, after.element)
-    how = "of which there is no record here" if other is None else f"which is {other.state}"
+    how = "without a record here" if other is None else f"which is {other.state}"
     if other is not None and other.has_ended:
-        how = f"which has ended {other.state}"
+        how = f"which ended {other.state}"
     element = "" if after.element is None else f"/{after.element}"
     return f"{after.name} ({after.run}{element}), {how}"
 
@@ -186,7 +202,7 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
 
 
 def _here(status: RunStatus) -> str:
-    """The command as `serried run` takes it; a long one, or one of several lines, is left to the user."""
+    """The command for `serried run`; `COMMAND` stands for a long one, or one of several lines."""
     try:
         plan = status.record.plan
     except RecordUnreadable:
@@ -208,7 +224,7 @@ def show_duration(seconds: int) -> str:
 
 
 def _lost_host(status: RunStatus) -> str:
-    """The node that was lost; of an end that does not name one, the first node."""
+    """The lost node; the first node if the end does not name it."""
     stated = (one.get("nodes") for one in status.verdict.conditions if one.get("code") == Reason.NODE_LOST)
     hosts = next((found for found in stated if isinstance(found, list) and found), status.node_names)
     return str(hosts[0]) if hosts else "NODE"
@@ -224,7 +240,7 @@ def _document(status: RunStatus) -> Mapping[str, Any]:
 
 
 def _nodes_have_more(status: RunStatus) -> bool:
-    """Of an array only its elements know."""
+    """Whether nodes still have files of it. For an array, ask about its tasks."""
     if status.elements is not None:
         return False
     try:
@@ -261,7 +277,7 @@ def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str],
 
 
 def _last_words(status: RunStatus) -> tuple[list[str], str]:
-    """What each rank wrote last, where none of them failed: where it was when its time was over."""
+    """The last lines of each rank, if none failed: they show where it was when its time was over."""
     if not status.attempt or status.summary is None:
         return [], ""
     logs = rank_logs(status.record.where.element(status.element).attempt(status.attempt), status.summary)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from serried.errors import RunNotFoundError
 from serried.protocol.layout import ElementDirectory
-from serried.records.documents import RecordUnreadable
-from serried.records.record import Record, is_id, records_directory
+from serried.records.record import Record, RecordUnreadable, is_id, records_directory
 
 LAST = "last"
 _SHOWN = 5

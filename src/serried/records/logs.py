@@ -1,20 +1,30 @@
-"""What ranks wrote: which files, read on as they grow, lines put together from what arrives."""
+"""The files that ranks write: logs, read while they grow, logged metrics, and the result of a smoke test."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from serried.fs.files import read_journal, read_json
+from serried.protocol import names
 from serried.protocol.json_lines import LineBuffer
-from serried.protocol.layout import AttemptDirectory
-from serried.records.documents import Summary
+from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.records.evidence import attempt_numbers
+from serried.records.record import Record, Summary
+
+Row = dict[str, Any]
+"""`attempt`, `step`, `t` (seconds since the epoch), and the logged values by name."""
 
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 16
 """A line without an end is shown in pieces of this size."""
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""How `run.log` writes the numbers that JSON lacks."""
 
 
 @dataclass(frozen=True)
@@ -25,22 +35,22 @@ class RankLog:
 
 
 def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
-    """Where each rank of an attempt writes, there or not: by opening, not by listing, a file is seen at once on NFS."""
+    """The log of each rank, whether it exists or not: on NFS a file is visible at once by opening, not by listing."""
     per_node = max(size.ranks, 1)
     return [RankLog(rank, rank // per_node, attempt.log_of(rank, per_node)) for rank in range(size.nodes * per_node)]
 
 
 class Tail:
-    """Reads a growing file on from where it stopped. It may appear late."""
+    """Reads a growing file from where the last read stopped. The file may appear late."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._position = 0
 
     def read(self) -> bytes:
-        """What was added since, at most a chunk; nothing where the file is not there yet."""
+        """The bytes that were added since, at most a chunk; empty if the file does not exist yet."""
         with contextlib.suppress(OSError):
-            # Opened anew each time: that is what makes a network file system look again.
+            # Opened each time, because that makes a network file system look again.
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._position:
                     self._position = 0
@@ -52,7 +62,7 @@ class Tail:
 
 
 class Lines:
-    """Puts whole lines together from pieces of bytes; `rest` is what has no end yet."""
+    """Whole lines from pieces of bytes; `rest` has no end yet."""
 
     def __init__(self) -> None:
         self._buffer = LineBuffer()
@@ -61,7 +71,7 @@ class Lines:
         for line in self._buffer.lines(added):
             yield _decode(line)
         pending = self._buffer.rest
-        if len(pending) > _LONGEST_LINE:  # what a progress bar has written over is not seen again
+        if len(pending) > _LONGEST_LINE:  # drop what a progress bar has overwritten
             pending = pending[max(pending.rfind(b"\r", 0, -1), 0) :]
         if len(pending) > _LONGEST_LINE:
             yield _decode(pending)
@@ -73,7 +83,7 @@ class Lines:
         return _decode(self._buffer.rest)
 
     def finish(self) -> Iterator[str]:
-        """The last line, if it has no end."""
+        """Yield the last line, if it has no end."""
         if self._buffer.rest:
             yield _decode(self._buffer.rest)
         self._buffer.rest = b""
@@ -84,7 +94,7 @@ def _decode(line: bytes) -> str:
 
 
 def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
-    """The last lines of a file that may be huge, or not there."""
+    """The last lines of a file that may be huge or missing."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - window, 0))
@@ -94,3 +104,59 @@ def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
             lines = lines[1:] or lines
         return [_decode(line) for line in lines[-count:]] if text else []
     return []
+
+
+def metrics(place: ElementDirectory, rank: int = 0) -> list[Row]:
+    """The logged metrics of `rank` in all attempts as one curve, in the order of steps.
+
+    An attempt that resumes from a checkpoint repeats the steps after it: the rows of earlier attempts for those
+    steps are dropped.
+    """
+    rows: list[Row] = []
+    for number in attempt_numbers(place):
+        for path in place.attempt(number).path.glob(f"node-*/metrics-{rank}.jsonl"):
+            rows = _continued(rows, read_journal(path), number)
+    return rows
+
+
+def _continued(rows: list[Row], entries: list[dict[str, Any]], attempt: int) -> list[Row]:
+    """`rows`, and the entries of `attempt` after them. Several entries for one step are one row."""
+    steps = [entry for entry in entries if isinstance(entry.get("step"), int)]
+    if not steps:
+        return rows
+    resumed = entries[0].get("resumed")
+    last = resumed if isinstance(resumed, int) else steps[0]["step"] - 1
+    joined = [row for row in rows if row["step"] <= last]
+    for entry in steps:
+        row = {"attempt": attempt, **{name: _value(value) for name, value in entry.items()}}
+        if joined and joined[-1]["step"] == row["step"]:
+            joined[-1] = {**joined[-1], **row}
+        else:
+            joined.append(row)
+    return joined
+
+
+def _value(value: Any) -> Any:
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def ranks_with_metrics(place: ElementDirectory) -> list[int]:
+    """The ranks that have a file of metrics, in any attempt."""
+    found = place.attempts.glob("*/node-*/metrics-*.jsonl")
+    numbers = {path.stem.removeprefix("metrics-") for path in found}
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
+def smoke_result(record: Record, element: int | None) -> str:
+    """The parts of a training that a smoke test has tried, by the training library's own note."""
+    if element is None and record.summary.elements is not None:
+        return "each task has its own result"
+    found = read_json(record.where.element(element).results / names.SMOKE_FILE)
+    if found is None:
+        return "unknown: does the program use `serried.train`, and did it get that far?"
+    loaded, saved, proof = found.get("loaded_step"), found.get("own_step"), "no checkpoint was saved"
+    if loaded is not None:
+        proof = f"the checkpoint of step {loaded} was saved and loaded"
+    elif saved is not None:
+        proof = f"the program saved step {saved} itself; loading that was not tried"
+    return f"steps taken: {found.get('steps')}; {proof}"

@@ -1,58 +1,68 @@
-"""How a run, or one element of it, stands: what every reading verb prints."""
+"""The status of a run, as every reading command prints it, and its end in the record.
+
+The first reader that is certain of an end writes it, and all later ones read it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from serried.fs.files import read_journal
+from serried.protocol import SCHEMA, names, reasons
+from serried.protocol.events import JournalEvent
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import part_of
 from serried.protocol.times import iso, seconds_of
-from serried.records import arrays
-from serried.records.documents import Summary
-from serried.records.record import Record
-from serried.records.verdict import Verdict
+from serried.records.evidence import Evidence, latest_attempt
+from serried.records.record import Record, RecordUnreadable, Summary
+from serried.records.verdict import Verdict, ranges_by_state
+from serried.schedulers.indices import expand
 from serried.schedulers.interface import Job
+
+_FOR_GOOD_SECONDS = 86400.0
+"""A file system may be away for hours. An end without proof, LOST above all, is written down after a day."""
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run, or one element of it, stands."""
+    """The status of a run, or of one task of an array."""
 
     record: Record
     summary: Summary | None
-    """None where the record cannot be read; the verdict's message says why."""
+    """None if the record cannot be read; the verdict's message says why."""
     verdict: Verdict
     element: int | None = None
     job: str | None = None
-    """The scheduler's id; of an array in parts all of them, with commas."""
+    """The job id; for an array in parts all of them, with commas."""
     attempt: int | None = None
     started: float | None = None
     seconds: float | None = None
-    """How long it ran, where it has ended."""
+    """How long it ran, once it has ended."""
     reason: str = ""
-    """Why it waits, in the scheduler's word."""
+    """Why it waits, as the scheduler puts it."""
     starts: float | None = None
     """When the scheduler expects to start it."""
     node_names: tuple[str, ...] = ()
     elements: Mapping[int, Verdict] | None = None
-    """An array's elements; None for anything else."""
+    """An array's tasks; None for other runs."""
     jobs: Mapping[int, Job] = field(default_factory=dict)
-    """What the scheduler said of elements."""
+    """The scheduler's answers, by task."""
     warnings: tuple[Mapping[str, str], ...] = ()
-    """What is doubtful about it though nothing has failed: each a `code` and a `message`."""
+    """Doubts about a run that has not failed, each a `code` and a `message`."""
     is_elsewhere: bool = False
-    """The scheduler that answers has given the job's id to a job of another name: it is another cluster's."""
+    """The job belongs to another cluster: the scheduler that answers has a job of another name under its id."""
 
     @property
     def id(self) -> str:
         return self.record.id if self.element is None else f"{self.record.id}/{self.element}"
 
     def job_of(self, element: int | None) -> str | None:
-        """The job that an element is in now, or the run itself."""
-        found = self.jobs.get(element) if element is not None else None
-        if found is not None:
-            return found.id
+        """The current job of a task, or of the run itself (None)."""
+        if element is not None and element in self.jobs:
+            return self.jobs[element].id
         jobs = self.job.split(",") if self.job else []
         is_one_of = element is not None and len(jobs) > 1
         return jobs[part_of(self.record.offsets, element or 0)] if is_one_of else self.job
@@ -70,7 +80,7 @@ class RunStatus:
         return (seconds_of(self.summary.created) if self.summary else None) or 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """One of `runs` in what every reading verb prints with --json."""
+        """An entry of `runs` in the --json output of every reading command."""
         summary, verdict = self.summary, self.verdict
         return {
             "id": self.id,
@@ -104,6 +114,99 @@ class RunStatus:
             "rehearsal": summary and summary.rehearsal,
             "directory": summary and str(self.record.where.path),
             "warnings": [dict(warning) for warning in self.warnings],
-            "tasks": None if self.elements is None else arrays.ranges_by_state(self.elements),
-            "elements": None if self.elements is None else arrays.ranges_by_state(self.elements),  # former name
+            "tasks": None if self.elements is None else ranges_by_state(self.elements),
+            "elements": None if self.elements is None else ranges_by_state(self.elements),  # former name
         }
+
+
+def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
+    """Write the end into the record once no later evidence can change it. Returns `status`."""
+    verdict = status.verdict
+    is_old = verdict.has_ended and verdict.since is not None and now - verdict.since > _FOR_GOOD_SECONDS
+    if not verdict.settled and not is_old:
+        return status
+    document: dict[str, Any] = {
+        **evidence.document,
+        "schema": SCHEMA,
+        "run": status.record.id,
+        "element": None,
+        "job": status.job,
+        "attempts": status.attempt,
+        "state": verdict.state,
+        "exit_code": verdict.exit_code,
+        "cause": verdict.cause,
+        "message": verdict.message,
+        "ended": iso(verdict.since),
+    }
+    document["conditions"] = [*verdict.conditions] or reasons.conditions({**document, "conditions": None})
+    if status.started is not None:
+        document.setdefault("started", iso(status.started))
+    document.setdefault("seconds", status.seconds)
+    if status.elements is not None:
+        document["elements"] = ranges_by_state(status.elements)
+    with contextlib.suppress(OSError):  # a full home must not hide how a run ended
+        status.record.write_end(document)
+    return status
+
+
+def read_end(record: Record) -> RunStatus:
+    """The status of an ended run, from one file of its record."""
+    end = record.end or {}
+    code, attempts = end.get("exit_code"), end.get("attempts", end.get("attempt"))
+    verdict = Verdict(
+        state=str(end.get("state", names.UNKNOWN)),
+        exit_code=code if isinstance(code, int) else None,
+        cause=end.get("cause"),
+        message=str(end.get("message") or ""),
+        since=seconds_of(end.get("ended")),
+        settled=True,
+        conditions=tuple(reasons.conditions(end)),
+    )
+    return RunStatus(
+        record,
+        record.summary,
+        verdict,
+        job=end.get("job"),
+        attempt=attempts if isinstance(attempts, int) else None,
+        started=seconds_of(end.get("started")),
+        seconds=end.get("seconds"),
+        node_names=node_names(end),
+        elements=_elements(record, end),
+        warnings=warnings(end),
+    )
+
+
+def _elements(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | None:
+    by_state = end.get("elements")
+    if not isinstance(by_state, dict):
+        return None
+    try:
+        states = {index: state for state, text in by_state.items() for index in expand(text)}
+    except (ValueError, AttributeError) as error:
+        raise RecordUnreadable(f"exit.json of run `{record.id}` is not valid ({error})") from error
+    return {index: Verdict(states[index], settled=True) for index in sorted(states)}
+
+
+def node_names(document: Mapping[str, Any]) -> tuple[str, ...]:
+    nodes = document.get("nodes")
+    return tuple(str(node) for node in nodes) if isinstance(nodes, list) else ()
+
+
+def warnings(document: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
+    """The warnings in an exit.json."""
+    entries = document.get("warnings")
+    if not isinstance(entries, list):
+        return ()
+    return tuple(entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("message"), str))
+
+
+def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
+    """The doubts that agents have recorded about a run, or about an attempt that still runs."""
+    if status.has_ended or status.summary is None or status.elements is not None:
+        return status.warnings
+    attempt = latest_attempt(status.record.where.element(status.element))
+    events = list(read_journal(attempt.events)) if attempt else []
+    if any(entry.get("event") == JournalEvent.RANKS_CONNECTED for entry in events):
+        return ()
+    messages = (str(entry["message"]) for entry in events if entry.get("event") == Reason.RANKS_APART)
+    return tuple({"code": Reason.RANKS_APART, "message": message} for message in messages)

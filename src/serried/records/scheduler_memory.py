@@ -1,12 +1,13 @@
-"""What readers saw and must not forget: schedulers forget jobs, and a missing file is timed from its first miss.
+"""`seen.json` in the record: the last answers of a scheduler that forgets jobs, and when a file was first missing.
 
-`seen.json` in the record. Several readers may write it; the last one wins, and nothing but patience is lost.
+Several readers may write it. The last one wins, which costs at most a longer wait.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +19,12 @@ from serried.schedulers.indices import compress, expand
 from serried.schedulers.interface import Job
 
 Answer = Mapping[tuple[str, int | None], Job]
-"""What poll returned."""
+"""The result of a poll."""
 
 _REFRESH_SECONDS = 60.0
-"""The time stamp alone is worth a write this often."""
+"""How often the time stamp alone is worth a write."""
 
-_OLD_WORD_SECONDS = 120.0
+_OLD_ANSWER_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -32,43 +33,43 @@ class Seen:
     """When the scheduler last answered."""
     jobs: tuple[Job, ...] = ()
     missing: Mapping[int | None, float] = field(default_factory=dict)
-    """Since when exit.json is missed, by element (None: the run itself)."""
+    """Since when exit.json is missing, by task (None: the run itself)."""
     ended: Mapping[int, str] = field(default_factory=dict)
-    """Elements whose end is certain: not read again."""
+    """Tasks whose end is certain; their files are not read again."""
 
     def job(self, element: int | None) -> Job | None:
-        return next((job for job in self.jobs if job.element == element), None)
+        return self._by_element.get(element)
 
-
-def heard(said: Job | None, remembered: Job | None, now: float) -> Job | None:
-    """The scheduler's word, unless it is an old one: after we cancelled a job its cache goes on saying PENDING."""
-    if said is None or remembered is None or said.state != names.PENDING or remembered.state != names.CANCELLED:
-        return said
-    return remembered if now - (remembered.ended or 0.0) < _OLD_WORD_SECONDS else said
+    @functools.cached_property
+    def _by_element(self) -> Mapping[int | None, Job]:
+        return {job.element: job for job in self.jobs}
 
 
 def current(
     chain: Sequence[str], element: int | None, answer: Answer, remembered: Job | None, now: float
 ) -> Job | None:
-    """Of the jobs of a run or element, in their order, the one that it stands and falls with now.
+    """Of the jobs of a run or task, in their order, the job that decides its state now.
 
-    Each begins when the one before it has ended: the first that has not is the current one. After one that was
-    cancelled the others refuse to run.
+    Each job begins when the job before it has ended: the first that has not ended is the current one. After a
+    cancelled job the later ones refuse to run.
     """
     found: Job | None = None
     for job in chain:
-        mine = remembered if remembered is not None and remembered.id == job else None
-        said = heard(answer.get((job, element)), mine, now)
-        if said is None and mine is not None and mine.state in names.ENDED:
-            said = mine
-        found = said or found
-        if said is not None and (said.state not in names.ENDED or said.state == names.CANCELLED):
+        last = remembered if remembered is not None and remembered.id == job else None
+        reported = answer.get((job, element))
+        if last is not None and last.state in names.ENDED:
+            # Its cache still says PENDING for a while after a cancellation.
+            was_cancelled = last.state == names.CANCELLED and now - (last.ended or 0.0) < _OLD_ANSWER_SECONDS
+            if reported is None or (reported.state == names.PENDING and was_cancelled):
+                reported = last
+        found = reported or found
+        if reported is not None and (reported.state not in names.ENDED or reported.state == names.CANCELLED):
             break
     return found
 
 
 def read(record: Record) -> Seen:
-    """What was seen; nothing where the file is missing or makes no sense: it is only a memory."""
+    """Empty if the file is missing or not valid: it is only a memory."""
     document = read_json(record.directory.seen) or {}
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
         if document.get("schema") == SCHEMA:
@@ -82,7 +83,7 @@ def read(record: Record) -> Seen:
 
 
 def write(record: Record, before: Seen, after: Seen) -> None:
-    """Remember `after`, if it says more than `before`. A full or read-only home is no reason to fail a listing."""
+    """Write `after`, if it says more than `before`. A listing must work with a full or read-only home."""
     same = dataclasses.replace(before, at=after.at) == after
     if same and (after.at is None or (before.at is not None and after.at - before.at < _REFRESH_SECONDS)):
         return
@@ -103,7 +104,7 @@ def write(record: Record, before: Seen, after: Seen) -> None:
 
 
 def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """Elements that differ in their index alone share a line: most of a thousand do."""
+    """Tasks that differ only in their index share an entry: most of a thousand do."""
     groups: dict[Job, list[int]] = {}
     for job in jobs:
         indices = groups.setdefault(dataclasses.replace(job, element=None), [])

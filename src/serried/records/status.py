@@ -1,4 +1,7 @@
-"""How runs stand: files first, then one question to each scheduler for all runs that the files leave open."""
+"""The status of runs: files first, then one query to each scheduler for all runs whose end the files do not prove.
+
+Waiting reads files each second, and queries the scheduler less and less often while nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -11,62 +14,88 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from serried import schedulers
-from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
+from serried.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
 from serried.fs.files import read_json
 from serried.protocol import names
-from serried.protocol.reasons import Reason
+from serried.protocol.reasons import NEVER_STARTS, Reason
 from serried.protocol.times import seconds_of
-from serried.records import arrays, final_status, proof, scheduler_memory
-from serried.records.arrays import Answer
-from serried.records.documents import RecordUnreadable, Submission
-from serried.records.evidence import Evidence, before_the_scheduler, gather
-from serried.records.record import Record
+from serried.records import run_status, scheduler_memory, verdict
+from serried.records.evidence import Evidence, before_the_scheduler, claimed_at, gather, latest_attempt, proven_end
+from serried.records.index import Selection
+from serried.records.record import Record, RecordUnreadable, Submission, Summary
 from serried.records.run_status import RunStatus
-from serried.records.verdict import ABSENT, UNREACHABLE, Ending, Kind, Known, Verdict, judge
+from serried.records.scheduler_memory import Answer, Seen
+from serried.records.verdict import (
+    ABSENT,
+    MISSING_SECONDS,
+    UNCERTAIN,
+    UNREACHABLE,
+    Ending,
+    Kind,
+    Known,
+    Verdict,
+    judge,
+)
 from serried.schedulers.interface import Job, Scheduler
 
+FOR_EVER = "DependencyNeverSatisfied"
+"""Schedulers' word for a job whose dependency can never be satisfied."""
 _OF_ANOTHER_NAME = (
     "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
 )
+_FILES_SECONDS = 1.0
+_FIRST_SECONDS, _LONGEST_SECONDS, _GROWTH = 2.0, 30.0, 1.5
 
 SchedulerFor = Callable[[str], Scheduler]
+Observer = Callable[[Sequence[RunStatus]], None]
+Jobs = Mapping[int | None, Job | None]
+"""The current job of each task whose end the files do not prove, None for one that the scheduler does not list."""
 
 
 def statuses(
     records: Iterable[Record], scheduler_for: SchedulerFor | None = None, *, now: float | None = None
 ) -> list[RunStatus]:
-    """How each run stands, in the order given. What is certain for good is written into the record."""
-    moment, ask = time.time() if now is None else now, scheduler_for or registered
+    """The status of each run, in the order given. Ends that are certain are written into the records."""
+    moment, scheduler_of = time.time() if now is None else now, scheduler_for or registered
     looks = [_look(record, moment) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
-    answers = _ask([look for look in open_ if not _went_elsewhere(look)], ask)
+    answers = _poll([look for look in open_ if not _went_elsewhere(look)], scheduler_of)
     strangers = _of_another_cluster(open_, answers)
-    found = [
-        (look, answers) if isinstance(look, RunStatus) else _caught_up(look, answers, ask, moment) for look in looks
+    return [
+        look if isinstance(look, RunStatus) else _conclude(look, answers, strangers, scheduler_of, now=moment)
+        for look in looks
     ]
-    return [look if isinstance(look, RunStatus) else _conclude(look, of_it, strangers, moment) for look, of_it in found]
+
+
+def statuses_of(selections: Sequence[Selection], scheduler_for: SchedulerFor | None = None) -> list[RunStatus]:
+    """The status of each selected run or task, with one query for all."""
+    wholes = statuses([selection.record for selection in selections], scheduler_for)
+    return [
+        whole if selection.element is None else element_of(whole, selection.element)
+        for selection, whole in zip(selections, wholes, strict=True)
+    ]
 
 
 def status(record: Record, element: int | None = None, scheduler_for: SchedulerFor | None = None) -> RunStatus:
-    """How one run, or one element of it, stands."""
-    whole = statuses([record], scheduler_for)[0]
-    return whole if element is None else element_of(whole, element)
+    """The status of one run, or of one task of an array."""
+    return statuses_of([Selection(record, element)], scheduler_for)[0]
 
 
 def registered(name: str) -> Scheduler:
-    """The scheduler of that name; its module is loaded now, not before."""
+    """The scheduler of that name. Its module is loaded on demand."""
     scheduler: Scheduler = schedulers.get(name)
     return scheduler
 
 
 def _look(record: Record, now: float) -> RunStatus | Evidence:
     try:
-        return final_status.read(record) if record.end is not None else gather(record, now)
+        return run_status.read_end(record) if record.end is not None else gather(record, now)
     except RecordUnreadable as error:
         return RunStatus(record, None, Verdict(names.UNKNOWN, cause=Reason.UNREADABLE, message=error.message))
 
 
-def _ask(open_: Sequence[Evidence], scheduler_for: SchedulerFor) -> dict[str, Answer]:
+def _poll(open_: Sequence[Evidence], scheduler_of: SchedulerFor) -> dict[str, Answer | None]:
+    """By scheduler; None for one that does not answer."""
     questions: dict[str, list[str]] = {}
     oldest: dict[str, float] = {}
     for evidence in open_:
@@ -75,64 +104,60 @@ def _ask(open_: Sequence[Evidence], scheduler_for: SchedulerFor) -> dict[str, An
             questions.setdefault(submission.scheduler, []).extend(ids)
             at = seconds_of(submission.at) or 0.0
             oldest[submission.scheduler] = min(oldest.get(submission.scheduler, at), at)
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Answer | None] = {}
     for name, ids in questions.items():
         answers[name] = None
         with contextlib.suppress(SchedulerUnreachable, UsageError):
-            answers[name] = scheduler_for(name).poll(ids, oldest[name] or None)
+            answers[name] = scheduler_of(name).poll(ids, oldest[name] or None)
     return answers
 
 
-def _caught_up(
-    evidence: Evidence, answers: Mapping[str, Answer], scheduler_for: SchedulerFor, now: float
-) -> tuple[RunStatus | Evidence, Mapping[str, Answer]]:
-    """The evidence, looked at again where the scheduler speaks of an end and the files, read before, did not.
+def _conclude(
+    evidence: Evidence,
+    answers: Mapping[str, Answer | None],
+    strangers: Collection[str],
+    scheduler_of: SchedulerFor,
+    *,
+    now: float,
+    polled: frozenset[str] = frozenset(),
+) -> RunStatus:
+    """The status of a run by its evidence and its scheduler's answer.
 
-    It may have come between the two. Further jobs that the files tell of by then are asked about as well.
+    If the scheduler reports an end that the files do not show, the files are read again: they were read before, and
+    the end may lie between. Further jobs that the files name by then are looked up as well. `polled` are the ids of
+    the looks before this one.
     """
-    asked: set[str] = set()
-    while _is_behind(evidence, answers, now):
-        asked.update(evidence.questions)
-        look = _look(evidence.record, now)
-        if isinstance(look, RunStatus):
-            return look, answers
-        evidence = look
-        if asked.issuperset(evidence.questions):
-            break
-        answers = {**answers, **_ask([evidence], scheduler_for)}
-    return evidence, answers
-
-
-def _is_behind(evidence: Evidence, answers: Mapping[str, Answer], now: float) -> bool:
-    answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
-    if answer is None or not evidence.questions or _went_elsewhere(evidence):
-        return False
-    answer = evidence.own(answer)
-    remembered = {job.element: job for job in evidence.seen.jobs}
-    for element in evidence.open_elements:
-        said = scheduler_memory.current(evidence.jobs(element), element, answer, remembered.get(element), now)
-        if said is None or said.state in names.ENDED:
-            return True
-    return False
-
-
-def _conclude(evidence: Evidence, answers: Mapping[str, Answer], strangers: Collection[str], now: float) -> RunStatus:
-    verdict = before_the_scheduler(evidence, now)
-    if verdict is not None:
-        state = RunStatus(evidence.record, evidence.summary, verdict)
-        return final_status.keep(state, evidence, now)
+    ended = before_the_scheduler(evidence, now)
+    if ended is not None:
+        return run_status.keep_end(RunStatus(evidence.record, evidence.summary, ended), evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
     elsewhere = _elsewhere(evidence, strangers)
-    stand = _array if evidence.indices else _single
-    state = stand(evidence, None if elsewhere or answer is None else evidence.own(answer), now)
+    jobs = None if elsewhere or answer is None else _current_jobs(evidence, evidence.own(answer), now)
+    is_behind = any(job is None or job.state in names.ENDED for job in (jobs or {}).values())
+    if is_behind and not polled.issuperset(evidence.questions):
+        polled |= set(evidence.questions)
+        look = _look(evidence.record, now)
+        if isinstance(look, RunStatus):
+            return look
+        if not polled.issuperset(look.questions):
+            answers = {**answers, **_poll([look], scheduler_of)}
+        return _conclude(look, answers, strangers, scheduler_of, now=now, polled=polled)
+    found = (_array if evidence.indices else _single)(evidence, jobs, now)
     if elsewhere:
-        told = state.verdict if state.has_ended else dataclasses.replace(state.verdict, message=elsewhere)
-        state = dataclasses.replace(state, verdict=told, is_elsewhere=True)
-    return final_status.keep(state, evidence, now)
+        stated = found.verdict if found.has_ended else dataclasses.replace(found.verdict, message=elsewhere)
+        found = dataclasses.replace(found, verdict=stated, is_elsewhere=True)
+    return run_status.keep_end(found, evidence, now)
+
+
+def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
+    return {
+        element: scheduler_memory.current(evidence.jobs(element), element, answer, evidence.seen.job(element), now)
+        for element in evidence.open_elements
+    }
 
 
 def _elsewhere(evidence: Evidence, strangers: Collection[str]) -> str:
-    """Why the scheduler that answers here cannot speak of the run; empty where it can."""
+    """Why the scheduler that answers here does not have the run; empty if it may have it."""
     if _went_elsewhere(evidence) and evidence.submission:
         return f"it was submitted to `{evidence.submission.site}`, and another scheduler answers here"
     return _OF_ANOTHER_NAME if evidence.record.id in strangers else ""
@@ -143,137 +168,264 @@ def _went_elsewhere(evidence: Evidence) -> bool:
 
 
 def is_elsewhere(submission: Submission) -> bool:
-    """Whether it went to a scheduler that calls itself otherwise than the one here: ids there mean nothing here."""
+    """Whether it went to a scheduler with another name than the one here: its ids mean nothing here."""
     here = _site_here(submission.scheduler) if submission.site else ""
     return bool(here) and here != submission.site
 
 
 @functools.cache
 def _site_here(scheduler: str) -> str:
-    """Asked once, however many runs are open: a controller that is away would be waited for each time."""
+    """Queried once for all open runs, because a controller that is down costs a timeout each time."""
     from serried.schedulers.survey import GLANCE_SECONDS  # only for jobs that a scheduler may still have
 
     return schedulers.site(scheduler).own_name(os.environ, seconds=GLANCE_SECONDS)
 
 
-def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer]) -> set[str]:
-    """Runs whose jobs' ids are here those of jobs with other names: the name of a job has its run in it.
+def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer | None]) -> set[str]:
+    """Runs whose job ids belong here to jobs with other names: the name of a job contains its run.
 
     Two clusters that share a home, or a lab after a lab, give out the same ids.
     """
-    askers: dict[tuple[str, str], list[str]] = {}
+    owners: dict[tuple[str, str], list[str]] = {}
     for evidence in open_:
         if (submission := evidence.submission) is not None:
             for number in {job.partition("_")[0] for job in evidence.questions}:
-                askers.setdefault((submission.scheduler, number), []).append(evidence.record.id)
+                owners.setdefault((submission.scheduler, number), []).append(evidence.record.id)
     return {
         run
         for scheduler, answer in answers.items()
         for (number, _), job in (answer or {}).items()
-        for run in askers.get((scheduler, number), ())
+        for run in owners.get((scheduler, number), ())
         if job.name and run not in job.name
     }
 
 
-def _single(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
-    memory, job = evidence.seen, evidence.submission.job if evidence.submission else None
-    remembered = memory.job(None)
-    said = None if answer is None else scheduler_memory.current(evidence.jobs(None), None, answer, remembered, now)
-    word: Job | str = UNREACHABLE if answer is None else said or ABSENT
-    known = Known(remembered, memory.at, evidence.claimed, memory.missing.get(None))
-    proven = None if evidence.ending else proof.of(evidence, None, word)
-    verdict = judge(word, evidence.ending or proven, known, now)
-    if proven:
-        verdict = proof.with_patience(verdict, memory.missing.get(None, now), now)
-    missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if verdict.missing else {}
-    jobs = (word,) if isinstance(word, Job) else memory.jobs
-    _remember(evidence, scheduler_memory.Seen(memory.at if answer is None else now, jobs, missing))
-    if verdict.state == names.RUNNING and not verdict.message and evidence.summary.stages and evidence.attempt:
+def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
+    memory, word = evidence.seen, _word(jobs, None)
+    found = _judge(evidence, None, word, now)
+    missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if found.missing else {}
+    last_jobs = (word,) if isinstance(word, Job) else memory.jobs
+    scheduler_memory.write(evidence.record, memory, Seen(memory.at if jobs is None else now, last_jobs, missing))
+    if found.state == names.RUNNING and not found.message and evidence.summary.stages and evidence.attempt:
         from serried.records import staging  # only while data is copied
 
-        verdict = dataclasses.replace(
-            verdict, message=staging.progress(evidence.record.where.attempt(evidence.attempt))
-        )
-    last = evidence.document.get("job") or job or ""
+        attempt = evidence.record.where.attempt(evidence.attempt)
+        found = dataclasses.replace(found, message=staging.progress(attempt))
+    last = evidence.document.get("job") or (evidence.submission.job if evidence.submission else None) or ""
     live = word if isinstance(word, Job) else Job(str(last), None, "")
     return RunStatus(
         evidence.record,
         evidence.summary,
-        arrays.in_context(verdict, evidence, live.reason),
+        _in_context(found, evidence, live.reason),
         job=live.id or None,
         attempt=evidence.attempt,
         started=evidence.claimed,
-        seconds=_seconds(evidence.document, evidence.claimed, verdict),
-        reason=live.reason if verdict.state == names.PENDING else "",
-        starts=live.starts if verdict.state == names.PENDING else None,
-        node_names=live.nodes or final_status.node_names(evidence.document),
-        warnings=final_status.warnings(evidence.document) if verdict.has_ended else (),
+        seconds=_seconds(evidence.document, evidence.claimed, found),
+        reason=live.reason if found.state == names.PENDING else "",
+        starts=live.starts if found.state == names.PENDING else None,
+        node_names=live.nodes or run_status.node_names(evidence.document),
+        warnings=run_status.warnings(evidence.document) if found.has_ended else (),
     )
 
 
-def _array(evidence: Evidence, answer: Answer, now: float) -> RunStatus:
-    job = evidence.submission.job if evidence.submission else None
-    verdicts, memory = arrays.judge_elements(evidence, answer, now)
-    _remember(evidence, memory)
-    said: dict[int | None, Job] = {} if answer is None else {one.element: one for one in memory.jobs}
-    waiting = next((one for one in said.values() if one.state == names.PENDING), None)
+def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
+    memory = evidence.seen
+    verdicts = {
+        index: Verdict(memory.ended[index], settled=True)
+        if index in memory.ended
+        else _judge(evidence, index, _word(jobs, index), now)
+        for index in evidence.indices
+    }
+    ended = {index: found.state for index, found in verdicts.items() if found.settled}
+    # The scheduler's present answers, and its earlier ones for tasks that it has forgotten since.
+    last_jobs = {one.element: one for one in (*memory.jobs, *filter(None, (jobs or {}).values()))}
+    last_jobs = {index: job for index, job in last_jobs.items() if index is not None and index not in ended}
+    missing: dict[int | None, float] = {
+        index: memory.missing.get(index, now) for index, found in verdicts.items() if found.missing
+    }
+    at = memory.at if jobs is None else now
+    scheduler_memory.write(evidence.record, memory, Seen(at, tuple(last_jobs.values()), missing, ended))
+    current = {} if jobs is None else {index: job for index, job in last_jobs.items() if index is not None}
+    waiting = next((job for job in current.values() if job.state == names.PENDING), None)
     return RunStatus(
         evidence.record,
         evidence.summary,
-        arrays.whole(verdicts),
-        job=job,
+        verdict.of_array(verdicts),
+        job=evidence.submission.job if evidence.submission else None,
         reason=waiting.reason if waiting else "",
         starts=waiting.starts if waiting else None,
         elements=verdicts,
-        jobs={index: one for index, one in said.items() if index is not None},
+        jobs=current,
     )
 
 
-def _remember(evidence: Evidence, memory: scheduler_memory.Seen) -> None:
-    scheduler_memory.write(evidence.record, evidence.seen, memory)
+def _word(jobs: Jobs | None, element: int | None) -> Job | str:
+    return UNREACHABLE if jobs is None else jobs.get(element) or ABSENT
 
 
-def _seconds(document: Mapping[str, Any], claimed: float | None, verdict: Verdict) -> float | None:
-    if not verdict.has_ended:
+def _judge(evidence: Evidence, element: int | None, word: Job | str, now: float) -> Verdict:
+    """The verdict on the run itself (None), or on one task of an array."""
+    memory, ending = evidence.seen, evidence.ending_of(element)
+    proven = None
+    if ending is None and (element is None or element in evidence.begun):
+        proven = proven_end(evidence, element, word)
+    claimed = evidence.claimed if element is None else _claimed(evidence, element, word)
+    missing_since = memory.missing.get(element)
+    found = judge(word, ending or proven, Known(memory.job(element), memory.at, claimed, missing_since), now)
+    if proven:  # exit.json, which says more, may still appear for a while
+        is_late = missing_since is not None and now - missing_since > MISSING_SECONDS
+        found = dataclasses.replace(found, settled=is_late, missing=True)
+    return found
+
+
+def _claimed(evidence: Evidence, index: int, word: Job | str) -> float | None:
+    """When the latest attempt began. Read only if the state depends on it, because arrays are large."""
+    is_alive = isinstance(word, Job) and word.state not in names.ENDED
+    if is_alive or index not in evidence.begun or not evidence.is_open(index):
+        return None
+    attempt = latest_attempt(evidence.record.where.element(index))
+    return None if attempt is None else claimed_at(attempt)
+
+
+def _in_context(found: Verdict, evidence: Evidence, reason: str) -> Verdict:
+    """Add what the table cannot know: the run comes after others, is between attempts, or has no run directory.
+
+    `reason` is the scheduler's for not starting it.
+    """
+    if found.message and not found.missing:
+        return found
+    message = ""
+    if found.state == names.PENDING and not evidence.attempt and waits_for_others(evidence.summary, reason):
+        never = ", and never starts: what it waits for was deleted" if reason == FOR_EVER else ""
+        message = f"comes after {', '.join(evidence.summary.after)}{never}"
+    elif found.state == names.PENDING and evidence.attempt:
+        message = f"waits for attempt {evidence.attempt + 1}"
+    elif found.state == names.RUNNING and evidence.attempt is None:
+        message = "starting"
+    elif found.missing and not evidence.record.where.path.is_dir():
+        message = f"{found.message}; its run directory is gone"
+    return dataclasses.replace(found, message=message) if message else found
+
+
+def waits_for_others(summary: Summary, reason: str) -> bool:
+    """Whether it waits for the runs that it comes after; each scheduler spells that reason in its own way."""
+    return bool(summary.after) and reason.casefold().startswith("dependency")
+
+
+def _seconds(document: Mapping[str, Any], claimed: float | None, found: Verdict) -> float | None:
+    if not found.has_ended:
         return None
     measured = document.get("seconds")
     if isinstance(measured, int | float):
         return float(measured)
-    return max(verdict.since - claimed, 0.0) if verdict.since is not None and claimed is not None else None
+    return max(found.since - claimed, 0.0) if found.since is not None and claimed is not None else None
 
 
 def element_of(whole: RunStatus, index: int) -> RunStatus:
-    """One element's status out of its array's, with what its own exit.json adds."""
+    """The status of one task of an array, with the facts of its own exit.json."""
     if whole.elements is None or index not in whole.elements:
         if whole.has_ended or whole.elements is None:
             return RunStatus(whole.record, whole.summary, whole.verdict, element=index, job=whole.job_of(index))
         raise RunNotFoundError(f"run `{whole.record.id}` has no task {index}")
-    verdict = whole.elements[index]
+    found = whole.elements[index]
     document = read_json(whole.record.where.element(index).exit) or {}
     ending = Ending.parse(document)
-    if ending is not None and ending.kind is not Kind.REQUEUED and ending.state == verdict.state:
-        verdict = Verdict(
-            ending.state,
-            ending.exit_code,
-            ending.cause,
-            ending.message,
-            ending.ended,
-            settled=True,
-            conditions=ending.conditions,
-        )
+    if ending is not None and ending.kind is not Kind.REQUEUED and ending.state == found.state:
+        found = ending.verdict(settled=True)
     job = whole.jobs.get(index)
     attempts, started = document.get("attempts"), seconds_of(document.get("started"))
     return RunStatus(
         whole.record,
         whole.summary,
-        verdict,
+        found,
         element=index,
         job=whole.job_of(index),
         attempt=attempts if isinstance(attempts, int) else None,
         started=started,
-        seconds=_seconds(document, started, verdict),
-        reason=job.reason if job and verdict.state == names.PENDING else "",
+        seconds=_seconds(document, started, found),
+        reason=job.reason if job and found.state == names.PENDING else "",
         starts=job.starts if job else None,
-        node_names=(job.nodes if job else ()) or final_status.node_names(document),
-        warnings=final_status.warnings(document),
+        node_names=(job.nodes if job else ()) or run_status.node_names(document),
+        warnings=run_status.warnings(document),
     )
+
+
+def wait(
+    selections: Sequence[Selection],
+    *,
+    timeout: float | None = None,
+    observe: Observer | None = None,
+    tick: Callable[[], None] = lambda: None,
+    scheduler_for: SchedulerFor | None = None,
+) -> list[RunStatus]:
+    """Return the statuses when each run has ended, never starts or is uncertain, or after `timeout` seconds.
+
+    `observe` receives the statuses after each query; `tick` is called about once a second.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    interval, before = _FIRST_SECONDS, ""
+    stuck: set[str] = set()
+    while True:
+        found = statuses_of(selections, scheduler_for)
+        if observe:
+            observe(found)
+        # It takes two looks to call a run stuck: between two queries a job may have ended.
+        before_stuck, stuck = stuck, {status.id for status in found if never_starts(status, scheduler_for)}
+        over = [is_over(status) or status.id in stuck & before_stuck for status in found]
+        open_ = [selection for selection, is_done in zip(selections, over, strict=True) if not is_done]
+        if not open_ or (deadline is not None and time.monotonic() >= deadline):
+            return found
+        now = repr([(status.state, status.attempt, _count_ended(status)) for status in found])
+        interval = _FIRST_SECONDS if now != before else min(interval * _GROWTH, _LONGEST_SECONDS)
+        before = now
+        _watch_files(open_, time.monotonic() + interval, deadline, tick)
+
+
+def is_over(status: RunStatus) -> bool:
+    """Whether waiting longer is useless."""
+    return (status.has_ended and status.verdict.stale is None) or status.state == UNCERTAIN
+
+
+def never_starts(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> bool:
+    """Whether its job can never start: it requests too much, or its dependency can never be satisfied."""
+    return why_it_waits(status, scheduler_for) in NEVER_STARTS
+
+
+def why_never(status: RunStatus) -> str:
+    """Why a run never starts, as the end of a sentence."""
+    if status.reason == FOR_EVER or status.summary is None:
+        return "what it waits for was deleted"
+    return registered(status.summary.scheduler).explain(status.reason)
+
+
+def why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Reason | None:
+    """The code of the scheduler's reason for not starting a run."""
+    if status.state != names.PENDING or not status.reason or status.summary is None:
+        return None
+    try:
+        return (scheduler_for or registered)(status.summary.scheduler).classify(status.reason)
+    except SerriedError:  # a scheduler that this version does not have
+        return Reason.DEPENDENCY_NEVER_SATISFIED if status.reason == FOR_EVER else None
+
+
+def _count_ended(status: RunStatus) -> int:
+    return sum(found.has_ended for found in (status.elements or {}).values())
+
+
+def _watch_files(
+    selections: Sequence[Selection], until: float, deadline: float | None, tick: Callable[[], None]
+) -> None:
+    """Sleep until `until`, or until a file shows the end of a selected run."""
+    until = until if deadline is None else min(until, deadline)
+    selections = [one for one in selections if not has_ended_by_file(one)]  # a preempted run has, and continues
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(_FILES_SECONDS, left))
+        tick()
+        if any(has_ended_by_file(selection) for selection in selections):
+            return
+
+
+def has_ended_by_file(selection: Selection) -> bool:
+    """Whether exit.json shows the end, by one file and no query. A whole array has no such file."""
+    ending = Ending.parse(read_json(selection.place.exit) or {})
+    return ending is not None and ending.kind is not Kind.REQUEUED

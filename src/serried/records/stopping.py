@@ -16,13 +16,11 @@ from serried.protocol import names
 from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
 from serried.records import scheduler_memory
-from serried.records.documents import RecordUnreadable
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection, records
-from serried.records.record import Record
+from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
-from serried.records.status import registered, statuses
-from serried.records.waiting import has_ended_by_file
+from serried.records.status import has_ended_by_file, registered, statuses
 from serried.schedulers.interface import Job
 
 PATIENCE_SECONDS = 15

@@ -1,4 +1,4 @@
-"""What happened to a run, in order: from its submissions, its attempts' journals and their ends."""
+"""The events of a run, in order, from its submissions, its attempts' journals and their ends."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
 from serried.protocol.times import iso, seconds_of
 from serried.records import staging
-from serried.records.documents import Submission, jobs_text
 from serried.records.evidence import attempt_numbers
-from serried.records.record import Record
-from serried.records.signals import signal_name
-from serried.records.verdict import Verdict
+from serried.records.record import Record, Submission, jobs_text
+from serried.records.verdict import Verdict, signal_name
 
 _REASONS: Mapping[str, str] = {
     Reason.FAILURE: "a rank failed",
     Reason.LIMIT: "the time limit is near",
-    Reason.PREEMPT: "the scheduler takes the nodes back",
-    Reason.USER: "asked by its user",
+    Reason.PREEMPT: "the scheduler preempts the job",
+    Reason.USER: "requested by its user",
     Reason.CANCEL: "cancelled through the scheduler",
-    Reason.SILENCE: "no rank wrote anything for too long",
+    Reason.SILENCE: "no rank wrote any output for too long",
     Reason.LOST: "a node was lost",
-    Reason.LAUNCHER: "what starts the ranks failed",
+    Reason.LAUNCHER: "the launcher failed",
 }
 
 _MESSAGES = {JournalEvent.LAUNCH_FAILED: "the launch failed", Reason.RANKS_APART: "warning"}
-"""Events of the head's that bring their own words."""
+"""Events of the head that carry a message."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One execution, as its files show it."""
+    """One execution of a run, by its files."""
 
     number: int
     directory: AttemptDirectory
@@ -82,16 +80,16 @@ def attempts(directory: ElementDirectory) -> list[Attempt]:
 
 
 def timeline(record: Record, element: int | None = None, end: Verdict | None = None) -> list[Event]:
-    """Every event that is known, the earliest first; node clocks may differ by a little.
+    """All known events, the earliest first. Clocks of nodes may differ a little.
 
-    `end` is how the run, or the element, ended: the last attempt may have meant to go on, and was not let.
+    `end` is the verdict on the run or task: its last attempt may have intended another one that never began.
     """
     events = [*_submitted(record, element)]
-    made = attempts(record.where.element(element))
-    for attempt in made:
+    known = attempts(record.where.element(element))
+    for attempt in known:
         events += _of_attempt(attempt, record.summary.nodes)
     events.sort(key=lambda event: event.t)
-    if end is not None and end.has_ended and made and made[-1].state not in (None, end.state):
+    if end is not None and end.has_ended and known and known[-1].state not in (None, end.state):
         message = f": {end.message}" if end.message else ""
         at = max([end.since or 0.0, *(event.t for event in events)])
         events.append(Event(at, f"no further attempt began; the run ended {end.state}{message}"))
@@ -102,16 +100,17 @@ def _submitted(record: Record, element: int | None) -> Iterator[Event]:
     for submission in record.submissions_of(element):
         at = seconds_of(submission.at)
         if at is not None:
-            words = {"submitted": _as_job(submission)}
-            yield Event(at, words.get(submission.state, f"submission {submission.number}: {submission.state}"))
+            is_submitted = submission.state == "submitted"
+            other = f"submission {submission.number}: {submission.state}"
+            yield Event(at, _as_job(submission) if is_submitted else other)
 
 
 def _as_job(submission: Submission) -> str:
     if submission.number == 1:
         return f"submitted to {submission.cluster} as {jobs_text(submission.jobs)}"
     if submission.moved:
-        return f"too early: queued again as job {submission.job}, behind what it comes after"
-    return f"job {submission.job} was submitted, to go on after it"
+        return f"too early: queued again as job {submission.job}, behind its dependencies"
+    return f"job {submission.job} was submitted to continue after it"
 
 
 def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:
@@ -119,18 +118,13 @@ def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:
     started = attempt.claim.get("started")
     if isinstance(started, int | float):
         yield Event(float(started), f"attempt {number} began on {attempt.claim.get('host', '?')}", number)
-    yield from _inside(attempt, nodes)
-
-
-def _inside(attempt: Attempt, nodes: int) -> Iterator[Event]:
-    """What its journals tell, and its end: exit.json counts whole seconds, so it is put after all that led to it."""
-    number = attempt.number
     events = list(_journals(attempt, nodes))
     yield from events
     ended = seconds_of(attempt.exit.get("ended"))
     if ended is not None:
         message = attempt.exit.get("message")
         text = f"attempt {number} ended: {attempt.state}" + (f", {message}" if message else "")
+        # exit.json counts whole seconds, and the end comes after all that led to it.
         yield Event(max([ended, *(event.t for event in events if event.t < ended + 1)]), text, number)
 
 
@@ -166,7 +160,7 @@ def _head_text(entry: Mapping[str, Any]) -> str | None:
         return f"stopping: {reason}" + (f" ({because})" if because else "")
     if event == JournalEvent.STARTING_RANKS:
         resume = entry.get("resume")
-        return f"ranks are told to go on from {PurePath(resume).name}" if isinstance(resume, str) and resume else None
+        return f"ranks resume from {PurePath(resume).name}" if isinstance(resume, str) and resume else None
     if event in _MESSAGES:
         return f"{_MESSAGES[event]}: {entry.get('message')}"
     if event == JournalEvent.NODE_LOST:
@@ -193,7 +187,7 @@ def _brought_text(host: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
-    """One line for all ranks of a node, when each had started once."""
+    """One line for all ranks of a node, at the time when each had started once."""
     began = [
         entry
         for entry in journal
@@ -207,7 +201,7 @@ def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> It
 
 
 def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
-    """Ranks that failed by themselves; those that did well or that we ended are no news."""
+    """Ranks that failed by themselves; those that succeeded, or that Serried ended, are left out."""
     for entry in journal:
         is_end = entry.get("event") in (JournalEvent.RANK_EXIT, JournalEvent.RANK_RESTARTED) and not entry.get(
             "ended_by_us"
@@ -218,5 +212,5 @@ def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iter
         if code == 0:
             continue
         how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
-        again = ", and is started again" if entry["event"] == JournalEvent.RANK_RESTARTED else ""
+        again = ", and is restarted" if entry["event"] == JournalEvent.RANK_RESTARTED else ""
         yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}{again}", number)

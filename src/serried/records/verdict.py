@@ -1,13 +1,14 @@
-"""The scheduler's word and the evidence in files make the verdict. The table is data; every cell of it is tested.
+"""The verdict on a run, from the scheduler's answer and the evidence in files. Every cell of the table has a test.
 
-exit.json wins, except where the scheduler alone can know better: it ended the job, the node died, or it starts the same
-job again. Missing is never success: a run without exit.json that the scheduler calls completed, or no longer knows, is
+exit.json wins, except if only the scheduler can know better: it ended the job, the node died, or it requeued the job. A
+missing file is never success: a run without exit.json that the scheduler calls completed, or does not list any more, is
 UNKNOWN for 90 s, then LOST.
 """
 
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,41 +16,42 @@ from typing import Any
 from serried.protocol import names, reasons
 from serried.protocol.reasons import Reason
 from serried.protocol.times import seconds_of
+from serried.schedulers.indices import compress
 from serried.schedulers.interface import Job
 
 SUBMITTING = "SUBMITTING"
-"""The command that submits it is still at work."""
+"""The submitting command still runs."""
 UNCERTAIN = "UNCERTAIN"
-"""That command died or got no answer: the scheduler may have it, or not."""
+"""That command died or got no answer: the scheduler may have the job, or not."""
 
 MISSING_SECONDS = 90.0
 """How long an exit.json may take to appear: shared file systems hide new files for up to a minute."""
 
 ABSENT = "ABSENT"
-"""The scheduler answered, and does not know the job (any more)."""
+"""The scheduler answered, and does not list the job (any more)."""
 UNREACHABLE = "UNREACHABLE"
 """The scheduler did not answer."""
 
 
 class Kind(enum.Enum):
-    """What exit.json says, as far as it matters to the table."""
+    """The content of exit.json, as far as it matters to the table."""
 
     NONE = "no exit.json"
     REQUEUED = "ended well enough for the next attempt"
     FINAL = "certain by itself"
-    CANCELLED = "ended from outside, by what the files cannot tell"
+    CANCELLED = "ended from outside, for a reason that the files do not show"
     NODE = "a node or an agent vanished"
     KILLED = "a rank was killed by signal 9"
     LAUNCH = "no rank ever started"
 
 
 class Say(enum.Enum):
-    """Whose word counts."""
+    """Which source decides."""
 
     EXIT = "exit.json"
     SCHEDULER = "the scheduler"
-    MISSING = "nobody: UNKNOWN, later LOST"
-    LAST_KNOWN = "what was known before"
+    MISSING = "none: UNKNOWN, later LOST"
+    LAST_KNOWN = "the last known state"
 
 
 _E, _S, _M, _L = Say.EXIT, Say.SCHEDULER, Say.MISSING, Say.LAST_KNOWN
@@ -78,7 +80,7 @@ TABLE: Mapping[tuple[str, Kind], Say] = {
     (word, kind): say for word, row in _ROWS.items() for kind, say in zip(_COLUMNS, row, strict=True)
 }
 AMBIGUOUS = frozenset({Kind.CANCELLED, Kind.NODE, Kind.KILLED, Kind.LAUNCH})
-"""Ends about which the scheduler is asked once more."""
+"""Ends that the scheduler may correct."""
 
 _CAUSES = {
     names.FAILED: Reason.UNRECORDED,
@@ -94,21 +96,33 @@ _MESSAGES = {
     names.TIMEOUT: "the scheduler ended it at its time limit",
     names.CANCELLED: "it was cancelled through the scheduler",
     names.PREEMPTED: "the scheduler took its nodes for a job of higher priority",
-    names.OUT_OF_MEMORY: "it used more memory than it had asked for",
-    names.NODE_FAIL: "a node of it failed",
+    names.OUT_OF_MEMORY: "it used more memory than it requested",
+    names.NODE_FAIL: "one of its nodes failed",
     names.LAUNCH_FAILED: "the scheduler could not start it",
 }
 
 
 _OF_REASON = {
-    "SupervisorGone": (Reason.SUPERVISOR_GONE, "the process on this machine that looked after it was killed"),
+    "SupervisorGone": (Reason.SUPERVISOR_GONE, "its supervisor on this machine was killed"),
 }
-"""By the scheduler's reason, where that says more than its state: cause and message."""
+"""Cause and message by the scheduler's reason, if that says more than its state."""
+
+_WORST_FIRST = (
+    names.FAILED,
+    names.OUT_OF_MEMORY,
+    names.TIMEOUT,
+    names.NODE_FAIL,
+    names.LAUNCH_FAILED,
+    names.LOST,
+    names.PREEMPTED,
+    names.CANCELLED,
+)
+"""The state of an array that failed is the first of these that one of its tasks has."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """An exit.json, read with suspicion: a later version or a tired disk may have written anything."""
+    """An exit.json, checked field by field: a later version or a failing disk may have written anything."""
 
     state: str
     exit_code: int | None
@@ -120,7 +134,7 @@ class Ending:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Ending | None:
-        """None where it does not say how it ended: then it is as good as missing."""
+        """None if the document does not state an end: then it counts as missing."""
         state = document.get("state")
         if not isinstance(state, str) or state not in names.ENDED | {names.REQUEUED}:
             return None
@@ -135,6 +149,18 @@ class Ending:
             conditions=tuple(reasons.conditions(document)),
         )
 
+    def verdict(self, *, settled: bool, stale: float | None = None) -> Verdict:
+        return Verdict(
+            self.state,
+            self.exit_code,
+            self.cause,
+            self.message,
+            since=self.ended,
+            stale=stale,
+            settled=settled,
+            conditions=self.conditions,
+        )
+
 
 def _kind(state: str, cause: object, failure: object) -> Kind:
     if state == names.REQUEUED:
@@ -145,7 +171,7 @@ def _kind(state: str, cause: object, failure: object) -> Kind:
         return Kind.CANCELLED
     if cause in (Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED):
         return Kind.NODE
-    if cause in reasons.NOT_STARTED:  # or a cancel ended one of its processes before another had heard of it
+    if cause in reasons.NOT_STARTED:  # or a cancel reached one of its processes before another
         return Kind.LAUNCH
     killed = isinstance(failure, Mapping) and failure.get("signal") == 9
     return Kind.KILLED if state == names.FAILED and killed else Kind.FINAL
@@ -153,22 +179,22 @@ def _kind(state: str, cause: object, failure: object) -> Kind:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run or an element stands."""
+    """The state of a run or of a task, and the reasons for it."""
 
     state: str
     exit_code: int | None = None
     cause: str | None = None
     message: str = ""
     since: float | None = None
-    """When it ended, where it has."""
+    """When it ended, if it has."""
     stale: float | None = None
-    """Nothing newer is known than from this moment."""
+    """The last moment that anything is known about."""
     settled: bool = False
-    """No later evidence can change it: it may be written down."""
+    """No later evidence can change it: it may be written into the record."""
     missing: bool = False
-    """exit.json should be there and is not."""
+    """exit.json should exist and does not."""
     conditions: tuple[Mapping[str, Any], ...] = ()
-    """What exit.json states, each with its `code`; empty where the verdict is not exit.json's."""
+    """The conditions in exit.json, each with its `code`; empty if the verdict is not from exit.json."""
 
     @property
     def has_ended(self) -> bool:
@@ -177,11 +203,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Known:
-    """What an earlier reader saw."""
+    """The observations of earlier readers."""
 
     job: Job | None = None
     at: float | None = None
-    """When the scheduler said that."""
+    """When the scheduler reported the job."""
     claimed: float | None = None
     """When the latest attempt began, by its own file."""
     missing_since: float | None = None
@@ -189,43 +215,34 @@ class Known:
 
 
 def judge(word: Job | str, ending: Ending | None, known: Known, now: float) -> Verdict:
-    """The verdict. `word` is the scheduler's job, or ABSENT or UNREACHABLE."""
+    """`word` is the scheduler's job, or ABSENT or UNREACHABLE."""
     if isinstance(word, str) and known.job is not None and known.job.state in names.ENDED:
-        word = known.job  # schedulers forget; we do not
+        word = known.job  # schedulers forget jobs
     state = word if isinstance(word, str) else word.state
     kind = ending.kind if ending else Kind.NONE
     say = TABLE.get((state, kind), Say.LAST_KNOWN if kind in (Kind.NONE, Kind.REQUEUED) else Say.EXIT)
     agreed = ending is not None and ending.state == state and state in names.ENDED
-    if ending is not None and (say is Say.EXIT or agreed):  # where they agree, exit.json tells more
+    if ending is not None and (say is Say.EXIT or agreed):  # if both agree, exit.json says more
         return _by_exit(ending, state, now)
     if say is Say.SCHEDULER and isinstance(word, Job):
         return _by_scheduler(word, ending, known, now)
     if say is Say.MISSING:
-        return _by_nobody(word, known, now)
+        return _by_absence(word, known, now)
     return _by_memory(known, state)
 
 
 def _by_exit(ending: Ending, word: str, now: float) -> Verdict:
     late = ending.ended is not None and now - ending.ended > MISSING_SECONDS
     answered = word in names.ENDED or (late and word != UNREACHABLE)
-    may_go_on = word == UNREACHABLE and ending.kind in (Kind.CANCELLED, Kind.NODE)  # if the scheduler preempted it
-    return Verdict(
-        state=ending.state,
-        exit_code=ending.exit_code,
-        cause=ending.cause,
-        message=ending.message,
-        since=ending.ended,
-        stale=ending.ended if may_go_on else None,
-        settled=ending.kind is Kind.FINAL or answered,
-        conditions=ending.conditions,
-    )
+    may_continue = word == UNREACHABLE and ending.kind in (Kind.CANCELLED, Kind.NODE)  # if the scheduler preempted it
+    return ending.verdict(settled=ending.kind is Kind.FINAL or answered, stale=ending.ended if may_continue else None)
 
 
 def _by_scheduler(job: Job, ending: Ending | None, known: Known, now: float) -> Verdict:
     if job.state not in names.ENDED:
         return Verdict(names.PENDING if job.state == names.REQUEUED else job.state)
     has_final = ending is not None and ending.kind is not Kind.REQUEUED
-    # A job that has begun an attempt was started, whatever became of it.
+    # A job that has begun an attempt was started, however it ended.
     state = names.FAILED if job.state == names.LAUNCH_FAILED and known.claimed is not None else job.state
     cause, message = _OF_REASON.get(job.reason, (_CAUSES.get(state), _MESSAGES.get(state, "")))
     noticed = known.missing_since if known.missing_since is not None else now
@@ -242,17 +259,17 @@ def _by_scheduler(job: Job, ending: Ending | None, known: Known, now: float) -> 
 
 
 def _exit_code(job: Job) -> int | None:
-    """Never 0: this job did not do well."""
+    """Never 0, because the job did not succeed."""
     if job.state in names.EXIT_CODES:
         return names.EXIT_CODES[job.state]
     return 128 + job.signal if job.signal else job.exit_code or 1
 
 
-def _by_nobody(word: Job | str, known: Known, now: float) -> Verdict:
+def _by_absence(word: Job | str, known: Known, now: float) -> Verdict:
     noticed = known.missing_since if known.missing_since is not None else now
     ended = word.ended if isinstance(word, Job) else None
     since = min(noticed, ended if ended is not None else noticed)
-    what = "the scheduler says that it ended" if isinstance(word, Job) else "the scheduler does not know it"
+    what = "the scheduler reports its end" if isinstance(word, Job) else "the scheduler does not list it"
     if now - since > MISSING_SECONDS:
         message = f"{what}, and it left no exit.json"
         return Verdict(names.LOST, cause=Reason.LOST, message=message, since=since, missing=True)
@@ -260,10 +277,69 @@ def _by_nobody(word: Job | str, known: Known, now: float) -> Verdict:
 
 
 def _by_memory(known: Known, word: str) -> Verdict:
-    why = "the scheduler does not answer" if word == UNREACHABLE else "the scheduler cannot say how it is"
+    why = "the scheduler does not answer" if word == UNREACHABLE else "the scheduler cannot tell its state"
     if known.job is not None and known.job.state in (names.PENDING, names.RUNNING):
         began = known.claimed is not None and (known.at is None or known.claimed > known.at)
         return Verdict(names.RUNNING if began else known.job.state, message=why, stale=known.at)
     if known.claimed is not None:
         return Verdict(names.RUNNING, message=why, stale=known.claimed)
     return Verdict(names.UNKNOWN, cause=Reason.UNREACHABLE if word == UNREACHABLE else None, message=why)
+
+
+def of_array(verdicts: Mapping[int, Verdict]) -> Verdict:
+    """The verdict on an array, from the verdicts on its tasks."""
+    states = {verdict.state for verdict in verdicts.values()}
+    open_ = states - names.ENDED
+    if open_:
+        return Verdict(_open_state(states), message=_open_message(verdicts), stale=_oldest(verdicts))
+    ends = [verdict.since for verdict in verdicts.values() if verdict.since is not None]
+    since = max(ends, default=None)
+    settled = all(verdict.settled for verdict in verdicts.values())
+    worst = next((state for state in _WORST_FIRST if state in states), None)
+    if worst is None:
+        return Verdict(names.COMPLETED, 0, None, "all tasks completed", since, settled=settled)
+    index, first = next((index, verdict) for index, verdict in verdicts.items() if verdict.state == worst)
+    number = sum(verdict.state != names.COMPLETED for verdict in verdicts.values())
+    message = f"{number} of {len(verdicts)} tasks did not complete; the first is {index}"
+    return Verdict(worst, first.exit_code or 1, first.cause, message, since, settled=settled)
+
+
+def _open_state(states: set[str]) -> str:
+    if names.RUNNING in states:
+        return names.RUNNING
+    if names.PENDING in states:
+        return names.PENDING if states == {names.PENDING} else names.RUNNING
+    return names.UNKNOWN
+
+
+def _open_message(verdicts: Mapping[int, Verdict]) -> str:
+    unsure = [verdict.message for verdict in verdicts.values() if verdict.state == names.UNKNOWN or verdict.stale]
+    return unsure[0] if unsure else ""
+
+
+def _oldest(verdicts: Mapping[int, Verdict]) -> float | None:
+    return min((verdict.stale for verdict in verdicts.values() if verdict.stale is not None), default=None)
+
+
+def counts(verdicts: Mapping[int, Verdict]) -> dict[str, int]:
+    """The number of tasks in each state."""
+    numbers: dict[str, int] = {}
+    for verdict in verdicts.values():
+        numbers[verdict.state] = numbers.get(verdict.state, 0) + 1
+    return numbers
+
+
+def ranges_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, str]:
+    """`{"COMPLETED": "0-16,18-999", "FAILED": "17"}`."""
+    by_state: dict[str, list[int]] = {}
+    for index, verdict in verdicts.items():
+        by_state.setdefault(verdict.state, []).append(index)
+    return {state: compress(indices) for state, indices in by_state.items()}
+
+
+def signal_name(number: object) -> str:
+    """`signal 11 (SIGSEGV)`."""
+    try:
+        return f"signal {number} ({signal.Signals(int(str(number))).name})"
+    except ValueError:
+        return f"signal {number}"

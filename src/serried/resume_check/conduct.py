@@ -16,7 +16,7 @@ from serried.fs.files import Journal
 from serried.protocol import names
 from serried.protocol.layout import ElementDirectory, RunDirectory
 from serried.protocol.reasons import Reason
-from serried.records import metrics
+from serried.records import logs
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record
 from serried.resume_check import traces
@@ -53,7 +53,7 @@ class Take:
         return self.record.where
 
     def curves(self) -> Curves:
-        return {rank: metrics.metrics(self.place, rank) for rank in metrics.ranks(self.place)}
+        return {rank: logs.metrics(self.place, rank) for rank in logs.ranks_with_metrics(self.place)}
 
     def traces(self) -> list[Trace]:
         return traces.read(self.place)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serried.records.metrics import Row
+from serried.records.logs import Row
 
 Curves = Mapping[int, Sequence[Row]]
 """Each rank's rows."""

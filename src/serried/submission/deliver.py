@@ -23,10 +23,9 @@ from serried.protocol.layout import RunDirectory
 from serried.protocol.names import PREQUEUED
 from serried.protocol.successor_commands import token_of
 from serried.protocol.times import iso
-from serried.records import stopping, waiting
-from serried.records.documents import RecordUnreadable, Submission
+from serried.records import status, stopping
 from serried.records.index import Selection
-from serried.records.record import Record, records_directory
+from serried.records.record import Record, RecordUnreadable, Submission, records_directory
 from serried.records.run_status import RunStatus
 from serried.snapshot import Archive
 from serried.submission import run_directory
@@ -119,12 +118,12 @@ def see_through(
     try:
         record = deliver(prepared)
         submitted(record)
-        return waiting.wait([Selection(record)], tick=tick)[0]
+        return status.wait([Selection(record)], tick=tick)[0]
     except BaseException:
         with contextlib.suppress(RecordUnreadable):  # it has no record where it was not delivered
-            status = waiting.statuses_of([Selection(Record.load(prepared.plan.run))])[0]
-            if not status.has_ended:
-                stopping.cancel(status, stopping.left(status, ()), now=True)
+            found = status.status(Record.load(prepared.plan.run))
+            if not found.has_ended:
+                stopping.cancel(found, stopping.left(found, ()), now=True)
         raise
 
 

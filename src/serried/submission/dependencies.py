@@ -15,12 +15,11 @@ from serried.plan import After, Plan
 from serried.protocol import names
 from serried.protocol.successor_commands import job_of, part_of
 from serried.records import index
-from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
-from serried.records.record import Record
+from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
+from serried.records.status import statuses_of
 from serried.records.verdict import SUBMITTING, UNCERTAIN
-from serried.records.waiting import statuses_of
 from serried.submission.reconcile import find_out
 
 MOST_JOBS = 20

@@ -15,9 +15,9 @@ from serried.environments.select import choose
 from serried.errors import UsageError
 from serried.plan import Plan
 from serried.records import index
-from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
-from serried.records.waiting import has_ended_by_file
+from serried.records.record import RecordUnreadable
+from serried.records.status import has_ended_by_file
 from serried.submission import environment_build
 
 

@@ -19,9 +19,8 @@ from serried.errors import SerriedError, UsageError
 from serried.fs.files import claim
 from serried.protocol.names import WITHDRAWN
 from serried.protocol.times import seconds_of
-from serried.records.documents import OPEN, RecordUnreadable, Submission
 from serried.records.evidence import is_at_work
-from serried.records.record import Record
+from serried.records.record import OPEN, Record, RecordUnreadable, Submission
 from serried.records.status import is_elsewhere
 
 PATIENCE_SECONDS = 30.0

@@ -14,9 +14,8 @@ from serried.fs.files import read_json
 from serried.plan import Array, Plan, Resume
 from serried.protocol.names import COMPLETED
 from serried.protocol.times import iso
-from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
-from serried.records.record import new_id
+from serried.records.record import RecordUnreadable, new_id
 from serried.submission.prepare import prepare, prepare_recorded
 from serried.submission.prepared import Prepared
 from serried.submission.resume import Found, go_on

@@ -13,9 +13,8 @@ from serried.plan import Array, Resume
 from serried.protocol import checkpoint_integrity, checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.records import index
-from serried.records.documents import RecordUnreadable
 from serried.records.index import Selection
-from serried.records.record import Record
+from serried.records.record import Record, RecordUnreadable
 from serried.schedulers.indices import compress
 from serried.submission.run_root import check_there
 

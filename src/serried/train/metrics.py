@@ -3,7 +3,7 @@
 A step costs a few microseconds: lines are written about once a second, and until then nothing waits for a number on
 a GPU. A killed process loses the last second, but no step of a checkpoint, because a save writes first. Readers skip
 a torn last line. The next attempt continues the step count; a step that it repeats replaces the earlier values for
-readers (`serried.records.metrics`).
+readers (`serried.records.logs`).
 """
 
 from __future__ import annotations
