@@ -22,7 +22,7 @@ WORDS_OF_OTHERS = {
     "agent/outcome/verdict.py": "of srun",
     "agent/stage_in/archives.py": "of tar",
     "clusters/machine.py": "of nvidia-smi",
-    "config/document.py": "of tomllib",
+    "config/toml.py": "of tomllib",
     "lab/daemons.py": "of scontrol",
     "protocol/failure_report.py": "of Python",
     "records/advice.py": "of the program, of containers, of Python and of launchers",

@@ -197,7 +197,7 @@ MAY_NAME_A_SCHEDULER = {
     "cli/__init__.py": "the help of `lab`",
     "cli/lab.py": "the help of `lab`",
     "cli/click_errors.py": "commands of schedulers that users type by mistake",
-    "config/definitions/cluster.py": "help of settings that one scheduler has",
+    "config/definitions.py": "help of settings that one scheduler has",
     "shell.py": "packages that bring commands",
     "records/advice.py": "advice with a command to type",
     "submission/prepare.py": "a hint that one scheduler can follow",

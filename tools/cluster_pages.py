@@ -11,8 +11,8 @@ from typing import Any
 from serried import clusters, schedulers
 from serried.config import layers
 from serried.config.definitions import Cluster, Gpu, Partition, keys
-from serried.config.document import Keys
-from serried.config.sources import Setting
+from serried.config.layers import Setting
+from serried.config.toml import Keys
 from serried.schedulers.description import Traits
 
 FORMS = {

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from serried import plan
 from serried.config import definitions
 from serried.config.definitions import Key
 
@@ -39,16 +40,16 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         definitions.Environment,
         "The ranks' environment: see [environments](environments.md).",
     ),
-    ("[experiments.NAME.limit]", definitions.Limit, "Limits and further attempts: see [continuing](continuing.md)."),
+    ("[experiments.NAME.limit]", plan.Limit, "Limits and further attempts: see [continuing](continuing.md)."),
     (
         "[experiments.NAME.notify]",
-        definitions.Notify,
+        plan.Notify,
         "Notifications: see [notifications](notify.md).",
     ),
-    ("[experiments.NAME.launch]", definitions.Launch, "The launcher: see [launchers](launchers.md)."),
+    ("[experiments.NAME.launch]", plan.Launch, "The launcher: see [launchers](launchers.md)."),
     (
         "[experiments.NAME.container]",
-        definitions.Container,
+        plan.Container,
         "The ranks' container: see [containers](containers.md).",
     ),
     (
@@ -58,7 +59,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ),
     (
         "[experiments.NAME.checkpoint]",
-        definitions.Sync,
+        plan.Sync,
         "Checkpoints of programs without `serried.train`: see [data](data.md).",
     ),
     (

@@ -73,7 +73,7 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
             },
         ],
     )
-    with pytest.raises(UsageError, match="there is a profile already"):
+    with pytest.raises(UsageError, match="exists already"):
         run("learn", "oak", "--save")
     assert run("learn", "oak", "--save", "--force").exit_code == 0
     assert run("check").exit_code == 0
@@ -85,8 +85,8 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["learn"], "there is neither Slurm nor PBS here"),
-        (["check"], "there is neither Slurm nor PBS here"),
+        (["learn"], "this machine has neither Slurm nor PBS"),
+        (["check"], "this machine has neither Slurm nor PBS"),
     ],
 )
 def test_without_a_scheduler_there_is_nobody_to_ask(

@@ -30,7 +30,7 @@ def test_a_command_for_a_shell_stays_one_line(folder: Path):
 def test_a_list_of_words_is_no_line_for_a_shell(folder: Path):
     text = "[experiments.a]\ncommand = ['echo', 'x']\nshell = true"
     assert (
-        refusal(folder, text)[0] == "serried.toml:3: `shell` wants one line of text, and the command is a list of words"
+        refusal(folder, text)[0] == "serried.toml:3: `shell` needs one line of text, and the command is a list of words"
     )
 
 
@@ -43,7 +43,7 @@ def test_a_variable_that_no_shell_fills_in_is_pointed_out(folder: Path):
     found = resolve(folder, command=("python", "train.py", "--data", "$SLURM_TMPDIR/x"))
     (warning,) = found.warnings
     assert warning == (
-        "the command says `$SLURM_TMPDIR` and no shell fills it in: use a placeholder such as `{data}` or `{results}`, "
+        "no shell expands `$SLURM_TMPDIR` in the command: use a placeholder such as `{data}` or `{results}`, "
         "or set `shell = true`"
     )
 
@@ -51,7 +51,7 @@ def test_a_variable_that_no_shell_fills_in_is_pointed_out(folder: Path):
 def test_what_only_a_shell_understands_is_pointed_out(folder: Path):
     found = resolve(folder, "[experiments.a]\ncommand = 'make && train > log 2>&1'", name="a")
     assert found.warnings == tuple(
-        f"the command says `{word}` and no shell reads it: the program gets it as an argument, unless `shell = true`"
+        f"no shell reads `{word}` in the command: the program gets `{word}` as an argument, unless `shell = true`"
         for word in ("&&", "2>&1")
     )
     for text in ("command = 'make && train'\nshell = true", "command = 'bash -c \"make && train\"'", "command = 'a >'"):
@@ -61,8 +61,8 @@ def test_what_only_a_shell_understands_is_pointed_out(folder: Path):
 def test_a_preparation_that_wants_a_shell_is_refused_before_it_makes_folders_of_its_words(folder: Path):
     text = "[experiments.a]\ncommand = 'x'\ndata.prepare = 'mkdir -p {data}/a && fetch > {data}/a/b'"
     message, hint = refusal(folder, text)
-    assert message == "serried.toml:3: `data.prepare` says `&&`, and no shell reads it"
-    assert hint == 'let one: `["bash", "-c", "…"]`; as a list of words all of them are arguments'
+    assert message == "serried.toml:3: `data.prepare` contains `&&`, and no shell reads the command"
+    assert hint == 'for a shell: `["bash", "-c", "…"]`; in a list of words, each word is an argument'
     as_words = text.replace("'mkdir -p {data}/a && fetch > {data}/a/b'", "['echo', '&&']")
     assert resolve(folder, as_words, name="a").experiment.data.prepare == ("echo", "&&")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from resolving import BARE, refusal, resolve
-from serried.config import Container
+from serried.plan import Container
 
 
 @pytest.mark.parametrize(

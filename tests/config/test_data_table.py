@@ -56,11 +56,15 @@ def test_what_is_staged_keeps_its_place_below_the_root(folder: Path, monkeypatch
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
-        ('["../a"]', "must be a path that stays inside, not `../a`", "name what is elsewhere by `from`"),
-        ('["a/../.."]', "must be a path that stays inside, not `a/../..`", "name what is elsewhere by `from`"),
-        ('["."]', "must be a path that stays inside, not `.`", "name what is elsewhere by `from`"),
-        ('[{from = "a", to = "/b"}]', "must be a path that stays inside, not `/b`", "name what is elsewhere by `from`"),
-        ('[{from = "a", to = "../b"}]', "must be a path that stays inside, not `../b`", "name what is else"),
+        ('["../a"]', "must be a path that stays inside, not `../a`", "name a path elsewhere with `from`"),
+        ('["a/../.."]', "must be a path that stays inside, not `a/../..`", "name a path elsewhere with `from`"),
+        ('["."]', "must be a path that stays inside, not `.`", "name a path elsewhere with `from`"),
+        (
+            '[{from = "a", to = "/b"}]',
+            "must be a path that stays inside, not `/b`",
+            "name a path elsewhere with `from`",
+        ),
+        ('[{from = "a", to = "../b"}]', "must be a path that stays inside, not `../b`", "name a path else"),
         ('[""]', "must not hold an empty path", ""),
         ("[3]", "must be paths in quotes, not `3`", ""),
         ('[{to = "x"}]', "has a table without `from`", "write `{from ="),

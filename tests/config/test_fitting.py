@@ -31,9 +31,9 @@ def places(monkeypatch: pytest.MonkeyPatch) -> None:
     ("cluster", "kept", "note"),
     [
         ("cedar", ("def-ada", "v100l", "long"), ()),
-        ("plai", (None, None, "long"), ("`plai` has no notion of `account` and `gpu_type`: left out",)),
-        ("pbs", ("def-ada", "v100l", None), ("`pbs` has no notion of `qos`: left out",)),
-        ("local", (None, None, None), ("`local` has no notion of `account`, `qos` and `gpu_type`: left out",)),
+        ("plai", (None, None, "long"), ("`plai` does not support `account` and `gpu_type`: not requested",)),
+        ("pbs", ("def-ada", "v100l", None), ("`pbs` does not support `qos`: not requested",)),
+        ("local", (None, None, None), ("`local` does not support `account`, `qos` and `gpu_type`: not requested",)),
     ],
 )
 def test_what_a_cluster_has_no_notion_of_is_left_out_with_a_note(
@@ -60,7 +60,7 @@ def test_nothing_is_said_where_nothing_was_asked(folder: Path):
             "cedar",
             'restarts = 3\ncontinue = "requeue"',
             "successor",
-            ('`cedar` has no `limit.continue = "requeue"`: `successor` instead',),
+            ('`cedar` does not allow `limit.continue = "requeue"`: using `successor`',),
         ),
     ],
 )

@@ -41,12 +41,12 @@ def test_several_experiments_need_a_name(folder: Path):
 
 def test_an_unknown_experiment_is_compared_with_the_known_ones(folder: Path):
     text = "[experiments.digits]\ncommand='a'"
-    assert refusal(folder, text, name="digit") == ("there is no experiment `digit`", "did you mean `digits`?")
+    assert refusal(folder, text, name="digit") == ("unknown experiment `digit`", "did you mean `digits`?")
 
 
 def test_a_script_in_the_place_of_an_experiment_is_shown_how_to_run(folder: Path):
     assert refusal(folder, "", name="train.py") == (
-        "there is no experiment `train.py`",
+        "unknown experiment `train.py`",
         "a command goes after `--`: `-- python train.py`",
     )
 
@@ -55,8 +55,8 @@ def test_nothing_to_run_says_what_to_do(folder: Path):
     with pytest.raises(UsageError) as caught:
         resolve(folder)
     assert (caught.value.message, caught.value.hint) == (
-        "nothing to run: there is no `serried.toml` here",
-        "give a command, `-- python train.py`, or begin with `serried init`",
+        "nothing to run: no `serried.toml` here or in a folder above",
+        "give a command, `-- python train.py`, or start with `serried init`",
     )
 
 
@@ -170,7 +170,7 @@ def test_memory_said_another_way_displaces_what_was_inherited(folder: Path):
 def test_memory_said_two_ways_at_once_is_refused(folder: Path):
     text = "[defaults.resources]\nmem = '4G'\nmem_per_cpu = '1G'"
     assert refusal(folder, text, command=BARE) == (
-        "serried.toml:3: `resources.mem` and `resources.mem_per_cpu` say the same thing",
+        "serried.toml:3: `resources.mem` and `resources.mem_per_cpu` exclude each other",
         "keep one of them",
     )
 

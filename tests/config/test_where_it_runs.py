@@ -67,7 +67,7 @@ def test_a_root_that_names_the_user_is_found_by_cron_too(folder: Path, monkeypat
 def test_a_job_without_gpus_is_no_surprise_where_slurm_did_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch):
     fake_slurm(folder, monkeypatch)
     monkeypatch.setenv("SCRATCH", "/lustre/ada")
-    warning = "nobody said whether `slurm` has GPUs, so none is asked for: say --gpus N, or --ranks N for CPUs"
+    warning = "the GPUs of `slurm` are not known, so the job requests none: pass --gpus N, or --ranks N for CPUs"
     seen = [resolve(folder, command=BARE).warnings]
     seen += [resolve(folder, command=BARE, resources__ranks=2).warnings]
     assert seen == [(warning,), ()]

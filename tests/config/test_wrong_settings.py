@@ -9,7 +9,7 @@ import pytest
 
 from resolving import BARE, refusal, resolve
 from serried import config
-from serried.config import sources
+from serried.config import layers
 from serried.errors import ConfigError, UsageError
 from tables import for_each
 
@@ -49,7 +49,7 @@ from tables import for_each
             "serried.toml:2: `A B` cannot be the name of an environment variable",
             None,
         ),
-        ("[defaults]\ncluster = 'locla'", "serried.toml:2: there is no cluster `locla`", "did you mean `local`?"),
+        ("[defaults]\ncluster = 'locla'", "serried.toml:2: unknown cluster `locla`", "did you mean `local`?"),
         (
             "[defaults]\nworkdir = '../x'",
             "serried.toml:2: `workdir` must be inside the project, and `../x` is not",
@@ -108,13 +108,13 @@ def test_set_reaches_every_setting(folder: Path):
 
 @pytest.mark.parametrize("key", ["", "resources.", "resources..nodes", "a b"])
 def test_what_is_no_key_is_refused(folder: Path, key: str):
-    with pytest.raises(UsageError, match="is no key"):
+    with pytest.raises(UsageError, match="is not a key"):
         config.resolve(None, BARE, {key: 1}, None, folder, os.environ)
 
 
 @for_each(("text", "value"), [("4", 4), ("true", True), ("'a'", "a"), ("2h", "2h"), ("a = b", "a = b"), ("", "")])
 def test_text_from_the_command_line_is_toml_where_it_can_be(text: str, value: object):
-    assert sources.guess(text) == value
+    assert layers.guess(text) == value
 
 
 def test_pyproject_serves_where_there_is_no_file_of_ours(folder: Path):

@@ -12,7 +12,7 @@ import pytest
 
 from job_scripts import SCRIPTS, expected, shown
 from serried import config, importing
-from serried.config import to_toml
+from serried.config import toml
 from serried.planning import plan
 from serried.planning.allocate import CPUS
 
@@ -69,7 +69,7 @@ def test_text_of_each_awkward_kind_comes_back_as_it_was():
         "wide": ["x" * 80] * 3,
         **{f"k{i}": v for i, v in enumerate(awkward)},
     }
-    text = to_toml.table(("a b", "c.d", "é"), {**table, "inner": {'quo"ted': "x"}, "empty": {}})
+    text = toml.table(("a b", "c.d", "é"), {**table, "inner": {'quo"ted': "x"}, "empty": {}})
     assert tomllib.loads(text)["a b"]["c.d"]["é"] == {**table, "inner": {'quo"ted': "x"}}
 
 

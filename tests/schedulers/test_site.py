@@ -125,7 +125,7 @@ def test_a_pbs_is_learnt_as_a_profile_that_can_be_read():
         text
         == """\
 # Learnt on login3.oak.example by `serried clusters learn`, 2026-11-21.
-# Look it over, and fill in what only people know.
+# Check these values, and fill in the facts that the scheduler does not know.
 scheduler = "pbs"
 # title = ""
 # docs = "https://"
@@ -136,7 +136,7 @@ gpus_per_node = 2
 cpus_per_node = 4
 default_partition = "workq"
 
-# How it is recognised: look whether other clusters have hosts of such names.
+# The cluster's signs: check that no other cluster has hosts of such names.
 [match]
 hostname = ["login*.oak.example"]
 

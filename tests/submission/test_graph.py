@@ -99,7 +99,7 @@ UNSAID = None
         ),
         (["typo"], UNSAID, "`typo` comes after `prepar`, and there is no such experiment", "did you mean `prepare`?"),
         (["prepare", "prepare"], UNSAID, "`prepare` is named twice", "submit it again by itself"),
-        (["nope", "train"], UNSAID, "there is no experiment `nope`", "there are `prepare`, `train`, `typo`, `again`"),
+        (["nope", "train"], UNSAID, "unknown experiment `nope`", "there are `prepare`, `train`, `typo`, `again`"),
         (
             ["prepare", "train"],
             ["gone"],

@@ -159,7 +159,7 @@ def test_every_argument_arrives_byte_for_byte():
 def test_every_argument_arrives_byte_for_byte_through_sbatch(project, tmp_path):
     (project / "serried.toml").write_text(f'[clusters.slurm]\nroot = "{tmp_path}/a b%j $(id)/scratch"\n')
     words = [sys.executable, "argv.py", *HOSTILE]
-    with pytest.warns(serried.SerriedWarning, match="no shell fills it in"):
+    with pytest.warns(serried.SerriedWarning, match="no shell expands"):
         run = serried.submit(words, cluster="slurm", ranks=1, gpus=0, mem="100M", time="2m", name="$(id) %j")
     assert run.wait(900) == "COMPLETED"
     assert json.loads(run.logs()) == [os.fsencode(word).hex() for word in HOSTILE]
@@ -270,7 +270,7 @@ def test_a_cluster_is_no_place_for_run():
 @for_each(
     ("words", "error"),
     [
-        (("python", "train.py"), "there is no experiment `python`"),
+        (("python", "train.py"), "unknown experiment `python`"),
         (("python", "train.py", "--lr", "3"), "`python` is followed by `train.py`, and an experiment is one word"),
     ],
 )

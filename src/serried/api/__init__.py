@@ -75,8 +75,8 @@ def submit(
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: it may have been submitted; asking a run's state finds out.
     """
-    from serried.config.schema import dotted
     from serried.config.shell_words import given
+    from serried.config.toml import dotted
     from serried.submission.prepare import prepare
     from serried.submission.request import Request, decide
 

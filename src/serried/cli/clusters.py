@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.config import definitions, profile, profile_check
+from serried.config import definitions, profile
 from serried.protocol import SCHEMA
 from serried.protocol.sizes import counted
 from serried.ui import console
@@ -98,7 +98,7 @@ def check(name: str | None, *, as_json: bool) -> None:
 
     Exits with 1 where NAME's profile, or that of the cluster this is, says something else than Slurm or PBS.
     """
-    checked = profile_check.check(name, Path.cwd(), os.environ)
+    checked = profile.check(name, Path.cwd(), os.environ)
     if as_json:
         console.out_json({"schema": SCHEMA, **dataclasses.asdict(checked)})
     else:
@@ -129,8 +129,8 @@ def learn(name: str | None, *, save: bool, force: bool) -> None:
     serried clusters learn                 look at it
     serried clusters learn oak --save      use it, as `oak`
     """
-    scheduler = profile_check.here(os.environ)
-    learnt = profile_check.learn(scheduler, os.environ)
+    scheduler = profile.here(os.environ)
+    learnt = profile.learn(scheduler, os.environ)
     when = time.strftime("%Y-%m-%d", time.gmtime())
     text = profile.text(scheduler, learnt, os.uname().nodename, when)
     if not save:

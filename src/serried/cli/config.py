@@ -11,7 +11,7 @@ import click
 
 from serried import config
 from serried.cli import options, submit_options
-from serried.config import definitions, schema
+from serried.config import definitions, toml
 from serried.config.definitions import Key
 from serried.protocol import SCHEMA
 from serried.ui import console
@@ -97,9 +97,9 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(place: tuple[str, ...], value: Any, text: str, origins: Mapping[str, config.Origin]) -> Row:
-    origin = origins.get(schema.dotted(place))
+    origin = origins.get(toml.dotted(place))
     return {
-        "key": schema.dotted(place),
+        "key": toml.dotted(place),
         "value": value,
         "text": text,
         "origin": str(origin) if origin else "default",

@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from serried import importing
-from serried.config import sources
-from serried.config.experiments import catalogue
+from serried.config import catalogue, layers
 from serried.errors import UsageError, reason
 from serried.importing import Imported
 from serried.protocol import SCHEMA
@@ -43,12 +42,12 @@ def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> N
     file = "job.sh" if script == "-" else script
     imported = importing.read(_content(script), file, name, _folder(script, here))
     text = importing.text(imported, script)
-    is_there = os.path.lexists(here / sources.FILE)
+    is_there = os.path.lexists(here / layers.FILE)
     if is_there:
         _check_names(imported, here)
     writes = not (dry_run or is_there)
     if writes:
-        _write(here / sources.FILE, text)
+        _write(here / layers.FILE, text)
     if as_json:
         _as_json(imported, text, written=writes)
         return
@@ -56,9 +55,9 @@ def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> N
         console.out(text.removesuffix("\n"))
     names = ", ".join(f"`{each.name}`" for each in imported.experiments)
     if writes:
-        console.say(f"wrote {sources.FILE} with {names}")
+        console.say(f"wrote {layers.FILE} with {names}")
     elif is_there and not dry_run:
-        console.say(f"`{sources.FILE}` is here already and stays as it is: `>> {sources.FILE}` adds {names} to it")
+        console.say(f"`{layers.FILE}` is here already and stays as it is: `>> {layers.FILE}` adds {names} to it")
     _report(imported)
     if writes:
         _next(imported)
@@ -86,7 +85,7 @@ def _check_names(imported: Imported, here: Path) -> None:
     known = catalogue(here, os.environ).experiments
     taken = [each.name for each in imported.experiments if each.name in known]
     if taken:
-        raise UsageError(f"`{sources.FILE}` has an experiment `{taken[0]}` already", hint="choose another by --name")
+        raise UsageError(f"`{layers.FILE}` has an experiment `{taken[0]}` already", hint="choose another by --name")
 
 
 def _write(path: Path, text: str) -> None:

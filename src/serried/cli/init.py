@@ -15,9 +15,8 @@ import click
 
 from serried import inherit, schedulers, templates
 from serried.clusters import LOCAL, machine
-from serried.config import sources
-from serried.config.experiments import catalogue
-from serried.config.to_toml import key, quoted
+from serried.config import catalogue, layers
+from serried.config.toml import key, quoted
 from serried.environments.sources import FOUND
 from serried.errors import UsageError, reason
 from serried.protocol import SCHEMA
@@ -124,8 +123,8 @@ def _these(names: list[str], *verbs: str) -> str:
 
 def _settings(here: Path) -> Draft:
     """The serried.toml that fits `here`."""
-    if os.path.lexists(here / sources.FILE):
-        raise UsageError(f"`{sources.FILE}` is here already", hint="`serried config show` shows what it says")
+    if os.path.lexists(here / layers.FILE):
+        raise UsageError(f"`{layers.FILE}` is here already", hint="`serried config show` shows what it says")
     found = catalogue(here, os.environ)
     script = find_script(here)
     is_alone = script is not None and not _may_be_parallel(here / script)
@@ -162,8 +161,8 @@ def _settings(here: Path) -> Draft:
     elif is_alone:
         notes.append(f"`{script}` seems to train alone, so it gets one rank; for several, see docs/adapt.md")
     return Draft(
-        {sources.FILE: text.encode()},
-        f"wrote {sources.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`",
+        {layers.FILE: text.encode()},
+        f"wrote {layers.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`",
         tuple(notes),
         _next(found.here, gpus=gpus, is_alone=is_alone) if script else (),
     )

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import click
 
 from serried import config
-from serried.config import sources
-from serried.config.definitions import Key, Launch, Resources, keys
+from serried.config import layers
+from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
+from serried.plan import Launch
 from serried.ui import console
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -136,4 +137,4 @@ def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"`--set {text}` says no `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
-    return key.strip(), sources.guess(value)
+    return key.strip(), layers.guess(value)

@@ -14,7 +14,7 @@ import click
 
 from serried.cli import formatting, submit_options
 from serried.clusters import LOCAL
-from serried.config.experiments import catalogue
+from serried.config import catalogue
 from serried.errors import UsageError
 from serried.protocol import names
 from serried.records import outputs

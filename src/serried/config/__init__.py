@@ -1,38 +1,28 @@
-"""Text to values: files, precedence, validation, and where each value came from."""
+"""Text to values: files, precedence, validation, and the source of each value."""
 
 from __future__ import annotations
 
 from serried.config.definitions import (
     Cluster,
-    Container,
     Data,
     Environment,
     Experiment,
     Gpu,
-    Launch,
-    Limit,
-    Notify,
     Partition,
     Project,
     Resources,
 )
-from serried.config.experiments import Catalogue, catalogue
-from serried.config.resolve import Resolved, resolve
-from serried.config.sources import Origin
-from serried.config.values.data import Item
+from serried.config.layers import Origin
+from serried.config.resolve import Resolved, catalogue, resolve
+from serried.config.values import Item
 
 __all__ = [
-    "Catalogue",
     "Cluster",
-    "Container",
     "Data",
     "Environment",
     "Experiment",
     "Gpu",
     "Item",
-    "Launch",
-    "Limit",
-    "Notify",
     "Origin",
     "Partition",
     "Project",

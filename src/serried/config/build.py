@@ -1,56 +1,50 @@
-"""Settings that hold -> the values that the rest of Serried works with."""
+"""The strongest settings -> experiment, cluster and project as the other rooms use them."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from serried import schedulers
-from serried.config import definitions, env_file, paths, schema, shell_words, sources
+from serried.config import definitions, shell_words
 from serried.config.definitions import (
     Cluster,
-    Container,
     Data,
     Environment,
     Experiment,
     Gpu,
-    Launch,
-    Limit,
     Match,
-    Notify,
     Partition,
     Project,
     Resources,
-    Sync,
 )
-from serried.config.document import Keys
-from serried.config.sources import Files, Origin, Setting
-from serried.config.values import BadValue
-from serried.config.values.container import is_reference
-from serried.config.values.data import Item
-from serried.config.values.environment import is_path
+from serried.config.env_file import read_env_file
+from serried.config.layers import Files, Origin, Setting, user_folder
+from serried.config.toml import Keys, dotted
+from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference
 from serried.errors import ConfigError, UsageError
+from serried.plan import Container, Launch, Limit, Notify, Sync
 from serried.protocol import binds, names
 
-Made = TypeVar("Made")
+Part = TypeVar("Part")
 
 
 class Builder:
-    """Makes dataclasses from settings; keeps the origins, warnings and notes that come up on the way."""
+    """Builds dataclasses from settings, and collects origins and notes."""
 
     def __init__(self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str]) -> None:
         self._settings = settings
         self._cluster = cluster
         self._environ = environ
         self.origins: dict[str, Origin] = {}
-        self.warnings: list[str] = []
         self.notes = list(dict.fromkeys(setting.renamed for setting in settings.values() if setting.renamed))
         for place, setting in settings.items():
             shown = ("cluster", *place[2:]) if place[0] == "clusters" else place
-            self.origins[schema.dotted(shown)] = setting.origin
+            self.origins[dotted(shown)] = setting.origin
 
     def project(self, files: Files) -> Project:
         given = self._values(definitions.keys(Project), ("project",))
@@ -79,7 +73,7 @@ class Builder:
     def experiment(self, name: str | None, command: Sequence[str] | None, project: Path, here: Path) -> Experiment:
         given = self._values(definitions.keys(Experiment), ())
         if command is not None and len(command) > 1:
-            given["shell"] = False  # words that a shell has split already stay as they are
+            given["shell"] = False  # a shell has split the words already
         given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
         given["workdir"] = self._workdir(given.get("workdir"), name, project, here)
         given["cluster"] = self._cluster
@@ -96,23 +90,26 @@ class Builder:
             checkpoint=self._table(Sync, ("checkpoint",)),
         )
 
-    def _table(self, table: type[Made], place: Keys) -> Made:
+    def _table(self, table: type[Part], place: Keys) -> Part:
         return table(**definitions.fields_of(table, self._values(definitions.keys(table), place)))
 
-    def _tables(self, table: type[Made], place: Keys) -> dict[str, Made]:
-        """The tables at `place` whose names users choose."""
+    def _tables(self, table: type[Part], place: Keys) -> dict[str, Part]:
+        """The tables at `place`, by the names that users choose."""
         named = {where[len(place)]: None for where in self._settings if where[: len(place)] == place}
         return {name: self._table(table, (*place, name)) for name in named}
 
     def _values(self, keys: Mapping[str, definitions.Key], place: Keys) -> dict[str, Any]:
-        """What is set of a table at `place`."""
+        """The keys of a table at `place` that are set, with their values."""
         values: dict[str, Any] = {}
         for name, key in keys.items():
             if key.kind.names:
                 table = (*place, name)
-                said = [(at[len(table) :], it.value) for at, it in self._settings.items() if at[: len(table)] == table]
-                here = {".".join(at): value for at, value in said}
-                values |= {name: here} if here else {}
+                items = {
+                    ".".join(where[len(table) :]): setting.value
+                    for where, setting in self._settings.items()
+                    if where[: len(table)] == table
+                }
+                values |= {name: items} if items else {}
             elif (*place, name) in self._settings:
                 values[name] = self._settings[*place, name].value
         return values
@@ -129,26 +126,25 @@ class Builder:
         if command is None:
             raise self._wrong(("command",), f"the experiment `{name}` has no `command`", 'command = "python train.py"')
         if any("\0" in word for word in command):
-            raise UsageError("the command contains a NUL character, which no program can be given")
+            raise UsageError("the command contains a NUL character, which an argument cannot contain")
         if isinstance(command, str):
-            return (command,) if shell else self._split(command)
+            words = (command,) if shell else self._split(("command",), command, "a list of words needs no quotes")
+            if not words or not words[0]:
+                raise self._wrong(("command",), "`command` names no program")
+            return words
         if shell and len(command) > 1:
-            raise self._wrong(
-                ("shell",), "`shell` wants one line of text, and the command is a list of words", "drop one"
-            )
+            message = "`shell` needs one line of text, and the command is a list of words"
+            raise self._wrong(("shell",), message, "remove `shell`, or write the command as text")
         return command
 
-    def _split(self, text: str) -> tuple[str, ...]:
+    def _split(self, place: Keys, text: str, hint: str | None = None) -> tuple[str, ...]:
         try:
-            command = shell_words.split(text)
+            return shell_words.split(text)
         except ValueError as error:
-            raise self._wrong(("command",), f"`command` {error}", "a list of words needs no quotes") from None
-        if not command or not command[0]:
-            raise self._wrong(("command",), "`command` names no program")
-        return command
+            raise self._wrong(place, f"`{dotted(place)}` {error}", hint) from None
 
     def _workdir(self, given: str | None, name: str | None, project: Path, here: Path) -> str:
-        """Relative to the project's folder; a bare command runs where it was typed."""
+        """Relative to the project's folder. A command without an experiment runs in the current folder."""
         if given is None:
             return "." if name else os.path.relpath(here, project)
         relative = os.path.relpath(project / given, project)
@@ -159,37 +155,34 @@ class Builder:
     def _environment(self, project: Path) -> Environment:
         given = self._values(definitions.keys(Environment), ("environment",))
         if path := given.get("env_file"):
-            given["env_file"] = str(project / paths.at_home(path, self._environ))
-            given["env_file_names"] = tuple(env_file.read_env_file(Path(given["env_file"])))
+            given["env_file"] = str(project / _at_home(path, self._environ))
+            given["env_file_names"] = tuple(read_env_file(Path(given["env_file"])))
         for name in ("venv", "conda"):
-            if isinstance(said := given.get(name), str) and (name == "venv" or is_path(said)):
-                given[name] = self._path(("environment", name), said, project)
+            if isinstance(place := given.get(name), str) and (name == "venv" or is_path(place)):
+                given[name] = self._path(("environment", name), place, project)
         return Environment(**given)
 
     def _notify(self) -> Notify:
         given = self._values(definitions.keys(Notify), ("notify",))
         if isinstance(text := given.get("command"), str):
-            try:
-                given["command"] = shell_words.split(text)
-            except ValueError as error:
-                raise self._wrong(("notify", "command"), f"`notify.command` {error}") from None
+            given["command"] = self._split(("notify", "command"), text)
         return Notify(**given)
 
     def _path(self, place: Keys, text: str, project: Path) -> str:
-        """Absolute, from the project's folder, its variables filled in."""
-        if not text.startswith(("/", "~", "$")):
+        """Absolute from the project's folder, without variables."""
+        if not is_elsewhere(text):
             return os.path.normpath(project / text)
         try:
-            return paths.expand(text, self._environ)
+            return _expand(text, self._environ)
         except BadValue as error:
-            raise self._wrong(place, f"`{schema.dotted(place)}` {error}") from None
+            raise self._wrong(place, f"`{dotted(place)}` {error}") from None
 
     def _container(self, project: Path) -> Container:
-        """Its paths are absolute afterwards."""
+        """Its paths become absolute."""
         given = self._values(definitions.keys(Container), ("container",))
         for name in ("image", "requirements"):
-            if (said := given.get(name)) and not is_reference(said, given.get("runtime")):
-                given[name] = self._path(("container", name), said, project)
+            if (path := given.get(name)) and not is_reference(path, given.get("runtime")):
+                given[name] = self._path(("container", name), path, project)
         if given.get("runtime", "")[:1] in {"~", "$"}:
             given["runtime"] = self._path(("container", "runtime"), given["runtime"], project)
         given["binds"] = tuple(self._bind(text) for text in given.get("binds", ()))
@@ -198,66 +191,65 @@ class Builder:
     def _bind(self, text: str) -> str:
         place = ("container", "binds")
         parts = [part.replace("${SLURM_TMPDIR}", binds.LOCAL, 1) for part in binds.split(text)]
-        known = [part[:1] in {"~", "$"} and not binds.is_local(part) for part in parts]
-        parts = [self._path(place, part, Path()) if it else part for part, it in zip(parts, known, strict=True)]
+        parts = [
+            self._path(place, part, Path()) if part[:1] in {"~", "$"} and not binds.is_local(part) else part
+            for part in parts
+        ]
         try:
             return binds.spell(binds.make(parts))
         except ValueError as error:
             raise self._wrong(place, f"`container.binds`: `{text}` {error}") from None
 
     def _data(self, project: Path) -> Data:
-        """Its paths are absolute afterwards, but for those below `root`, where nobody said that."""
+        """Its paths become absolute, except those below a `root` that planning chooses."""
         given = self._values(definitions.keys(Data), ("data",))
         if given.get("root"):
             given["root"] = self._path(("data", "root"), given["root"], project)
         given["stage"] = tuple(self._item(item, project) for item in given.get("stage", ()))
         given["require"] = tuple(self._path(("data", "require"), path, project) for path in given.get("require", ()))
         if isinstance(text := given.get("prepare"), str):
-            try:
-                given["prepare"] = shell_words.split(text)
-            except ValueError as error:
-                raise self._wrong(("data", "prepare"), f"`data.prepare` {error}") from None
-            if found := shell_words.operators(given["prepare"], shell_words.OPERATORS):
-                raise self._wrong(
-                    ("data", "prepare"),
-                    f"`data.prepare` says `{found[0]}`, and no shell reads it",
-                    'let one: `["bash", "-c", "…"]`; as a list of words all of them are arguments',
-                )
+            place = ("data", "prepare")
+            given["prepare"] = self._split(place, text)
+            if operators := shell_words.operators(given["prepare"], shell_words.OPERATORS):
+                message = f"`data.prepare` contains `{operators[0]}`, and no shell reads the command"
+                hint = 'for a shell: `["bash", "-c", "…"]`; in a list of words, each word is an argument'
+                raise self._wrong(place, message, hint)
         return Data(**given)
 
     def _item(self, item: Item, project: Path) -> Item:
-        source = self._path(("data", "stage"), item.source, project) if item.is_elsewhere else item.source
-        return dataclasses.replace(item, source=source)
+        if not is_elsewhere(item.source):
+            return item
+        return dataclasses.replace(item, source=self._path(("data", "stage"), item.source, project))
 
     def _scratch(self, given: Mapping[str, Any]) -> str:
-        """Empty where there is none."""
+        """Empty if the cluster has none."""
         if given.get("scratch"):
             return self._expanded("scratch", given["scratch"])
         if schedulers.traits(given.get("scheduler", Cluster.scheduler)).is_this_machine:
             return ""
-        return paths.scratch(self._environ) or ""
+        return _scratch(self._environ)[1]
 
     def _root(self, given: Mapping[str, Any]) -> str:
         scheduler = given.get("scheduler", Cluster.scheduler)
+        is_this_machine = schedulers.traits(scheduler).is_this_machine
         if given.get("root"):
             root = self._expanded("root", given["root"])
         else:
-            root, reason = paths.default(self._environ, is_this_machine=schedulers.traits(scheduler).is_this_machine)
+            root, reason = _default_root(self._environ, is_this_machine=is_this_machine)
             self.origins["cluster.root"] = Origin("default", reason)
-        is_this_machine = schedulers.traits(scheduler).is_this_machine
         is_shared = not is_this_machine and not schedulers.site(scheduler).is_throwaway(self._environ)
-        if is_shared and paths.is_under_home(root, self._environ):
-            file = sources.user_folder(self._environ) / "config.toml"
+        if is_shared and _is_under_home(root, self._environ):
+            file = user_folder(self._environ) / "config.toml"
             self.notes.append(
-                f"run directories go to `{root}`, under your home; where its quota is small or compute nodes "
+                f"run directories go to `{root}`, under your home; if its quota is small or compute nodes "
                 f"cannot write there, set `root` in `[clusters.{self._cluster}]` of `{file}`"
             )
         return root
 
     def _expanded(self, key: str, text: str) -> str:
-        """A path of the cluster's, its variables filled in."""
+        """A path of the cluster, without variables."""
         try:
-            return paths.expand(text, self._environ)
+            return _expand(text, self._environ)
         except BadValue as error:
             raise self._wrong(("clusters", self._cluster, key), f"`{key}` {error}") from None
 
@@ -266,3 +258,58 @@ class Builder:
         if setting is None or setting.origin.path is None:
             return UsageError(message, hint=hint)
         return ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+
+
+def _default_root(environ: Mapping[str, str], *, is_this_machine: bool) -> tuple[str, str]:
+    """The folder of run directories if no setting names one, and the source of that choice."""
+    if is_this_machine:
+        data = environ.get("XDG_DATA_HOME", "")
+        share = Path(data) if _is_absolute(data) else _home(environ) / ".local" / "share"
+        return str(share / "serried"), "XDG_DATA_HOME" if _is_absolute(data) else "default"
+    variable, folder = _scratch(environ)
+    if folder:
+        return str(Path(folder) / "serried"), variable
+    return str(_home(environ) / "serried"), "default"
+
+
+def _scratch(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The folder for users' data that compute nodes see, or empty, after the variable that names the folder."""
+    for variable in ("SCRATCH", "PSCRATCH"):
+        if _is_absolute(environ.get(variable, "")):
+            return variable, environ[variable]
+    folder = Path("/scratch") / environ.get("USER", "")
+    is_usable = environ.get("USER") and os.access(folder, os.W_OK)
+    return "default", str(folder) if is_usable else ""
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/")
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())
+
+
+def _expand(text: str, environ: Mapping[str, str]) -> str:
+    """Fill in `~` and `$NAME`. Raises BadValue for an unset variable and for a relative path."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        content = environ.get(name) or (environ.get("LOGNAME") if name == "USER" else None)  # cron sets only LOGNAME
+        if not content:
+            raise BadValue(f"names `${name}`, which is not set here")
+        return content
+
+    path = re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text)
+    path = _at_home(path, environ)
+    if not _is_absolute(path):
+        raise BadValue(f"must be an absolute path, not `{text}`")
+    return os.path.normpath(path)
+
+
+def _at_home(path: str, environ: Mapping[str, str]) -> str:
+    return re.sub(r"^~(?=/|$)", lambda _: str(_home(environ)), path)
+
+
+def _is_under_home(path: str, environ: Mapping[str, str]) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(_home(environ)))

@@ -1,38 +1,45 @@
-"""A profile as a file: its text, made from what a scheduler says, and its place among the user's."""
+"""The profile of a cluster: written from the scheduler's answers, and compared with them."""
 
 from __future__ import annotations
 
+import fnmatch
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from serried.config import sources, to_toml
-from serried.errors import UsageError
+from serried import schedulers
+from serried.config import layers, schema, toml
+from serried.config.definitions import Key
+from serried.config.toml import Keys, dotted
+from serried.errors import SchedulerUnreachable, UsageError
 from serried.fs import files
 from serried.schedulers.survey import Learnt
 
 
 def text(scheduler: str, learnt: Learnt, hostname: str, when: str) -> str:
-    """What was learnt, what only people know left to be filled in."""
+    """The profile as TOML, with comments for the facts that only people know."""
     tables = {key: value for key, value in learnt.table.items() if isinstance(value, Mapping)}
     values = {key: value for key, value in learnt.table.items() if key not in tables and value != []}
-    told = {key: source for key, source in learnt.sources.items() if learnt.table[key] != []}
+    known = {key: source for key, source in learnt.sources.items() if learnt.table[key] != []}
     return "\n".join(
         [
             f"# Learnt on {hostname} by `serried clusters learn`, {when}.",
-            "# Look it over, and fill in what only people know.",
+            "# Check these values, and fill in the facts that the scheduler does not know.",
             f'scheduler = "{scheduler}"',
             '# title = ""',
             '# docs = "https://"',
             '# contact = ""',
             '# root = "$SCRATCH/serried"',
             '# local_disk = "$TMPDIR"',
-            *(f"{to_toml.key(key)} = {to_toml.value(value)}" for key, value in values.items()),
+            *(f"{toml.key(key)} = {toml.value(value)}" for key, value in values.items()),
             "",
-            "# How it is recognised: look whether other clusters have hosts of such names.",
-            to_toml.table(("match",), {"hostname": [_pattern(hostname)]}),
-            *(to_toml.table((key,), table) for key, table in tables.items()),
-            to_toml.table(("sources",), {**told, "match": f"the name of this host, {hostname}"}),
+            "# The cluster's signs: check that no other cluster has hosts of such names.",
+            toml.table(("match",), {"hostname": [_pattern(hostname)]}),
+            *(toml.table((key,), table) for key, table in tables.items()),
+            toml.table(("sources",), {**known, "match": f"the name of this host, {hostname}"}),
         ]
     )
 
@@ -44,12 +51,99 @@ def _pattern(hostname: str) -> str:
 
 
 def save(name: str, text: str, environ: Mapping[str, str], *, force: bool) -> Path:
-    """Write a profile where the user's are. Raises UsageError for one that is there, and for a name that is none."""
+    """Write a profile to the user's folder. Raises UsageError for an existing profile and an invalid name."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise UsageError(f"`{name}` cannot be the name of a cluster", hint="letters, digits, `-`, `_` and `.`")
-    path = sources.user_folder(environ) / sources.PROFILES / f"{name}.toml"
+        raise UsageError(f"`{name}` cannot be the name of a cluster", hint="use letters, digits, `-`, `_` and `.`")
+    path = layers.user_folder(environ) / layers.PROFILES / f"{name}.toml"
     if path.exists() and not force:
-        raise UsageError(f"there is a profile already: `{path}`", hint="--force replaces it")
+        raise UsageError(f"the profile `{path}` exists already", hint="pass --force to replace the profile")
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, text)
     return path
+
+
+@dataclass(frozen=True)
+class Difference:
+    key: str
+    profile: str
+    """The value in the profile."""
+    origin: str
+    cluster: str
+    """The scheduler's value."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    name: str
+    compared: int
+    """The number of values that profile and scheduler have in common."""
+    differences: tuple[Difference, ...]
+
+
+def here(environ: Mapping[str, str]) -> str:
+    """The scheduler whose commands this machine has. Raises UsageError if there is none."""
+    scheduler = schedulers.here(environ)
+    if scheduler is None:
+        titles = [its.title for _, its in schedulers.every() if not its.is_this_machine]
+        raise UsageError(
+            f"this machine has neither {' nor '.join(titles)}", hint="run the command on a login node of the cluster"
+        )
+    return scheduler
+
+
+def learn(scheduler: str, environ: Mapping[str, str]) -> Learnt:
+    """The scheduler's facts about the cluster. Raises SchedulerUnreachable."""
+    learnt = schedulers.site(scheduler).learn(environ, environ.get("USER") or environ.get("LOGNAME") or "")
+    if learnt is None:
+        command = schedulers.traits(scheduler).survey_command
+        raise SchedulerUnreachable(f"`{command}` does not answer", hint=f"run `{command}` to see its error")
+    return learnt
+
+
+def check(name: str | None, directory: Path, environ: Mapping[str, str]) -> Checked:
+    """Compare the profile of `name`, or of this machine's cluster, with the scheduler's facts.
+
+    Raises UsageError for an unknown cluster or one with another scheduler, and SchedulerUnreachable.
+    """
+    scheduler = here(environ)
+    given = layers.gather(layers.find(Path(os.path.abspath(directory)), environ), {}, environ)  # noqa: PTH100
+    name = name or layers.recognise(given, environ)[0]
+    if name not in layers.cluster_names(given):
+        raise UsageError(f"unknown cluster `{name}`", hint="`serried clusters` lists the clusters")
+    settings = layers.stack(layers.with_cluster(given, name, environ, look=False), None, name)
+    configured = settings.get(("clusters", name, "scheduler"))
+    if configured and configured.value != scheduler:
+        raise UsageError(f"`{name}` uses `{configured.value}`, and the scheduler of this machine is `{scheduler}`")
+    actual = dict(schema.check({"clusters": {name: learn(scheduler, environ).table}}))
+    own = {place: setting for place, setting in settings.items() if place[:2] == ("clusters", name)}
+    both = [place for place in own if place in actual]
+    different = [place for place in both if not _agree(place, own[place].value, actual[place])]
+    differences = [_difference(place, own[place], actual[place]) for place in different]
+    return Checked(name, len(both), (*differences, *_missing(own, actual)))
+
+
+def _difference(place: Keys, setting: layers.Setting, actual: Any) -> Difference:
+    kind = _key(place).kind
+    return Difference(dotted(place[2:]), kind.show(setting.value), str(setting.origin), kind.show(actual))
+
+
+def _agree(place: Keys, profile: Any, cluster: Any) -> bool:
+    if place[-1] == "accounts":
+        return any(fnmatch.fnmatchcase(account, pattern) for account in cluster for pattern in profile)
+    return set(profile) == set(cluster) if isinstance(profile, tuple) else bool(profile == cluster)
+
+
+def _missing(own: Mapping[Keys, layers.Setting], actual: Mapping[Keys, Any]) -> Iterator[Difference]:
+    """Partitions that the profile describes and the scheduler does not list."""
+    listed = {place[3] for place in actual if place[2:3] == ("partitions",)}
+    described = {place[3]: setting.origin for place, setting in own.items() if place[2:3] == ("partitions",)}
+    for partition, origin in described.items():
+        if listed and partition not in listed:
+            yield Difference(dotted(("partitions", partition)), "described", str(origin), "not there")
+
+
+def _key(place: Keys) -> Key:
+    table = schema.ROOT
+    for part in place[:-1]:
+        table = table.table(part) or schema.Table()
+    return table.keys[place[-1]]

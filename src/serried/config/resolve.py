@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.config import layers, shell_words, sources
+from serried.config import layers, shell_words
 from serried.config.build import Builder
-from serried.config.cluster_filter import fit
-from serried.config.definitions import Cluster, Experiment, Project
-from serried.config.sources import Files, Layer, Origin, Setting
+from serried.config.definitions import Cluster, Experiment, Project, Resources
+from serried.config.layers import Files, Layer, Origin, Setting
 from serried.errors import ConfigError, UsageError, did_you_mean
 from serried.protocol.reasons import Reason
 
@@ -23,13 +23,13 @@ class Resolved:
     experiment: Experiment
     cluster: Cluster
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    """Where each value comes from, by dotted key; what is not here is Serried's default."""
+    """The sources of values, by dotted key. A key that is missing has Serried's default."""
     warnings: tuple[str, ...] = ()
-    """What is not as the user may think."""
+    """Differences from what the user may expect."""
     notes: tuple[str, ...] = ()
-    """What is as it should be, and worth a word."""
+    """Facts that are in order and worth a line."""
     experiments: tuple[str, ...] = ()
-    """All that the files know."""
+    """The experiments of all files."""
 
 
 def resolve(  # noqa: PLR0917 - each is a different type of thing
@@ -40,46 +40,46 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     directory: Path,
     environ: Mapping[str, str],
 ) -> Resolved:
-    """Decide what runs, and where, with every setting.
+    """Select experiment and cluster, and every setting.
 
     Args:
-        name: the experiment's; None is the only one there is, or none when there is a command.
-        command: words given after `--`; an empty command asks for the settings alone.
-        overrides: what the command line says, by dotted key: `{"resources.nodes": "2"}`.
-        cluster: the cluster's name; None recognises it.
-        directory: where the user stands.
+        name: the experiment's. None selects the only one, or none if there is a command.
+        command: words given after `--`. An empty command requests the settings alone.
+        overrides: settings of the command line, by dotted key: `{"resources.nodes": "2"}`.
+        cluster: the cluster's name. None recognises it.
+        directory: the user's current folder.
         environ: the user's environment.
 
     Raises:
-        UsageError: something does not fit, or is not there (ConfigError: in a file, with its line).
+        UsageError: settings are wrong or missing (ConfigError: in a file, with its line).
     """
     here = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would follow links the user wants kept
-    files = sources.find(here, environ)
+    files = layers.find(here, environ)
     given = layers.gather(files, overrides, environ)
     chosen = _experiment(name, command, given, files)
     where, warnings = _cluster(cluster, chosen, given, environ)
     settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
-    asked = builder.experiment(chosen, command, files.directory, here)
+    requested = builder.experiment(chosen, command, files.directory, here)
     place = builder.cluster()
-    experiment, notes, origins = fit(asked, place, builder.origins)
+    experiment, notes, origins = _fit(requested, place, builder.origins)
     return Resolved(
         project=builder.project(files),
         experiment=experiment,
         cluster=place,
         origins=builder.origins | origins,
-        warnings=(*warnings, *builder.warnings, *_for_a_shell(experiment), *_unknown_gpus(experiment, place)),
+        warnings=(*warnings, *_for_a_shell(experiment), *_unknown_gpus(experiment, place)),
         notes=(*builder.notes, *notes),
-        experiments=tuple(sources.names(given, "experiments")),
+        experiments=tuple(layers.experiment_names(given)),
     )
 
 
 def _experiment(name: str | None, command: Sequence[str] | None, given: list[Layer], files: Files) -> str | None:
-    """The name of the table to use; None for a bare command."""
-    known = sources.names(given, "experiments")
+    """The name of the experiment; None for a bare command."""
+    known = layers.experiment_names(given)
     if name is not None and name not in known:
         hint = _other_than(name, known)
-        raise UsageError(f"there is no experiment `{name}`", hint=hint, code=Reason.NO_SUCH_EXPERIMENT, about=name)
+        raise UsageError(f"unknown experiment `{name}`", hint=hint, code=Reason.NO_SUCH_EXPERIMENT, about=name)
     if name is not None:
         return name
     if command is not None:
@@ -88,11 +88,10 @@ def _experiment(name: str | None, command: Sequence[str] | None, given: list[Lay
         return known[0]
     if known:
         raise UsageError("which experiment?", hint=f"name one of {_listed(known)}")
-    where = (
-        f"`{files.project.path}` has no `[experiments.NAME]`" if files.project else f"there is no `{sources.FILE}` here"
-    )
+    missing = f"no `{layers.FILE}` here or in a folder above"
+    where = f"`{files.project.path}` has no `[experiments.NAME]`" if files.project else missing
     raise UsageError(
-        f"nothing to run: {where}", hint="give a command, `-- python train.py`, or begin with `serried init`"
+        f"nothing to run: {where}", hint="give a command, `-- python train.py`, or start with `serried init`"
     )
 
 
@@ -104,50 +103,133 @@ def _other_than(name: str, known: list[str]) -> str:
 
 
 def _cluster(
-    asked: str | None, experiment: str | None, given: list[Layer], environ: Mapping[str, str]
+    requested: str | None, experiment: str | None, given: list[Layer], environ: Mapping[str, str]
 ) -> tuple[Setting, tuple[str, ...]]:
-    """The cluster's name and who chose it, and what to say about the choice."""
+    """The cluster's name with its source, and warnings."""
     setting = layers.stack(given, experiment, "").get(("cluster",))
-    if asked is not None:
-        setting = Setting(asked, Origin("command line", "command line"))
+    if requested is not None:
+        setting = Setting(requested, Origin("command line", "command line"))
     if setting is None:
         name, warnings = layers.recognise(given, environ)
         return Setting(name, Origin("machine", "recognised")), warnings
     known = layers.cluster_names(given)
     if setting.value not in known:
         hint = f"known here: {_listed(known)}; `[clusters.{setting.value}]` describes another"
-        message, hint = f"there is no cluster `{setting.value}`", did_you_mean(setting.value, known) or hint
+        message, hint = f"unknown cluster `{setting.value}`", did_you_mean(setting.value, known) or hint
         if setting.origin.path is None:
             raise UsageError(message, hint=hint)
         raise ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
     return setting, ()
 
 
+def _fit(
+    experiment: Experiment, cluster: Cluster, origins: Mapping[str, Origin]
+) -> tuple[Experiment, tuple[str, ...], dict[str, Origin]]:
+    """The experiment without requests that the cluster does not support, notes, and the sources of changed values.
+
+    So one file serves a cluster with accounts, one without, and this machine.
+    """
+    supported, ignored = _without_ignored(experiment, cluster)
+    fitted, replaced, sources = _continued(supported, cluster, origins)
+    return fitted, (*ignored, *replaced), sources
+
+
+def _without_ignored(experiment: Experiment, cluster: Cluster) -> tuple[Experiment, tuple[str, ...]]:
+    """Without the resources that the cluster's profile `ignores`."""
+    request, unset = experiment.resources, Resources()
+    dropped = [key for key in cluster.ignores if getattr(request, key) not in (getattr(unset, key), False)]
+    if not dropped:
+        return experiment, ()
+    resources = dataclasses.replace(request, **{key: getattr(unset, key) for key in dropped})
+    *most, last = (f"`{key}`" for key in dropped)
+    listed = f"{', '.join(most)} and {last}" if most else last
+    note = f"`{cluster.name}` does not support {listed}: not requested"
+    return dataclasses.replace(experiment, resources=resources), (note,)
+
+
+def _continued(
+    experiment: Experiment, cluster: Cluster, origins: Mapping[str, Origin]
+) -> tuple[Experiment, tuple[str, ...], dict[str, Origin]]:
+    """With a value of `limit.continue` that the cluster allows: the requested one, or the cluster's first."""
+    key, requested = "limit.continue", experiment.limit.form
+    if not cluster.continues or (key in origins and requested in cluster.continues):
+        return experiment, (), {}
+    form = cluster.continues[0]
+    limit = experiment.limit._replace(form=form)
+    note = f'`{cluster.name}` does not allow `{key} = "{requested}"`: using `{form}`'
+    notes = (note,) if key in origins and experiment.limit.restarts else ()
+    origin = origins.get("cluster.continues")
+    return dataclasses.replace(experiment, limit=limit), notes, {key: origin} if origin else {}
+
+
 def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
     if experiment.shell:
         return ()
     unfilled = (
-        f"the command says `{name}` and no shell fills it in: use a placeholder such as `{{data}}` or `{{results}}`, "
+        f"no shell expands `{name}` in the command: use a placeholder such as `{{data}}` or `{{results}}`, "
         "or set `shell = true`"
         for name in shell_words.variables(experiment.command)
     )
     unread = (
-        f"the command says `{word}` and no shell reads it: the program gets it as an argument, unless `shell = true`"
+        f"no shell reads `{word}` in the command: the program gets `{word}` as an argument, unless `shell = true`"
         for word in shell_words.operators(experiment.command, shell_words.CERTAIN)
     )
     return (*unfilled, *unread)
 
 
 def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:
-    """Slurm may not have answered: then a job without GPUs must not come as a surprise."""
-    asked = experiment.resources
-    said = [amount for amount in (asked.gpus, asked.ranks, asked.gpu_type, cluster.gpus_per_node) if amount is not None]
-    if said or not experiment.command:
+    """Slurm may not have answered. A job without GPUs must not surprise the user."""
+    request = experiment.resources
+    known = (request.gpus, request.ranks, request.gpu_type, cluster.gpus_per_node)
+    if any(amount is not None for amount in known) or not experiment.command:
         return ()
     return (
-        f"nobody said whether `{cluster.name}` has GPUs, so none is asked for: say --gpus N, or --ranks N for CPUs",
+        f"the GPUs of `{cluster.name}` are not known, so the job requests none: pass --gpus N, or --ranks N for CPUs",
     )
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+@dataclass(frozen=True)
+class ClusterEntry:
+    name: str
+    scheduler: str
+    origin: str
+    """Its file, or Serried's own profile."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The experiments and clusters of a folder."""
+
+    experiments: tuple[str, ...]
+    clusters: tuple[ClusterEntry, ...]
+    here: str
+    """The cluster that `serried submit` would use."""
+    file: str | None
+    """The project's file."""
+
+
+def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
+    """List what `resolve` can select. Raises ConfigError for a wrong file."""
+    files = layers.find(Path(os.path.abspath(directory)), environ)  # noqa: PTH100 - links stay as the user wrote them
+    given = layers.gather(files, {}, environ)
+    chosen = layers.stack(given, None, "").get(("cluster",))
+    return Catalogue(
+        experiments=tuple(layers.experiment_names(given)),
+        clusters=tuple(_entry(name, given, environ) for name in layers.cluster_names(given)),
+        here=chosen.value if chosen else layers.recognise(given, environ)[0],
+        file=files.project.path if files.project else None,
+    )
+
+
+def _entry(name: str, given: list[Layer], environ: Mapping[str, str]) -> ClusterEntry:
+    settings = layers.stack(layers.with_cluster(given, name, environ, look=False), None, name)
+    scheduler = settings.get(("clusters", name, "scheduler"))
+    origins = [setting.origin for place, setting in settings.items() if place[:2] == ("clusters", name)]
+    strongest = next((origin.path for origin in reversed(origins) if origin.path), None)
+    return ClusterEntry(
+        name, scheduler.value if scheduler else str(Cluster.scheduler), strongest or "shipped with Serried"
+    )

@@ -1,8 +1,7 @@
-"""Which keys may stand where. A document's tables go in; checked values with their places come out."""
+"""The keys that each table may have. A document's tables go in; checked values with their places come out."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,15 +9,15 @@ from typing import Any
 
 from serried.config import definitions
 from serried.config.definitions import Key
-from serried.config.document import Keys
+from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue
 from serried.errors import did_you_mean
 
 UNSET = object()
-"""The value of a setting that takes away what weaker sources set."""
+"""The value of a setting that removes those of weaker sources."""
 
 EVERY = "*"
-"""Stands for a name that the user chooses."""
+"""Stands for any name that the user chooses."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Table:
 _PARTS = {name: Table(definitions.keys(table)) for name, table in definitions.PARTS.items()}
 _EXPERIMENT = definitions.keys(definitions.Experiment)
 _OVERLAY = {name: key for name, key in _EXPERIMENT.items() if name != "cluster"}
-"""What `on.CLUSTER` may say: the cluster is chosen by then."""
+"""The keys of `on.CLUSTER`: the cluster is chosen by then."""
 
 ROOT = Table(
     tables={
@@ -66,10 +65,10 @@ ROOT = Table(
         ),
     }
 )
-"""What a file may hold."""
+"""The tables of a file."""
 
 COMMAND_LINE = Table(_EXPERIMENT, {**_PARTS, **ROOT.tables})
-"""What `--set` and the flags may name: an experiment's keys need no table's name before them."""
+"""The keys of `--set` and the options: an experiment's keys need no table's name before them."""
 
 
 class WrongKey(Exception):  # noqa: N818 - becomes a ConfigError where the place is known
@@ -146,10 +145,3 @@ def _unknown_hint(name: str, schema: Table, where: Keys) -> str:
     if home and home in schema.tables:
         return f"it belongs in the table `{dotted((*where, home))}`"
     return f"known here: {', '.join(f'`{known}`' for known in schema.names())}"
-
-
-def dotted(keys: Keys) -> str:
-    """A place as it would be written in TOML."""
-    return ".".join(
-        key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False) for key in keys
-    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serried import schedulers
-from serried.config.values.container import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
+from serried.config.values import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES
 from serried.environments import images
 from serried.errors import UsageError
 from serried.plan import Container, Plan

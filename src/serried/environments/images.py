@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
-from serried.config.values.container import is_reference
+from serried.config.values import is_reference
 from serried.environments import activation, check
 from serried.environments.store import Store
 from serried.errors import UsageError, reason

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from serried.config import schema, to_toml
+from serried.config import schema, toml
 from serried.config.schema import WrongKey
 from serried.importing.report import LEFT, Experiment, Imported
 
 
 def text(imported: Imported, file: str) -> str:
     """The tables, and as comments what was not taken over."""
-    tables = "\n".join(to_toml.table(("experiments", each.name), nested(each)) for each in imported.experiments)
+    tables = "\n".join(toml.table(("experiments", each.name), nested(each)) for each in imported.experiments)
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in file)
     head = [f"# From `{shown}`, by `serried import`."]
     if imported.array is not None:

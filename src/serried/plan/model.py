@@ -111,18 +111,18 @@ class Container(NamedTuple):
     image: Annotated[
         str,
         Setting(
-            "container.IMAGE",
+            "IMAGE",
             "Image file or folder, definition (`.def`) or `docker://…`, relative to the project. May contain "
             "variables.",
             "no container",
         ),
     ] = ""
     """Once resolved, a file or a folder is absolute."""
-    runtime: Annotated[str, Setting("container.RUNTIME", "Container runtime.", "the first one that is installed")] = ""
+    runtime: Annotated[str, Setting("RUNTIME", "Container runtime.", "the first one that is installed")] = ""
     binds: Annotated[
         tuple[str, ...],
         Setting(
-            "container.BINDS",
+            "BINDS",
             "Host paths to mount; `/data` means `/data:/data`. May contain variables, also of the node "
             "(`$SLURM_TMPDIR`).",
         ),
@@ -257,12 +257,10 @@ class Notify(NamedTuple):
             "COMMAND", "Command to run without a shell: a list of words, or text that is split like a shell command."
         ),
     ] = ()
-    webhook: Annotated[
-        str | None, Setting("notify.VARIABLE", "Name of the secret variable with the webhook's address.")
-    ] = None
+    webhook: Annotated[str | None, Setting("WEBHOOK", "Name of the secret variable with the webhook's address.")] = None
     on: Annotated[
         tuple[str, ...],
-        Setting("notify.EVENTS", "Events: `start`, `finish`, `fail`, `stall`.", "`finish` and `fail`"),
+        Setting("EVENTS", "Events: `start`, `finish`, `fail`, `stall`.", "`finish` and `fail`"),
     ] = ("finish", "fail")
 
 
@@ -335,7 +333,7 @@ class Sync(NamedTuple):
     watch: Annotated[
         tuple[str, ...],
         Setting(
-            "data.WATCHED",
+            "WATCHED",
             "Patterns of checkpoints that the program writes; complete ones are copied while it runs.",
         ),
     ] = ()
@@ -343,9 +341,9 @@ class Sync(NamedTuple):
         int, Setting("DURATION", "Interval between two searches for new checkpoints.", "30s", key="sync_every")
     ] = 30
     keep: Annotated[int, Setting("COUNT", "Number of copied checkpoints that stay.", "3")] = 3
-    bandwidth: Annotated[
-        int | None, Setting("data.BYTES", "Most data copied per second while ranks run.", "no limit")
-    ] = None
+    bandwidth: Annotated[int | None, Setting("BYTES", "Most data copied per second while ranks run.", "no limit")] = (
+        None
+    )
     """Bytes in a second."""
     keep_local: Annotated[
         int | None,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried import schedulers
-from serried.config.values.environment import is_source
+from serried.config.values import is_source
 from serried.errors import UsageError
 from serried.plan.model import Allocation, Array, Build, Environment, Limit, Plan, Site, Source
 from serried.planning.allocate import allocate, left_out, longest

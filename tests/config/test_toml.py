@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.config import document
+from serried.config import toml
 from serried.errors import ConfigError
 from tables import for_each
 
@@ -44,7 +44,7 @@ seed = 1
     ],
 )
 def test_each_key_has_the_line_on_which_it_stands(key: tuple[str, ...], line: int | None):
-    assert document.parse(TEXT.encode(), "serried.toml").line(key) == line
+    assert toml.parse(TEXT.encode(), "serried.toml").line(key) == line
 
 
 @for_each(
@@ -60,28 +60,28 @@ def test_each_key_has_the_line_on_which_it_stands(key: tuple[str, ...], line: in
 )
 def test_what_is_no_toml_is_refused_with_its_line(data: bytes, message: str):
     with pytest.raises(ConfigError) as caught:
-        document.parse(data, "serried.toml")
+        toml.parse(data, "serried.toml")
     assert caught.value.message.startswith(message)
 
 
 def test_text_without_quotes_is_shown_how_to_write_it():
     with pytest.raises(ConfigError) as caught:
-        document.parse(b"[a]\ntime = 2h\n", "serried.toml")
+        toml.parse(b"[a]\ntime = 2h\n", "serried.toml")
     assert caught.value.hint == 'text needs quotes: "2h"'
 
 
 def test_windows_line_ends_and_a_byte_order_mark_do_not_matter():
-    found = document.parse(b"\xef\xbb\xbf[project]\r\nname = 'x'\r\n", "serried.toml")
+    found = toml.parse(b"\xef\xbb\xbf[project]\r\nname = 'x'\r\n", "serried.toml")
     assert (found.tables, found.line(("project", "name"))) == ({"project": {"name": "x"}}, 2)
 
 
 def test_a_directory_in_the_place_of_the_file_is_said_to_be_one(tmp_path: Path):
     (tmp_path / "serried.toml").mkdir()
     with pytest.raises(ConfigError, match=r"serried\.toml: is a directory, not a file"):
-        document.read(tmp_path / "serried.toml")
+        toml.read(tmp_path / "serried.toml")
 
 
 def test_a_file_that_points_nowhere_is_said_to_be_missing(tmp_path: Path):
     (tmp_path / "serried.toml").symlink_to("nowhere")
     with pytest.raises(ConfigError, match=r"serried\.toml: cannot be read: no such file or directory"):
-        document.read(tmp_path / "serried.toml")
+        toml.read(tmp_path / "serried.toml")

@@ -1,10 +1,12 @@
-"""One TOML file: read with clean errors, and able to say on which line a key stands."""
+"""TOML: files read with clean errors and the lines of their keys, and values written as text."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 from serried.errors import ConfigError
 
 Keys = tuple[str, ...]
-"""Where a value is: ("experiments", "digits", "resources", "nodes")."""
+"""The place of a value: ("experiments", "digits", "resources", "nodes")."""
 
 _NAME = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
@@ -25,13 +27,13 @@ _TOKEN = re.compile(r"""\"{3}|'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|[\[\]{}#]""")
 @dataclass(frozen=True)
 class Document:
     path: str
-    """As it is shown: relative where that is shorter."""
+    """As messages show it: relative if that is shorter."""
     text: str
     tables: dict[str, Any]
     above: Keys = ()
-    """Where in the file `tables` is: ("tool", "serried") in pyproject.toml."""
+    """The place of `tables` in the file: ("tool", "serried") in pyproject.toml."""
     within: Keys = ()
-    """What the file does not say but stands for: a profile of its own is `tables` at ("clusters", NAME)."""
+    """The place that the file stands for: a profile in a file of its own is the table ("clusters", NAME)."""
 
     def inner(self, above: Keys, tables: dict[str, Any]) -> Document:
         return Document(self.path, self.text, tables, above)
@@ -43,7 +45,7 @@ class Document:
         return Document(self.path, self.text, tables, self.above, within)
 
     def line(self, key: Keys) -> int | None:
-        """The line (from 1) of a key, or of the nearest table around it; None when it is nowhere."""
+        """The line (from 1) of a key or of the nearest table around the key, or None."""
         places = self._places
         key = self.above + key[len(self.within) :]
         while key and key not in places:
@@ -59,7 +61,7 @@ class Document:
 
 
 def read(path: Path, shown: str | None = None) -> Document:
-    """Read a TOML file. Raises ConfigError when it cannot be read, is no UTF-8 or no TOML."""
+    """Read a TOML file. Raises ConfigError if it is unreadable, not UTF-8 or not TOML."""
     shown = shown or str(path)
     try:
         data = path.read_bytes()
@@ -84,7 +86,7 @@ def parse(data: bytes, shown: str) -> Document:
 
 
 def _syntax_error(message: str, text: str, shown: str) -> ConfigError:
-    """Tomllib's words without its `(at line 3, column 5)`, which becomes ours."""
+    """Tomllib's message, with the line of its `(at line 3, column 5)` in front."""
     match = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     line = int(match[1]) if match and match[1] else len(text.splitlines()) or 1
     words = message[: match.start()] if match else message
@@ -102,7 +104,7 @@ def _syntax_hint(text: str, line: int) -> str | None:
 
 
 def _places(text: str) -> dict[Keys, int]:
-    """The line of every table and key. Tomllib keeps none, so the text is scanned, strings over lines left out."""
+    """The line of every table and key. Tomllib keeps none, so this scans the text except strings of several lines."""
     places: dict[Keys, int] = {}
     table: Keys = ()
     depth, fence = 0, ""
@@ -121,7 +123,7 @@ def _places(text: str) -> dict[Keys, int]:
 
 
 def _within(line: str, depth: int, fence: str) -> tuple[int, str]:
-    """How many brackets, and which triple quote, are open after `line`."""
+    """The number of open brackets, and the open triple quote, after `line`."""
     position = 0
     while True:
         if fence:
@@ -149,3 +151,49 @@ def parts(key: str) -> Keys:
         name, table = next(iter(table.items()))
         names.append(name)
     return tuple(names)
+
+
+def quoted(text: str) -> str:
+    """`text` as a TOML string. JSON differs in DEL alone."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else quoted(text)
+
+
+def dotted(place: Keys) -> str:
+    return ".".join(map(key, place))
+
+
+def value(it: Any) -> str:
+    """Text, a number, a boolean, or a list of these as TOML."""
+    if isinstance(it, bool):
+        return str(it).lower()
+    if isinstance(it, str):
+        return _lines(it) if "\n" in it else _text(it)
+    if isinstance(it, list | tuple):
+        items = [value(item) for item in it]
+        wide = sum(map(len, items)) > 100 or any("\n" in item for item in items)
+        return "[\n    " + ",\n    ".join(items) + ",\n]" if wide else f"[{', '.join(items)}]"
+    return json.dumps(it)
+
+
+def _text(text: str) -> str:
+    """As `'…'` if that avoids escapes."""
+    return f"'{text}'" if re.search(r"[\"\\]", text) and "'" not in text and text.isprintable() else quoted(text)
+
+
+def _lines(text: str) -> str:
+    """Literally between `'''`, unless the text would end the quotes."""
+    if "'''" in text or text.endswith("'") or re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text):
+        return quoted(text)
+    return f"'''\n{text}'''"
+
+
+def table(place: Keys, values: Mapping[str, Any]) -> str:
+    """`[place]` and its keys, then the tables within."""
+    own = {name: it for name, it in values.items() if not isinstance(it, Mapping)}
+    inner = {name: it for name, it in values.items() if isinstance(it, Mapping)}
+    head = [f"[{dotted(place)}]", *(f"{key(name)} = {value(it)}" for name, it in own.items())]
+    return "\n".join([*([*head, ""] if own else []), *(table((*place, name), it) for name, it in inner.items())])

@@ -1,0 +1,472 @@
+"""The settings: the key, kind, default and help of each, declared once.
+
+Validation, the command line's options, `SERRIED_*` variables, `serried config show` and the configuration's page come
+from these tables. Some tables are parts of the plan as they are, so `serried.plan` declares them. A field that is None
+is not set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried import schedulers
+from serried.config import values
+from serried.config.values import BadValue, Kind
+from serried.errors import did_you_mean
+from serried.plan import Container, Launch, Limit, Notify, Sync
+from serried.plan.model import Setting
+
+
+@dataclass(frozen=True)
+class Key:
+    kind: Kind
+    help: str
+    default: str | None = None
+    """The value of a key that is not set, in words for the reader."""
+    alias: str | None = None
+    """Another name for the key."""
+    old: str | None = None
+    """Its former name: still read, with a note."""
+    is_optional: bool = False
+    """An empty text is valid too: it removes the value of a weaker source."""
+
+
+def key(
+    kind: Kind,
+    text: str,
+    *,
+    default: str | None = None,
+    value: Any = None,
+    alias: str | None = None,
+    old: str | None = None,
+) -> Any:
+    """A dataclass field that is a setting: `text` is its help, `value` its value if nothing sets it."""
+    definition = Key(kind, text, default, alias, old, is_optional=_is_empty(value))
+    if isinstance(value, dict):
+        return field(default_factory=dict, metadata={"key": definition})
+    return field(default=value, metadata={"key": definition})
+
+
+def keys(table: type) -> dict[str, Key]:
+    """The keys of a table, in the order in which they are documented."""
+    if dataclasses.is_dataclass(table):
+        return {key_of(table, f.name): f.metadata["key"] for f in dataclasses.fields(table) if "key" in f.metadata}
+    defaults = table._field_defaults  # type: ignore[attr-defined]
+    return {
+        setting.key or name: Key(
+            getattr(values, setting.kind),
+            setting.help,
+            setting.default,
+            old=setting.old,
+            is_optional=_is_empty(defaults[name]),
+        )
+        for name, setting in _settings(table).items()
+    }
+
+
+def key_of(table: type, field: str) -> str:
+    """The key of a table's field."""
+    setting = None if dataclasses.is_dataclass(table) else _settings(table).get(field)
+    return (setting and setting.key) or field
+
+
+def values_of(table: Any) -> dict[str, Any]:
+    """The values of a table, by key."""
+    return {key_of(type(table), name): getattr(table, name) for name in _fields(type(table))}
+
+
+def fields_of(table: type, by_key: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by key, as arguments of `table`."""
+    keys_of_fields = {name: key_of(table, name) for name in _fields(table)}
+    return {name: by_key[key] for name, key in keys_of_fields.items() if key in by_key}
+
+
+def _fields(table: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(table)] if dataclasses.is_dataclass(table) else [*table._fields]  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _settings(table: type) -> dict[str, Setting]:
+    """The annotations of a part of the plan."""
+    hints = typing.get_type_hints(table, include_extras=True).items()
+    return {name: hint.__metadata__[0] for name, hint in hints if hasattr(hint, "__metadata__")}
+
+
+def _is_empty(value: Any) -> bool:
+    return value in (None, "", ())
+
+
+@dataclass(frozen=True)
+class Resources:
+    nodes: int | None = key(values.COUNT, "Number of nodes.", default="1")
+    gpus: int | None = key(
+        values.COUNT_OR_NONE, "GPUs per node.", default="1 on clusters with GPUs; 0 with `ranks` alone"
+    )
+    gpu_type: str | None = key(values.TEXT, "Type of GPU, in the cluster's words.", default="any")
+    ranks: int | None = key(values.COUNT, "Ranks (processes) per node.", default="one per GPU, else 1")
+    cpus: int | None = key(values.COUNT, "CPUs per GPU; per rank without GPUs.", default="2")
+    mem: int | None = key(values.MEMORY, "Memory per GPU (per rank without GPUs), or `all`.", default="10G")
+    mem_per_node: int | None = key(values.MEMORY, "Memory per node, instead of `mem`.")
+    mem_per_cpu: int | None = key(values.MEMORY_PART, "Memory per CPU, instead of `mem`.")
+    time: int | None = key(values.DURATION, "Time limit.", default="1h; none on `local`")
+    account: str | None = key(values.TEXT, "Account to charge.", default="`SBATCH_ACCOUNT`, else the cluster's choice")
+    partition: str | None = key(
+        values.TEXT,
+        "Partition. `queue` is another name.",
+        default="`SBATCH_PARTITION`, else the cluster's choice",
+        alias="queue",
+    )
+    qos: str | None = key(values.TEXT, "Quality of service.", default="`SBATCH_QOS`, else the cluster's choice")
+    reservation: str | None = key(values.TEXT, "Reservation.", default="`SBATCH_RESERVATION`, else none")
+    constraint: tuple[str, ...] = key(values.TEXTS, "Features that every node must have.", value=())
+    exclusive: bool | None = key(values.BOOLEAN, "Reserve whole nodes, with all their memory.", default="false")
+    licenses: tuple[str, ...] = key(values.COMMA_TEXTS, "Licences, `name:count`.", value=())
+    comment: str | None = key(values.TEXT, "Comment for the scheduler's records.")
+    mail_user: str | None = key(values.TEXT, "Address for the scheduler's mail.")
+    mail_type: tuple[str, ...] = key(
+        values.COMMA_TEXTS, "Events of the scheduler's mail: `END`, `FAIL`, `ALL` …", value=()
+    )
+    extra: tuple[str, ...] = key(values.TEXTS, "Further options of the scheduler.", value=())
+
+
+@dataclass(frozen=True)
+class Environment:
+    venv: str | bool | None = key(
+        values.PLACE,
+        "Virtual environment: a folder, a file to build it from, or `true`: see [environments](environments.md).",
+        default="the active one",
+    )
+    conda: str | bool | None = key(
+        values.NAMED_PLACE,
+        "Conda environment: its name or folder, or a file to build it from, or `true` for `environment.yml`.",
+        default="the active one",
+    )
+    python: str | None = key(
+        values.TEXT, "Python of a virtual environment that Serried builds.", default="`python3` on PATH"
+    )
+    torch: str | None = key(
+        values.TORCH, "Preferred build of PyTorch in environments that Serried builds.", default="PyPI's"
+    )
+    modules: tuple[str, ...] = key(values.TEXTS, "Modules to load, in this order.", value=())
+    module_purge: bool = key(
+        values.BOOLEAN, "Unload all modules before `modules` are loaded.", default="false", value=False
+    )
+    setup: str = key(
+        values.LINES,
+        "Lines of bash to run on each node before its ranks start. Ranks inherit exports and limits.",
+        value="",
+    )
+    check: str | None = key(
+        values.LINES,
+        "Python code that `submit` runs in the environment first: `import torch`. `false` skips every check.",
+        default="activate the environment",
+    )
+    env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged by name.", value={})
+    secrets: tuple[str, ...] = key(
+        values.NAMES,
+        "Names of secret variables. Their values are read at submit and appear in no file of Serried.",
+        value=(),
+    )
+    env_file: str | None = key(values.TEXT, "File of `NAME=value` lines. The values are secrets.")
+    inherit: str | tuple[str, ...] = key(
+        values.INHERIT, "Variables to inherit from the submitting shell.", default="`all`", value="all"
+    )
+    env_file_names: tuple[str, ...] = ()
+    """The names in `env_file`. The paths of `env_file`, `venv` and `conda` are absolute once resolved."""
+
+
+@dataclass(frozen=True)
+class Data:
+    stage: tuple[values.Item, ...] = key(
+        values.ITEMS,
+        "Files, folders and archives (unpacked) to copy to each node's disk before ranks start.",
+        value=(),
+    )
+    root: str | None = key(
+        values.TEXT,
+        "Folder of relative paths in `stage`.",
+        default="`scratch`/PROJECT, else `data` in the project's folder",
+    )
+    require: tuple[str, ...] = key(
+        values.TEXTS, "Paths that must exist on every node, checked before ranks start.", value=(), old="in_place"
+    )
+    prepare: tuple[str, ...] = key(
+        values.COMMAND,
+        "Command that creates the data. `submit` runs it once, on this machine, in the project's folder.",
+        value=(),
+    )
+    results: tuple[str, ...] = key(
+        values.RESULTS,
+        "Names and patterns of results to copy back. `$SERRIED_RESULTS_DIR` is then on the node's disk.",
+        value=(),
+    )
+    results_every: int = key(values.DURATION, "Interval between two copies while ranks run.", default="5m", value=300)
+    verify: str = key(
+        values.VERIFY,
+        "How to compare a copy with its source: by sizes and times, or by checksums.",
+        default="`times`",
+        value="times",
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    command: tuple[str, ...] = key(
+        values.COMMAND, "Command of each rank: a list of words, or text that is split like a shell command.", value=()
+    )
+    shell: bool = key(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
+    seed: int = key(
+        values.COUNT_OR_NONE,
+        "Value of `{seed}`. A task of an array adds its index, or the number of its repeat.",
+        default="0",
+        value=0,
+    )
+    debug: bool = key(values.BOOLEAN, "Let NCCL and torch.distributed log more.", default="false", value=False)
+    workdir: str = key(
+        values.TEXT, "Folder where ranks start, relative to the project.", default="the project's folder", value="."
+    )
+    ranks_meet: bool = key(
+        values.BOOLEAN,
+        "Warn if several ranks never connect to one another; set to false for independent ranks.",
+        default="true",
+        value=True,
+    )
+    after: tuple[str, ...] = key(
+        values.TEXTS,
+        "Experiments that this one depends on: `prepare`, or `prepare:any`. See [chains](chains.md#after-other-runs).",
+        value=(),
+    )
+    cluster: str | None = key(values.TEXT, "Cluster for `serried submit`.", default="the cluster recognised")
+    config: Mapping[str, Any] = key(
+        values.SETTINGS,
+        "Settings of the training: `lr = 0.1`, `model.width = 64`. Merged by name.",
+        value={},
+    )
+    """By dotted name."""
+    resources: Resources = Resources()
+    environment: Environment = field(default_factory=Environment)
+    limit: Limit = field(default_factory=Limit)
+    notify: Notify = field(default_factory=Notify)
+    launch: Launch = field(default_factory=Launch)
+    container: Container = field(default_factory=Container)
+    data: Data = field(default_factory=Data)
+    checkpoint: Sync = field(default_factory=Sync)
+
+
+@dataclass(frozen=True)
+class Project:
+    directory: str
+    """Absolute."""
+    file: str | None
+    """The file that describes the project, or None."""
+    name: str = key(values.NAME, "Name of the project.", default="its folder's name", value="")
+    link: tuple[str, ...] = key(
+        values.TEXTS,
+        "Entries that the snapshot links instead of copying (`data`), or does not link (`!outputs`).",
+        default="top-level entries that git ignores",
+        value=(),
+    )
+    snapshot: bool = key(
+        values.BOOLEAN,
+        "Run a copy of the code as of submit; false runs the project itself.",
+        default="true",
+        value=True,
+    )
+    share: str = key(
+        Kind("`user` or `group`", values.choice("user", "group")),
+        "Readers of a run's files.",
+        default="`user`",
+        value="user",
+    )
+
+
+_NAMED = " or ".join(", ".join(f"`{name}`" for name in schedulers.NAMES).rsplit(", ", 1))
+
+
+def _resource_keys(value: Any) -> tuple[str, ...]:
+    """Keys of the table `resources`."""
+    ignored = values.texts(value)
+    for name in ignored:
+        if name not in keys(Resources):
+            raise BadValue(f"must be keys of `resources`, not `{name}`", did_you_mean(name, keys(Resources)))
+    return ignored
+
+
+def _forms(value: Any) -> tuple[str, ...]:
+    """Values of `limit.continue`."""
+    return tuple(values.FORM.parse(word) for word in values.texts(value))
+
+
+@dataclass(frozen=True)
+class Partition:
+    time: int | None = key(values.DURATION, "Longest time limit.")
+    nodes: int | None = key(values.COUNT, "Most nodes of a job.")
+    gpus: int | None = key(values.COUNT_OR_NONE, "GPUs on each node.")
+    total_gpus: int | None = key(values.COUNT_OR_NONE, "Most GPUs of a job, over all its nodes.")
+    cpus: int | None = key(values.COUNT, "CPUs on each node.")
+    mem: int | None = key(values.MEMORY_PART, "Memory on each node.")
+    jobs: int | None = key(values.COUNT, "Most running jobs of one user.")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Defaults for jobs with GPUs of one type."""
+
+    cpus: int | None = key(values.COUNT, "CPUs per GPU, unless the job sets them.")
+    mem: int | None = key(values.MEMORY_PART, "Memory per GPU, unless the job sets it.")
+
+
+@dataclass(frozen=True)
+class Match:
+    hostname: tuple[str, ...] = key(values.TEXTS, "Patterns (`*`) for the host's name.", value=())
+    environ: Mapping[str, str] = key(values.PATTERNS, "Variables and patterns (`*`) for their values.", value={})
+
+
+@dataclass(frozen=True)
+class Cluster:
+    name: str
+    title: str | None = key(values.TEXT, "A description in one line.")
+    docs: str | None = key(values.TEXT, "Address of its documentation, printed in errors about limits and accounts.")
+    contact: str | None = key(values.TEXT, "Address for questions, printed in the same errors.")
+    login: str | None = key(values.TEXT, "Login host.")
+    notes: tuple[str, ...] = key(values.TEXTS, "Further facts for users.", value=())
+    scheduler: str = key(
+        Kind(_NAMED, values.choice(*schedulers.NAMES)),
+        "The scheduler.",
+        default=f"`{schedulers.DEFAULT}`",
+        value=schedulers.DEFAULT,
+    )
+    root: str = key(
+        values.TEXT,
+        "Folder of run directories. May contain variables.",
+        default="`$SCRATCH/serried`, `$PSCRATCH/serried`, `/scratch/$USER/serried` or `$HOME/serried`; "
+        "`$XDG_DATA_HOME/serried` on `local`",
+        value="",
+    )
+    python: str | None = key(values.TEXT, "Python 3.9 or later for the agent.", default="one on the node")
+    gpu_option: str = key(
+        Kind("`gres` or `gpus-per-node`", values.choice("gres", "gpus-per-node")),
+        "Slurm's option to request GPUs.",
+        default="`gres`",
+        value="gres",
+    )
+    modules: tuple[str, ...] = key(
+        values.TEXTS, "Modules that users load; for information. `environment.modules` loads modules in jobs.", value=()
+    )
+    gpu_resource: str = key(
+        values.TEXT,
+        "The site's PBS resource for the type of a GPU, used for `gpu_type`.",
+        default="`gpu_type`",
+        value="gpu_type",
+    )
+    needs_account: bool | None = key(values.BOOLEAN, "A job must name an account.", default="false")
+    accounts: tuple[str, ...] = key(values.TEXTS, "Patterns of account names: `def-*`.", value=())
+    ignores: tuple[str, ...] = key(
+        Kind("list of keys of `resources`", _resource_keys, many=True, show=values.TEXTS.show),
+        "Resources that this cluster does not support. They are left out of requests, with a note.",
+        value=(),
+    )
+    continues: tuple[str, ...] = key(
+        Kind("list of `requeue`, `successor` and `prequeued`", _forms, many=True, show=values.TEXTS.show),
+        "Allowed values of `limit.continue`. The first is the default.",
+        default="all three",
+        value=(),
+    )
+    kill_wait: int = key(values.DURATION, "Time between the scheduler's TERM and KILL.", default="30s", value=30)
+    hides_gpus: bool | None = key(
+        values.BOOLEAN,
+        "PBS hides the GPUs of other jobs, by its cgroup hook. Otherwise jobs with GPUs take whole nodes.",
+        default="false",
+    )
+    node_option: str = key(
+        Kind("`select` or `nodes`", values.choice("select", "nodes")),
+        "PBS's form to request nodes: `select=2:ncpus=8:…`, or the old `nodes=2:ppn=8`, which cannot request GPUs.",
+        default="`select`",
+        value="select",
+    )
+    launcher: str = key(
+        values.TEXT,
+        "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. See [PBS](pbs.md#how-agents-start).",
+        default="`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
+        value="",
+    )
+    private: str = key(
+        values.TEXT,
+        "Folder for a file with the job's environment that only you can read (PBS). Compute nodes must see it.",
+        default="`private/` in the run directory",
+        value="",
+    )
+    build: str = key(
+        Kind("`here`, `job` or `gpu-job`", values.choice("here", "job", "gpu-job")),
+        "Place to build environments: on this machine, or in a job with its compilers or `nvcc`.",
+        default="`here`",
+        value="here",
+    )
+    local_disk: str | None = key(values.TEXT, "Scratch folder on each node. May contain the node's variables.")
+    local_disk_stays: bool | None = key(
+        values.BOOLEAN, "Files that a job leaves there stay until they are deleted.", default="false"
+    )
+    local_disk_size: int | None = key(values.SIZE, "Most data of a job there.", default="not checked")
+    local_disk_files: int | None = key(values.COUNT, "Most files of a job there.", default="not checked")
+    scratch: str = key(
+        values.TEXT,
+        "Folder for users' data that compute nodes see. May contain variables.",
+        default="`$SCRATCH`, `$PSCRATCH` or `/scratch/$USER`",
+        value="",
+    )
+    data_cache: int = key(
+        values.SIZE_OR_NONE,
+        "Most staged data that stays on a node's disk for later jobs.",
+        default="none",
+        value=0,
+    )
+    data_transfer: str = key(
+        values.TRANSFER,
+        "Way of staged data to several nodes: read once and passed on, or read by each node.",
+        default="`chain`",
+        value="chain",
+    )
+    gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="queried from the cluster")
+    cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")
+    gpu_types: tuple[str, ...] = key(values.TEXTS, "Types of GPUs.", default="not checked", value=())
+    default_partition: str | None = key(
+        values.TEXT, "Partition of jobs that name none.", default="queried from the cluster"
+    )
+    max_time: int | None = key(values.DURATION, "Longest time limit of all partitions.", default="not checked")
+    match: Match = field(default_factory=Match)
+    """Its signs."""
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    knows_partitions: bool = True
+    """The list is complete. Profiles in Serried describe some partitions, the scheduler lists all."""
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    """By type."""
+    sources: Mapping[str, str] = key(
+        Kind("table of texts", values.text, names=True, nested=True),
+        "Sources of the profile's values, by key: `resources.cpus`. The source of a table covers all its keys.",
+        value={},
+    )
+
+    def source(self, key: str) -> str | None:
+        """The source of the value at `key` (`resources.cpus`) or of a table around the key, or None."""
+        while key and key not in self.sources:
+            key = key.rpartition(".")[0]
+        return self.sources.get(key)
+
+
+PARTS: Mapping[str, type] = {
+    "resources": Resources,
+    "environment": Environment,
+    "limit": Limit,
+    "notify": Notify,
+    "launch": Launch,
+    "container": Container,
+    "data": Data,
+    "checkpoint": Sync,
+}
+"""An experiment's tables. `[defaults]` and `[clusters.NAME]` may have them too, for all runs and all runs there."""

@@ -1,0 +1,451 @@
+"""Kinds of values: how each is read from TOML, from the environment and from the command line.
+
+A kind takes a TOML value (text, number, boolean, list) or plain text, and returns the value in Serried's units: seconds
+and MiB. It raises `BadValue`, whose message completes "`resources.time` …".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import math
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath, PurePosixPath
+from typing import Any
+
+from serried.errors import did_you_mean
+from serried.fs import patterns
+from serried.protocol import checkpoints, names, times
+from serried.protocol.settings import spelled
+
+ALL_MEMORY = 0
+"""Slurm reads 0 as all memory of a node."""
+
+
+class BadValue(ValueError):  # noqa: N818 - reads as what happened
+    """`str()` completes a sentence that begins with the key; `hint` suggests another value."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    """Its name on the configuration's page."""
+    parse: Callable[[Any], Any]
+    metavar: str = "TEXT"
+    many: bool = False
+    """A list, whose flag may be repeated."""
+    names: bool = False
+    """A table whose keys the user chooses; `parse` reads one of its values."""
+    nested: bool = False
+    """The table may hold tables, and its keys are dotted names. Otherwise keys are names of environment variables."""
+    show: Callable[[Any], str] = str
+    """A value as a user would write it."""
+
+
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_MEMORY = re.compile(rf"{_NUMBER} ?([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
+_MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+def duration(value: Any) -> int:
+    """Seconds."""
+    try:
+        return times.read_duration("" if isinstance(value, bool) else str(value).strip(), _shown(value))
+    except times.BadDuration as error:
+        raise BadValue(str(error), error.hint) from None
+
+
+def duration_or_off(value: Any) -> int | None:
+    return None if _is_off(value) else duration(value)
+
+
+def memory(value: Any) -> int:
+    """MiB of `10G`, `512M`, `1.5T`, `64GB` (all powers of 1,024, as in Slurm), rounded up; 0 for `all`."""
+    text = "" if isinstance(value, bool) else str(value).strip()
+    if text in {"all", "0"}:
+        return ALL_MEMORY
+    match = _MEMORY.fullmatch(text)
+    if not match:
+        hint = f"did you mean `{text}G`?" if re.fullmatch(r"\d+(\.\d+)?", text) else None
+        raise BadValue(f"must be an amount of memory such as `10G` or `512M`, or `all`, not `{_shown(value)}`", hint)
+    return max(1, math.ceil(float(match[1]) * _MEBIBYTES[match[2].upper()]))
+
+
+def memory_part(value: Any) -> int:
+    """As `memory`, where `all` makes no sense."""
+    amount = memory(value)
+    if amount == ALL_MEMORY:
+        raise BadValue("must be an amount of memory such as `4G`", '`mem = "all"` takes all memory of each node')
+    return amount
+
+
+def whole(least: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        text = "" if isinstance(value, bool) else str(value).strip()
+        if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII) or int(text) < least:
+            raise BadValue(f"must be a whole number from {least}, not `{_shown(value)}`")
+        return int(text)
+
+    return parse
+
+
+def boolean(value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word in {"true", "yes", "on", "1"}:
+        return True
+    if word in {"false", "no", "off", "0"}:
+        return False
+    raise BadValue(f"must be true or false, not `{_shown(value)}`")
+
+
+def text(value: Any) -> str:
+    """One line of text that may stand on a command line."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadValue(f"must be text in quotes, not `{_shown(value)}`")
+    if not str(value).strip():
+        raise BadValue("must not be empty")
+    if not str(value).isprintable():
+        raise BadValue(f"must be one line without control characters, not {str(value)!r}")
+    return str(value)
+
+
+def free_text(value: Any) -> str:
+    """Any text without NUL, which no argument of a process can contain."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadValue(f"must be text in quotes, not `{_shown(value)}`")
+    if "\0" in str(value):
+        raise BadValue("must not contain a NUL character")
+    return str(value)
+
+
+def setting(value: Any) -> Any:
+    """Text, a number, a boolean, or a list of such: what JSON can carry, with its type."""
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [setting(item) for item in value]
+    if isinstance(value, str):
+        return free_text(value)
+    hint = f'write it as text: "{value}"' if isinstance(value, float | dt.date | dt.time) else None
+    raise BadValue(f"must be text, a number, true, false or a list of them, not `{_shown(value)}`", hint)
+
+
+def name(value: Any) -> str:
+    """Any text; paths and jobs use its `slug`."""
+    if not free_text(value).strip():
+        raise BadValue("must not be empty")
+    return free_text(value)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    return tuple(text(item) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def comma_texts(value: Any) -> tuple[str, ...]:
+    """As `texts`; an item may be several texts with commas, as in the scheduler's own option."""
+    return tuple(part.strip() for item in texts(value) for part in item.split(",") if part.strip())
+
+
+def command(value: Any) -> str | tuple[str, ...]:
+    """A list stays as it is. Text is split later, unless a shell reads it."""
+    if isinstance(value, list | tuple):
+        if not value:
+            raise BadValue("must not be empty")
+        return tuple(free_text(word) for word in value)
+    if not free_text(value).strip():
+        raise BadValue("must not be empty")
+    return free_text(value)
+
+
+def choice(*words: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in words:
+            shown = ", ".join(f"`{word}`" for word in words[:-1]) + f" or `{words[-1]}`"
+            raise BadValue(f"must be {shown}, not `{_shown(value)}`", did_you_mean(str(value), words))
+        return str(value)
+
+    return parse
+
+
+def inherit(value: Any) -> str | tuple[str, ...]:
+    """Names may be patterns: `NCCL_*`."""
+    if value in ("all", "none"):
+        return str(value)
+    if isinstance(value, str):
+        raise BadValue(f"must be `all`, `none` or a list of names, not `{_shown(value)}`", f'for one name: ["{value}"]')
+    variable_names([re.sub(r"[*?]", "_", item) if isinstance(item, str) else item for item in value])
+    return texts(value)
+
+
+def variable_names(value: Any) -> tuple[str, ...]:
+    variables = texts(value)
+    for name in variables:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            hint = "give the name alone; the value is taken from your environment at submit" if "=" in name else None
+            raise BadValue("must be names of environment variables" + ("" if hint else f", not `{name}`"), hint)
+    return variables
+
+
+def signal_name(value: Any) -> str | None:
+    if _is_off(value):
+        return None
+    name = str(value).upper().removeprefix("SIG")
+    known = [member.removeprefix("SIG") for member in signal.Signals.__members__]
+    if name not in known or name in ("KILL", "STOP"):  # a program cannot catch these two
+        raise BadValue(f"must be a signal such as `USR1`, not `{_shown(value)}`", did_you_mean(name, known))
+    return name
+
+
+def place(value: Any) -> str | bool:
+    """A path, `true` for an environment that Serried builds from the project's files, or `false` for none."""
+    if isinstance(value, bool) or value in ("true", "false"):
+        return value in (True, "true")
+    return text(value)
+
+
+def is_source(place: str) -> bool:
+    """The place of an environment is a file to build the environment from, not its folder or name."""
+    return place.endswith((".txt", ".toml", ".lock", ".yml", ".yaml", "/Pipfile")) or place == "Pipfile"
+
+
+def is_path(place: str) -> bool:
+    """The place of a conda environment is a path, not a name."""
+    return "/" in place or place.startswith(("~", "$", ".")) or is_source(place)
+
+
+def lines(value: Any) -> str:
+    """One or more lines of a program; empty for `false`."""
+    if value is False or value == "false":
+        return ""
+    program = "\n".join(free_text(item) for item in value) if isinstance(value, list | tuple) else free_text(value)
+    return program.strip("\n")
+
+
+def torch_build(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"cpu|xpu|(cu|rocm)[0-9.]+", value):
+        raise BadValue(f"must be `cpu` or a build of PyTorch such as `cu126` or `rocm6.3`, not `{value}`")
+    return value
+
+
+APPTAINER, CHARLIECLOUD, PYXIS = "apptainer", "charliecloud", "pyxis"
+RUNTIMES = {"apptainer": APPTAINER, "singularity": APPTAINER, "ch-run": CHARLIECLOUD, "pyxis": PYXIS}
+"""The runtime that a program is, or whose options it takes, by the program's name."""
+
+
+def image(value: Any) -> str:
+    """Empty for no image."""
+    return "" if value is False or value == "off" else text(value)
+
+
+def runtime(value: Any) -> str:
+    """A runtime's name, or the absolute path of its program: the project does not hold a node's programs."""
+    program = text(value)
+    name = PurePath(program).name
+    if name not in RUNTIMES or (program != name and (name == PYXIS or program[0] not in "/~$")):
+        known = ", ".join(f"`{name}`" for name in RUNTIMES)
+        raise BadValue(f"must be one of {known} or an absolute path that ends so, not `{program}`",
+                       did_you_mean(name, list(RUNTIMES)))  # fmt: skip
+    return program
+
+
+def is_reference(image: str, runtime: str | None = None) -> bool:
+    """The image is in a registry, `docker://…`, and not a path. Pyxis takes most names as references."""
+    if re.match(r"[a-z][a-z0-9+.-]*://", image):
+        return True
+    return runtime == PYXIS and image[0] not in "/~$." and not image.endswith((".sqsh", ".sqfs"))
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item to stage, as the user wrote it."""
+
+    source: str
+    """Absolute, or below `data.root`. May contain variables."""
+    to: str | None = None
+    """Its place in the data folder; None follows from `source`."""
+    unpack: bool | None = None
+    """None: unpack if the name is an archive's."""
+
+
+def is_elsewhere(path: str) -> bool:
+    """The path is not relative."""
+    return path[:1] in {"/", "~", "$"}
+
+
+def items(value: Any) -> tuple[Item, ...]:
+    """Paths, or tables `{from = "/abs/x", to = "x", unpack = false}`."""
+    return tuple(_item(item) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _item(value: Any) -> Item:
+    if not isinstance(value, Mapping):
+        return Item(_path(value))
+    known = ("from", "to", "unpack")
+    for name in value:
+        if name not in known:
+            raise BadValue(f"knows `from`, `to` and `unpack`, not `{name}`", did_you_mean(str(name), known))
+    if "from" not in value:
+        raise BadValue("has a table without `from`", 'write `{from = "/abs/x", to = "x"}`')
+    to = _inner(value["to"]) if "to" in value else None
+    return Item(_path(value["from"]), to, boolean(value["unpack"]) if "unpack" in value else None)
+
+
+def _path(value: Any) -> str:
+    """Any path without NUL; a relative path must stay inside its folder."""
+    if isinstance(value, bool) or not isinstance(value, str):
+        raise BadValue(f"must be paths in quotes, not `{value}`")
+    if not value.strip() or "\0" in value:
+        raise BadValue("must not hold an empty path" if not value.strip() else "must not contain a NUL character")
+    return value if is_elsewhere(value) else _inner(value)
+
+
+def _inner(value: Any) -> str:
+    """A relative path that stays inside its folder."""
+    if not isinstance(value, str) or "\0" in value:
+        raise BadValue(f"must be paths in quotes, not `{value}`")
+    normal = os.path.normpath(value)
+    if normal == "." or PurePosixPath(normal).is_absolute() or normal.split("/")[0] == "..":
+        raise BadValue(f"must be a path that stays inside, not `{value}`", "name a path elsewhere with `from`")
+    return normal
+
+
+def results(value: Any) -> tuple[str, ...]:
+    """Patterns below the results folder, which may stand before them as `{results}/`."""
+    below = "write paths below `{results}`: `samples`, `*.csv`, `logs/**/*.json`"
+    return tuple(_pattern(pattern.removeprefix("{results}/"), (), below) for pattern in texts(value))
+
+
+def watched(value: Any) -> tuple[str, ...]:
+    """Patterns below the ranks' working directory, or below the node's own folders."""
+    below = "begin with `{checkpoints}/` or `$SLURM_TMPDIR/`, or write paths below the ranks' working directory"
+    return tuple(_pattern(pattern, checkpoints.LOCAL, below) for pattern in texts(value))
+
+
+def _pattern(given: str, prefixes: Sequence[str], hint: str) -> str:
+    prefix = next((prefix for prefix in prefixes if given.startswith(prefix)), "")
+    rest = given[len(prefix) :]
+    if rest[:1] in {"", "/", "~", "$", "{"} or ".." in rest.split("/") or not patterns.split(rest):
+        raise BadValue(f"must be patterns of relative paths, not `{given}`", hint)
+    return given
+
+
+def size(value: Any) -> int:
+    """MiB, in the notation of `memory`, without `all`."""
+    with contextlib.suppress(BadValue):
+        if (amount := memory(value)) != ALL_MEMORY:
+            return amount
+    raise BadValue(f"must be an amount such as `200G` or `512M`, not `{value}`")
+
+
+def size_or_none(value: Any) -> int:
+    """0 for `none`."""
+    return 0 if str(value).strip() in {"none", "0"} else size(value)
+
+
+def webhook_variable(value: Any) -> str:
+    """The name of a variable; an address in its place would be in files that others may read."""
+    if "://" in str(value):
+        raise BadValue("is the name of a variable that holds the address, not the address", 'webhook = "SLACK_URL"')
+    (name,) = variable_names([value])
+    return name
+
+
+def events(value: Any) -> tuple[str, ...]:
+    requested = comma_texts(value)
+    for event in requested:
+        if event not in names.EVENTS:
+            known = ", ".join(f"`{event}`" for event in names.EVENTS)
+            raise BadValue(f"must be of {known}, not `{event}`", did_you_mean(event, names.EVENTS))
+    return requested
+
+
+def show_memory(mebibytes: int) -> str:
+    """MiB as `10G`, or `all`."""
+    if mebibytes == ALL_MEMORY:
+        return "all"
+    return f"{mebibytes}M" if mebibytes % 1024 else f"{mebibytes // 1024}G"
+
+
+def _show_texts(items: tuple[str, ...] | str) -> str:
+    return items if isinstance(items, str) else ", ".join(items)
+
+
+def _show_command(words: tuple[str, ...]) -> str:
+    import shlex
+
+    return shlex.join(words) if len(words) > 1 else "".join(words)
+
+
+def _show_place(value: str | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _show_items(items: tuple[Item, ...]) -> str:
+    return ", ".join(item.source if item.to is None else f"{item.source} as {item.to}" for item in items)
+
+
+def _is_off(value: Any) -> bool:
+    return value is False or str(value).lower() in {"off", "none"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    shown = str(value)
+    return shown if len(shown) <= 60 else shown[:57] + "…"
+
+
+COUNT = Kind("whole number from 1", whole(1), "N")
+COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
+DURATION = Kind("duration", duration, "TIME", show=times.show_duration)
+DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME", show=times.show_duration)
+MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
+MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
+BOOLEAN = Kind("true or false", boolean, show=_show_place)
+TEXT = Kind("text", text)
+NAME = Kind("text", name)
+TEXTS = Kind("text or list of texts", texts, many=True, show=_show_texts)
+COMMA_TEXTS = Kind("text or list of texts", comma_texts, many=True, show=_show_texts)
+COMMAND = Kind("text, or list of words", command, show=_show_command)
+INHERIT = Kind("`all`, `none` or list of names", inherit, many=True, show=_show_texts)
+NAMES = Kind("list of names", variable_names, "NAME", many=True, show=_show_texts)
+VARIABLES = Kind("table of texts", free_text, names=True)
+PATTERNS = Kind("table of texts", text, names=True)
+SETTINGS = Kind("table of anything", setting, names=True, nested=True, show=spelled)
+LAUNCHER = Kind(
+    "the name of a launcher",
+    choice("agent", "single", "torchrun", "srun", "mpirun", "horovod", "horovodrun", "accelerate", "deepspeed"),
+)
+FORM = Kind("`requeue`, `successor` or `prequeued`", choice("requeue", "successor", "prequeued"))
+SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")
+PLACE = Kind("path, `true` or `false`", place, show=_show_place)
+NAMED_PLACE = Kind("name, path, `true` or `false`", place, show=_show_place)
+LINES = Kind("text or list of lines", lines, show=lambda text: text.replace("\n", "; "))
+TORCH = Kind("`cpu`, `cu126` …", torch_build)
+IMAGE = Kind("path, `docker://…`, or `off`", image)
+RUNTIME = Kind("`apptainer`, `singularity`, `ch-run`, the path of one, or `pyxis`", runtime)
+BINDS = Kind("text or list of `/source:/destination:ro`", texts, many=True, show=", ".join)
+ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_items)
+RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
+WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
+SIZE = Kind("size", size, "SIZE", show=show_memory)
+BYTES = Kind("size", lambda value: size(value) << 20, "SIZE", show=lambda count: show_memory(count >> 20))
+SIZE_OR_NONE = Kind(
+    "size, or `none`", size_or_none, "SIZE", show=lambda amount: show_memory(amount) if amount else "none"
+)
+VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
+TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
+WEBHOOK = Kind("name", webhook_variable, "NAME")
+EVENTS = Kind("list of events", events, many=True, show=", ".join)
