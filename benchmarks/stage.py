@@ -31,15 +31,15 @@ OURS = """\
 import sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-from serried.agent.stage_in.cache import Cache
-from serried.agent.stage_in.availability import Holdings
-from serried.agent.stage_in.stager import Items
-from serried.agent.stage_in.item import Item, Place
+from serried.agent.stage_in.cache import StagingCache
+from serried.agent.stage_in.item import StagedItem
+from serried.agent.stage_in.stager import Stager
 disk = Path(sys.argv[2])
 (disk / "data").mkdir(parents=True)
-place = Place(disk / "job" / "data", Cache(disk / "data"), True)
 (disk / "job").mkdir()
-Items([Item(sys.argv[1], "set", "")], place, Holdings(1), lambda *_, **__: None, hashed=False).bring(None)
+items = [StagedItem(sys.argv[1], "set")]
+cache = StagingCache(disk / "data")
+Stager(items, disk / "job" / "data", cache, lambda *_, **__: None, has_disk=True).stage_all(None)
 """
 """What the process beside a node's agent does, from its start on."""
 

@@ -6,9 +6,8 @@ import os
 import threading
 from pathlib import Path
 
-from serried.agent.stage_in.availability import Availability
 from serried.agent.stage_in.cache import StagingCache
-from serried.agent.stage_in.item import NodeStorage, StagedItem, StageError
+from serried.agent.stage_in.item import StagedItem, StageError
 from serried.agent.stage_in.stager import Stager
 
 
@@ -26,14 +25,14 @@ class Job:
         self.view = disk / f"job-{os.urandom(4).hex()}" / "data"
         self.view.parent.mkdir()
         self.told: list[tuple[str, dict]] = []
-        place = NodeStorage(self.view, StagingCache(disk / "data", hashed=hashed, run=run), has_disk)
-        self.items = Stager(wanted, place, Availability(len(wanted)), self.note, hashed=hashed)
+        cache = StagingCache(disk / "data", hashed=hashed, run=run)
+        self.stager = Stager(wanted, self.view, cache, self.note, has_disk=has_disk)
 
     def note(self, event: str, **facts: object) -> None:
         self.told.append((event, facts))
 
     def bring(self) -> Job:
-        self.items.stage_all(None)
+        self.stager.stage_all(None)
         return self
 
     @property

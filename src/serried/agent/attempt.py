@@ -83,6 +83,11 @@ class Attempt:
         }
 
     @property
+    def staged_items(self) -> List[Dict[str, str]]:
+        """`source`, `to` and `unpack` of each item of staged data."""
+        return list((self.plan.get("data") or {}).get("stage", ()))
+
+    @property
     def cpus(self) -> int:
         """CPUs per node."""
         return int(self.plan["allocation"]["cpus"])

@@ -18,7 +18,7 @@ from serried.agent.containers import container
 from serried.agent.node import setup
 from serried.agent.node_disk import Folder
 from serried.agent.ranks import binding, command
-from serried.agent.stage_in import in_place, standalone
+from serried.agent.stage_in.node_side import StandaloneStageIn, check_required_paths, running_attempt_variables
 from serried.fs import files
 from serried.protocol import addresses, names
 
@@ -88,9 +88,9 @@ def run(work: Attempt, words: List[str], told: Dict[str, str], *, joins: bool) -
                 os.kill(child.pid, number if words else signal.SIGHUP)
 
     own = Folder(work, "shell")
-    data = standalone.StandaloneStageIn(work, own)
+    data = StandaloneStageIn(work, own)
     try:
-        where = standalone.running_attempt_variables(work) if joins else data.stage()
+        where = running_attempt_variables(work) if joins else data.stage()
         if data.signal or data.problem:
             return _without_data(data)
         for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal's, for whoever we run
@@ -113,7 +113,7 @@ def run(work: Attempt, words: List[str], told: Dict[str, str], *, joins: bool) -
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _without_data(data: standalone.StandaloneStageIn) -> Optional[int]:
+def _without_data(data: StandaloneStageIn) -> Optional[int]:
     """The exit status of a shell that has not come about."""
     if data.problem:
         print(f"serried: {os.uname().nodename}: {data.problem}", file=sys.stderr)
@@ -155,7 +155,7 @@ def main(arguments: List[str]) -> int:
     element = options.get("--element")
     work = Attempt.load(run_directory(), int(element) if element else None, int(options.get("--join", 1)))
     set_umask(work)
-    problem = options.get("--problem") or setup.enter(work, arguments, "shell") or in_place.problem(work.plan)
+    problem = options.get("--problem") or setup.enter(work, arguments, "shell") or check_required_paths(work.plan)
     host = {"host": os.uname().nodename}
     if not joins:
         files.write_json(work.run.shell, host, work.file_mode)

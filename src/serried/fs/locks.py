@@ -132,3 +132,7 @@ def things(folder: Path) -> Iterator[Path]:
 
 def lock_of(path: Path) -> Path:
     return path.with_name(path.name + SUFFIX)
+
+
+def part_of(path: Path) -> Path:
+    return path.with_name(path.name + PART)

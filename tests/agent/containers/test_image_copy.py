@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import types
 from pathlib import Path
 
 import pytest
 
 from serried.agent.containers import image_cache
+from serried.agent.node_disk import shared_cache
 
 
 @pytest.fixture
@@ -63,22 +63,22 @@ def test_a_copy_that_nobody_holds_goes_when_the_next_comes_and_one_in_use_stays(
 
 
 def test_another_job_that_copies_it_and_does_not_go_on_is_not_waited_for(copied, monkeypatch):
-    monkeypatch.setattr(image_cache, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(shared_cache, "SILENT_SECONDS", 0.2)
     path = Path(copied()["path"])
     path.unlink()
     suspended = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(suspended, fcntl.LOCK_EX)
     path.with_name(f"{path.name}.part").write_bytes(b"im")
 
-    assert copied() == {"problem": "another job that copies it there does not go on"}
+    assert copied() == {"problem": "another job that copies the image to this node shows no sign of life"}
     os.close(suspended)
 
 
 def test_without_room_there_is_no_copy_and_the_reason_is_told(copied, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=5))
+    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_bavail=1, f_frsize=4, f_files=0))
 
     folder = tmp_path / "disk" / "images"
-    assert copied() == {"problem": f"no room on {folder}: 0 MiB free, 0 MiB needed"}
+    assert copied() == {"problem": f"no room on {folder}: 5 B needed, 4 B free"}
     assert [path for path in folder.iterdir() if path.suffix != ".lock"] == []
 
 

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from serried.agent.node_disk import shared_cache
-from serried.agent.stage_in import cache, source
-from serried.agent.stage_in.availability import RestartedError
-from serried.agent.stage_in.item import StageError
+from serried.agent.stage_in import source
+from serried.agent.stage_in.item import RestartedError, StageError
 from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.fs import locks, removal
 from serried.fs.scan import UnreadableError, scan
@@ -28,13 +27,13 @@ def test_a_second_job_uses_what_is_there_and_sees_a_change_on_either_side(there:
     first = Job(there, disk, "a", hashed=hashed).bring()
     second = Job(there, disk, "a", hashed=hashed).bring()
     assert (first.origins, second.origins) == (["source"], ["cache"])
-    first.items.release()
-    second.items.release()
+    first.stager.release()
+    second.stager.release()
 
     os.utime(there / "a/below/one", (1, 1))  # the same content, at another time
     third = Job(there, disk, "a", hashed=hashed).bring()
     assert third.origins == (["cache"] if hashed else ["source"])
-    third.items.release()
+    third.stager.release()
 
     (third.view / "a/below/one").write_text("ONE")  # a job writes into what is shared
     if hashed:
@@ -48,7 +47,7 @@ def test_a_second_job_uses_what_is_there_and_sees_a_change_on_either_side(there:
     assert fifth.origins == ["source"]
     assert [(job.view / "a/below/one").read_text() for job in (fourth, fifth)] == ["ONE", "one"]
     for job in (fourth, fifth):
-        job.items.release()
+        job.stager.release()
     shared_cache.tidy_data(disk / "data")
     assert kept(disk) == []
 
@@ -69,11 +68,14 @@ def test_of_many_such_links_a_few_are_named(there: Path, disk: Path):
     for number in range(8):
         (there / "a" / str(number)).symlink_to("/")
     said = [facts["problem"] for event, facts in Job(there, disk, "a").bring().told if event == "staging-problem"]
-    assert said == [*(f"{number} is a link that leads out of it, to /" for number in range(5)), "so it is with 3 more"]
+    assert said == [
+        *(f"{number} is a link that leads out of it, to /" for number in range(5)),
+        "3 more problems of this kind",
+    ]
 
 
 def test_what_was_there_before_the_node_last_started_is_not_believed(there: Path, disk: Path, monkeypatch):
-    Job(there, disk, "a").bring().items.release()
+    Job(there, disk, "a").bring().stager.release()
     monkeypatch.setattr("serried.agent.stage_in.cache.boot", lambda: "another")
     assert Job(there, disk, "a").bring().origins == ["source"]
 
@@ -93,7 +95,7 @@ def test_what_a_killed_job_left_half_done_is_not_used_but_removed(there: Path, d
     job = Job(there, disk, "a").bring()
     assert job.origins == ["source"]
     assert sorted(os.listdir(job.view / "a")) == ["below", "empty"]
-    job.items.release()
+    job.stager.release()
     shared_cache.tidy_data(disk / "data", limit=1 << 40)
     assert kept(disk) == [source_key(there / "a"), source_key(there / "a") + locks.SUFFIX]
 
@@ -105,7 +107,7 @@ def source_key(path: Path) -> str:
 def test_what_takes_no_bytes_or_does_not_say_how_many_does_not_stay_for_ever(there: Path, disk: Path):
     (there / "hollow").mkdir()
     for limit in (0, 1 << 40):
-        Job(there, disk, "hollow").bring().items.release()
+        Job(there, disk, "hollow").bring().stager.release()
         if limit:
             facts = disk / "data" / source_key(there / "hollow") / shared_cache.FACTS
             facts.write_bytes(b"\0" * 40)  # as after a power cut
@@ -114,7 +116,7 @@ def test_what_takes_no_bytes_or_does_not_say_how_many_does_not_stay_for_ever(the
 
 
 def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "SILENT_SECONDS", 3600.0)
+    monkeypatch.setattr(shared_cache, "SILENT_SECONDS", 3600.0)
     jobs = [Job(there, disk, "a") for _ in range(4)]
     threads = [threading.Thread(target=job.bring) for job in jobs]
     for thread in threads:
@@ -130,7 +132,7 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
     """The first is stuck, and gives signs of life for a while; then it is taken for suspended."""
     first, second = (Job(there, disk, "a", run=run) for run in ("k3f9q2/7", "later"))
     fill, begun, go_on = source.fill, threading.Event(), threading.Event()
-    clock, looks, look = [0.0], [0], cache._Waiting.look
+    clock, looks, look = [0.0], [0], shared_cache._Wait.look
 
     def stuck(root: bytes, target: TreeWriter, *rest: object) -> None:
         if not begun.is_set():
@@ -138,7 +140,7 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
             assert go_on.wait(240)
         fill(root, target, *rest)
 
-    def counted(self: cache._Waiting) -> None:
+    def counted(self: shared_cache._Wait) -> None:
         looks[0] += 1
         look(self)
 
@@ -147,24 +149,24 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
         wait_until(lambda: looks[0] > seen + 1)  # the first of the two may have begun before
 
     monkeypatch.setattr(source, "fill", stuck)
-    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(cache._Waiting, "look", counted)
+    monkeypatch.setattr(shared_cache, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(shared_cache._Wait, "look", counted)
     threads = [threading.Thread(target=job.bring) for job in (first, second)]
     threads[0].start()
     assert begun.wait(120)
     threads[1].start()
     for _ in range(4):
         await_a_look()
-        clock[0] += cache.SILENT_SECONDS * 0.9
-        first.items.heartbeat()
+        clock[0] += shared_cache.SILENT_SECONDS * 0.9
+        first.stager.heartbeat()
     await_a_look()
-    assert (second.items.progress.waits_for, second.told) == (
+    assert (second.stager.progress["waits_for"], second.told) == (
         "k3f9q2/7",
         [("staging-waits", {"item": "a", "run": "k3f9q2/7"})],
     )
-    clock[0] += cache.SILENT_SECONDS * 1.1
+    clock[0] += shared_cache.SILENT_SECONDS * 1.1
     threads[1].join(120)
-    assert (second.items.progress.waits_for, second.origins) == (None, ["source"])
+    assert (second.stager.progress["waits_for"], second.origins) == (None, ["source"])
     go_on.set()
     threads[0].join(120)
     assert first.origins == ["source"]
@@ -181,7 +183,7 @@ def test_the_longest_unused_goes_first_and_what_is_used_stays(there: Path, disk:
     for at, name in enumerate(("c", "a", "b", "d")):
         os.utime(disk / "data" / keys[name], (at, at))
     for name in ("a", "c", "d"):
-        jobs[name].items.release()
+        jobs[name].stager.release()
     shared_cache.tidy_data(disk / "data", limit=7 * MIB)  # two of four: b is in use
     assert [name for name in sorted(keys) if (disk / "data" / keys[name]).exists()] == ["b", "d"]
 
@@ -240,7 +242,7 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
     with pytest.raises(StageError) as caught:
         Job(there, disk, "a").bring()
     assert str(caught.value) == f"`{there}/a/below/one` changes while it is read"
-    job.items.release()
+    job.stager.release()
     shared_cache.tidy_data(disk / "data")
     assert kept(disk) == []
 
@@ -248,7 +250,7 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
 def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goes(there: Path, disk: Path, monkeypatch):
     """Else it would find files gone, and go to the source by itself."""
     job = Job(there, disk, "a")
-    fill, remove, holding, told = source.fill, removal.remove, job.items._availability[0], []
+    fill, remove, holding, told = source.fill, removal.remove, job.stager.items[0].availability, []
 
     def changing(root: bytes, target: TreeWriter, *rest: object) -> None:
         monkeypatch.setattr(source, "fill", fill)
@@ -271,12 +273,12 @@ def test_an_archive_is_unpacked_once_and_its_packed_copy_goes(there: Path, disk:
     assert (first.view / "sets/a/below/one").read_text() == "one"
     entry = (first.view / "sets/a").resolve().parent
     assert sorted(os.listdir(entry)) == ["archive", "facts.json", "manifest", "tree"]
-    first.items.end_serving()  # no other node asks for it any more
+    first.stager.end_serving()  # no other node asks for it any more
     assert sorted(os.listdir(entry)) == ["facts.json", "manifest", "tree"]
     second = Job(there, disk, "a.tar=sets/a").bring()
     assert (first.origins, second.origins) == (["source"], ["cache"])
     for job in (first, second):
-        job.items.release()
+        job.stager.release()
     (there / "a.tar").write_bytes((there / "a.tar").read_bytes()[: 2 * MIB])
     with pytest.raises(StageError, match=f"cannot unpack `{there}/a.tar`: "):
         Job(there, disk, "a.tar=sets/a").bring()
@@ -304,11 +306,11 @@ def test_how_far_an_archive_is_unpacked_is_seen(there: Path, disk: Path, monkeyp
     wait_until((disk / "half").exists)
     size = (there / "a.tar").stat().st_size
     files = {"files": 1, "of_files": 1, "waits_for": None}
-    assert job.items.progress.facts == {"bytes": 1_000_000, "of": size, **files, "unpacks": True}
+    assert job.stager.progress == {"bytes": 1_000_000, "of": size, **files, "unpacks": True}
     (disk / "go").touch()
     thread.join(120)
-    assert job.items.progress.facts == {"bytes": size, "of": size, **files, "unpacks": False}
-    assert [str(problem) for problem in problems] == [f"cannot unpack `{there}/a.tar`: tar says: status 3"]
+    assert job.stager.progress == {"bytes": size, "of": size, **files, "unpacks": False}
+    assert [str(problem) for problem in problems] == [f"cannot unpack `{there}/a.tar`: tar: status 3"]
 
 
 def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: Path, disk: Path, monkeypatch):
@@ -324,7 +326,7 @@ def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: P
     job = Job(there, disk, "a")
     thread, problems = job.begin()
     assert begun.wait(120)
-    job.items.release()
+    job.stager.release()
     shared_cache.tidy_data(disk / "data")
     assert kept(disk) == []
     ended.set()

@@ -16,7 +16,7 @@ def staging(monkeypatch):
     """The head's end of three nodes that stage; `staging.noted` is what its journal gets."""
     monkeypatch.setattr(head_side, "RECORD_SECONDS", 0.0)
     monkeypatch.setattr(head_side, "LOG_SECONDS", 0.0)
-    work = SimpleNamespace(nodes=3, plan={"data": {"stage": [{}]}, "site": {}})
+    work = SimpleNamespace(nodes=3, staged_items=[{}])
     noted: list[dict] = []
     staging = head_side.StageInCoordinator(work, [], lambda _, **facts: noted.append(facts), print, lambda: None)
     staging.noted = noted

@@ -7,6 +7,7 @@ import weakref
 
 from serried.agent.stage_in import worker
 from serried.agent.stage_in.data_client import Predecessor
+from serried.agent.stage_in.item import StagedItem
 from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.fs.manifest import Manifest
 from serried.protocol import names
@@ -41,11 +42,11 @@ def test_nothing_of_the_files_is_held_when_the_last_node_has_them(tmp_path, monk
     staging = worker.StageInWorker(agent := Agent(), told)
     staging.begin(None)
     next_node = Predecessor(("127.0.0.1", agent.told[0]["port"]), b"\0", 1)
-    holding = worker.Availability(1)[0]
-    manifest = Manifest.from_bytes(next_node.manifest(0, next_node.item_key(0), holding))
+    item = StagedItem("", "")
+    manifest = Manifest.from_bytes(next_node.manifest(0, next_node.item_key(0), item.availability))
     next_node.receive_into(TreeWriter(str(tmp_path / "next").encode(), manifest))
     wait_until(lambda: staging.flush() or agent.told[-1]["say"] == "staged")
-    held = weakref.ref(staging.items.progress.manifests[0])
+    held = weakref.ref(staging.stager.items[0].manifest)
     assert held() is not None
 
     next_node.close()

@@ -13,7 +13,7 @@ def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tm
     assert run.wait() == 70
     assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
     host, _, said = run.ending[3].partition(": ")
-    assert (bool(host), said) == (True, f"data: `{missing}` is not there")
+    assert (bool(host), said) == (True, f"data: `{missing}` does not exist")
     assert not (tmp_path / "started").exists()
 
 

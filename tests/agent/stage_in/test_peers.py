@@ -9,19 +9,20 @@ import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from between import Between
 from serried.agent.comms.channel import LONGEST_GREETING, UnprovenConnection
 from serried.agent.stage_in import data_client, data_server, source, wire
-from serried.agent.stage_in.availability import Availability, ItemAvailability, RestartedError, UnavailableError
 from serried.agent.stage_in.data_client import PeerLostError, Predecessor
 from serried.agent.stage_in.data_server import DataServer
-from serried.agent.stage_in.extents import ExtentLog
-from serried.agent.stage_in.topology import HEAD_ADDRESS, peer_host, predecessors, serving_interface
-from serried.agent.stage_in.tree_writer import TreeWriter
-from serried.agent.stage_in.wire import Part, Wire
+from serried.agent.stage_in.head_side import HEAD_ADDRESS, peer_host, predecessors
+from serried.agent.stage_in.item import Availability, RestartedError, StagedItem, UnavailableError
+from serried.agent.stage_in.node_side import serving_interface
+from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
+from serried.agent.stage_in.wire import FrameKind, Part, Wire
 from serried.fs import scan
 from serried.fs.manifest import Manifest
 from trees import MIB, is_same, plant
@@ -40,11 +41,11 @@ def there(tmp_path_factory):
 def serve():
     """`serve(holdings)` gives its port; what it refuses is in `serve.refused`."""
 
-    def start(*holdings: ItemAvailability) -> int:
-        items = Availability(len(holdings))
-        items._items = list(holdings)
-        start.holdings = items
-        servers.append(DataServer(HERE, KEY, items, lambda *told: start.refused.append(told)))
+    def start(*holdings: Availability) -> int:
+        start.items = [StagedItem("", "") for _ in holdings]
+        for item, holding in zip(start.items, holdings, strict=True):
+            item.availability = holding
+        servers.append(DataServer(HERE, KEY, start.items, lambda *told: start.refused.append(told)))
         return servers[-1].port
 
     servers = []
@@ -70,16 +71,16 @@ def call(monkeypatch):
         predecessor.close()
 
 
-def held(there: Path) -> ItemAvailability:
+def held(there: Path) -> Availability:
     """What is here for long."""
-    holding = ItemAvailability()
+    holding = Availability()
     holding.set_complete(ExtentLog.complete(scan.scan(there), os.fsencode(there)))
     return holding
 
 
 def pulled(predecessor: Predecessor, item: int, here: Path) -> Path:
     key = predecessor.item_key(item)
-    target = TreeWriter(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, ItemAvailability())))
+    target = TreeWriter(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, Availability())))
     predecessor.receive_into(target)
     target.finish()
     return here
@@ -98,41 +99,44 @@ def test_items_come_one_after_the_other_and_what_is_here_already_need_not(there,
 
 
 def test_what_is_begun_again_is_begun_again_by_all(there, tmp_path, serve, call):
-    holding = ItemAvailability()
+    holding = Availability()
     target = TreeWriter(os.fsencode(tmp_path / "before"), scan.scan(there))
     holding.set_complete(target.extents)
     predecessor = call(serve(holding))
     key = predecessor.item_key(0)
-    here = TreeWriter(
-        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, ItemAvailability()))
-    )
-    threading.Timer(0.05, lambda: serve.holdings.restart(0).set_complete(held(there).wait_for_extents(0))).start()
+    here = TreeWriter(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Availability())))
+
+    def restart() -> None:
+        serve.items[0].restart()
+        serve.items[0].availability.set_complete(held(there).wait_for_extents(0))
+
+    threading.Timer(0.05, restart).start()
     with pytest.raises(RestartedError):
         predecessor.receive_into(here)
     assert is_same(pulled(predecessor, 0, tmp_path / "again"), there)
 
 
 def test_a_node_that_cannot_have_the_item_says_so(serve, call):
-    holding = ItemAvailability()
+    holding = Availability()
     holding.fail(UnavailableError("No space left on device"))
     with pytest.raises(PeerLostError, match="No space left on device"):
         call(serve(holding)).item_key(0)
 
 
 def test_a_node_that_falls_silent_is_not_waited_for(serve, call):
-    port = serve(ItemAvailability())  # of which nothing comes, and no word for as long as WORD_SECONDS
+    port = serve(Availability())  # of which nothing comes, and no word for as long as WORD_SECONDS
     with pytest.raises(PeerLostError, match="fell silent"):
         call(port, silence=0.2).item_key(0)
 
 
 def test_a_node_that_has_nothing_yet_says_that_it_is_there(there, tmp_path, serve, call, monkeypatch):
     monkeypatch.setattr(data_server, "KEEPALIVE_SECONDS", 0.05)
-    holding = ItemAvailability()
+    holding = Availability()
     receive, words = Wire.receive, []
 
     def counted(line: Wire) -> wire.Frame:
         frame = receive(line)
-        if frame.kind == wire.WAIT:
+        if frame.kind == FrameKind.WAIT:
             words.append(frame)
             if len(words) == 3:
                 holding.set_complete(held(there).wait_for_extents(0))
@@ -155,7 +159,7 @@ def test_strangers_are_refused_and_noted_and_keep_nobody_waiting(there, tmp_path
         silent.append(socket.create_connection((HERE, port)))
         assert silent[-1].recv(1)  # it has been let in, and the next is later
     assert is_same(pulled(call(port), 0, tmp_path / "here"), there)
-    reasons = ["a greeting with a wrong signature", "no greeting", *["too many call at once"] * 6]
+    reasons = ["a greeting with a wrong signature", "no greeting", *["too many connections at once"] * 6]
     assert serve.refused == [(HERE, reason) for reason in reasons]
     for caller in silent:
         caller.close()
@@ -165,7 +169,7 @@ def test_who_does_not_say_who_it_is_is_not_listened_to_for_long(there, serve, mo
     monkeypatch.setattr(data_server, "GREETING_SECONDS", 0.1)
     with socket.create_connection((HERE, serve(held(there)))) as silent:
         wait_until(lambda: serve.refused)
-        assert serve.refused == [(HERE, "it did not say who it is")]
+        assert serve.refused == [(HERE, "it did not identify itself in time")]
         silent.settimeout(10)
         assert silent.recv(100).endswith(b"\n")
         assert silent.recv(100) == b""
@@ -208,12 +212,12 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, call, lie):
     def answer(line: Wire, asked: wire.Frame) -> None:
-        if asked.kind == wire.ASK:
-            line.send_message(wire.WHAT, key="k")
+        if asked.kind == FrameKind.ASK:
+            line.send_message(FrameKind.WHAT, key="k")
         else:
-            line.send_message(wire.LENGTH, manifest=len(MANIFEST))
-            line.send(wire.MANIFEST, data=MANIFEST)
-            line.send(wire.DATA, *lie)
+            line.send_message(FrameKind.LENGTH, manifest=len(MANIFEST))
+            line.send(FrameKind.MANIFEST, data=MANIFEST)
+            line.send(FrameKind.DATA, *lie)
 
     with pytest.raises(PeerLostError):
         pulled(call(Liar(answer).port), 0, tmp_path / "here")
@@ -222,14 +226,14 @@ def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, cal
 
 def test_less_than_all_is_not_taken_for_all(tmp_path, call):
     def answer(line: Wire, asked: wire.Frame) -> None:
-        if asked.kind == wire.ASK:
-            line.send_message(wire.WHAT, key="k")
+        if asked.kind == FrameKind.ASK:
+            line.send_message(FrameKind.WHAT, key="k")
         else:
-            line.send_message(wire.LENGTH, manifest=len(MANIFEST))
-            line.send(wire.MANIFEST, data=MANIFEST)
-            line.send_message(wire.END, extents=0)
+            line.send_message(FrameKind.LENGTH, manifest=len(MANIFEST))
+            line.send(FrameKind.MANIFEST, data=MANIFEST)
+            line.send_message(FrameKind.END, extents=0)
 
-    with pytest.raises(PeerLostError, match="it has not sent all"):
+    with pytest.raises(PeerLostError, match="did not send all files"):
         pulled(call(Liar(answer).port), 0, tmp_path / "here")
 
 
@@ -247,15 +251,13 @@ def test_what_is_said_of_files_cannot_be_changed_on_the_way(there, tmp_path, ser
 def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, tmp_path, serve, call, wait_until):
     """Also where the one before us says that it cannot go on."""
     before = TreeWriter(os.fsencode(tmp_path / "before"), scan.scan(there))
-    holding = ItemAvailability()
+    holding = Availability()
     holding.set_complete(before.extents)
     number = next(n for n, entry in enumerate(before.extents.manifest.entries) if entry.path == b"large")
     before.write(number, 0, (there / "large").read_bytes()[: 3 * MIB])
     predecessor = call(serve(holding))
     key = predecessor.item_key(0)
-    here = TreeWriter(
-        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, ItemAvailability()))
-    )
+    here = TreeWriter(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Availability())))
 
     def fail() -> None:
         try:
@@ -286,8 +288,13 @@ def test_each_node_gets_its_data_from_the_one_before_it_that_serves_any():
 
 
 def test_nodes_serve_on_the_network_of_the_agents_alone():
-    assert (peer_host("10.0.0.1", "10.0.0.1"), serving_interface("10.0.0.1", "10.0.0.1")) == (HEAD_ADDRESS, "")
-    assert (peer_host("10.0.0.2", "10.0.0.1"), serving_interface("10.0.0.2", "10.0.0.1")) == ("10.0.0.2", "10.0.0.2")
+    def seen_by_the_head(own: str, head: str) -> SimpleNamespace:
+        connection = SimpleNamespace(getpeername=lambda: (own, 1), getsockname=lambda: (head, 2))
+        return SimpleNamespace(channel=SimpleNamespace(connection=connection))
+
+    first, second = ("10.0.0.1", "10.0.0.1"), ("10.0.0.2", "10.0.0.1")
+    assert (peer_host(seen_by_the_head(*first)), serving_interface(*first)) == (HEAD_ADDRESS, "")
+    assert (peer_host(seen_by_the_head(*second)), serving_interface(*second)) == ("10.0.0.2", "10.0.0.2")
 
 
 def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
@@ -316,7 +323,7 @@ def test_what_cannot_be_written_is_told_and_nothing_is_written_afterwards(there,
     predecessor = call(serve(held(there)))
     key = predecessor.item_key(0)
     target = TreeWriter(
-        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, ItemAvailability()))
+        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Availability()))
     )
     shutil.rmtree(tmp_path / "here" / "many")
     before = threading.enumerate()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.stage_in import space_check
 from serried.agent.stage_in.cache import StagingCache
-from serried.agent.stage_in.item import StagedItem, StageError
+from serried.agent.stage_in.item import StageError
 from serried.fs import locks
 from stage_jobs import Job, kept
 
@@ -37,7 +36,7 @@ def test_what_does_not_fit_is_refused_before_the_first_byte(there: Path, small: 
     many.mkdir()
     for number in range(199):
         (many / str(number)).touch()
-    with pytest.raises(StageError, match=r"no room on .*: 200 files, and it takes 1\d\d more"):
+    with pytest.raises(StageError, match=r"no room on .*: 200 files needed, 1\d\d free"):
         Job(there, small, "many").bring()
     assert kept(small) == []
 
@@ -66,10 +65,9 @@ def test_what_an_archive_becomes_is_counted_before_the_first_byte_if_it_says(
 def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there: Path, small: Path):
     (there / "zeros").write_bytes(bytes(2 * MIB))
     subprocess.run(["tar", "-czf", "z.tar.gz", "zeros"], cwd=there, check=True)
-    (small / "data").mkdir()
-    item = StagedItem(str(there / "z.tar.gz"), "z", "tar.gz")
+    stager = Job(there, small, "z.tar.gz=z").stager
     with pytest.raises(StageError, match=r"cannot unpack `.*/z.tar.gz`: no room on .*/data: 1\.5 MB needed"):
-        space_check.make_room_to_unpack(StagingCache(small / "data"), item, there / "z.tar.gz")
+        stager._make_room_to_unpack(stager.items[0], there / "z.tar.gz")
 
 
 def test_what_nobody_uses_makes_room(there: Path, small: Path):
@@ -79,7 +77,7 @@ def test_what_nobody_uses_makes_room(there: Path, small: Path):
     first = Job(there, small, "b").bring()
     with pytest.raises(StageError, match="no room"):
         Job(there, small, "c").bring()
-    first.items.release()
+    first.stager.release()
     assert Job(there, small, "c").bring().origins == ["source"]
 
 

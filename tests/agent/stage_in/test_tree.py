@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.agent.stage_in import extents, source, tree_writer
-from serried.agent.stage_in.extents import Extent
+from serried.agent.stage_in import source, tree_writer
+from serried.agent.stage_in.tree_writer import Extent
 from serried.fs import scan
 from serried.fs.manifest import Manifest
 
@@ -116,7 +116,7 @@ def test_it_is_the_same_from_another_node_in_any_order_and_after_that_node_is_lo
         there, before, here = (os.fsencode(folder) + name for name in (b"/there", b"/before", b"/here"))
         plant(there, tree, [])
         manifest = stage(there, before)
-        log = extents.ExtentLog.complete(manifest, before).since(0, 0)
+        log = tree_writer.ExtentLog.complete(manifest, before).since(0, 0)
         pieces = [piece for extent in log for piece in split(before, manifest, extent, chance)]
         chance.shuffle(pieces)
         into = tree_writer.TreeWriter(here, Manifest.from_bytes(manifest.to_bytes()))
@@ -132,10 +132,10 @@ def test_it_is_the_same_from_another_node_in_any_order_and_after_that_node_is_lo
 
 def split(root: bytes, manifest: Manifest, extent: Extent, chance: random.Random) -> list:
     """An extent as random pieces (number, offset, length, data or None for a hole)."""
-    path = extents.ExtentLog(manifest, root).path(extent.number)
+    path = tree_writer.ExtentLog(manifest, root).path(extent.number)
     pieces: list = []
     with open(path, "rb") as file:
-        for offset, length, is_data in extents.split_holes(file.fileno(), extent):
+        for offset, length, is_data in tree_writer.split_holes(file.fileno(), extent):
             cut = chance.randint(0, length)
             for begin, count in ((offset, cut), (offset + cut, length - cut)):
                 if count or not (extent.length or pieces):

@@ -12,7 +12,7 @@ from serried.agent.comms import env_file, rendezvous
 from serried.agent.node import setup
 from serried.agent.node.node import Node
 from serried.agent.ranks import tensorflow
-from serried.agent.stage_in import in_place
+from serried.agent.stage_in.node_side import check_required_paths
 from serried.protocol import addresses, names
 
 JOIN_SECONDS = 60.0
@@ -27,7 +27,9 @@ def main(arguments: List[str]) -> int:
         env_file.load(options.pop("--environment"), options.pop("--own", ""))
     element = os.environ.get(names.ELEMENT)
     work = Attempt.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
-    problem = setup.enter(work, [word for option in options.items() for word in option]) or in_place.problem(work.plan)
+    problem = setup.enter(work, [word for option in options.items() for word in option]) or check_required_paths(
+        work.plan
+    )
     set_umask(work)
     key = bytes.fromhex(os.environ.pop(names.KEY))
     sockets = tensorflow.hold_ports(work)

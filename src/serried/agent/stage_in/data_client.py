@@ -3,58 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 import time
-from functools import partial
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.comms.channel import Channel, ProtocolError
 from serried.agent.stage_in import wire
-from serried.agent.stage_in.availability import ItemAvailability, RestartedError
+from serried.agent.stage_in.item import Availability, RestartedError
 from serried.agent.stage_in.tree_writer import TreeWriter
-from serried.agent.stage_in.wire import (
-    ASK,
-    DATA,
-    END,
-    ENDED,
-    FAILED,
-    LENGTH,
-    MANIFEST,
-    SEND,
-    VOID,
-    WAIT,
-    WHAT,
-    Frame,
-    Part,
-    Wire,
-)
-from serried.agent.stage_in.write_pool import WritePool
+from serried.agent.stage_in.wire import ENDED, Frame, FrameKind, Part, Wire
 from serried.fs import scan
-from serried.protocol.events import JournalEvent
 
 LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
 CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 20.0, 0.5
-"""A node that is gone says so at once, or its kernel does: who takes its time is busy, and spares us the source."""
-
-
-class FilePiece(NamedTuple):
-    """Of a file, or all of it: `data` is None for a hole."""
-
-    number: int
-    offset: int
-    length: int
-    data: Optional[memoryview]
+"""A dead node refuses at once, or its kernel does. A node that takes long is busy, and spares the source a reader."""
+WRITERS, MOST_WAITING = 4, 8
+"""Threads that write small files, and batches of files that wait for them."""
 
 
 class PeerLostError(Exception):
-    """The node before us will not send more, and why: go on from the source with what is missing."""
+    """The node before this one will not send more. `str` says why. The source has the rest."""
 
 
 class ItemRefusedError(PeerLostError):
-    """It will not send this item, and may well send others."""
+    """The node before this one will not send this item, but may send others."""
 
 
 class Predecessor:
-    """The node before us, asked for one item after the other. Raises BrokenError once it is of no more use."""
+    """The node before this one, which sends one item after the other. Raises PeerLostError."""
 
     def __init__(self, address: Tuple[str, int], key: bytes, me: int, silence: float = wire.SILENCE_SECONDS) -> None:
         self._host = address[0]
@@ -65,49 +42,56 @@ class Predecessor:
         self._wire.close()
 
     def item_key(self, item: int) -> str:
-        """The key of what `item` is by now. Ask for no more of it if that is here."""
+        """The key of `item`. If the cache has an item of this key, no further request is needed."""
         with self._translating_errors():
             while True:
-                self._wire.send_message(ASK, item=item)
+                self._wire.send_message(FrameKind.ASK, item=item)
                 with contextlib.suppress(RestartedError):
-                    return str(self._expect(WHAT).words["key"])
+                    return str(self._expect(FrameKind.WHAT).words["key"])
 
-    def manifest(self, item: int, key: str, availability: ItemAvailability) -> bytes:
-        """Its manifest, passed on as it comes. Then come its files: `bring` them.
+    def manifest(self, item: int, key: str, availability: Availability) -> bytes:
+        """The manifest, which `availability` gets piece by piece. Call `receive_into` next.
 
-        Raises VoidError where the source was changed: `renew` the holding and ask again what the item is.
+        Raises RestartedError if the source has changed; the item has another key then.
         """
         with self._translating_errors():
-            self._wire.send_message(SEND, item=item, key=key)
-            length = int(self._expect(LENGTH).words["manifest"])
+            self._wire.send_message(FrameKind.SEND, item=item, key=key)
+            length = int(self._expect(FrameKind.LENGTH).words["manifest"])
             availability.expect(length)
             received = bytearray()
             while len(received) < length:
-                piece = self._wire.data(self._expect(MANIFEST))
+                piece = self._wire.data(self._expect(FrameKind.MANIFEST))
                 availability.add_manifest(piece)
                 received += piece
             return bytes(received)
 
     def receive_into(self, writer: TreeWriter) -> None:
-        """The files into `target`, which is complete then. Raises VoidError, and OSError where it cannot be written."""
+        """Receive all files. Raises RestartedError, and OSError if a file cannot be written."""
         sizes = [entry.size for entry in writer.extents.manifest.entries]
-        write = partial(_write, writer)
-        with WritePool(write) as pool:
+        pool = _WritePool(writer)
+        try:
             for pieces in self._pieces(sizes):
-                (pool.submit if len(pieces) > 1 else write)(pieces)
+                if len(pieces) > 1:
+                    pool.submit(pieces)
+                else:
+                    _write(writer, pieces)
+        finally:
+            pool.join()
+        if pool.problem:
+            raise pool.problem
         if not writer.extents.is_complete:
-            raise PeerLostError("it has not sent all")
+            raise PeerLostError("the node before this one did not send all files")
 
     def _pieces(self, sizes: Sequence[int]) -> Iterator[List[FilePiece]]:
-        """Many small files at a time, or one piece of a large one."""
+        """Many small files at a time, or one piece of a large file."""
         with self._translating_errors():
             while True:
-                frame = self._expect(DATA, END)
-                if frame.kind == END:
+                frame = self._expect(FrameKind.DATA, FrameKind.END)
+                if frame.kind == FrameKind.END:
                     return
                 parts = wire.unpack(frame.body)
                 if sum(part.length for part in parts if part.is_data) != frame.length:
-                    raise ProtocolError("it sends other than it says")
+                    raise ProtocolError("a frame of another length than its table of parts")
                 if len(parts) == 1 and frame.length:
                     number, offset = parts[0].number, parts[0].offset
                     for at, data in self._wire.pieces(frame, _least(sizes[number])):
@@ -119,7 +103,7 @@ class Predecessor:
     def _translating_errors(self) -> Iterator[None]:
         try:
             yield
-        except BlockingIOError:  # the limit of a socket, see `Wire`
+        except BlockingIOError:  # the time limit of a socket, see `Wire`
             raise PeerLostError(f"{self._host} fell silent") from None
         except OSError as error:
             raise PeerLostError(f"{self._host}: {scan.reason(error)}") from error
@@ -131,12 +115,21 @@ class Predecessor:
             frame = self._wire.receive()
             if frame.kind in kinds:
                 return frame
-            if frame.kind == VOID:
-                raise RestartedError("it is begun again")
-            if frame.kind == FAILED:
+            if frame.kind == FrameKind.VOID:
+                raise RestartedError("the item is staged again")
+            if frame.kind == FrameKind.FAILED:
                 raise ItemRefusedError(str(frame.words["because"]))
-            if frame.kind != WAIT:
-                raise ProtocolError("it says what was not asked")
+            if frame.kind != FrameKind.WAIT:
+                raise ProtocolError("a frame that was not requested")
+
+
+class FilePiece(NamedTuple):
+    """A file, or a part; `data` is None for a hole."""
+
+    number: int
+    offset: int
+    length: int
+    data: Optional[memoryview]
 
 
 def _cut(parts: Sequence[Part], data: memoryview) -> List[FilePiece]:
@@ -154,40 +147,54 @@ def _write(writer: TreeWriter, pieces: Sequence[FilePiece]) -> None:
                 writer.skip(number, offset, length)
             else:
                 writer.write(number, offset, data)
-    except ValueError as error:  # proven or not, it cannot make us write where nothing belongs
+    except ValueError as error:  # a peer, proven or not, cannot make this node write beyond the manifest
         raise PeerLostError(str(error)) from None
 
 
 def _least(size: int) -> int:
-    """How much of a file of `size` bytes is written, and passed on, at once: little, so that a thousand nodes are close
-    behind each other, but not in so many pieces that the list of them is long.
+    """The bytes of a file of `size` bytes that are written, and passed on, at once.
+
+    With few bytes a thousand nodes follow each other closely, but the list of pieces must not get long.
     """
     return max(LEAST_BYTES, size // MOST_PIECES)
 
 
-class PredecessorState:
-    """The node before us as long as it is of use: all the time, for all but one item, or no more."""
+class _WritePool:
+    """Threads that write small files: creating a file takes the kernel longer than Python needs to request it."""
 
-    def __init__(self, predecessor: Optional[Predecessor], log_event: Callable[..., None]) -> None:
-        self.peer = predecessor
-        """From where the item at hand comes; None for the source."""
-        self._predecessor = predecessor
-        self._log_event = log_event
+    def __init__(self, writer: TreeWriter) -> None:
+        self._writer = writer
+        self._batches: "queue.Queue[Optional[List[FilePiece]]]" = queue.Queue(MOST_WAITING)
+        self._threads: List[threading.Thread] = []
+        self.problem: Optional[Exception] = None
+        """The first error. No later file is written."""
 
-    def next_item(self) -> None:
-        """Another item."""
-        self.peer = self._predecessor
+    def submit(self, batch: List[FilePiece]) -> None:
+        """Raises the first error."""
+        if self.problem:
+            raise self.problem
+        while len(self._threads) < WRITERS:
+            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads[-1].start()
+        self._batches.put(batch)
 
-    def drop(self, error: PeerLostError) -> None:
-        self._log_event(JournalEvent.STAGING_ALONE, because=str(error))
-        self.peer = None
-        if not isinstance(error, ItemRefusedError):
-            self.close()
+    def _work(self) -> None:
+        while True:
+            batch = self._batches.get()
+            if batch is None:
+                return
+            if self.problem is None:
+                try:
+                    _write(self._writer, batch)
+                except Exception as problem:  # noqa: BLE001 - the thread that receives raises it
+                    self.problem = problem
 
-    def close(self) -> None:
-        if self._predecessor:
-            self._predecessor.close()
-        self._predecessor = None
+    def join(self) -> None:
+        """Wait until all submitted files are written."""
+        for _ in self._threads:
+            self._batches.put(None)
+        for thread in self._threads:
+            thread.join()
 
 
 def _connect(address: Tuple[str, int], key: bytes, me: int) -> Channel:

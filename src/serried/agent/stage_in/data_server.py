@@ -1,8 +1,8 @@
-"""Data from node to node: each gives the next in line what it has by now, from its own disk.
+"""Serves data to other nodes, from this node's disk and as far as it has arrived.
 
-A chain: node i asks the one before it, and the first reads the source. The one that asks says which item; it gets the
-content's key and, unless it has that already, the manifest and then the files in the order in which they came, so that
-all nodes are a few parts apart and the source is read once. `Server` gives, `pulling.Predecessor` takes.
+The nodes form a chain: each requests the items from the node before it, and the first reads the source. For each item
+a node gets the key and, unless its cache has an item of that key, the manifest and then the files in the order of their
+arrival. So the nodes are a few parts apart, and the source is read once. `data_client` is the other end.
 """
 
 from __future__ import annotations
@@ -15,54 +15,41 @@ import socket
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple, TypeVar
 
 from serried.agent.comms.channel import UnprovenConnection
-from serried.agent.stage_in.availability import Availability, ItemAvailability, RestartedError, UnavailableError
-from serried.agent.stage_in.extents import Extent, ExtentLog, split_holes
-from serried.agent.stage_in.wire import (
-    ASK,
-    DATA,
-    END,
-    ENDED,
-    FAILED,
-    LENGTH,
-    MANIFEST,
-    MOST_PARTS,
-    VOID,
-    WAIT,
-    WHAT,
-    Part,
-    Wire,
-    pack,
-)
+from serried.agent.stage_in.item import Availability, RestartedError, StagedItem, UnavailableError
+from serried.agent.stage_in.tree_writer import Extent, ExtentLog, split_holes
+from serried.agent.stage_in.wire import ENDED, MOST_PARTS, FrameKind, Part, Wire, pack
 
 PIECE_BYTES = 256 << 10
-"""Of a manifest, and of small files together, at a time: what one node is behind the one before it."""
+"""Of a manifest, or of small files together, in one frame."""
 PART_BYTES = 4 << 20
-"""Of a large file, which its receiver need not have whole to pass it on."""
+"""Of a large file in one frame: the receiver can pass it on before the file is complete."""
 AT_ONCE = 4096
-"""Extents that are sent before we look whether they are still wanted."""
+"""Extents that are sent before the server checks that the item is still the same."""
 GREETING_SECONDS = 60.0
-"""Patience with a node of ours that is slow; strangers cost nobody anything meanwhile."""
+"""For a slow node of this attempt to prove itself; other connections do not wait meanwhile."""
 MOST_UNPROVEN = 64
-"""Who call and have not proven themselves, at once: the one that has waited longest makes room."""
+"""Connections that have not proven themselves. One more closes the oldest."""
 MOST_LOGGED = 10
-"""Refusals told of, at most: nobody fills our journal."""
+"""Refused connections that are logged, so that strangers cannot fill the journal."""
 KEEPALIVE_SECONDS = 5.0
-"""How often one who has nothing to send says so."""
+"""Between two frames, if there is nothing to send."""
 OPEN_TRIES, OPEN_SECONDS = 40, 0.05
-"""For a file to be where it is said to be: its tree may just be on its way to another name."""
+"""For a file whose tree is being renamed."""
+
+T = TypeVar("T")
 
 
 class DataServer:
-    """Serves the holdings of this node to nodes of the same attempt, each in a thread of its own.
+    """Serves nodes of the same attempt, each in a thread of its own.
 
-    `note(address, because)` is called when somebody is refused.
+    `on_refused(address, because)` is called for connections that are refused.
     """
 
     def __init__(
-        self, address: str, key: bytes, availability: Availability, on_refused: Callable[[str, str], None]
+        self, address: str, key: bytes, items: Sequence[StagedItem], on_refused: Callable[[str, str], None]
     ) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.socket(family, socket.SOCK_STREAM)
@@ -71,7 +58,7 @@ class DataServer:
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._key = key
-        self._availability = availability
+        self._items = items
         self._on_refused = on_refused
         self._refused = 0
         self._is_closed = False
@@ -81,10 +68,10 @@ class DataServer:
         threading.Thread(target=self._receive_callers, daemon=True).start()
 
     def close(self) -> None:
-        """Serve nobody else."""
+        """Accept no more connections."""
         self._is_closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes who waits for callers
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
 
     def _receive_callers(self) -> None:
         while not self._is_closed:
@@ -93,8 +80,8 @@ class DataServer:
                     self._accept()
                 elif key.fileobj in self._unproven:
                     self._read_greeting(key.fileobj)
-            for caller in [it for it, (*_, until) in self._unproven.items() if until < time.monotonic()]:
-                self._refuse(caller, "it did not say who it is")
+            for caller in [caller for caller, (*_, until) in self._unproven.items() if until < time.monotonic()]:
+                self._refuse(caller, "it did not identify itself in time")
         for connection in (self._listener, *self._unproven):
             connection.close()
         self._selector.close()
@@ -103,23 +90,23 @@ class DataServer:
         try:
             caller, address = self._listener.accept()
         except OSError:
-            time.sleep(OPEN_SECONDS)  # too many files are open here, say
+            time.sleep(OPEN_SECONDS)  # there may be too many open files
             return
         if len(self._unproven) >= MOST_UNPROVEN:
-            self._refuse(next(iter(self._unproven)), "too many call at once")
+            self._refuse(next(iter(self._unproven)), "too many connections at once")
         try:
             caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            guest = UnprovenConnection(caller, self._key)
-        except OSError:  # it is gone already
+            connection = UnprovenConnection(caller, self._key)
+        except OSError:  # it was closed already
             caller.close()
             return
-        self._unproven[caller] = (guest, str(address[0]), time.monotonic() + GREETING_SECONDS)
+        self._unproven[caller] = (connection, str(address[0]), time.monotonic() + GREETING_SECONDS)
         self._selector.register(caller, selectors.EVENT_READ)
 
     def _read_greeting(self, caller: socket.socket) -> None:
-        guest = self._unproven[caller][0]
+        connection = self._unproven[caller][0]
         try:
-            answer = guest.receive()
+            answer = connection.receive()
         except BlockingIOError:
             return
         except ENDED as error:
@@ -129,7 +116,7 @@ class DataServer:
             channel, greeting = answer
             self._forget(caller)
             if "stage" in greeting:
-                threading.Thread(target=serve, args=(Wire(channel), self._availability), daemon=True).start()
+                threading.Thread(target=serve, args=(Wire(channel), self._items), daemon=True).start()
             else:
                 channel.close()
 
@@ -146,40 +133,40 @@ class DataServer:
         del self._unproven[caller]
 
 
-def serve(wire: Wire, availability: Availability) -> None:
-    """Answer one node until it goes."""
+def serve(wire: Wire, items: Sequence[StagedItem]) -> None:
+    """Answer one node until it disconnects."""
     with contextlib.suppress(*ENDED):
         while True:
             wire.await_request()
             request = wire.receive()
-            item = availability[int(request.words["item"])]
+            item = items[int(request.words["item"])].availability
             try:
                 key = _wait_with_keepalive(wire, item.wait_for_key)
-                if request.kind == ASK:
-                    wire.send_message(WHAT, key=key)
+                if request.kind == FrameKind.ASK:
+                    wire.send_message(FrameKind.WHAT, key=key)
                 elif request.words["key"] != key:
-                    wire.send(VOID)
+                    wire.send(FrameKind.VOID)
                 else:
                     _send_manifest(wire, item)
                     _send_files(wire, item)
             except RestartedError:
-                wire.send(VOID)
+                wire.send(FrameKind.VOID)
             except UnavailableError as failure:
-                wire.send_message(FAILED, because=str(failure))
+                wire.send_message(FrameKind.FAILED, because=str(failure))
     wire.close()
 
 
-def _send_manifest(wire: Wire, item: ItemAvailability) -> None:
+def _send_manifest(wire: Wire, item: Availability) -> None:
     length = _wait_with_keepalive(wire, item.wait_for_manifest_length)
-    wire.send_message(LENGTH, manifest=length)
+    wire.send_message(FrameKind.LENGTH, manifest=length)
     offset = 0
     while offset < length:
         piece = _wait_with_keepalive(wire, partial(item.manifest_from, offset))[:PIECE_BYTES]
-        wire.send(MANIFEST, data=piece)
+        wire.send(FrameKind.MANIFEST, data=piece)
         offset += len(piece)
 
 
-def _send_files(wire: Wire, item: ItemAvailability) -> None:
+def _send_files(wire: Wire, item: Availability) -> None:
     log = _wait_with_keepalive(wire, item.wait_for_extents)
     position = 0
     while True:
@@ -191,18 +178,18 @@ def _send_files(wire: Wire, item: ItemAvailability) -> None:
         try:
             _send_extents(wire, log, joined(extents))
         except FileNotFoundError:
-            item.raise_problem()  # it is being removed, because it is void
+            item.raise_problem()  # after a restart its files are being deleted
             raise
         position += len(extents)
         if not extents:
-            wire.send(WAIT)
+            wire.send(FrameKind.WAIT)
         if not extents and was_complete:
-            wire.send_message(END, extents=position)
+            wire.send_message(FrameKind.END, extents=position)
             return
 
 
 def _send_extents(wire: Wire, log: ExtentLog, extents: List[Extent]) -> None:
-    """Small files many at once, larger ones in parts."""
+    """Many small files in one frame, larger files in parts."""
     parts: List[Part] = []
     pieces: List[bytes] = []
     size = 0
@@ -214,51 +201,51 @@ def _send_extents(wire: Wire, log: ExtentLog, extents: List[Extent]) -> None:
         else:
             _send_large(wire, log, extent)
         if size >= PIECE_BYTES or len(parts) == MOST_PARTS:
-            wire.send(DATA, pack(parts), b"".join(pieces))
+            wire.send(FrameKind.DATA, pack(parts), b"".join(pieces))
             parts, pieces, size = [], [], 0
     if parts:
-        wire.send(DATA, pack(parts), b"".join(pieces))
+        wire.send(FrameKind.DATA, pack(parts), b"".join(pieces))
 
 
 def joined(extents: List[Extent]) -> List[Extent]:
-    """The same, with those made one that follow each other: who is behind catches up in larger parts."""
-    found: List[Extent] = []
+    """Adjacent extents as one: a node that lags behind catches up in larger parts."""
+    result: List[Extent] = []
     for extent in extents:
-        last = found[-1] if found else None
+        last = result[-1] if result else None
         if last and last.number == extent.number and last.offset + last.length == extent.offset:
-            found[-1] = last._replace(length=last.length + extent.length)
+            result[-1] = last._replace(length=last.length + extent.length)
         else:
-            found.append(extent)
-    return found
+            result.append(extent)
+    return result
 
 
-def _send_large(line: Wire, arrived: ExtentLog, extent: Extent) -> None:
-    with _opened(arrived, extent.number) as file:
+def _send_large(wire: Wire, log: ExtentLog, extent: Extent) -> None:
+    with _opened(log, extent.number) as file:
         for start, length, is_data in split_holes(file, extent):
             if not is_data:
-                line.send(DATA, pack([Part(extent.number, start, length, is_data=False)]))
+                wire.send(FrameKind.DATA, pack([Part(extent.number, start, length, is_data=False)]))
                 continue
             for offset in range(start, start + length, PART_BYTES):
                 part = Part(extent.number, offset, min(PART_BYTES, start + length - offset), is_data=True)
-                line.send_file(DATA, pack([part]), file, part.offset, part.length)
+                wire.send_file(FrameKind.DATA, pack([part]), file, part.offset, part.length)
 
 
-def _read(arrived: ExtentLog, extent: Extent) -> bytes:
-    with _opened(arrived, extent.number) as file:
+def _read(log: ExtentLog, extent: Extent) -> bytes:
+    with _opened(log, extent.number) as file:
         data = os.pread(file, extent.length, extent.offset)
     if len(data) < extent.length:
-        raise OSError(errno.EIO, "a file here is shorter than it was")
+        raise OSError(errno.EIO, "a staged file was truncated")
     return data
 
 
 @contextlib.contextmanager
-def _opened(arrived: ExtentLog, number: int) -> Iterator[int]:
+def _opened(log: ExtentLog, number: int) -> Iterator[int]:
     for left in reversed(range(OPEN_TRIES)):
         try:
-            file = os.open(arrived.path(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = os.open(log.path(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             break
         except FileNotFoundError:
-            if not left or arrived.problem:
+            if not left or log.problem:
                 raise
             time.sleep(OPEN_SECONDS)
     try:
@@ -267,10 +254,10 @@ def _opened(arrived: ExtentLog, number: int) -> Iterator[int]:
         os.close(file)
 
 
-def _wait_with_keepalive(wire: Wire, wait: Callable[[float], Any]) -> Any:
-    """What `wait(seconds)` returns, however long that takes; the other end is told that we are there."""
+def _wait_with_keepalive(wire: Wire, wait: Callable[[float], T]) -> T:
+    """Call `wait(seconds)` until it returns. Meanwhile the other end receives keepalives."""
     while True:
         try:
             return wait(KEEPALIVE_SECONDS)
         except TimeoutError:
-            wire.send(WAIT)
+            wire.send(FrameKind.WAIT)

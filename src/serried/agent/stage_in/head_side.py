@@ -1,14 +1,13 @@
-"""The head's end of stage-in: tells nodes when to begin; ranks start when all nodes have the data."""
+"""The head's end of stage-in: tells each node which node to take data from, and starts ranks when all nodes have it."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict
+from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
-from serried.agent.stage_in.topology import HEAD_ADDRESS, peer_host, predecessors, staged_data
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
@@ -16,11 +15,15 @@ from serried.protocol.sizes import progress
 
 RECORD_SECONDS = 5.0
 LOG_SECONDS = 30.0
-"""The same in the job's own log, which nobody is to scroll through."""
+"""In the job's own log, which must stay short."""
+HEAD_ADDRESS = ""
+"""Stands for the address of the head, which each node knows."""
+
+Address = Tuple[str, int]
 
 
 class StageInCoordinator:
-    """`go` is called when every node has its data, `fail` with a sentence where one cannot have it."""
+    """Calls `go` when every node has its data, or `fail` with a sentence when a node cannot have it."""
 
     def __init__(
         self,
@@ -39,16 +42,16 @@ class StageInCoordinator:
         self._recorded_at = self._began_at = self._logged_at = 0.0
 
     def begin(self) -> None:
-        """All nodes are here."""
+        """All nodes are connected."""
         self._is_open = True
-        if staged_data(self._work) is None:
+        if not self._work.staged_items:
             self._go()
         else:
             self._began_at = self._logged_at = time.monotonic()
             self._start_nodes()
 
     def on_message(self, member: NodeAgent, message: Message) -> bool:
-        """Whether it was about this."""
+        """False for a message that is not about stage-in."""
         event = message["event"]
         if event == ToHead.STAGE_PORT:
             self._ports[member.index] = message["port"]
@@ -59,9 +62,9 @@ class StageInCoordinator:
         elif event == ToHead.STAGED:
             self._staged[member.index] = message
             if len(self._staged) == self._work.nodes:
-                self._log_event(
-                    JournalEvent.STAGED, **self._totals(), seconds=round(time.monotonic() - self._began_at, 2)
-                )
+                totals = {name: max(int(state[name]) for state in self._staged.values()) for name in ("bytes", "files")}
+                seconds = round(time.monotonic() - self._began_at, 2)
+                self._log_event(JournalEvent.STAGED, **totals, seconds=seconds)
                 self._go()
         elif event == ToHead.STAGE_FAILED:
             self._fail(f"{member.host}: data: {message['because']}", Reason.NO_DATA)
@@ -70,17 +73,17 @@ class StageInCoordinator:
         return True
 
     def _start_nodes(self) -> None:
-        """Once all are here and listen: who takes it from whom."""
+        """Once all nodes are connected and serve."""
         if not self._is_open or len(self._ports) < self._work.nodes or self._has_begun:
             return
         self._has_begun = True
         self._log_event(JournalEvent.STAGING, bytes=0, of=0, files=0, of_files=0, rate=0, left=None)
-        before = predecessors(self._ports, {member.index: _peer_address(member) for member in self._nodes})
+        before = predecessors(self._ports, {member.index: peer_host(member) for member in self._nodes})
         for member in self._nodes:
             self._nodes.send_to(member.index, {"do": ToNode.STAGE, "before": before[member.index]})
 
     def _record_progress(self) -> None:
-        """Of the node that is furthest behind: it is waited for."""
+        """Of the node that is furthest behind, which all others wait for."""
         now = time.monotonic()
         if now - self._recorded_at < RECORD_SECONDS:
             return
@@ -91,21 +94,33 @@ class StageInCoordinator:
         totals = {name: max(int(state[name]) for state in same_phase) for name in ("of", "of_files")}
         rate = slowest["rate"]
         left = round((totals["of"] - slowest["bytes"]) / rate) if rate else None
-        same = {name: slowest[name] for name in ("bytes", "files", "waits_for", "unpacks")}
-        facts = {**same, **totals, "rate": rate, "left": left}
+        facts = {name: slowest[name] for name in ("bytes", "files", "waits_for", "unpacks")}
+        facts = {**facts, **totals, "rate": rate, "left": left}
         self._log_event(JournalEvent.STAGING, **facts)
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
             system.log(f"staging {progress(facts)}")
 
-    def _totals(self) -> Dict[str, Any]:
-        return {name: max(int(state[name]) for state in self._staged.values()) for name in ("bytes", "files")}
+
+def predecessors(ports: Mapping[int, int], hosts: Mapping[int, str]) -> Dict[int, Optional[Address]]:
+    """By node: the address of the closest earlier node that serves; None for a node that has to read the source.
+
+    `ports` has 0 for a node that does not serve.
+    """
+    before: Dict[int, Optional[Address]] = {}
+    last: Optional[Address] = None
+    for node in sorted(ports):
+        before[node] = last
+        if ports[node]:
+            last = (hosts[node], ports[node])
+    return before
 
 
-def _peer_address(member: NodeAgent) -> str:
-    """The address at which the others find it."""
+def peer_host(member: NodeAgent) -> str:
+    """The address at which other nodes reach this one."""
     connection = member.channel.connection
     try:
-        return peer_host(str(connection.getpeername()[0]), str(connection.getsockname()[0]))
+        own, head = (str(name()[0]) for name in (connection.getpeername, connection.getsockname))
     except OSError:
-        return HEAD_ADDRESS  # it is gone, which will show
+        return HEAD_ADDRESS  # the connection has ended, so the attempt will too
+    return HEAD_ADDRESS if own == head else own

@@ -1,27 +1,50 @@
-"""A node agent's end of stage-in: its process, reports to the head, and variables for ranks."""
+"""A node agent's end of stage-in: checks paths, runs the process that stages, and reports to the head.
+
+`serried shell` has no head: there, `StandaloneStageIn` stages the data before the prompt appears.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import time
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
-from serried.agent.node_disk import Folder, base_dirs
-from serried.agent.stage_in.topology import serving_interface, staged_data, uses_chain
+from serried.agent.node_disk import Folder, base_dirs, shared_cache
+from serried.agent.node_disk.folder import is_of
 from serried.fs import locks
 from serried.protocol.events import FromStageIn, JournalEvent, ToHead, ToHelper, ToNode
 from serried.protocol.json_lines import Message
+from serried.protocol.sizes import progress
 
-HOLD_TRIES, HOLD_SECONDS = 100, 0.05
 VIEW = "data"
-"""An attempt's own links to what was staged."""
+"""The folder of an attempt's links to its staged data."""
+PRINT_SECONDS = 5.0
+RELEASE_SECONDS = 10.0
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def check_required_paths(plan: Mapping[str, Any]) -> str:
+    """The problem of the first path of `data.require` that this node cannot read; empty if it can read all."""
+    for path in (plan.get("data") or {}).get("in_place", ()):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"data: `{path}` does not exist"
+        except OSError as error:
+            return f"data: `{path}`: {error.strerror}"
+        if not os.access(path, os.R_OK):
+            return f"data: `{path}` cannot be read"
+    return ""
 
 
 class StageIn:
-    """`note` writes to the node's journal, `tell` sends to the head."""
+    """`log_event` writes to the node's journal, `send` sends to the head."""
 
     def __init__(
         self, loop: Loop, work: Attempt, folder: Folder, log_event: Callable[..., None], send: Callable[..., None]
@@ -33,29 +56,28 @@ class StageIn:
         self._head = ""
 
     def prepare(self, index: int, key: bytes, address: str, head: str) -> None:
-        """Start the process, if the plan has work for it. `address` is ours on the network where `head` is the head."""
+        """Start the process, if the plan stages data. `address` is this node's on the network of `head`."""
         self._head = head
-        data = staged_data(self._work)
-        if data is None:
+        items = self._work.staged_items
+        if not items:
             return
         site = self._work.plan["site"]
+        serves = self._work.nodes > 1 and site.get("transfer", "chain") == "chain" and self._folder.has_disk
         self._process = HelperProcess(self._loop, "stage-in", [], self._on_worker_message)
         self._process.send(
             {
                 "do": ToHelper.PREPARE,
-                "items": [[item["source"], item["to"], item["unpack"]] for item in data["stage"]],
+                "items": [[item["source"], item["to"], item["unpack"]] for item in items],
                 "view": str(self._view),
                 "shared": str(self._folder.room / base_dirs.DATA) if self._folder.room else "",
                 "has_disk": self._folder.has_disk,
-                "hashed": data["verify"] == "hashes",
+                "hashed": self._work.plan["data"]["verify"] == "hashes",
                 "limit": site.get("cache_bytes", 0),
                 "key": key.hex(),
                 "mark": self._work.process_tag,
                 "run": self._work.name,
                 "node": index,
-                "serves": serving_interface(address, head)
-                if uses_chain(self._work) and self._folder.has_disk
-                else None,
+                "serves": serving_interface(address, head) if serves else None,
             }
         )
 
@@ -65,12 +87,11 @@ class StageIn:
 
     @property
     def variables(self) -> Dict[str, str]:
-        """What ranks are told of it."""
-        data = staged_data(self._work)
-        return {"data": str(self._view)} if data else {}
+        """For ranks, by placeholder."""
+        return {"data": str(self._view)} if self._work.staged_items else {}
 
     def on_message(self, message: Message) -> None:
-        """The head says `stage`, with the node before this one, or `go`."""
+        """ToNode.STAGE, with the node before this one, or ToNode.START_RANKS."""
         if self._process and message["do"] == ToNode.STAGE:
             before = message["before"]
             self._process.send({"do": ToHelper.STAGE, "before": before and [before[0] or self._head, before[1]]})
@@ -78,7 +99,7 @@ class StageIn:
             self._process.send({"do": ToHelper.SERVED})
 
     def release(self, seconds: float) -> None:
-        """Ranks have ended: what nobody uses goes, as far as that is done in time."""
+        """The ranks have ended: let the process delete what no job needs, for `seconds` at most."""
         if self._process:
             self._process.send({"do": ToHelper.RELEASE})
             self._process.wait_for_exit(seconds)
@@ -87,11 +108,7 @@ class StageIn:
 
     def _on_worker_message(self, message: Optional[Message]) -> None:
         if message is None:
-            self._process = None
-            if self._is_resolved:
-                self._hold(list(self._slots()), HOLD_TRIES)
-            else:
-                self._fail("the process that stages ended without a word")
+            self._on_worker_exit()
             return
         say = message.pop("say")
         if say == FromStageIn.LOG:
@@ -108,16 +125,21 @@ class StageIn:
             self._log_event(JournalEvent.STAGED, **message)
             self._send(ToHead.STAGED, **message)
 
-    def _hold(self, slots: List[Path], tries: int) -> None:
-        """It was killed while ranks run, and its locks went with it: ours keep what they read from other jobs."""
-        left = [slot for slot in slots if not _is_held(slot)]
-        if left and tries:
-            self._loop.after(HOLD_SECONDS, lambda: self._hold(left, tries - 1))
+    def _on_worker_exit(self) -> None:
+        """If the process was killed while ranks run, its locks are free: hold those of the items that ranks read."""
+        self._process = None
+        if not self._is_resolved:
+            self._fail("the process that stages the data was killed")
             return
-        self._log_event(JournalEvent.STAGING_PROBLEM, item="", problem="the process that held the data has ended")
+        problem = "the process that held the data has ended"
+        shared_cache.hold(
+            self._loop.after,
+            list(self._slots()),
+            lambda _: self._log_event(JournalEvent.STAGING_PROBLEM, item="", problem=problem),
+        )
 
     def _slots(self) -> Iterator[Path]:
-        """In the cache, what ranks read."""
+        """Items in the cache that ranks read."""
         for link in filter(Path.is_symlink, self._view.rglob("*")):
             slot = Path(os.readlink(link)).parent
             if self._folder.room and slot.parent == self._folder.room / base_dirs.DATA:
@@ -129,12 +151,62 @@ class StageIn:
         self._send(ToHead.STAGE_FAILED, because=because)
 
 
-def _is_held(slot: Path) -> bool:
-    """By us from now on; False where somebody has it, who may only look for a moment whether it is in use."""
-    try:
-        locks.hold(slot, locks.SHARED | locks.AT_ONCE)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
+def serving_interface(own: str, head: str) -> str:
+    """The address on which a node serves: that of its connection to the head, so that no other network can reach it.
+
+    The head's own host serves on all interfaces, because other nodes may reach it by another address.
+    """
+    return "" if own == head else own
+
+
+class StandaloneStageIn:
+    def __init__(self, work: Attempt, folder: Folder) -> None:
+        plan = {**work.plan, "allocation": {**work.plan["allocation"], "nodes": 1}}
+        self._work = Attempt(work.run, plan, work.element, work.number)
+        self._loop = Loop()
+        self._stage_in = StageIn(self._loop, self._work, folder, lambda *_, **__: None, self._on_event)
+        self._printed_at = time.monotonic()
+        self.problem = ""
+        """Why the data cannot be staged."""
+        self.signal = 0
+        """The signal that ended `stage`."""
+
+    def stage(self) -> Dict[str, str]:
+        """Stage the data, and return the variables of its path. Handles END_SIGNALS meanwhile."""
+        if not self._work.staged_items:
+            return {}
+        for number in END_SIGNALS:
+            self._loop.on_signal(number, lambda number=number: self._end(number))  # type: ignore[misc]
+        self._stage_in.prepare(0, os.urandom(32), "", "")
+        self._loop.run()
+        return {} if self.problem else {"SERRIED_DATA_DIR": self._stage_in.variables["data"]}
+
+    def release(self) -> None:
+        self._stage_in.release(RELEASE_SECONDS)
+
+    def _on_event(self, event: str, **facts: Any) -> None:
+        """Act as the head, on a message that an agent would send there."""
+        if event == ToHead.STAGE_PORT:
+            self._stage_in.on_message({"do": ToNode.STAGE, "before": None})
+        elif event == ToHead.STAGE_FAILED:
+            self.problem = f"data: {facts['because']}"
+            self._loop.stop()
+        elif event == ToHead.STAGED:
+            self._stage_in.on_message({"do": ToNode.START_RANKS})
+            self._loop.stop()
+        elif event == ToHead.STAGING and time.monotonic() - self._printed_at > PRINT_SECONDS:
+            self._printed_at = time.monotonic()
+            print(f"serried: staging {progress(facts)}", file=sys.stderr)
+
+    def _end(self, number: int) -> None:
+        self.signal = number
+        self._loop.stop()
+
+
+def running_attempt_variables(work: Attempt) -> Dict[str, str]:
+    """The variables of a shell that joins an attempt on this node."""
+    for base in base_dirs.rooms(work):
+        for path in locks.things(base / base_dirs.JOBS):
+            if is_of(path, work.process_tag) and (path / VIEW).is_dir():
+                return {"SERRIED_DATA_DIR": str(path / VIEW)}
+    return {}

@@ -1,65 +1,96 @@
-"""Reads the shared file system: many files at a time, large ones in parts, and only as long as nothing changes."""
+"""Reads the shared file system: many files at a time, large ones in parts, and only while the source stays the same.
+
+A watchdog detects a source that stopped answering: an unreachable file system may block a read forever.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import time
+from functools import partial
 from typing import Callable, Iterator, List
 
-from serried.agent.stage_in.extents import Extent, split_holes
-from serried.agent.stage_in.tree_writer import TreeWriter
+from serried.agent.stage_in.tree_writer import Extent, TreeWriter, split_holes
 from serried.fs.adaptive_pool import Crew
 from serried.fs.manifest import Entry, text
 from serried.fs.scan import UnreadableError
 
+SILENT_SECONDS = 600.0
+"""A file server that takes over from another one takes minutes."""
 READERS = 32
 SMALL = 1 << 20
 """A file up to this size is read at once."""
 PART = 32 << 20
-"""What one reader takes of a larger one."""
+"""The part of a larger file that one reader copies."""
 STEP = 4 << 20
-"""Of that, before the next node may have it: it is so much behind us."""
+"""The next node gets a part in steps of this size."""
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""What is a pipe by now keeps nobody waiting for who writes into it."""
+"""A file that has become a pipe does not block."""
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
-"""No file any more, or another thing of this name."""
+"""The path no longer leads to a file."""
 BATCH_FILES, BATCH_BYTES = 64, 4 << 20
-"""What one reader takes at once of small ones."""
+"""The small files that one reader takes at once."""
 
 
 class ChangedError(Exception):
-    """A file is not as the manifest has it, or is not there any more. `str` is its path."""
+    """A file differs from the manifest, or is gone. `str` is its path."""
 
 
-def fill(root: bytes, target: TreeWriter, beat: Callable[[], None] = lambda: None) -> None:
-    """Bring what `target` is missing from `root`. Return when it is complete; `beat` is called as it goes on.
+class Watchdog:
+    def __init__(self) -> None:
+        self._source = ""
+        self._answered_at = 0.0
 
-    Raises ChangedError, UnreadableError, and OSError with the name of what could not be written.
+    @contextlib.contextmanager
+    def watch(self, source: str) -> Iterator[None]:
+        """Expect answers from `source`, each reported by `beat`."""
+        self.beat()
+        self._source = source
+        try:
+            yield
+        finally:
+            self._source = ""
+
+    def beat(self) -> None:
+        self._answered_at = time.monotonic()
+
+    @property
+    def silent_source(self) -> str:
+        """The watched source, if it has not answered for SILENT_SECONDS."""
+        return self._source if time.monotonic() - self._answered_at > SILENT_SECONDS else ""
+
+
+def fill(root: bytes, writer: TreeWriter, beat: Callable[[], None] = lambda: None) -> None:
+    """Copy from `root` all extents that `writer` lacks. `beat` is called whenever the source has answered.
+
+    Raises ChangedError, UnreadableError, and OSError with the name of a file that could not be written.
     """
     crew = Crew(READERS, beat)
-    reader = _Reader(os.path.realpath(root), target, crew)
-    for batch in _batches(target.missing()):
-        crew.add(lambda batch=batch: reader.bring(batch))  # type: ignore[misc]
+    reader = _Reader(os.path.realpath(root), writer, crew)
+    for batch in _batches(writer.missing()):
+        crew.add(partial(reader.copy, batch))
     crew.run()
 
 
 class _Reader:
-    def __init__(self, root: bytes, target: TreeWriter, crew: Crew) -> None:
+    def __init__(self, root: bytes, writer: TreeWriter, crew: Crew) -> None:
         self._root = root
         self._crew = crew
-        self._target = target
-        self._entries = target.extents.manifest.entries
+        self._writer = writer
+        self._entries = writer.extents.manifest.entries
 
-    def bring(self, batch: List[Extent]) -> None:
+    def copy(self, batch: List[Extent]) -> None:
         for extent in batch:
             self._crew.look()
             entry = self._entries[extent.number]
             source = self._open(entry)
             try:
                 if entry.size <= SMALL:
-                    self._bring_whole(source, entry, extent.number)
+                    self._copy_whole(source, entry, extent.number)
                 else:
-                    self._bring_part(source, entry, extent)
+                    self._copy_part(source, entry, extent)
             finally:
                 os.close(source)
 
@@ -72,40 +103,37 @@ class _Reader:
                 raise ChangedError(text(path)) from None
             raise UnreadableError(path, error) from None
 
-    def _bring_whole(self, source: int, entry: Entry, number: int) -> None:
+    def _copy_whole(self, source: int, entry: Entry, number: int) -> None:
         parts = []
-        left = entry.size + 1  # one more shows whether it has grown
+        left = entry.size + 1  # one byte more shows whether the file has grown
         while left:
-            data = self._read(source, entry, left)
+            try:
+                data = os.read(source, left)
+            except OSError as error:
+                raise UnreadableError(self._path(entry), error) from None
             parts.append(data)
             left -= len(data)
             if not data or left == 1:
                 break
         self._check(source, entry, entry.size + 1 - left)
-        self._target.write(number, 0, b"".join(parts) if len(parts) > 1 else parts[0])
+        self._writer.write(number, 0, b"".join(parts) if len(parts) > 1 else parts[0])
 
-    def _bring_part(self, source: int, entry: Entry, extent: Extent) -> None:
+    def _copy_part(self, source: int, entry: Entry, extent: Extent) -> None:
         self._check(source, entry, entry.size)
         for offset, length, is_data in split_holes(source, extent):
             if not is_data:
-                self._target.skip(extent.number, offset, length)
+                self._writer.skip(extent.number, offset, length)
                 continue
             try:
                 for at in range(offset, offset + length, STEP):
-                    self._target.copy(extent.number, at, min(STEP, offset + length - at), source)
+                    self._writer.copy(extent.number, at, min(STEP, offset + length - at), source)
                     self._crew.look()
             except EOFError:
                 raise ChangedError(text(self._path(entry))) from None
         self._check(source, entry, entry.size)
 
-    def _read(self, source: int, entry: Entry, count: int) -> bytes:
-        try:
-            return os.read(source, count)
-        except OSError as error:
-            raise UnreadableError(self._path(entry), error) from None
-
     def _check(self, source: int, entry: Entry, size: int) -> None:
-        """What was read is of the file in the manifest: so say its size and time now, after it was read."""
+        """The size and time after the read show whether the `size` bytes belong to the file in the manifest."""
         state = os.fstat(source)
         if state.st_mtime_ns != entry.time or not state.st_size == size == entry.size:
             raise ChangedError(text(self._path(entry)))
@@ -115,7 +143,7 @@ class _Reader:
 
 
 def _batches(extents: Iterator[Extent]) -> Iterator[List[Extent]]:
-    """Large files in parts first, as the last of them must not be waited for; then small ones, many at once."""
+    """First large files in parts, so that no reader ends with one of them alone; then small files, many at once."""
     small: List[Extent] = []
     for extent in extents:
         if extent.offset == 0 and extent.length <= SMALL:

@@ -6,297 +6,346 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from serried.agent.stage_in import archives, source, space_check
-from serried.agent.stage_in.availability import Availability, ItemAvailability, RestartedError, UnavailableError
-from serried.agent.stage_in.cache import FULL, CacheSlot, NoRoomError
-from serried.agent.stage_in.data_client import PeerLostError, Predecessor, PredecessorState
-from serried.agent.stage_in.extents import ExtentLog
-from serried.agent.stage_in.item import NodeStorage, StagedItem, StageError
-from serried.agent.stage_in.leases import Leases
-from serried.agent.stage_in.progress import StagingProgress
-from serried.agent.stage_in.space_check import UNPACKED
-from serried.agent.stage_in.tree_writer import TreeWriter
-from serried.agent.stage_in.watchdog import Watchdog
-from serried.fs import scan
+from serried.agent.node_disk.shared_cache import NoRoomError
+from serried.agent.stage_in import archives, source
+from serried.agent.stage_in.cache import FULL, CacheSlot, StagingCache
+from serried.agent.stage_in.data_client import ItemRefusedError, PeerLostError, Predecessor
+from serried.agent.stage_in.item import RestartedError, StagedItem, StageError, UnavailableError
+from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
+from serried.fs import archive_size, scan
 from serried.fs.manifest import Manifest
 from serried.protocol.events import JournalEvent
 
 MOST_CHANGES = 3
-"""As often a source may be another thing at the end than at the beginning."""
+"""An item whose source changes this often while it is read is not staged."""
 MOST_PROBLEMS = 5
-"""Of an item's links that lead out and the like: there may be one for each of its files."""
+"""Problems of an item that are logged: each of its files may have one."""
 RESTARTING = (RestartedError, PeerLostError, source.ChangedError)
-"""After which an item is begun again, by those behind us too."""
+"""After these, this node and the nodes behind it start the item again."""
 ARCHIVE = "archive"
+UNPACKED = "-unpacked"
+"""Ends the key of a folder that was an archive; the key before it is the archive's."""
 SOURCE, PEER, CACHED = "source", "peer", "cache"
-"""Where an item came from."""
+"""Origins of an item."""
 
 
 class Stager:
     def __init__(
         self,
         items: List[StagedItem],
-        storage: NodeStorage,
-        availability: Availability,
+        view: Path,
+        cache: Optional[StagingCache],
         log_event: Callable[..., None],
         *,
-        hashed: bool,
+        has_disk: bool,
     ) -> None:
-        self._items = items
-        self._storage = storage
-        self._availability = availability
+        """`view` is the folder of links that ranks see. Without `has_disk`, only archives are copied."""
+        self.items = items
+        self._view = view
+        self._cache = cache
         self._log_event = log_event
-        self._hashed = hashed
-        self._predecessor = PredecessorState(None, log_event)
-        self._leases = Leases()
-        self.watchdog = Watchdog()
-        self.progress = StagingProgress()
+        self._has_disk = has_disk
+        self._predecessor: Optional[Predecessor] = None
+        self._peer: Optional[Predecessor] = None
+        """Sends the current item; None while the source is read."""
+        self.watchdog = source.Watchdog()
 
     def stage_all(self, predecessor: Optional[Predecessor]) -> None:
-        """All of them. Raises StageError."""
-        self._predecessor = PredecessorState(predecessor, self._log_event)
-        self._storage.view.mkdir(mode=0o700, parents=True)
+        """Raises StageError."""
+        self._predecessor = predecessor
+        self._view.mkdir(mode=0o700, parents=True)
         try:
             if predecessor is None:
                 self._check_space()
-            for number, item in enumerate(self._items):
-                with self._naming(item):
-                    self._stage(number, item)
+            for item in self.items:
+                self._stage(item)
         except (scan.UnreadableError, NoRoomError) as error:
             raise StageError(str(error)) from None
         finally:
-            self._predecessor.close()
+            self._close_predecessor()
 
-    @contextlib.contextmanager
-    def _naming(self, item: StagedItem) -> Iterator[None]:
+    def _close_predecessor(self) -> None:
+        if self._predecessor:
+            self._predecessor.close()
+        self._predecessor = None
+
+    # Before the first byte.
+
+    def _check_space(self) -> None:
+        """Check that the disk has room for all items that are not in the cache, archives unpacked."""
+        if not self._cache:
+            return
+        by_key = {self._scan(item).key: item for item in self.items if self._is_copied(item)}
+        cached = [key for key in by_key if self._cache.has(key) or self._cache.has(key + UNPACKED)]
+        needed = [self._required(item) for key, item in by_key.items() if key not in cached]
+        if needed:
+            self._cache.make_room(sum(size for size, _ in needed), sum(files for _, files in needed), keep=cached)
+
+    def _is_copied(self, item: StagedItem) -> bool:
+        return bool(self._cache) and (self._has_disk or bool(item.unpack))
+
+    def _scan(self, item: StagedItem) -> Manifest:
+        if item.manifest is None:
+            hashed = self._cache is not None and self._cache.hashed
+            with self.watchdog.watch(item.source):
+                item.manifest = scan.scan(item.source, hashed=hashed, anchored=True, beat=self.watchdog.beat)
+            problems = item.manifest.problems
+            logged = list(problems[:MOST_PROBLEMS])
+            if len(problems) > MOST_PROBLEMS:
+                logged.append(f"{len(problems) - MOST_PROBLEMS} more problems of this kind")
+            for problem in logged:
+                self._log_event(JournalEvent.STAGING_PROBLEM, item=item.to, problem=problem)
+        return item.manifest
+
+    def _required(self, item: StagedItem) -> Tuple[int, int]:
+        """Bytes and files. A squashfs is normally mounted, so it counts as it is."""
+        manifest = self._scan(item)
+        if item.unpack in ("", "squashfs"):
+            return manifest.blocks, manifest.inodes
+        with self.watchdog.watch(item.source):
+            least = _least_size(item, item.source)
+        return manifest.blocks + least.bytes, manifest.inodes + least.files
+
+    # One item.
+
+    def _stage(self, item: StagedItem) -> None:
+        began_at = time.monotonic()
+        self._peer = self._predecessor
         try:
-            yield
-        except (scan.UnreadableError, NoRoomError):
+            path, origin = self._stage_in_cache(item) if self._is_copied(item) else self._use_in_place(item)
+            link = self._view / item.to
+            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            link.symlink_to(path)
+        except scan.UnreadableError:
             raise
         except OSError as error:
             what = "the disk is full" if error.errno in FULL else scan.reason(error)
-            where = self._storage.cache.folder if self._storage.cache else self._storage.view
+            where = self._cache.folder if self._cache else self._view
             raise StageError(f"`{item.source}` cannot be copied to {where}: {what}") from error
-
-    def _check_space(self) -> None:
-        """At all items, before the first is copied: what lacks room for all need not begin."""
-        wanted = [number for number, item in enumerate(self._items) if self._is_copied(item)]
-        for number in wanted:
-            self._scan(number)
-        if self._storage.cache:
-            scanned = [(self._items[number], self.progress.manifests[number]) for number in wanted]
-            space_check.make_room(self._storage.cache, scanned, self.watchdog)
-
-    def _is_copied(self, item: StagedItem) -> bool:
-        return bool(self._storage.cache) and (self._storage.has_disk or bool(item.unpack))
-
-    def _scan(self, number: int) -> Manifest:
-        if number not in self.progress.manifests:
-            path = self._items[number].source
-            with self.watchdog.watch(path):
-                manifest = scan.scan(path, hashed=self._hashed, anchored=True, beat=self.watchdog.beat)
-            self.progress.manifests[number] = manifest
-            more = len(manifest.problems) - MOST_PROBLEMS
-            for problem in (*manifest.problems[:MOST_PROBLEMS], *([f"so it is with {more} more"] if more > 0 else [])):
-                self._log_event(JournalEvent.STAGING_PROBLEM, item=self._items[number].to, problem=problem)
-        return self.progress.manifests[number]
-
-    def _stage(self, number: int, item: StagedItem) -> None:
-        began_at = time.monotonic()
-        if not self._is_copied(item):
-            self._use_in_place(item)
-            return
-        changes = 0
-        self._predecessor.next_item()
-        while True:
-            try:
-                path, origin = self._stage_unpacked(number, item) if item.unpack else self._stage_plain(number)
-                break
-            except RestartedError:
-                self._restart_item(number)
-            except PeerLostError as error:
-                self._predecessor.drop(error)
-                self._restart_item(number)
-            except source.ChangedError as error:
-                changes += 1
-                if changes == MOST_CHANGES:
-                    raise StageError(f"`{error}` changes while it is read") from None
-                self._restart_item(number)
-        self._link(item, path)
-        size, files = self.progress.finish_item(number)
+        item.finish()
+        size, files = item.arrived
         seconds = round(time.monotonic() - began_at, 2)
         self._log_event(JournalEvent.ITEM_STAGED, item=item.to, origin=origin, bytes=size, files=files, seconds=seconds)
 
-    def _use_in_place(self, item: StagedItem) -> None:
+    def _use_in_place(self, item: StagedItem) -> Tuple[Path, str]:
         if item.unpack:
-            raise StageError(f"there is no disk here to unpack `{item.source}` on")
+            raise StageError(f"`{item.source}` cannot be unpacked: this node has no disk of its own")
         try:
             with self.watchdog.watch(item.source):
                 os.stat(item.source)
         except OSError as error:
             raise StageError(f"`{item.source}` {scan.problem(error)}") from None
-        self._link(item, Path(os.path.realpath(item.source)))
-        self._log_event(JournalEvent.ITEM_STAGED, item=item.to, origin="in place", bytes=0, files=0, seconds=0.0)
+        return Path(os.path.realpath(item.source)), "in place"
 
-    def _restart_item(self, number: int) -> None:
-        self.progress.restart(number)
-        self._availability.restart(number)
+    def _stage_in_cache(self, item: StagedItem) -> Tuple[Path, str]:
+        """The item's path and its origin."""
+        changes = 0
+        while True:
+            try:
+                return self._stage_archive(item) if item.unpack else self._stage_plain(item)
+            except RestartedError:
+                pass
+            except PeerLostError as error:
+                self._drop_peer(error)
+            except source.ChangedError as error:
+                changes += 1
+                if changes == MOST_CHANGES:
+                    raise StageError(f"`{error}` changes while it is read") from None
 
-    # One item.
+    def _drop_peer(self, error: PeerLostError) -> None:
+        """Read the rest of the item from the source, and later items as well, unless only this one was refused."""
+        self._log_event(JournalEvent.STAGING_ALONE, because=str(error))
+        self._peer = None
+        if not isinstance(error, ItemRefusedError):
+            self._close_predecessor()
 
-    def _key(self, number: int, suffix: str = "") -> str:
-        """What it is by now. Who is behind us need not wait while we look at what may be here."""
-        key = self._predecessor.peer.item_key(number) if self._predecessor.peer else self._scan(number).key
-        if self._storage.cache and self._storage.cache.has(key + suffix):
-            self._availability[number].announce(key)
-        return key
-
-    def _stage_plain(self, number: int) -> Tuple[Path, str]:
-        """Where it is, and where it came from."""
-        key = self._key(number)
-        with self._slot(number, key) as slot:
-            availability = self._availability[number]
+    def _stage_plain(self, item: StagedItem) -> Tuple[Path, str]:
+        key = self._key(item)
+        with self._slot(item, key) as slot:
             if slot.manifest is not None:
-                self.progress.current = ExtentLog.complete(slot.manifest, scan.encode(str(slot.tree)))
-                self.progress.manifests[number] = slot.manifest
-                availability.set_complete(self.progress.current)
+                item.manifest = slot.manifest
+                item.extents = ExtentLog.complete(slot.manifest, scan.encode(str(slot.tree)))
+                item.availability.set_complete(item.extents)
                 return slot.tree, CACHED
-            manifest = self._manifest(number, key, availability)
-            writer = slot.target(manifest)
-            origin = self._fill(number, writer, availability)
-            self._finish(number, slot, manifest, writer.extents)
+            manifest = self._manifest(item, key)
+            extents, origin = self._fill(item, TreeWriter(scan.encode(str(slot.begin())), manifest))
+            self._finish(item, slot, manifest, extents)
         return slot.tree, origin
 
-    def _manifest(self, number: int, key: str, availability: ItemAvailability) -> Manifest:
-        """What is to come, and room for it."""
-        if self._predecessor.peer:
-            availability.announce(key)
+    def _stage_archive(self, item: StagedItem) -> Tuple[Path, str]:
+        if item.unpack == "squashfs":
+            return self._stage_squashfs(item)
+        key = self._key(item, UNPACKED)
+        with self._slot(item, key + UNPACKED) as slot:
+            item.availability.announce(key)
+            if slot.is_filled:
+                item.availability.fail(UnavailableError("this node has the archive only unpacked"))
+                return slot.tree, CACHED
+            manifest = self._manifest(item, key)
+            archive = slot.begin().with_name(ARCHIVE)
+            extents, origin = self._fill(item, TreeWriter(scan.encode(str(archive)), manifest))
+            self._unpack(item, archive, slot, extents)
+            item.packed = slot.tree.with_name(ARCHIVE)
+        return slot.tree, origin
+
+    def _stage_squashfs(self, item: StagedItem) -> Tuple[Path, str]:
+        image, origin = self._stage_plain(item)
+        with contextlib.suppress(archives.ArchiveError):
+            folder = self._view.with_name(f"mount-{self.items.index(item)}")
+            item.unmount = archives.mount(image, folder)
+            return folder, origin
+        with self._slot(item, image.parent.name + UNPACKED) as slot:
+            if not slot.is_filled:
+                self._unpack(item, image, slot)
+        return slot.tree, origin
+
+    def _key(self, item: StagedItem, suffix: str = "") -> str:
+        """The key of the source, or of the node before this one. If the cache is likely to have it, it is announced."""
+        key = self._peer.item_key(self.items.index(item)) if self._peer else self._scan(item).key
+        if self._cache and self._cache.has(key + suffix):
+            item.availability.announce(key)
+        return key
+
+    @contextlib.contextmanager
+    def _slot(self, item: StagedItem, key: str) -> Iterator[CacheSlot]:
+        """A slot of the cache, which the item holds unless an error is raised."""
+        if self._cache is None:
+            raise AssertionError
+
+        def on_wait(run: Optional[str]) -> None:
+            item.waits_for = run
+            if run is not None:
+                self._log_event(JournalEvent.STAGING_WAITS, item=item.to, run=run)
+
+        slot = self._cache.acquire(key, on_wait)
+        item.slots.append(slot)
+        try:
+            yield slot
+        except BaseException as error:
+            if isinstance(error, RESTARTING):
+                item.restart()  # before its files are deleted: the nodes behind this one must not miss them
+            item.slots.remove(slot)
+            slot.close()
+            raise
+
+    def _manifest(self, item: StagedItem, key: str) -> Manifest:
+        """The manifest, once the disk has room for its files."""
+        if self._peer:
+            item.availability.announce(key)
             try:
-                manifest = Manifest.from_bytes(self._predecessor.peer.manifest(number, key, availability))
+                manifest = Manifest.from_bytes(self._peer.manifest(self.items.index(item), key, item.availability))
             except ValueError as error:
                 raise PeerLostError(str(error)) from None
             if manifest.key != key:
-                raise PeerLostError("its manifest is another's")
-            self.progress.manifests[number] = manifest
-        manifest = self._scan(number)
-        if self._storage.cache:
-            self._storage.cache.make_room(manifest.blocks, manifest.inodes)
+                raise PeerLostError("it sent the manifest of another item")
+            item.manifest = manifest
+        manifest = self._scan(item)
+        if self._cache:
+            self._cache.make_room(manifest.blocks, manifest.inodes)
         return manifest
 
-    def _fill(self, number: int, writer: TreeWriter, availability: ItemAvailability) -> str:
-        """All its files; who is behind us gets them from now on. Returns where they came from."""
-        self.progress.current = writer.extents
+    def _fill(self, item: StagedItem, writer: TreeWriter) -> Tuple[ExtentLog, str]:
+        """Copy all files, which the next node gets from now on. The extents, and their origin."""
+        item.extents = writer.extents
         origin = SOURCE
-        if self._predecessor.peer:
-            availability.set_extents(writer.extents)
+        if self._peer:
+            item.availability.set_extents(writer.extents)
             try:
-                self._predecessor.peer.receive_into(writer)
+                self._peer.receive_into(writer)
                 origin = PEER
             except PeerLostError as error:
-                self._predecessor.drop(error)
+                self._drop_peer(error)
         else:
-            availability.set_complete(writer.extents)
-        path = self._items[number].source
-        with self.watchdog.watch(path):
-            source.fill(scan.encode(path), writer, self.watchdog.beat)
+            item.availability.set_complete(writer.extents)
+        with self.watchdog.watch(item.source):
+            source.fill(scan.encode(item.source), writer, self.watchdog.beat)
         writer.finish()
-        return origin
+        return writer.extents, origin
 
-    def _finish(
-        self, number: int, slot: CacheSlot, manifest: Optional[Manifest], extents: Optional[ExtentLog] = None
-    ) -> None:
+    def _unpack(self, item: StagedItem, archive: Path, slot: CacheSlot, extents: Optional[ExtentLog] = None) -> None:
+        """Fill the slot with what is in the archive."""
+        self._make_room_to_unpack(item, archive)
+
+        def on_reading(reading: archives.Reading) -> None:
+            item.unpacking = reading
+
         try:
-            slot.finish(manifest, self._items[number].source)
-        except ValueError as error:  # it is not what was read
-            if self._predecessor.peer:
-                raise PeerLostError(f"{error} came other than it was") from None
-            raise source.ChangedError(str(error)) from None
-        if extents:  # who is behind us may be reading it
-            extents.root = scan.encode(str(slot.path)) + b"/" + os.path.basename(extents.root)
-        if not slot.share():
-            raise RestartedError("it was taken from us")
-
-    def _stage_unpacked(self, number: int, item: StagedItem) -> Tuple[Path, str]:
-        if item.unpack == "squashfs":
-            image, origin = self._stage_plain(number)
-            with contextlib.suppress(archives.ArchiveError):
-                folder = self._storage.view.with_name(f"mount-{number}")
-                self._leases.add_mount(archives.mount(image, folder))
-                return folder, origin
-            with self._slot(number, image.parent.name + UNPACKED) as slot:
-                if slot.manifest is None:
-                    self._unpack(number, image, slot)
-            return slot.tree, origin
-        key = self._key(number, UNPACKED)
-        with self._slot(number, key + UNPACKED) as slot:
-            availability = self._availability[number]
-            availability.announce(key)
-            if slot.manifest is not None:
-                availability.fail(UnavailableError("it has it unpacked already"))
-                return slot.tree, CACHED
-            manifest = self._manifest(number, key, availability)
-            archive = slot.begin().with_name(ARCHIVE)
-            writer = TreeWriter(scan.encode(str(archive)), manifest)
-            origin = self._fill(number, writer, availability)
-            self._unpack(number, archive, slot, writer.extents)
-            self._leases.add_temporary(slot.tree.with_name(ARCHIVE))
-        return slot.tree, origin
-
-    def _unpack(self, number: int, archive: Path, slot: CacheSlot, extents: Optional[ExtentLog] = None) -> None:
-        """Into the slot, which others may use then."""
-        item = self._items[number]
-        if self._storage.cache:
-            space_check.make_room_to_unpack(self._storage.cache, item, archive)
-        try:
-            archives.unpack(archive, item.unpack, slot.begin(), self._on_unpacking)
+            archives.unpack(archive, item.unpack, slot.begin(), on_reading)
         except archives.ArchiveError as error:
             raise StageError(f"cannot unpack `{item.source}`: {error}") from None
         finally:
-            self.progress.unpacking = None
-        self._finish(number, slot, None, extents)
+            item.unpacking = None
+        self._finish(item, slot, None, extents)
 
-    def _on_unpacking(self, archive: archives.Reading) -> None:
-        self.progress.unpacking = archive
+    def _make_room_to_unpack(self, item: StagedItem, archive: Path) -> None:
+        least = _least_size(item, str(archive))
+        try:
+            if self._cache:
+                self._cache.make_room(least.bytes, least.files)
+        except NoRoomError as error:
+            raise StageError(f"cannot unpack `{item.source}`: {error}") from None
 
-    @contextlib.contextmanager
-    def _slot(self, number: int, key: str) -> Iterator[CacheSlot]:
-        if self._storage.cache is None:
-            raise StageError("there is no disk here")
+    def _finish(
+        self, item: StagedItem, slot: CacheSlot, manifest: Optional[Manifest], extents: Optional[ExtentLog]
+    ) -> None:
+        """Let other jobs use the slot. `extents`, which the next node may be reading, move with it."""
+        try:
+            slot.finish(manifest, item.source)
+        except ValueError as error:
+            if self._peer:
+                raise PeerLostError(f"{error} was damaged on the way") from None
+            raise source.ChangedError(str(error)) from None
+        if extents:
+            extents.root = scan.encode(str(slot.path)) + b"/" + os.path.basename(extents.root)
+        if not slot.share():
+            raise RestartedError("another job deleted the item")
 
-        def wait(run: Optional[str]) -> None:
-            self.progress.waits_for = run
-            if run is not None:
-                self._log_event(JournalEvent.STAGING_WAITS, item=self._items[number].to, run=run)
-
-        with self._leases.acquire(self._storage.cache, key, wait) as slot:
-            try:
-                yield slot
-            except RESTARTING:
-                self._availability.restart(number)  # before what is half done goes, which may take long
-                raise
+    # While the items are staged, and afterwards.
 
     def heartbeat(self) -> None:
-        """Say to jobs that wait for what we put there that we are still at work."""
-        self._leases.heartbeat()
+        for item in self.items:
+            item.heartbeat()
 
-    def _link(self, item: StagedItem, path: Path) -> None:
-        """Where ranks look for it."""
-        link = self._storage.view / item.to
-        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        link.symlink_to(path)
+    @property
+    def arrived(self) -> Tuple[int, int]:
+        """Bytes and files of all items."""
+        sizes = [item.arrived for item in self.items]
+        return sum(size for size, _ in sizes), sum(files for _, files in sizes)
 
-    # Afterwards.
+    @property
+    def progress(self) -> Dict[str, Any]:
+        """The fields of JournalEvent.STAGING but the rate: of all items, or of the archive that is being unpacked."""
+        size, files = self.arrived
+        manifests = [manifest for manifest in [item.manifest for item in self.items] if manifest]
+        reading = next(filter(None, [item.unpacking for item in self.items]), None)
+        return {
+            "bytes": reading.at if reading else size,
+            "of": reading.size if reading else sum(manifest.held for manifest in manifests),
+            "files": files,
+            "of_files": sum(manifest.files for manifest in manifests),
+            "waits_for": next((run for run in [item.waits_for for item in self.items] if run is not None), None),
+            "unpacks": reading is not None,
+        }
 
     def end_serving(self) -> None:
-        """No other node will ask any more."""
-        self._leases.end_serving()
-        self.progress.forget()
-        self._availability = Availability(len(self._items))
+        """No other node will request data."""
+        for item in self.items:
+            item.end_serving()
 
     def release(self) -> None:
-        """Ranks have ended, or will not begin."""
+        """The ranks have ended, or will not start."""
         archives.end()
-        self.end_serving()
-        self._leases.release()
+        for item in self.items:
+            item.release()
+
+
+def _least_size(item: StagedItem, path: str) -> archive_size.Least:
+    """What the archive at `path` becomes at least."""
+    try:
+        return archive_size.least(path, item.unpack)
+    except ValueError as error:
+        raise StageError(f"cannot unpack `{item.source}`: not a complete zip file: {error}") from None
+    except OSError as error:
+        raise scan.UnreadableError(scan.encode(path), error) from None
