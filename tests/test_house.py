@@ -267,14 +267,8 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
 
 @each_module
 def test_nothing_is_imported_that_is_not_a_declared_dependency(path: Path):
-    allowed = sys.stdlib_module_names | {"serried"} | ({"torch"} if room_of(path) == "train" else {"click", "rich"})
+    allowed = sys.stdlib_module_names | {"serried"} | ({"torch"} if room_of(path) == "train" else {"click"})
     assert {name.split(".")[0] for name in imports(path)} - allowed == set()
-
-
-@each_module
-def test_only_the_console_knows_rich(path: Path):
-    if name_of(path) != "ui/console.py":
-        assert not any(name.split(".")[0] == "rich" for name in imports(path))
 
 
 @each_module
@@ -320,7 +314,7 @@ def modules_after(program: str) -> set[str]:
     return set(done.stdout.splitlines())
 
 
-HEAVY = {"torch", "rich", "asyncio", "importlib.metadata", "tomllib", "email", "ssl", "multiprocessing", "unittest"}
+HEAVY = {"torch", "asyncio", "importlib.metadata", "tomllib", "email", "ssl", "multiprocessing", "unittest"}
 
 
 def test_importing_serried_loads_nothing_heavy():

@@ -91,7 +91,7 @@ class Printer:
         widest = len(str(logs[-1].rank))
         self._prefixes = {log.rank: f"[{log.rank:>{widest}}] " if len(logs) > 1 else "" for log in logs}
         self._tails = [(log.rank, Tail(log.path), Lines()) for log in logs]
-        self._moving = console.MovingLine()
+        self._moving = console.MovingLine(sys.stdout)
         self.has_printed = False
 
     def pump(self) -> bool:
@@ -106,7 +106,7 @@ class Printer:
             if lines.rest:
                 unfinished = self._prefixes[rank] + harmless(overwritten(lines.rest))
         if unfinished and moved:
-            self._moving.show(unfinished)
+            self._moving.update(unfinished)
         return moved
 
     def finish(self) -> None:
@@ -228,7 +228,7 @@ class _Awaited:
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self._line = console.MovingLine()
+        self._line = console.MovingLine(sys.stdout)
         self._stages = selection.record.summary.stages
         self._is_said = False
 
@@ -238,7 +238,7 @@ class _Awaited:
         if not text:
             self._line.clear()
             return
-        self._line.show(f"{self._selection}: {text}")
+        self._line.update(f"{self._selection}: {text}")
         if not (self._is_said or console.is_terminal()):
             self._is_said = True
             console.note(f"{self._selection}: {text}; waiting for what it writes")

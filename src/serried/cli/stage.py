@@ -20,7 +20,7 @@ from serried.records import staging
 from serried.submission import data, prestage
 from serried.submission.deliver import see_through
 from serried.ui import console
-from serried.ui.data_lines import amount
+from serried.ui.plan_lines import amount
 from serried.ui.text import duration, printable
 
 NOTHING = ("true",)

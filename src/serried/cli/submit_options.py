@@ -159,7 +159,7 @@ def progress(*, dry_run: bool = False) -> Iterator[Observe | None]:
     """
     with contextlib.ExitStack() as stack:
         steps: set[str] = set()
-        lines: list[console.StatusLine] = []
+        lines: list[console.MovingLine] = []
 
         def observe(step: str, latest: str = "", /) -> None:
             text = f"{step}: {latest}" if latest else step

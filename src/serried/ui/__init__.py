@@ -1,1 +1,1 @@
-"""What people see. `console` is the only place that knows rich."""
+"""The look of output."""

@@ -1,8 +1,9 @@
-"""What people see. Talk goes to stderr, data to stdout. The only place that knows rich."""
+"""What people see: data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -10,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from serried.errors import SerriedError
 from serried.ui.text import fit, pad, printable, width, wrapped
@@ -27,16 +28,17 @@ _STYLES = {
     "head": "1",
 }
 _NARROWEST = 8
-_SPINNER = 3
+_status_lines: list[MovingLine] = []
+"""The status lines that are shown now."""
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    """Whether a person looks at `stream` (stdout)."""
+    """Whether `stream` (stdout) is a terminal."""
     return (stream or sys.stdout).isatty()
 
 
 def has_colour(stream: TextIO | None = None) -> bool:
-    """NO_COLOR and FORCE_COLOR decide (no-color.org); else whether it is a terminal that knows colours."""
+    """NO_COLOR and FORCE_COLOR decide (no-color.org), then whether it is a terminal with colours."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -50,29 +52,38 @@ def columns() -> int:
 
 
 def style(text: str, name: str | None, stream: TextIO | None = None) -> str:
-    """`text` in one of the few styles, where `stream` shows colours."""
+    """`text` in one of the few styles, if `stream` shows colours."""
     if not name or not text or not has_colour(stream):
         return text
     return f"\x1b[{_STYLES[name]}m{text}\x1b[0m"
 
 
 def out(text: str = "") -> None:
-    """A line of data."""
-    print(_encodable(text, sys.stdout))
+    """Print a line of data."""
+    _print(text, sys.stdout)
 
 
 def out_json(value: Any) -> None:
-    """The one JSON value of a reading verb."""
-    print(json.dumps(value, indent=1))
+    """Print the one JSON value of a reading command."""
+    _print(json.dumps(value, indent=1), sys.stdout)
 
 
 def say(text: str = "") -> None:
-    """A line of talk."""
-    print(_encodable(text, sys.stderr), file=sys.stderr)
+    """Print a line for people."""
+    _print(text, sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    shown = [(line, line.text) for line in _status_lines]
+    for line, _ in shown:
+        line.clear()
+    print(_encodable(text, stream), file=stream)
+    for line, status in shown:
+        line.update(status)
 
 
 def behind(label: str, text: str, stream: TextIO | None = None, *, look: str | None = None) -> list[str]:
-    """`text` behind a label in the style `look`; on a terminal what has no room goes on below, as far to the right."""
+    """`text` behind a label in the style `look`, wrapped on a terminal, with the further lines indented."""
     text = printable(text)
     indent = width(label)
     lines = wrapped(text, max(columns() - indent, 20)) if is_terminal(stream) else [text]
@@ -80,7 +91,7 @@ def behind(label: str, text: str, stream: TextIO | None = None, *, look: str | N
 
 
 def say_behind(label: str, text: str, look: str) -> None:
-    """Talk behind a label."""
+    """Print `text` behind a label on stderr."""
     for line in behind(label, text, sys.stderr, look=look):
         say(line)
 
@@ -90,14 +101,14 @@ def note(text: str) -> None:
 
 
 def warning(text: str, *, hint: str | None = None) -> None:
-    """Something is not as the user may think, and the command goes on."""
+    """Print a problem that does not end the command."""
     say_behind("warning: ", text, "warning")
     if hint:
         _hint(hint)
 
 
 def print_error(error: SerriedError) -> None:
-    """`error: …`, the quoted words of others, a blank line, `hint: …`."""
+    """Print `error: …`, the quoted output of other programs, a blank line, and `hint: …`."""
     say_behind("error: ", error.message, "error")
     for line in (error.details or "").splitlines():
         say(f"  | {printable(line)}")
@@ -114,7 +125,7 @@ def _hint(text: str) -> None:
 
 
 def next_steps(steps: Sequence[tuple[str, str]]) -> None:
-    """The commands that one would type next, each with what it does."""
+    """Print the commands that a user may type next, each with its purpose."""
     widest = max((width(command) for command, _ in steps), default=0)
     for command, purpose in steps:
         say(f"  {style(pad(command, widest), 'good', sys.stderr)}   {style(purpose, 'quiet', sys.stderr)}")
@@ -129,9 +140,9 @@ class Cell:
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, shrink: int | None = None, whole: bool = False
 ) -> list[str]:
-    """Aligned lines, the head first. On a terminal column `shrink` and then the last one give way to its width.
+    """Aligned lines, the head first. On a terminal, column `shrink` and then the last column are narrowed to its width.
 
-    What has no room then is cut off, or with `whole` goes on in the line below.
+    Longer texts are cut off, or with `whole` continue in the line below.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     cells = [[Cell(printable(cell.text), cell.style) for cell in row] for row in cells]
@@ -144,7 +155,7 @@ def table(
 
 
 def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
-    """One row as the rows that it takes."""
+    """One row as several, so that no cell is wider than its column."""
     columns_ = [
         [piece for line in wrapped(cell.text, room) for piece in _pieces(line, room)]
         for cell, room in zip(row, widths, strict=True)
@@ -156,12 +167,12 @@ def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
 
 
 def _pieces(line: str, room: int) -> list[str]:
-    """A word that is longer than its column, an address say, in pieces."""
+    """A word that is longer than its column, for example an address, in pieces."""
     return [line[at : at + room] for at in range(0, len(line), room)] if width(line) > room > 0 else [line]
 
 
 def _give_way(widths: list[int], shrink: int | None, room: int) -> None:
-    """Narrow column `shrink` until the last one keeps a third of the line, then the last one."""
+    """Narrow column `shrink` until the last column keeps a third of the line, then the last column."""
     gaps = 2 * (len(widths) - 1)
     wanted_last = min(widths[-1], room // 3)
     if shrink is not None:
@@ -179,70 +190,46 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
     return "  ".join(parts).rstrip()
 
 
-class StatusLine(Protocol):
-    def update(self, text: str) -> None:
-        """Show `text` instead of what was shown."""
+class MovingLine:
+    """The last, unfinished line of a terminal, written over until it is cleared. Elsewhere it is not shown."""
 
-
-class _Silent:
-    def update(self, text: str) -> None:
-        """Nobody looks."""
-
-
-class _Spinner:
-    def __init__(self, status: Any) -> None:
-        self._status = status
+    def __init__(self, stream: TextIO) -> None:
+        self.text = ""
+        self._stream = stream
+        self._is_shown = is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
     def update(self, text: str) -> None:
-        from rich.text import Text
+        """Show `text` instead of the text before, as much of it as one line can hold."""
+        if self._is_shown and (text or self.text):
+            line = _encodable(fit(printable(text), columns() - 1), self._stream)
+            self._stream.write(f"\r\x1b[2K{line}")
+            self._stream.flush()
+        self.text = text
 
-        self._status.update(Text(_beside_the_spinner(text)))
+    def clear(self) -> None:
+        self.update("")
 
 
 @contextlib.contextmanager
-def status_line(text: str) -> Iterator[StatusLine]:
-    """One line that moves while something is awaited; nothing where stderr is no terminal."""
-    if not is_terminal(sys.stderr) or os.environ.get("SERRIED_NO_PROGRESS"):
-        yield _Silent()
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(_beside_the_spinner(text))) as status:
-        yield _Spinner(status)
-
-
-def _beside_the_spinner(text: str) -> str:
-    """As much of it as one line has room for: of a line that wraps, the terminal keeps what should have gone."""
-    return fit(printable(text), columns() - _SPINNER)
-
-
-class MovingLine:
-    """The last, unfinished line of data on a terminal: written over until it is whole. Elsewhere it is not shown."""
-
-    def __init__(self) -> None:
-        self._shown = False
-
-    def show(self, text: str) -> None:
-        if is_terminal():
-            sys.stdout.write("\r\x1b[2K" + _encodable(fit(printable(text), columns() - 1), sys.stdout))
-            sys.stdout.flush()
-            self._shown = True
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stdout.write("\r\x1b[2K")
-            sys.stdout.flush()
-            self._shown = False
+def status_line(text: str) -> Iterator[MovingLine]:
+    """A moving line on stderr while the command waits. Whole lines that are printed meanwhile appear above it."""
+    line = MovingLine(sys.stderr if not os.environ.get("SERRIED_NO_PROGRESS") else io.StringIO())
+    _status_lines.append(line)
+    try:
+        line.update(text)
+        yield line
+    finally:
+        line.clear()
+        _status_lines.remove(line)
 
 
 def can_ask() -> bool:
-    """Whether a question would reach a person."""
+    """Whether a person can answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str) -> bool:
-    """Ask on the terminal; only `y` or `yes` is yes."""
+    """Ask on the terminal; only `y` or `yes` means yes."""
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
@@ -252,6 +239,6 @@ def confirm(question: str) -> bool:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """`text` as far as the stream's encoding goes: an ASCII terminal must not turn a name into a traceback."""
+    """`text` in the stream's encoding: a name must not become a traceback on an ASCII terminal."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
