@@ -58,7 +58,6 @@ WITHIN_AGENT = (
     "stage_out",
     "stage_in",
     "containers",
-    "failed_setup",
     "finish",
     "attempts",
     "orphans",

@@ -7,12 +7,12 @@ import sys
 from typing import List
 
 ROLES = {
-    "head": "head.entry",
-    "node": "node.entry",
+    "head": "head.head",
+    "node": "node.node",
     "rank": "launchers.programs:rank",
     "remote": "launchers.programs:ssh",
     "horovod-store": "ranks.horovod_rendezvous",
-    "fail-setup": "failed_setup",
+    "fail-setup": "finish:fail_setup",
     "finish": "finish",
     "stage-out": "stage_out.worker",
     "copy-image": "containers.image_cache",

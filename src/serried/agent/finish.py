@@ -1,9 +1,14 @@
-"""The role `finish`, after the head: what still ends is waited for, this node swept, and job.sh told what to do."""
+"""The role `finish`, after the head: waits for nodes, cleans up this one, and prints what job.sh has to do.
+
+Also the role `fail-setup`, which ends an attempt that cannot start.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -120,3 +125,35 @@ def _unended(work: Attempt) -> List[int]:
 def _is_busy(journal: Path) -> bool:
     events: List[Optional[str]] = [event.get("event") for event in files.read_journal(journal)]
     return "started" in events and "ended" not in events
+
+
+def refuse(work: Attempt, options: Options, problem: str) -> None:
+    """End an attempt that is claimed, and of which nothing has started. Raises OSError."""
+    host = os.uname().nodename
+    journal = files.Journal(work.directory.attempt(work.number).events, work.file_mode)
+    for event, facts in (
+        (JournalEvent.CLAIMED, {"job": options.job, "token": options.token, "host": host}),
+        (JournalEvent.LAUNCH_FAILED, {"code": Reason.LAUNCH, "message": f"{host}: {problem}"}),
+        (JournalEvent.ENDED, {}),
+    ):
+        journal.append({"t": round(time.time(), 3), "event": event, **facts})
+    finalize.conclude(work, lingers=True)
+
+
+def fail_setup(arguments: List[str]) -> int:
+    """`fail-setup TOKEN --job ID [--element I] --problem WHY`: for an attempt that cannot start.
+
+    Returns the exit status of job.sh.
+    """
+    options = parse(arguments)
+    print(f"serried: {options.problem}", file=sys.stderr)
+    try:
+        work = Attempt.load(run_directory(), options.element, 0)
+        set_umask(work)
+        refuse(claims.begin(work, options.token, options.job), options, options.problem)
+    except claims.Refused as refusal:
+        print(f"serried: nothing to do: {refusal}", file=sys.stderr)
+        return 0
+    except (OSError, ValueError) as error:
+        print(f"serried: cannot conclude: {error}", file=sys.stderr)
+    return names.EXIT_CODES[names.LAUNCH_FAILED]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from serried.agent.attempt import Attempt
-from serried.agent.attempts import finalize, history, requests, restart_policy, successor_jobs
+from serried.agent.attempts import finalize, history, requests, successor_jobs
 from serried.agent.outcome import checkpoint_progress, reconcile
 from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
@@ -81,7 +81,7 @@ def _check_allowed(work: Attempt, job: str) -> None:
     if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
         return
     progressed = bool(end.get("progress"))
-    obstacle = restart_policy.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
+    obstacle = finalize.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
     if obstacle is None:
         return
     result = finalize.publish(last, reconcile.go_on(reconcile.finalise(end, Reason.PREEMPT), obstacle))

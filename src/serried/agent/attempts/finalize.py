@@ -1,19 +1,19 @@
-"""What an attempt came to: judged by the evidence, then by what is known only afterwards, and written into exit.json.
+"""How an attempt ended: judged by the evidence, then by what is known only afterwards, and written into exit.json.
 
-Doing it twice changes nothing.
+Doing it twice changes nothing. Also decides whether another attempt may follow.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
-from serried.agent.attempts import history, requests, restart_policy, successor_jobs
+from serried.agent.attempts import history, requests, successor_jobs
 from serried.agent.comms import env_file
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
-from serried.agent.outcome.evidence import Event, Evidence, Exit, first_failure
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Event, Evidence, Exit, Obstacle, first_failure
 from serried.fs import files
 from serried.protocol import names
 from serried.protocol.events import JournalEvent
@@ -61,7 +61,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
         nodes=nodes,
         saved=checkpoint_progress.since(work.directory.checkpoints, attempt.claim, work.watch_patterns),
         progressed=progressed,
-        obstacle=restart_policy.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
+        obstacle=obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,
     )
 
@@ -87,8 +87,32 @@ def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_her
     if not may_go_on or history.is_superseded(work):
         return result
     progressed = bool(result.get("progress"))
-    hindrance = restart_policy.obstacle(work, result["cause"], progressed=progressed, next_is_here=next_is_here)
+    hindrance = obstacle(work, result["cause"], progressed=progressed, next_is_here=next_is_here)
     return reconcile.go_on(result, hindrance)
+
+
+def obstacle(
+    work: Attempt, reason: Optional[str], *, progressed: bool, next_is_here: bool = False
+) -> Optional[Obstacle]:
+    """Why no attempt may follow this one: none is left, there is no progress, or no job for it. None if one may.
+
+    `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
+    """
+    if work.number > work.restarts:
+        return NO_ATTEMPT_LEFT
+    if not progressed and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
+        began = history.where_it_began(history.claim_of(work))
+        where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
+        return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
+    if work.continue_form == names.REQUEUE or next_is_here:
+        return None
+    absent = successor_jobs.missing(work, str(history.claim_of(work).get("token", "")))
+    return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
+
+
+def _stood_still(work: Attempt, number: int) -> bool:
+    """Whether attempt `number` got no further than where it began."""
+    return number > 0 and (files.read_json(work.directory.attempt(number).exit) or {}).get("progress") is False
 
 
 def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: bool = True) -> Dict[str, Any]:

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any, Dict, List, Optional
 
 from serried.agent import notifications, system
-from serried.agent.attempt import Attempt
-from serried.agent.attempts import finalize
+from serried.agent.attempt import Attempt, run_directory, set_umask
+from serried.agent.attempts import claims, finalize, successor_jobs
 from serried.agent.attempts.requests import outweighs
 from serried.agent.comms import env_file, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeEvents, NodeRegistry
-from serried.agent.head import deadline, monitor
+from serried.agent.head import monitor
 from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, sweep_nodes
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
-from serried.agent.options import Options
+from serried.agent.options import Options, parse
 from serried.agent.outcome.evidence import AS_ASKED
 from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.fs import files
-from serried.protocol import hostlist, names
+from serried.protocol import checkpoints, hostlist, names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
@@ -39,6 +40,42 @@ WRITE_SECONDS = 300.0
 """How long the end waits for a disk that is full or away; the scheduler may end us before."""
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to say that its ranks have ended."""
+OTHER_FILES = 32
+"""In addition to a connection for each node, with room to spare."""
+
+
+def main(arguments: List[str]) -> int:
+    """`head TOKEN --job ID … -- LAUNCHER…`: claim the attempt, submit the run's next job if the plan asks, run."""
+    cut = arguments.index("--")
+    options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
+    try:
+        work = Attempt.load(run_directory(), options.element, 0)
+        set_umask(work)
+        work = claims.begin(work, options.token, options.job)
+        needed = work.nodes + OTHER_FILES
+        limit = system.allow_open_files(needed)
+        if limit is not None:
+            from serried.agent import finish
+
+            problem = f"{work.nodes} nodes need {needed} open files; `ulimit -Hn` allows {limit}"
+            finish.refuse(work, options, problem)
+            return names.EXIT_CODES[names.LAUNCH_FAILED]
+    except claims.Refused as refusal:
+        print(f"serried: nothing to do: {refusal}", file=sys.stderr)
+        return names.EXIT_REFUSED
+    except (OSError, ValueError) as error:
+        print(f"serried: cannot begin: {error}", file=sys.stderr)
+        return 1
+    _report_incomplete_checkpoints(work)
+    successor_jobs.start(work, options.token, options.job)
+    return Head(work, options, launcher).run()
+
+
+def _report_incomplete_checkpoints(work: Attempt) -> None:
+    """Only those of other programs: the training library reports its own."""
+    if not checkpoints.is_of_train(work.directory.checkpoints):
+        for path in checkpoints.torn(work.directory.checkpoints, work.watch_patterns):
+            print(f"serried: skipping checkpoint {path}: it was not written completely", file=sys.stderr)
 
 
 class Head:
@@ -54,7 +91,7 @@ class Head:
             self._on_joined, self._on_message, self._on_node_lost, lambda: self.log_event(JournalEvent.ALL_RANKS_ENDED)
         )
         self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), events)
-        self._deadline = deadline.of(work, options.end, options.age)
+        self._deadline = monitor.deadline_of(work, options.end, options.age)
         monitored = monitor.MonitorEvents(self._stop, self._ask_to_save, self._on_node_lost, self.log_event)
         self._monitor = monitor.Monitor(self.loop, work, self._nodes, self._deadline, monitored)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
@@ -143,12 +180,21 @@ class Head:
         notifications.tell(self.work, names.EVENT_START)
 
     def _open_store(self) -> int:
-        """The port where Horovod's ranks meet that the agents start; 0 where there are none."""
+        """Start the server of Horovod's rendezvous, if the agents start such ranks; its port, or 0."""
         if self.work.launcher != "horovod":
             return 0
-        from serried.agent.ranks import horovod
-
-        return horovod.open_store(self.work)
+        listener = rendezvous.listen(self.work.nodes)
+        listener.setblocking(True)
+        system.spawn(
+            system.agent_command("horovod-store", str(self.work.nodes), str(self.work.ranks)),
+            system.environment(),
+            (listener.fileno(), 1, 2),
+            directory="/",
+            parent_death=signal.SIGKILL,
+        )
+        port = int(listener.getsockname()[1])
+        listener.close()
+        return port
 
     def _on_message(self, agent: NodeAgent, message: Message) -> None:
         if message["event"] != ToHead.BEAT:

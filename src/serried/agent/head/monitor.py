@@ -1,6 +1,6 @@
-"""What the head checks periodically: the limit, requests, and whether nodes, ranks and job.sh are alive.
+"""The deadline of an attempt, and what the head checks periodically.
 
-Also whether a later attempt has replaced this one.
+These are the limit, requests, whether nodes, ranks and job.sh are alive, and whether a later attempt has begun.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize, history
 from serried.agent.attempts.requests import Requests
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
-from serried.agent.head.deadline import Deadline
 from serried.agent.loop import Loop
-from serried.agent.outcome import unconnected
+from serried.agent.outcome.verdict import unconnected_message
 from serried.protocol import names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
@@ -28,6 +27,45 @@ BEAT_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 UNCONNECTED_SECONDS = 120.0
 """Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
+MARGIN_SECONDS = 15.0
+"""Before the limit, for ending ranks and recording the end."""
+
+
+class Deadline(NamedTuple):
+    at: float
+    """When the scheduler ends the job, in seconds since the epoch."""
+    warning: float
+    """When ranks get the stop notice."""
+    end: float
+    """When they get TERM."""
+    grace: float
+    """Seconds from TERM to KILL; a third of the margin is left for cleaning up."""
+
+    @property
+    def over(self) -> float:
+        """When nodes have to be done, so that the head can still record the end."""
+        return self.at - (self.at - self.end) / 6
+
+
+def decide_deadline(
+    began: float, limit: Optional[float], scheduler_end: float, lead: float, grace: float
+) -> Optional[Deadline]:
+    """None without a limit. `scheduler_end` is when the scheduler says that it ends the job; 0 if it does not say."""
+    if limit is None:
+        return None
+    at = min(began + limit, scheduler_end or float("inf"))
+    margin = min(MARGIN_SECONDS, limit / 20)
+    return Deadline(at, at - min(lead, limit / 4), at - margin, min(grace, margin * 2 / 3))
+
+
+def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Optional[Deadline]:
+    """The deadline of an attempt that begins now, in a job that began `age` seconds ago."""
+    limit = work.plan["allocation"]["time_seconds"]
+    deadline = decide_deadline(time.time() - age, limit, scheduler_end, work.lead_seconds, work.grace_seconds)
+    if deadline is None or not work.has_outputs:
+        return deadline
+    copy_seconds = min(names.BRING_SECONDS, limit / 20)
+    return deadline._replace(warning=deadline.warning - copy_seconds, end=deadline.end - copy_seconds)
 
 
 class MonitorEvents(NamedTuple):
@@ -84,7 +122,7 @@ class Monitor:
 
     def _check_connections(self) -> None:
         if self._may_be_unconnected and not self._nodes.are_done():
-            message = unconnected.early_message(self._work.nodes * self._work.ranks, UNCONNECTED_SECONDS)
+            message = unconnected_message(self._work.nodes * self._work.ranks, UNCONNECTED_SECONDS)
             self._events.log_event(Reason.RANKS_APART, message=message)
             system.log(f"warning: {message}")
 

@@ -18,7 +18,7 @@ from serried.agent.launchers import local_socket, rank_identity
 from serried.agent.launchers.kinds import KINDS, LaunchContext
 from serried.agent.launchers.processes import LauncherProcess, NodeServices, RemoteExec
 from serried.agent.outcome.evidence import AS_ASKED
-from serried.agent.ranks import binding, command, program
+from serried.agent.ranks import binding, command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
@@ -160,10 +160,10 @@ class LaunchedRanks(Ranks):
         self._clear_earlier_exit(connection)
         environment = rank_identity.rank_environment(work, environ)
         place = self._place._replace(rank=connection.number, local_rank=connection.local_rank)
-        rank_program = program.of(work, place, environment, is_inside=self._kind.is_inside)
+        program = command.program(work, place, environment, is_inside=self._kind.is_inside)
         request = {
-            "argv": rank_program.argv,
-            "environment": rank_program.environment,
+            "argv": program.argv,
+            "environment": program.environment,
             "directory": str(work.workdir),
             "log": str(self.log_of(connection.number)),
             "mode": work.file_mode,

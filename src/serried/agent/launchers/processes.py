@@ -16,8 +16,7 @@ from serried.agent.launchers.kinds import MPI_STEP_VARIABLES, LaunchCommand, Lau
 from serried.agent.launchers.local_socket import LocalSocket
 from serried.agent.loop import Loop
 from serried.agent.outcome.diagnose import read_tail
-from serried.agent.ranks import program
-from serried.agent.ranks.command import RankPlace
+from serried.agent.ranks.command import RankPlace, container_of
 from serried.protocol.events import ToHead, ToNode
 from serried.protocol.json_lines import Message
 
@@ -51,7 +50,7 @@ class LauncherProcess:
         self._status: Optional[int] = None
         self._problem: Optional[Tuple[str, int]] = None
         argv, environment = launch.argv, rank_identity.launcher_environment(work, place, launch)
-        container = program.container_of(work, place) if kind.is_inside else None
+        container = container_of(work, place) if kind.is_inside else None
         if container is not None:
             argv, environment = container.enter(argv, container.inherited(environment))
         self._child = system.spawn_with_log(argv, environment, self._log, work.file_mode, directory=str(work.workdir))

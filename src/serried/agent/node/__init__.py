@@ -1,5 +1,5 @@
 """The agent of one node: it starts the ranks there, reports, stops them, and leaves nothing behind.
 
-joining, setup   its role: enter what the job has set up, call the head, then be the `node`
-exits            how ranks ended, as the head is told
+node, setup   the agent; the user's `setup`, which runs before it
+exits         how ranks ended, and when the head is informed
 """

@@ -8,31 +8,66 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import sys
 import time
 from typing import Any, Dict, List, Optional
 
 from serried.agent import orphans, system
-from serried.agent.attempt import Attempt
+from serried.agent.attempt import Attempt, run_directory, set_umask
+from serried.agent.comms import env_file, rendezvous
 from serried.agent.comms.channel import Channel
 from serried.agent.containers import image_cache
 from serried.agent.loop import Loop, Timer
+from serried.agent.node import setup
 from serried.agent.node.exits import Exits
 from serried.agent.node_disk import Folder, cleanup
 from serried.agent.ranks import connections
 from serried.agent.ranks.ranks import ForkedRanks, Ranks, has_failed
-from serried.agent.stage_in.node_side import StageIn
+from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs import files
-from serried.protocol import names
+from serried.protocol import addresses, names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
 
+JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0
 REMOVE_SECONDS, URGENT_REMOVE_SECONDS = 10.0, 2.0
 """For what the ranks leave on this node's disk to go at the end; the rest goes when the next job comes."""
 ABORT_SECONDS = 0.5
 """For a rank that did not heed TERM to write down where it was, before its KILL."""
+
+
+def main(arguments: List[str]) -> int:
+    """`node [--node-variable NAME] [--environment FILE --own PREFIX]`; the environment has the rest.
+
+    Enter the job's setup, connect to the head and run the node's agent.
+    """
+    options = dict(zip(arguments[::2], arguments[1::2]))  # noqa: B905 - `strict` is 3.10's
+    variables = options.get("--node-variable", "").split(",")
+    index = int(next(filter(None, map(os.environ.get, variables)), 0))
+    if "--environment" in options:
+        env_file.load(options.pop("--environment"), options.pop("--own", ""))
+    element = os.environ.get(names.ELEMENT)
+    work = Attempt.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
+    words = [word for option in options.items() for word in option]
+    problem = setup.enter(work, words) or check_required_paths(work.plan)
+    set_umask(work)
+    key = bytes.fromhex(os.environ.pop(names.KEY))
+    # For TensorFlow's ranks: their ports, reserved as long as this process lives.
+    has_tensorflow = bool(work.plan.get("launch", {}).get("tf_config"))
+    sockets = [rendezvous.hold_port() for _ in range(work.ranks)] if has_tensorflow else []
+    greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0], "problem": problem}
+    greeting["ports"] = [port.getsockname()[1] for port in sockets]
+    try:
+        channel, master = rendezvous.connect(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
+    except OSError as error:
+        print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
+        return 1
+    Node(work, index, key, channel, master if work.nodes > 1 else addresses.LOOPBACK).run()
+    return 0
 
 
 class Node:

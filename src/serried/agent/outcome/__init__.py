@@ -1,6 +1,6 @@
-"""How an attempt ended. Pure, but for `saved` and `diagnose`, which look into files.
+"""How an attempt ended. Pure, except that `checkpoint_progress` and `diagnose` read files.
 
-evidence, saved, missing   what is known: the journals, the checkpoints, what could not be brought back
-verdict, diagnose          what that means, and one word for why a rank failed
-afterwards                 the same in the light of what only job.sh or the scheduler knows
+evidence, checkpoint_progress   what is known: the journals and the checkpoints
+verdict, diagnose               what that means, and one code for why a rank failed
+reconcile                       the same with what only job.sh or the scheduler knows
 """

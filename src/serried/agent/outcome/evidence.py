@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.protocol import names
 from serried.protocol.events import JournalEvent
+from serried.protocol.missing_outputs import of_journal
 from serried.protocol.reasons import Reason
 
 Event = Dict[str, Any]
@@ -182,6 +183,21 @@ class Evidence(NamedTuple):
     def have_saved(self) -> bool:
         """Whether ranks said so, and the disk does not say otherwise."""
         return self.saved.is_newer and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in self.exits)
+
+    @property
+    def missing(self) -> List[Dict[str, Any]]:
+        """Outputs that could not be copied back, by node and kind: how many, some names, why, and where."""
+        found = [
+            {"node": event["node"], "host": event["host"], **outputs}
+            for event in self.all(JournalEvent.NODE_ENDED)
+            for outputs in event.get("missing", ())
+        ]
+        if self.has(JournalEvent.ORPHANED) and not self.has(JournalEvent.ENDED):
+            return found  # the head records this end at once, and again when its nodes have copied what they can
+        for node, events in sorted(self.nodes.items()):
+            host = self.hosts.get(node, self.host)
+            found += [{"node": node, "host": host, **outputs} for outputs in of_journal(events)]
+        return found
 
 
 def first_failure(evidence: Evidence) -> Optional[Exit]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.outcome import diagnose, unconnected
+from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import Evidence, Exit, Obstacle
-from serried.agent.outcome.missing_outputs import missing, sentence
 from serried.protocol import SCHEMA, names
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
@@ -26,6 +25,8 @@ MOST_SUSPECTS = 4
 """Ranks that are named as perhaps lost."""
 CONSEQUENCES = (Reason.LAUNCHER_ENDED, Reason.STOP_IGNORED)
 """Why nodes are given up after something else went wrong first."""
+BUSY_SECONDS = 0.5
+"""A rank that computed for less time is not training: `hostname` on four nodes needs no warning."""
 
 
 class Verdict(NamedTuple):
@@ -68,7 +69,7 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
 
 def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdict: Verdict) -> Dict[str, Any]:
     """exit.json."""
-    first, absent = None, missing(evidence)
+    first, absent = None, evidence.missing
     facts = {"nodes": list(verdict.lost)} if verdict.lost else {}
     stated = [
         condition(verdict.cause or Reason.COMPLETED, verdict.message, **facts),
@@ -76,8 +77,8 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
         *_unsaved(evidence),
     ]
     if absent:
-        stated.append(condition(Reason.RESULTS_MISSING, sentence(absent)))
-    warned = [] if failure else unconnected.warnings(evidence)
+        stated.append(condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
+    warned = [] if failure else _unconnected_warnings(evidence)
     if failure and verdict.state != names.COMPLETED:
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
         error = {"error": failure["error"]} if failure.get("error") else {}
@@ -278,3 +279,34 @@ def _of_peace(evidence: Evidence) -> Verdict:
             names.FAILED, 1, Reason.LEFT_RUNNING, f"every rank exited with status 0, but on {host} {what} still ran"
         )
     return Verdict(names.COMPLETED, 0, None, "every rank exited with status 0")
+
+
+def _unconnected_warnings(evidence: Evidence) -> List[Dict[str, str]]:
+    """Of ranks that ran as separate programs. None if a node cannot tell, or if a rank failed early."""
+    ends = evidence.all(JournalEvent.NODE_ENDED)
+    is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
+    if not is_known or evidence.has(JournalEvent.RANKS_CONNECTED):
+        return []
+    reported = evidence.all(Reason.RANKS_APART)
+    if evidence.are_all_ended:
+        was_busy = sum(end["cpu_seconds"] for end in ends) >= BUSY_SECONDS * evidence.world_size
+        text = unconnected_message(evidence.world_size) if was_busy or reported else None
+    else:  # a rank that was ended while it imported torch would have connected later
+        text = str(reported[0]["message"]) if reported else None
+    return [{"code": Reason.RANKS_APART, "message": text}] if text else []
+
+
+def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
+    """`seconds`: how long ranks have run, if they still run. They may only be slow to import their libraries."""
+    if seconds is None:
+        return f"no rank has connected to another: the program ran {count} times, each by itself"
+    return f"no rank has connected to another in {seconds:.0f} s: the program may run {count} times, each by itself"
+
+
+def _missing_sentence(missing: Sequence[Dict[str, Any]]) -> str:
+    """Never a failure of the run. `missing` is not empty."""
+    counts = [outputs.get("files", 0) for outputs in missing]
+    kinds = " and ".join(sorted({outputs["kind"] for outputs in missing}, reverse=True))
+    count = "" if 0 in counts else f"{sum(counts)} {'file' if sum(counts) == 1 else 'files'} of "
+    hosts = ", ".join(dict.fromkeys(outputs["host"] for outputs in missing))
+    return f"{count}{kinds} could not be brought back from {hosts}: {missing[0]['problem']}"

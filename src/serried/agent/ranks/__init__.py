@@ -1,8 +1,8 @@
-"""The ranks of one node: what they run and find set, and who starts, watches and ends them.
+"""The ranks of one node: their commands and environments, and how they are started, watched and ended.
 
-ranks               the agent's own, and what holds of those that launchers start too
-program, command    one rank's words and environment, in the container where there is one
-binding, memory     its CPUs; whether the kernel killed it for memory
-notice              the signal by which users have it asked to save
-horovod, store      where Horovod's meet; `tensorflow` says so to TensorFlow's
+ranks                           the agent's own ranks, and the common part of those that launchers start
+command, command_placeholders   the process of one rank; the placeholders in its command
+binding, oom                    its CPUs; whether the kernel killed it for memory
+connections                     whether ranks are connected to others
+horovod_rendezvous              the server through which Horovod's ranks find each other
 """

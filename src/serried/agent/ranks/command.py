@@ -1,13 +1,16 @@
-"""What a rank runs and what it finds in its environment."""
+"""The command and environment of a rank, in its container if it has one."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.ranks import command_placeholders, tensorflow
+from serried.agent.containers import container
+from serried.agent.ranks import command_placeholders
 from serried.protocol import addresses, launcher_env, names, settings
 
 NOT_FOR_RANKS = (
@@ -89,6 +92,37 @@ class RankPlace(NamedTuple):
     """The same for checkpoints."""
 
 
+class Program(NamedTuple):
+    argv: List[str]
+    environment: Dict[str, str]
+
+
+def program(
+    work: Attempt, place: RankPlace, inherited: Optional[Mapping[str, str]] = None, *, is_inside: bool = False
+) -> Program:
+    """The process of one rank. `inherited` is the environment from a launcher; by default it is this process's.
+
+    The launcher's variables that identify the rank and its rendezvous are kept. `is_inside`: the launcher itself runs
+    in the container.
+    """
+    container_ = None if is_inside else container_of(work, place)
+    words = argv(work, place)
+    known = visible(work, system.environment()) if inherited is None else dict(inherited)
+    known = container_.inherited(known) if container_ else known
+    changes = environment(work, place, known)
+    if inherited is not None:
+        kept = set(IDENTITY) & set(known) - set(work.plan["environment"]["env"])
+        changes = {name: value for name, value in changes.items() if name not in kept}
+    variables = {**known, **changes}
+    if container_ is not None:
+        words, variables = container_.enter(words, variables)
+    return Program(words, variables)
+
+
+def container_of(work: Attempt, place: RankPlace) -> Optional[container.Container]:
+    return container.of(work, Path(place.stop_file).parent)
+
+
 def hidden(work: Attempt) -> Tuple[str, ...]:
     """Variables that whatever starts or is a rank must not inherit."""
     if work.launcher in MANY:
@@ -133,7 +167,9 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
 def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
     """The variables that a rank gets beside the inherited ones: torch's, ours, the plan's."""
-    own = {**torch(work, place), **tensorflow.config(place.workers, place.rank), **_serried(work, place)}
+    own = {**torch(work, place), **_serried(work, place)}
+    if place.workers:
+        own["TF_CONFIG"] = _tensorflow(place)
     if work.launcher == "horovod":
         own.update(_horovod(work, place))
     own.update(
@@ -203,6 +239,15 @@ def _horovod(work: Attempt, place: RankPlace) -> Dict[str, str]:
     }
     interface = addresses.interface_of(addresses.route_to(place.master) or "")
     return {**own, "HOROVOD_GLOO_IFACE": interface} if interface else own
+
+
+def _tensorflow(place: RankPlace) -> str:
+    """Every rank is a worker, and rank 0 the chief among them, as MultiWorkerMirroredStrategy expects."""
+    config: Dict[str, Any] = {
+        "cluster": {"worker": list(place.workers)},
+        "task": {"type": "worker", "index": place.rank},
+    }
+    return json.dumps(config)
 
 
 def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.diagnose import has_stumbled, read_tail
-from serried.agent.ranks import binding, command, program, signals
+from serried.agent.ranks import binding, command
 from serried.agent.ranks.oom import OutOfMemory
 from serried.protocol import failure_report, names
 from serried.protocol.json_lines import Message
@@ -170,7 +170,9 @@ class Ranks:
         if name:
             self._notice = int(getattr(signal, f"SIG{name}"))
             for rank in self.running:
-                signals.give(rank.pid, self._notice)
+                for pid in notice_targets(rank.pid, self._notice):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, self._notice)
 
     def terminate(self) -> None:
         """TERM, to each rank and its process group: a shell that dies of it must not leave its program running."""
@@ -210,10 +212,10 @@ class ForkedRanks(Ranks):
     def _start(self, place: command.RankPlace, cpus: List[int]) -> Rank:
         log = self.open_log(place.rank)
         stdin = _stdin()
-        what = program.of(self.work, place)
+        program = command.program(self.work, place)
         child = system.spawn(
-            what.argv,
-            what.environment,
+            program.argv,
+            program.environment,
             (stdin, log, log),
             directory=str(self.work.workdir),
             cpus=cpus,
@@ -265,3 +267,39 @@ def _explain(problem: Tuple[str, int], work: Attempt) -> Dict[str, Any]:
         "problem": Reason.COMMAND_NOT_FOUND,
         "message": f"cannot run `{name}`: {reason}",
     }
+
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "busybox"})
+
+
+def notice_targets(pid: int, number: int) -> List[int]:
+    """The processes of the rank `pid` that get the signal `limit.notify`.
+
+    The rank's own process gets it, and not helpers such as a loader's workers, which do not expect it. A shell without
+    a trap would die of the signal before its program sees it. So the shell's children get it instead.
+    """
+    if not _is_shell(pid) or _catches(pid, number):
+        return [pid]
+    children = [int(child) for child in _read_proc(f"{pid}/task/{pid}/children").split()]
+    return [target for child in children for target in notice_targets(child, number)] or [pid]
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in SHELLS  # noqa: PTH115, PTH119 - strings
+    except OSError:
+        return False
+
+
+def _catches(pid: int, number: int) -> bool:
+    lines = _read_proc(f"{pid}/status").splitlines()
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def _read_proc(path: str) -> str:
+    try:
+        with open(f"/proc/{path}", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - a bare string
+            return file.read()
+    except OSError:  # the process has ended, or this system has no such file
+        return ""
