@@ -36,6 +36,7 @@ ORDER = (
     "clusters",
     "templates",
     "plan",
+    "builds",
     "processes",
     "shell",
     "errors",

@@ -273,7 +273,7 @@ def test_a_program_or_an_image_that_is_not_there_is_named(local, made, image):
     shutil.move(image, place.project / "elsewhere")
     refused = place.serried("submit", "--cluster", "local", "x", "--ranks", "1")
     assert refused.returncode == 2
-    assert f"the image `{image}` is not there" in refused.stderr
+    assert f"the image `{image}` does not exist" in refused.stderr
     shutil.move(place.project / "elsewhere", image)
 
 

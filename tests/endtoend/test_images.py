@@ -45,7 +45,7 @@ def place(local, tmp_path):
 
 def test_an_image_is_made_once_used_and_made_again_once_its_definition_changes(place):
     refused = place.serried("submit", "--cluster", "local", "x")
-    said = "error: no image has been made from `train it.def` yet, or that has changed since\n"
+    said = "error: the image from `train it.def` is not built, or its source has changed since\n"
     assert (refused.returncode, refused.stderr.splitlines(keepends=True)[0]) == (2, said)
     assert refused.stderr.endswith("hint: `serried image build x`, then submit again\n")
     with concurrent.futures.ThreadPoolExecutor() as pool:

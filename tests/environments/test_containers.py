@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 
 import pytest
 
 from building import a_plan
-from serried.environments import containers, images
+from serried.environments import containers
+from serried.environments.containers import image_recipe
 from serried.errors import UsageError
 from serried.plan import Container, Environment
 from stub_scheduler import site_of
@@ -49,22 +51,22 @@ def test_a_runtime_that_only_a_module_brings_is_taken_to_be_apptainer(settled):
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"path": "/nowhere"}, "nothing here runs containers: `apptainer`, `singularity`, `ch-run` are not on PATH"),
-        ({"image": "/no/such.sif"}, "the image `/no/such.sif` is not there"),
+        ({"path": "/nowhere"}, "no container runtime on PATH: none of `apptainer`, `singularity`, `ch-run`"),
+        ({"image": "/no/such.sif"}, "the image `/no/such.sif` does not exist"),
         ({"runtime": "ch-run"}, "`ch-run` cannot run `.*i.sif`, which is Apptainer's kind of image"),
         (
             {"runtime": "/opt/ch-run", "image": "/", "binds": (r"/a\:b",)},
             "`/opt/ch-run` cannot mount a path with a `:`",
         ),
         ({"runtime": "ch-run", "image": "/", "binds": ("/a:ro",)}, "`ch-run` cannot mount `/a` read-only"),
-        ({"local": True}, "`container.local` wants .* and `fir` has no `local_disk`"),
-        ({"local": True, "local_disk": "/tmp", "image": "/"}, "`container.local` wants .* and `/` is a folder"),
-        ({"image": "docker://python:3.11"}, "no image has been made from `docker://python:3.11` yet"),
-        ({"environment": Environment(venv="/v")}, "ranks run in a container, and `environment` asks for a virtual"),
-        ({"runtime": "pyxis", "scheduler": "pbs"}, "`pyxis` is a part of Slurm"),
-        ({"runtime": "ch-run", "image": "/", "writable": True}, "`ch-run` has nothing like `--writable-tmpfs`"),
-        ({"runtime": "pyxis", "binds": ("$SLURM_TMPDIR/a:/a",)}, "`pyxis` makes its mounts before"),
-        ({"runtime": "pyxis", "contained": True}, "`pyxis` knows no `contained`"),
+        ({"local": True}, "`container.local` copies .* but `fir` has no `local_disk`"),
+        ({"local": True, "local_disk": "/tmp", "image": "/"}, "`container.local` copies .* but `/` is a folder"),
+        ({"image": "docker://python:3.11"}, "the image from `docker://python:3.11` is not built"),
+        ({"environment": Environment(venv="/v")}, "ranks run in a container, but `environment` names a virtual"),
+        ({"runtime": "pyxis", "scheduler": "pbs"}, "`pyxis` is part of Slurm"),
+        ({"runtime": "ch-run", "image": "/", "writable": True}, "`ch-run` has no option like `--writable-tmpfs`"),
+        ({"runtime": "pyxis", "binds": ("$SLURM_TMPDIR/a:/a",)}, "`pyxis` mounts folders before"),
+        ({"runtime": "pyxis", "contained": True}, "`pyxis` does not support `contained`"),
         ({"runtime": "pyxis", "binds": ("/a,b",)}, "`pyxis` cannot mount a path with a `,` in it: `/a,b`"),
     ],
 )
@@ -77,7 +79,7 @@ def test_what_cannot_be_is_refused_with_the_reason(settled, said, message):
 @for_each("each", [(), (("true",), ("%runscript", "x"))])
 def test_only_an_image_of_apptainer_s_has_a_script_of_its_own(container, each):
     plan = dataclasses.replace(a_plan(), container=container, command=("true",) if each else ("%runscript",))
-    with pytest.raises(UsageError, match=r"`%runscript` is what an image of Apptainer's runs by itself"):
+    with pytest.raises(UsageError, match=r"`%runscript` runs the script of an Apptainer image"):
         containers.check_runscript(plan, each)
     apptainer = dataclasses.replace(plan, container=Container("/i.sif", "/opt/apptainer"))
     containers.check_runscript(apptainer, each)
@@ -95,19 +97,20 @@ def test_an_image_is_named_by_what_it_is_made_from(tmp_path):
     (tmp_path / "requirements.txt").write_text("numpy\n")
     said = {"image": "docker://ghcr.io/x/torch:2.4", "requirements": str(tmp_path / "requirements.txt")}
 
-    made = images.recipe(Container(**said))
+    made = image_recipe(Container(**said), tmp_path)
 
-    assert made.definition == (
+    definition = (
         "Bootstrap: docker\nFrom: ghcr.io/x/torch:2.4\n\n"
         "%files\n    requirements.txt /opt/serried/requirements.txt\n\n"
         "%post\n    export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore\n"
         "    python3 -m pip install --no-cache-dir -r /opt/serried/requirements.txt\n"
     )
+    assert f"printf %s {shlex.quote(definition)} >" in made.commands
     assert made.name.startswith("torch-2.4-")
-    assert images.recipe(Container(**said)).name == made.name
+    assert image_recipe(Container(**said), tmp_path).name == made.name
     (tmp_path / "requirements.txt").write_text("numpy==2\n")
-    assert images.recipe(Container(**said)).name != made.name
-    assert images.recipe(Container(**{**said, "image": "docker://ghcr.io/x/torch:2.5"})).name != made.name
+    assert image_recipe(Container(**said), tmp_path).name != made.name
+    assert image_recipe(Container(**{**said, "image": "docker://ghcr.io/x/torch:2.5"}), tmp_path).name != made.name
 
 
 def test_what_a_definition_copies_in_is_a_part_of_the_name(tmp_path):
@@ -120,7 +123,7 @@ def test_what_a_definition_copies_in_is_a_part_of_the_name(tmp_path):
     )
 
     def name() -> str:
-        return images.recipe(Container(str(tmp_path / "x.def"))).name
+        return image_recipe(Container(str(tmp_path / "x.def")), tmp_path).name
 
     names = [name()]
     for path in ("src/a.py", "b.cfg", "my model", "base.sif"):
@@ -134,9 +137,9 @@ def test_what_a_definition_copies_in_is_a_part_of_the_name(tmp_path):
 
 def test_a_definition_and_a_list_of_packages_are_refused_together(tmp_path):
     (tmp_path / "x.def").write_text("")
-    with pytest.raises(UsageError, match=r"on top of an image, and `container\.image` is a definition"):
-        images.recipe(Container(str(tmp_path / "x.def"), requirements=os.devnull))
+    with pytest.raises(UsageError, match=r"on top of an image, but `container\.image` is a definition"):
+        image_recipe(Container(str(tmp_path / "x.def"), requirements=os.devnull), tmp_path)
 
 
-def test_an_image_that_is_there_needs_no_making():
-    assert images.recipe(Container("/i.sif")) is None
+def test_an_image_that_is_there_needs_no_build(tmp_path):
+    assert image_recipe(Container("/i.sif"), tmp_path) is None

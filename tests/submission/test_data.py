@@ -20,7 +20,7 @@ from serried.errors import DataFailed, UsageError
 from serried.fs import archive_size
 from serried.plan import After, Data, Staged
 from serried.processes import identify
-from serried.submission import data, data_prepare
+from serried.submission import data
 from serried.submission.dataset_size import count
 
 
@@ -62,7 +62,7 @@ def test_what_is_staged_is_counted_where_it_is(stage, pool):
 
 def test_without_a_disk_data_is_read_in_place_and_that_is_said(stage):
     assert stage("datasets/a", disk=None).notes == (
-        "data is read in place: `[clusters.local] local_disk` says where nodes have a disk of their own",
+        "data is read in place: `[clusters.local] local_disk` names the folder of the nodes' own disks",
     )
 
 
@@ -78,7 +78,7 @@ def test_many_small_files_are_better_packed(stage, monkeypatch):
     assert [note.partition(" is ")[2][:16] for note in stage("datasets/a").notes] == ["many small files"]
 
 
-CUT = "it was cut short, or is still being written"
+CUT = "it is truncated, or still being written"
 
 
 def refusals(pool):
@@ -92,13 +92,13 @@ def refusals(pool):
     (pool / "gone").symlink_to("nowhere")
     os.mkfifo(pool / "pipe")
     return {
-        "datasets/b": (f"`{pool}/datasets/b` is not there", f"`{pool}/datasets` has no `b`"),
-        "dataset/a": (f"`{pool}/dataset/a` is not there", "did you mean `datasets`?"),
-        "gone": (f"`{pool}/gone` is not there", "it is a link to `nowhere`"),
+        "datasets/b": (f"`{pool}/datasets/b` does not exist", f"`{pool}/datasets` has no `b`"),
+        "dataset/a": (f"`{pool}/dataset/a` does not exist", "did you mean `datasets`?"),
+        "gone": (f"`{pool}/gone` does not exist", "it is a link to `nowhere`"),
         "pipe": (f"`{pool}/pipe` is neither a file nor a folder", ""),
         "empty.tar": (f"the archive `{pool}/empty.tar` is empty", "`{from ="),
-        "no.zip": (f"`{pool}/no.zip` is no zip, as its name says", "`{from ="),
-        "no.tar": (f"`{pool}/no.tar` is no tar, as its name says", "`{from ="),
+        "no.zip": (f"`{pool}/no.zip` is not a zip file, despite its name", "`{from ="),
+        "no.tar": (f"`{pool}/no.tar` is not a tar file, despite its name", "`{from ="),
         "cut.tar": (f"the archive `{pool}/cut.tar` has no end: {CUT}", "`{from ="),
         "folder.tar": (f"`{pool}/folder.tar` is a folder with the name of an archive", "`{from ="),
     }
@@ -141,8 +141,8 @@ def test_more_than_a_node_has_room_for_is_refused(stage, pool):
             file.writestr(f"{number}", bytes(500_000))
     assert stage("datasets/a", local_disk_size="1M", local_disk_files=2).plan.data
     for limits, message in (
-        ({"local_disk_size": "2M"}, "takes 2.5 MB, archives both packed and unpacked, and a job may put 2.1 MB on"),
-        ({"local_disk_files": 5}, "takes 6 files, archives both packed and unpacked, and a job may put 5 files on"),
+        ({"local_disk_size": "2M"}, "needs 2.5 MB, archives both packed and unpacked, but a job may use 2.1 MB of"),
+        ({"local_disk_files": 5}, "needs 6 files, archives both packed and unpacked, but a job may use 5 files of"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
             stage("many.zip", **limits)
@@ -162,7 +162,7 @@ def compressed(pool, size):
 def test_what_a_compressed_tar_becomes_is_known_as_far_as_it_says(stage, pool):
     compressed(pool, 3_000_000)
     for name in ("z.tar.gz", "two.tar.gz", "z.tar.zst"):
-        with pytest.raises(UsageError, match=r"takes at least 2\.1 MB, archives both packed and unpacked"):
+        with pytest.raises(UsageError, match=r"needs at least 2\.1 MB, archives both packed and unpacked"):
             stage(name, local_disk_size="1M")
     for name in ("stream.tar.zst", "parts.tar.zst"):
         assert stage(name, local_disk_size="1M").notes == ()
@@ -178,8 +178,8 @@ def test_what_a_large_gzip_may_become_is_guessed_and_said(stage, pool, monkeypat
     assert stage("z.tar.gz", local_disk_size="8M").notes == ()
     (note,) = stage("z.tar.gz", local_disk_size="2M").notes
     size = r"about (2\.[89]|3\.[0-5]) MB"
-    assert re.match(rf"what is staged may not fit: {size}, and a job may put 2\.1 MB on a node's disk of", note)
-    assert re.search(rf"z.tar.gz` {size}, if all of it is as its beginning\)$", note)
+    assert re.match(rf"the staged data may not fit: {size}, but a job may use 2\.1 MB of a node's disk on", note)
+    assert re.search(rf"z.tar.gz` {size}, estimated from the beginning\)$", note)
 
 
 def test_holes_need_no_room(stage, pool):
@@ -205,7 +205,7 @@ def test_what_a_run_before_it_makes_need_not_be_there_yet(stage, pool):
     settled, notes = data.settle(plan, resolved, {}, None)
     assert settled.data == missing
     assert notes == (
-        f"`{pool}/later` is not there yet: nodes look for it when the run begins, after those that it waits for",
+        f"`{pool}/later` does not exist yet: nodes look for it when the run begins, after its dependencies",
     )
 
 
@@ -261,7 +261,7 @@ def test_a_dry_run_says_that_it_would_run(maker, pool, project, root, scheduler)
     overrides["data.prepare"] = maker
     decided = decide(Request(command=("true",), cluster="local", overrides=overrides), project, os.environ)
     made = prepare(decided.plan, decided.resolved, os.environ, observe=None)
-    said = "runs first, on this machine: this dry run does not know yet what data it makes"
+    said = "runs first, on this machine: the data is unknown in this dry run"
     assert made.notes == (f"`{sys.executable} make.py '{{data}}'` {said}",)
     assert (times(pool), (project / ".serried").exists()) == (0, False)
 
@@ -278,11 +278,12 @@ def test_a_failure_is_told_with_its_last_words_and_tried_again(stage, project):
         with pytest.raises(DataFailed) as caught:
             stage("made", prepare="bash fails.sh")
         error = caught.value
-        assert (error.message, error.details) == ("`data.prepare` ended with status 3: `bash fails.sh`", "no such host")
+        assert error.message == "preparing the data with `bash fails.sh` failed: exit status 3"
+        assert error.details == "no such host"
         assert Path(error.hint.rpartition(" ")[2]).read_text() == "no such host\n"
-    with pytest.raises(UsageError, match=r"`.*/made` is not there") as refused:
+    with pytest.raises(UsageError, match=r"`.*/made` does not exist") as refused:
         stage("made", prepare="true")
-    assert (refused.value.hint or "").startswith("`true` ended well; in it, `{data}`")
+    assert (refused.value.hint or "").startswith("`true` exited with status 0; relative paths are below its `{data}`")
 
 
 def test_a_bar_of_progress_hides_nothing_of_what_is_told_at_a_failure(stage, project):
@@ -330,11 +331,12 @@ def test_an_interrupted_one_leaves_nothing_that_looks_made_and_nothing_running(p
 def test_a_changed_environment_makes_it_anew(tmp_path):
     from serried.plan import Environment
 
-    one = data_prepare.Recipe(("python", "x.py"), tmp_path, "/data", Environment(env={"A": "1"}))
-    others = [
-        dataclasses.replace(one, environment=Environment(env={"A": "2"})),
-        dataclasses.replace(one, environment=Environment(env={"A": "1"}, modules=("python/3.11",))),
-        dataclasses.replace(one, root="/other"),
-        dataclasses.replace(one, command=("python", "y.py")),
+    command, environment = ("python", "x.py"), Environment(env={"A": "1"})
+    recipes = [
+        data.preparation(command, tmp_path, "/data", environment),
+        data.preparation(command, tmp_path, "/data", Environment(env={"A": "2"})),
+        data.preparation(command, tmp_path, "/data", environment._replace(modules=("python/3.11",))),
+        data.preparation(command, tmp_path, "/other", environment),
+        data.preparation(("python", "y.py"), tmp_path, "/data", environment),
     ]
-    assert len({one.name, *(other.name for other in others)}) == 5
+    assert len({recipe.name for recipe in recipes}) == 5

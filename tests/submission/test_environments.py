@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from serried import config, planning
-from serried.environments import conda
-from serried.environments.select import choose
+from serried.environments.select import choose, find_conda
 from serried.errors import EnvironmentFailed, UsageError
 from serried.inherit import job_environment
 from serried.plan import Environment
@@ -64,11 +63,11 @@ def test_a_folder_that_is_no_environment_is_refused_before_anything_is_touched(a
     (venv.parent / "gone").mkdir()
     (venv.parent / "gone" / "pyvenv.cfg").write_text("")
     for given, words in (
-        ({"venv": "nowhere"}, f"there is no virtual environment `{venv.parent}/nowhere`"),
-        ({"venv": "data"}, "`.*/data` is no virtual environment: it has no `pyvenv.cfg`"),
-        ({"venv": "gone"}, "there is no Python in `.*/gone/bin`"),
-        ({"conda": "./data"}, "`.*/data` is no conda environment: it has no `conda-meta`"),
-        ({"setup": "if true"}, "`environment.setup` is not what bash understands"),
+        ({"venv": "nowhere"}, f"the virtual environment `{venv.parent}/nowhere` does not exist"),
+        ({"venv": "data"}, "`.*/data` is not a virtual environment: it has no `pyvenv.cfg`"),
+        ({"venv": "gone"}, "`.*/gone/bin` has no Python"),
+        ({"conda": "./data"}, "`.*/data` is not a conda environment: it has no `conda-meta`"),
+        ({"setup": "if true"}, "`environment.setup` is not valid bash"),
     ):
         with pytest.raises(UsageError, match=words):
             ask(**asked(**given))
@@ -118,12 +117,12 @@ def test_a_conda_environment_is_found_by_its_name_wherever_conda_keeps_them(tmp_
     home = {"HOME": str(tmp_path), "PATH": os.defpath}
 
     found = {
-        "base": conda.find("base", home),
-        "named": conda.find("named", home),
-        "noted": conda.find("noted", home),
-        "elsewhere": conda.find("elsewhere", {**home, "CONDA_ENVS_PATH": str(elsewhere.parent)}),
-        "active": conda.find("elsewhere", {**home, "CONDA_PREFIX": str(elsewhere)}),
-        "path": conda.find(str(noted), {}),
+        "base": find_conda("base", home),
+        "named": find_conda("named", home),
+        "noted": find_conda("noted", home),
+        "elsewhere": find_conda("elsewhere", {**home, "CONDA_ENVS_PATH": str(elsewhere.parent)}),
+        "active": find_conda("elsewhere", {**home, "CONDA_PREFIX": str(elsewhere)}),
+        "path": find_conda(str(noted), {}),
     }
 
     assert found == {
@@ -138,8 +137,8 @@ def test_a_conda_environment_is_found_by_its_name_wherever_conda_keeps_them(tmp_
 
 def test_a_conda_environment_that_is_not_there_is_an_error_that_knows_the_others(tmp_path):
     make_conda(tmp_path / "miniforge3" / "envs" / "torch26")
-    with pytest.raises(UsageError, match="there is no conda environment `torch-26`") as error:
-        conda.find("torch-26", {"HOME": str(tmp_path), "PATH": os.defpath})
+    with pytest.raises(UsageError, match="the conda environment `torch-26` does not exist") as error:
+        find_conda("torch-26", {"HOME": str(tmp_path), "PATH": os.defpath})
 
     assert error.value.hint == "did you mean `torch26`?"
 
@@ -206,7 +205,7 @@ def test_a_virtual_environment_that_lies_idle_in_the_project_is_pointed_out(ask,
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    said = '`.venv` is here and not active, so ranks have the Python on PATH: `environment.venv = ".venv"`'
+    said = '`.venv` is not active, so ranks use the Python on PATH: `environment.venv = ".venv"` selects it'
 
     assert said in ask().warnings
     assert said not in ask(command=(".venv/bin/python", "train.py")).warnings

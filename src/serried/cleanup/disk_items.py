@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from serried import builds
 from serried.cleanup import run_directories
 from serried.cleanup.disk_usage import newest_within
-from serried.environments import images, store
 from serried.fs import locks
 from serried.fs.files import is_ours_alone, read_json
 from serried.plan import Plan
@@ -22,7 +22,6 @@ from serried.protocol.times import iso, seconds_of
 from serried.records import missing_outputs, outputs
 from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.records.run_status import RunStatus
-from serried.submission.data_prepare import FOLDER as PREPARED
 
 RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = (
     "run",
@@ -241,18 +240,18 @@ def built(known: Known) -> Iterator[Thing]:
                 last[place] = max(last.get(place, 0.0), moment)
     live = {place: run for run, plan in known.unfinished() for place in _uses(plan)}
     live |= {place: lost.path.name for lost in _lost(known) if not lost.state for place in _uses_of(lost.path)}
-    wheres = [(ENVIRONMENT, project, store.FOLDER) for project in known.projects]
-    wheres += [(IMAGE, root, images.FOLDER) for root in known.roots]
-    for kind, base, folder in wheres:
-        whole = [prefix for prefix, _ in store.built(base, folder)]
-        for prefix in whole:
+    folders = [(ENVIRONMENT, project / builds.ENVIRONMENTS) for project in known.projects]
+    folders += [(IMAGE, root / builds.IMAGES) for root in known.roots]
+    for kind, folder in folders:
+        complete = [prefix for prefix, _ in builds.built(folder)]
+        for prefix in complete:
             used = max(last.get(str(prefix), 0.0), newest_within(prefix))
             needed = f"run {live[str(prefix)]} has it" if str(prefix) in live else ""
             yield Thing(kind, prefix.name, prefix, used, needed=needed)
-        for path in store.abandoned(base, folder, whole):
+        for path in builds.abandoned(folder, complete):
             yield Thing(ATTEMPT, path.name, path, newest_within(path))
-    for project in known.projects:
-        for path in store.abandoned(project, PREPARED, [prefix for prefix, _ in store.built(project, PREPARED)]):
+    for folder in (project / builds.DATA for project in known.projects):
+        for path in builds.abandoned(folder, [prefix for prefix, _ in builds.built(folder)]):
             yield Thing(ATTEMPT, path.name, path, newest_within(path))
 
 

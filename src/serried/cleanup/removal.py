@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from serried import builds
 from serried.cleanup import disk_items, disk_usage, run_directories
 from serried.cleanup.disk_items import Thing
-from serried.environments import store
 from serried.errors import reason
 from serried.fs import locks, removal
 from serried.records.record import Record, records_directory
@@ -77,7 +77,7 @@ def _source(thing: Thing) -> str | None:
 
 
 def _built(thing: Thing) -> str | None:
-    store.remove(thing.path)
+    builds.remove(thing.path)
     return None
 
 

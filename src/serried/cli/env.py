@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
-from serried import config
+from serried import builds, config
 from serried.cli import options, submit_options
-from serried.environments import store
 from serried.errors import EnvironmentFailed, UsageError
 from serried.plan import Plan
 from serried.planning import environment_of
 from serried.protocol import SCHEMA
-from serried.submission import environment_build, environment_info
+from serried.submission import environment_build
 from serried.ui import console
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -56,7 +55,7 @@ def _takes_experiment(function: Function) -> Function:
 def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Show which environment EXPERIMENT has, and which setting says so."""
     plan, resolved = _asked(experiment, cluster, settings)
-    found = environment_info.inspect(plan, os.environ)
+    found = environment_build.inspect(plan, os.environ)
     if as_json:
         console.out_json({"schema": SCHEMA, "environment": found.to_json()})
         return
@@ -79,7 +78,7 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
         )
     with submit_options.progress() as observe:
         plan, _ = environment_build.settle(plan, resolved, os.environ, observe)
-    found = environment_info.inspect(plan, os.environ)
+    found = environment_build.inspect(plan, os.environ)
     if as_json:
         console.out_json({"schema": SCHEMA, "environment": found.to_json()})
     else:
@@ -91,12 +90,12 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
 def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Make the environment of EXPERIMENT active here, as a job would, and run its `check`; exit 1 if that fails."""
     plan, _ = _asked(experiment, cluster, settings)
-    found = environment_info.inspect(plan, os.environ)
+    found = environment_build.inspect(plan, os.environ)
     if not found.ready:
         raise EnvironmentFailed(
             f"the environment is not built yet, from `{found.source}`", hint="serried env build, or serried submit"
         )
-    about = environment_info.about(found.plan, os.environ)
+    about = environment_build.about(found.plan, os.environ)
     if as_json:
         console.out_json({"schema": SCHEMA, "environment": found.to_json(), "found": about})
         return
@@ -117,10 +116,10 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
         for name in known.experiments:
             with contextlib.suppress(UsageError):  # what cannot run there has no environment there
                 elsewhere.append(_asked(name, cluster.name, ())[0])
-    removed = environment_info.unused(plans, elsewhere, os.environ, project)
+    removed = environment_build.unused(plans, elsewhere, os.environ, project)
     if not dry_run:
         for prefix in removed:
-            store.remove(prefix)
+            builds.remove(prefix)
     if as_json:
         console.out_json({"schema": SCHEMA, "removed": [str(prefix) for prefix in removed], "dry_run": dry_run})
         return
@@ -133,11 +132,11 @@ def _asked(experiment: str | None, cluster: str | None, settings: tuple[str, ...
     return environment_of(resolved), resolved
 
 
-def _rows(found: environment_info.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
+def _rows(found: environment_build.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
     said = found.to_json()
     where = {"job": ", by a job", "gpu-job": ", by a job with a GPU"}.get(said["where"] or "", "")
     source = f"{said['source']}{where}" + ("" if found.ready else " (not built yet)") if said["source"] else ""
-    active = environment_info.active(os.environ)
+    active = environment_build.active(os.environ)
     return [
         ("container", said["container"] or "", ("container.image",)),
         ("python", said["prefix"] or ("" if said["container"] else active), ("environment.venv", "environment.conda")),

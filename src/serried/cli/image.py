@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from serried import config
+from serried.builds import provide, silent
 from serried.cli import options, submit_options
-from serried.environments.building import silent
+from serried.environments.containers import image_to_build
 from serried.planning import environment_of
 from serried.protocol import SCHEMA
-from serried.submission import image_build
+from serried.submission.environment_build import builder
 from serried.ui import console
 
 
@@ -21,7 +22,7 @@ def command() -> None:
     r"""Build the container images of experiments.
 
     \b
-    serried image build train   from what `container.image` of the experiment says
+    serried image build train   from `container.image` of the experiment
     """
 
 
@@ -41,34 +42,36 @@ def build(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    r"""Make the image of EXPERIMENT from its definition, an address or a list of packages.
+    r"""Build the image of EXPERIMENT from its definition, an address or a list of packages.
 
     \b
-    serried image build train               unless it is there already
+    serried image build train               unless it exists already
     serried image build train --job         in a job, where login nodes may not build
     serried image build train -- --fakeroot more words for `apptainer build`
 
-    Images are kept by a hash of what they are made from, beside the run directories. Two at once make it
-    once: the second waits. A run that uses an older one keeps it.
+    Serried keeps images beside the run directories, under a hash of their inputs. If two commands build
+    the same image at once, the second waits for the first. Older images stay for runs that use them.
     """
     words = tuple(click.get_current_context().meta.get(submit_options.COMMAND, ()))
     overrides = options.overrides({}, settings)
     resolved = config.resolve(experiment, None, overrides, cluster, Path.cwd(), os.environ)
     plan = environment_of(resolved)
-    image = image_build.wanted(plan, os.environ, words)
-    was_ready = image.ready
-    path = was_ready or image.expected
+    recipe = image_to_build(plan, os.environ, words)
+    existing = recipe.finished()
+    folder = existing or recipe.expected
     if dry_run and not as_json:
-        console.say(f"{path} {'is there' if was_ready else 'would be made'}, from {image.recipe.source}")
-        console.out(image.recipe.script(path.parent))
+        state = "exists" if existing else "would be built"
+        console.say(f"{folder / recipe.product} {state}, from {recipe.source}")
+        console.out(recipe.script(folder))
         return
     if not dry_run:
         where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
         with submit_options.progress() as observe:
-            path = image_build.provide(image, plan, resolved, os.environ, where=where, observe=observe or silent)
+            show = observe or silent
+            folder = provide(recipe, builder(plan, resolved, os.environ, where, show), show)
     if as_json:
-        answer = {"image": str(path), "source": image.recipe.source, "was_there": was_ready is not None}
-        console.out_json({"schema": SCHEMA, **answer, "script": image.recipe.script(path.parent)})
+        answer = {"image": str(folder / recipe.product), "source": recipe.source, "was_there": existing is not None}
+        console.out_json({"schema": SCHEMA, **answer, "script": recipe.script(folder)})
         return
-    console.say(f"{'it was there already' if was_ready else 'made'}, from {image.recipe.source}")
-    console.out(str(path))
+    console.say(f"{'already built' if existing else 'built'}, from {recipe.source}")
+    console.out(str(folder / recipe.product))

@@ -17,7 +17,7 @@ from serried import inherit, schedulers, templates
 from serried.clusters import LOCAL, machine
 from serried.config import catalogue, layers
 from serried.config.toml import key, quoted
-from serried.environments.sources import FOUND
+from serried.environments.recipe import SOURCES
 from serried.errors import UsageError, reason
 from serried.protocol import SCHEMA
 from serried.protocol.slug import slug
@@ -140,7 +140,7 @@ def _settings(here: Path) -> Draft:
     notes = []
     if found.file:
         notes.append(f"`{found.file}` described this folder until now; the new file takes its place here")
-    required = [name for name in FOUND["venv"] if (here / name).is_file()]
+    required = [name for name in SOURCES["venv"] if (here / name).is_file()]
     if required and inherit.active_prefix(os.environ) is None:
         notes.append(
             f"no environment is active: `environment.venv = true` has Serried build one from `{required[0]}`; "

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from serried import script
+from serried.builds import Observe
 from serried.cli import options, run_selector
-from serried.environments.building import Observe
 from serried.errors import UsageError
 from serried.protocol import SCHEMA
 from serried.submission.prepared import Prepared

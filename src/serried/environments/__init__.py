@@ -1,1 +1,1 @@
-"""Which Python and which libraries the ranks have: chosen, made active, built, tried."""
+"""The Python, the libraries and the container of ranks: located, made active, checked, and how to build them."""

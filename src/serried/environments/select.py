@@ -1,52 +1,151 @@
-"""Which environment a run has: the one that is asked for, found, or the one that is active."""
+"""Locate the environment of a run: the one that its settings name, or the active one.
+
+Conda environments are located by files that conda keeps, without starting conda.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from serried import shell
-from serried.environments import conda
-from serried.environments.store import FOLDER
-from serried.errors import UsageError
+from serried import builds, shell
+from serried.errors import UsageError, did_you_mean
 from serried.plan import Environment, Plan
 
 USUAL = (".venv", "venv", "env", "virtual_env")
-"""What people call the virtual environment of a project."""
+"""Usual names of a project's virtual environment."""
 MPI = ("mpirun", "mpiexec")
 """Either starts the ranks of `launch.kind = "mpirun"`, outside of any container."""
+CONDA_PROGRAMS = ("conda", "mamba", "micromamba")
+USUAL_ROOTS = ("miniforge3", "miniconda3", "mambaforge", "micromamba", "anaconda3", ".conda")
+"""Folders in the home directory that installers of conda propose."""
+HISTORY = "conda-meta"
+"""A folder that every conda environment has."""
 
 
 def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool = False) -> Environment:
-    """`environment` with what it names found; `environ` is the submitting shell's.
+    """`environment` with the paths of what it names; `environ` is the submitting shell's.
 
-    `inside` is whether ranks run in a container: then what is active here is not theirs.
+    `inside`: the ranks run in a container, where the environment that is active here does not exist.
 
-    Raises UsageError for what is not there, or cannot be made active.
+    Raises UsageError for an environment that does not exist or cannot be active.
     """
-    _check_syntax(environment)
+    if environment.setup:
+        done = shell.run(["/bin/bash", "-n"], input=environment.setup)
+        if done.status or done.stderr:
+            raise UsageError("`environment.setup` is not valid bash", details=done.stderr.strip())
     if environment.venv:
         _check_venv(environment.venv)
     elif environment.conda:
-        environment = environment._replace(conda=str(conda.find(environment.conda, environ)))
+        environment = environment._replace(conda=str(find_conda(environment.conda, environ)))
     elif environment.modules and not environment.build and not inside:
-        environment = _active(environment, environ)
+        # Modules may bring a Python, which must not come before that of the active environment.
+        active = environ.get("VIRTUAL_ENV") or None
+        environment = environment._replace(venv=active, conda=None if active else environ.get("CONDA_PREFIX") or None)
     for prefix in filter(None, (environment.venv, environment.conda)):
         if os.pathsep in prefix:
-            raise UsageError(f"no environment can be active in `{prefix}`: PATH cannot name a folder with a `:`")
+            raise UsageError(f"the environment `{prefix}` cannot be active: PATH cannot name a folder with a `:`")
         if not (Path(prefix) / "bin" / "python").exists():
             raise UsageError(
-                f"there is no Python in `{prefix}/bin`", hint="what it was made from may have gone: make it again"
+                f"`{prefix}/bin` has no Python",
+                hint="create the environment again; its original Python may have been removed",
             )
     return environment
 
 
-def absent_program(plan: Plan, variables: Mapping[str, str], workdir: Path) -> tuple[str, ...]:
-    """A warning where the command's program is not here; compute nodes may have it all the same.
+def _check_venv(prefix: str) -> None:
+    if (Path(prefix) / "pyvenv.cfg").exists():
+        return
+    if Path(prefix).exists():
+        raise UsageError(f"`{prefix}` is not a virtual environment: it has no `pyvenv.cfg`")
+    if str(builds.ENVIRONMENTS) in prefix:
+        raise UsageError(
+            f"the virtual environment `{prefix}` does not exist any more",
+            hint="rebuild it: `serried submit`, or `serried rerun --new-code`",
+        )
+    raise UsageError(
+        f"the virtual environment `{prefix}` does not exist",
+        hint="`venv = true` has Serried build one from your requirements, and keep it up to date",
+    )
 
-    Modules and lines of `setup` may bring one, and in a container, or for bash to find, there is no telling.
+
+def find_conda(name: str, environ: Mapping[str, str]) -> Path:
+    """The folder of the conda environment with this name or absolute path. Raises UsageError if there is none."""
+    if "/" in name:
+        if _is_conda(Path(name)):
+            return Path(name)
+        raise UsageError(
+            f"`{name}` is not a conda environment: it has no `{HISTORY}`", hint="`conda info --envs` lists yours"
+        )
+    known = dict(reversed([(path.name, path) for path in _conda_environments(environ)]))
+    root = next((root for root in _conda_roots(environ) if _is_conda(root)), None)
+    if root is not None:
+        known["base"] = root
+    if name not in known:
+        names = ", ".join(f"`{name}`" for name in sorted(known))
+        hint = f"there are {names}" if known else "give its folder instead"
+        raise UsageError(f"the conda environment `{name}` does not exist", hint=did_you_mean(name, known) or hint)
+    return known[name]
+
+
+def _is_conda(folder: Path) -> bool:
+    return (folder / HISTORY).is_dir()
+
+
+def conda_program(environ: Mapping[str, str]) -> str | None:
+    """A program that creates conda environments: on PATH, named by a variable of conda, or in a usual folder."""
+    path = environ.get("PATH")
+    candidates = [shutil.which(name, path=path) for name in CONDA_PROGRAMS]
+    candidates += [environ.get(name) for name in ("CONDA_EXE", "MAMBA_EXE")]
+    candidates += [str(root / "bin" / "conda") for root in _conda_roots(environ)]
+    return next((program for program in candidates if program and os.access(program, os.X_OK)), None)
+
+
+def _conda_environments(environ: Mapping[str, str]) -> Iterator[Path]:
+    """All that conda knows. The first of several with one name counts."""
+    variables = ("CONDA_ENVS_PATH", "CONDA_ENVS_DIRS")
+    folders = [Path(part) for name in variables for part in environ.get(name, "").split(os.pathsep) if part]
+    folders += [root / "envs" for root in _conda_roots(environ)]
+    for folder in dict.fromkeys(folders):
+        yield from sorted(path for path in _entries(folder) if _is_conda(path))
+    try:  # conda lists in this file all that it has created, in any place
+        text = (_home(environ) / ".conda" / "environments.txt").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    yield from (Path(line) for line in text.splitlines() if line.startswith("/") and _is_conda(Path(line)))
+
+
+def _conda_roots(environ: Mapping[str, str]) -> list[Path]:
+    """Folders where conda itself may be installed."""
+    roots = [Path(environ[name]) for name in ("MAMBA_ROOT_PREFIX", "CONDA_ROOT") if environ.get(name)]
+    if environ.get("CONDA_EXE"):
+        roots.append(Path(environ["CONDA_EXE"]).parent.parent)
+    if environ.get("CONDA_PREFIX"):  # `root/envs/NAME`, or the root itself
+        active = Path(environ["CONDA_PREFIX"])
+        roots.append(active.parent.parent if active.parent.name == "envs" else active)
+    program = shutil.which("conda", path=environ.get("PATH"))
+    if program:
+        roots.append(Path(os.path.realpath(program)).parent.parent)
+    return list(dict.fromkeys([*roots, *(_home(environ) / name for name in USUAL_ROOTS)]))
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())
+
+
+def absent_program(plan: Plan, variables: Mapping[str, str], workdir: Path) -> tuple[str, ...]:
+    """A warning if the command's program is not here; compute nodes may have it all the same.
+
+    Nothing can be known if modules or `setup` may bring it, or a container, or bash looks for it.
     """
     environment = plan.environment
     elsewhere = plan.shell or plan.container or environment.modules or environment.setup
@@ -61,7 +160,7 @@ def absent_program(plan: Plan, variables: Mapping[str, str], workdir: Path) -> t
 
 
 def absent_mpi(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
-    """A warning where MPI is to start the ranks and is not here, nor brought by modules or lines of `setup`."""
+    """A warning if MPI has to start the ranks, is not here, and neither modules nor `setup` may bring it."""
     path = variables.get("PATH")
     brought = plan.environment.modules or plan.environment.setup
     if plan.launch.kind != "mpirun" or brought or any(shutil.which(name, path=path) for name in MPI):
@@ -70,39 +169,12 @@ def absent_mpi(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def idle(plan: Plan, project: Path, active: Path | None) -> tuple[str, ...]:
-    """A warning where the project has a virtual environment that the ranks will not have."""
+    """A warning if the project has a virtual environment that the ranks will not use."""
     environment = plan.environment
     chosen = active or environment.venv or environment.conda or environment.modules or environment.setup
     if chosen or plan.container or "/" in plan.command[0]:
         return ()
-    found = next((name for name in USUAL if (project / name / "pyvenv.cfg").exists()), None)
-    if found is None:
+    unused = next((name for name in USUAL if (project / name / "pyvenv.cfg").exists()), None)
+    if unused is None:
         return ()
-    return (f'`{found}` is here and not active, so ranks have the Python on PATH: `environment.venv = "{found}"`',)
-
-
-def _active(environment: Environment, environ: Mapping[str, str]) -> Environment:
-    """The one that is active now: modules may bring a Python too, which must not be found before."""
-    if environ.get("VIRTUAL_ENV"):
-        return environment._replace(venv=environ["VIRTUAL_ENV"])
-    return environment._replace(conda=environ.get("CONDA_PREFIX") or None)
-
-
-def _check_venv(prefix: str) -> None:
-    if (Path(prefix) / "pyvenv.cfg").exists():
-        return
-    if not Path(prefix).exists():
-        ours = str(FOLDER) in prefix
-        raise UsageError(
-            f"there is no virtual environment `{prefix}`" + (" any more" if ours else ""),
-            hint="what runs with today's code and settings has it built again: `--new-code`, or `serried submit`"
-            if ours
-            else "`venv = true` has Serried build one from your requirements, and keep it up to date",
-        )
-    raise UsageError(f"`{prefix}` is no virtual environment: it has no `pyvenv.cfg`")
-
-
-def _check_syntax(environment: Environment) -> None:
-    done = shell.run(["/bin/bash", "-n"], input=environment.setup) if environment.setup else None
-    if done and (done.status or done.stderr):
-        raise UsageError("`environment.setup` is not what bash understands", details=done.stderr.strip())
+    return (f'`{unused}` is not active, so ranks use the Python on PATH: `environment.venv = "{unused}"` selects it',)

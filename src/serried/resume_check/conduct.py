@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried.environments.building import Observe, silent
+from serried.builds import Observe, silent
 from serried.fs.files import Journal
 from serried.protocol import names
 from serried.protocol.layout import ElementDirectory, RunDirectory

@@ -9,10 +9,10 @@ from serried.plan import Plan
 
 ACTIVATE = """
 # The environment of the ranks. What cannot be had ends the attempt, in its own words.
-said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+output=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   local words
-  words=$(grep . "$said" | head -n 3 | paste -sd ' ')
+  words=$(grep . "$output" | head -n 3 | paste -sd ' ')
   "${agent[@]}" TELL --problem "$1${words:+: $words}"
   exit
 }
@@ -53,7 +53,7 @@ def activate(plan: Plan, tell: str = 'fail-setup "${who[@]}"') -> str:
     `tell` is the agent's role that hears why it cannot be.
     """
     lines = activation.lines(plan.environment)
-    return f'{ACTIVATE.replace("TELL", tell)}{lines}rm -f "$said"\n' if lines else ""
+    return f'{ACTIVATE.replace("TELL", tell)}{lines}rm -f "$output"\n' if lines else ""
 
 
 def render_setup(plan: Plan) -> str | None:

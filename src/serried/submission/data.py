@@ -1,32 +1,47 @@
-"""The data of a run before it is submitted: made if need be, there, counted, and not too large for a node's disk."""
+"""The data of a run before its submit: prepared if needed, located, counted, and compared with a node's disk.
+
+`data.prepare` is a command that creates the data, run once on this machine. Serried remembers it like a build, under a
+hash of the command, the files that it names and its environment.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import os
+import re
+import shlex
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serried import config, schedulers
-from serried.environments.building import Observe, silent
-from serried.errors import UsageError, did_you_mean, reason
+from serried import builds, config, schedulers
+from serried.builds import Observe, Recipe, silent
+from serried.environments import activation
+from serried.errors import DataFailed, UsageError, did_you_mean, reason
 from serried.fs import archive_size
-from serried.plan import Plan, Site, Staged
+from serried.plan import Environment, Plan, Site, Staged
 from serried.planning.data import default_root
+from serried.protocol.names import DATA_DIR
 from serried.protocol.sizes import spell
-from serried.submission import data_prepare
 from serried.submission.dataset_size import Count, count
 
+FORMAT = 1
+"""Part of every hash: raised when the same command has to run again."""
+DONE = "done"
+MOST_HASHED = 64 << 20
+"""Bytes. Of larger files size and time are enough: hashing gigabytes takes too long."""
+_DATA = re.compile(r"\{\{data\}\}|\{data\}")
+
 SECONDS = 15.0
-"""How long all of it is counted at most."""
+"""Limit for counting all data."""
 SILENT_SECONDS = 1.0
-"""Counting that takes no longer is not spoken of."""
+"""A shorter count is not shown."""
 MANY_FILES = 100_000
 SMALL = 256 << 10
-"""Bytes in a file: less than that and most of the time goes into opening it."""
+"""Bytes in a file: below that, most of the time goes into opening it."""
 
 MAGIC = {
     "tar.gz": (b"\x1f\x8b",),
@@ -34,10 +49,10 @@ MAGIC = {
     "zip": (b"PK",),
     "squashfs": (b"hsqs",),
 }
-"""How a file of each kind begins."""
+"""The first bytes of a file of each kind."""
 BLOCK = 512
 MOST_NAMES = 10_000
-"""Among which one looks for what was meant."""
+"""Names in a folder that are compared with a mistyped one."""
 
 
 def settle(
@@ -46,60 +61,96 @@ def settle(
     variables: Mapping[str, str],
     observe: Observe | None,
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The plan with its data made, found and counted, and what to say about it.
+    """The plan with its data prepared, located and counted, and notes about it.
 
-    `variables` are what the job inherits. With None for `observe` nothing is made. Raises UsageError for what cannot be
-    staged, and DataFailed where it cannot be made.
+    `variables` are the job's environment. With None for `observe` nothing is prepared. Raises UsageError for paths that
+    cannot be staged, and DataFailed if the command that prepares the data fails.
     """
-    recipe = to_make(plan, resolved)
-    is_made = recipe is not None and data_prepare.is_made(recipe)
-    missing = _missing(plan.data.stage if plan.data else ())
-    notes: tuple[str, ...] = ()
-    if recipe and (missing or not is_made):
+    recipe = _recipe(plan, resolved)
+    missing = _missing(plan)
+    if recipe and (missing or recipe.finished() is None):
         if observe is None:
-            what = f"`{recipe.source}` runs first, on this machine"
-            return plan, (f"{what}: this dry run does not know yet what data it makes",)
-        if missing and is_made:
-            data_prepare.forget(recipe)
-        data_prepare.make(recipe, variables, observe)
-        missing = _missing(plan.data.stage if plan.data else ())
+            note = f"`{recipe.source}` runs first, on this machine: the data is unknown in this dry run"
+            return plan, (note,)
+        if missing:
+            recipe.forget()
+        builds.provide(recipe, builds.here(variables), observe)
+        missing = _missing(plan)
     if missing and plan.after:
-        return plan, tuple(f"`{item.source}` is not there yet: {_BY_ANOTHER}" for item in missing)
+        when = "nodes look for it when the run begins, after its dependencies"
+        return plan, tuple(f"`{item.source}` does not exist yet: {when}" for item in missing)
     if missing:
-        raise _not_there(missing[0], made_by=recipe.source if recipe else "")
-    if plan.data and plan.data.stage:
-        counts = _count(plan.data.stage, observe or silent)
-        _check_room(plan.data.stage, counts, plan.site)
-        stage = tuple(map(_with_size, plan.data.stage, counts))
-        plan = dataclasses.replace(plan, data=plan.data._replace(stage=stage))
-        words = itertools.chain(*map(_worth_a_word, stage, counts))
-        notes = (*_in_place(plan), *_perhaps_too_large(stage, counts, plan.site), *words)
-    return plan, notes
+        raise _not_there(missing[0], prepared_by=recipe.source if recipe else "")
+    if not (plan.data and plan.data.stage):
+        return plan, ()
+    counts = _count(plan.data.stage, observe or silent)
+    _check_room(plan.data.stage, counts, plan.site)
+    stage = tuple(map(_with_size, plan.data.stage, counts))
+    plan = dataclasses.replace(plan, data=plan.data._replace(stage=stage))
+    advice = itertools.chain(*map(_advice, stage, counts))
+    return plan, (*_in_place(plan), *_perhaps_too_large(stage, counts, plan.site), *advice)
 
 
-_BY_ANOTHER = "nodes look for it when the run begins, after those that it waits for"
-
-
-def to_make(plan: Plan, resolved: config.Resolved) -> data_prepare.Recipe | None:
-    """How the data comes about; None where nothing makes it."""
-    asked = resolved.experiment.data
-    if not asked.prepare:
+def _recipe(plan: Plan, resolved: config.Resolved) -> Recipe | None:
+    settings = resolved.experiment.data
+    if not settings.prepare:
         return None
     project = Path(plan.source.directory)
-    # What is `{data}` for ranks is made where they find it, or where it is staged from.
-    root = asked.root or default_root(resolved.cluster, resolved.project)
-    return data_prepare.Recipe(asked.prepare, project, root if asked.stage else str(project / "data"), plan.environment)
+    # `{data}` is the folder where ranks find the data, or from where it is staged.
+    root = settings.root or default_root(resolved.cluster, resolved.project)
+    return preparation(settings.prepare, project, root if settings.stage else str(project / "data"), plan.environment)
+
+
+def preparation(command: tuple[str, ...], project: Path, root: str, environment: Environment) -> Recipe:
+    """How to prepare the data with `command`, of which `{data}` is `root`, in the active `environment`."""
+    prefix = environment.venv or environment.conda or ""
+    built = prefix.rpartition("-")[0] if environment.build else prefix  # each build has a new random end
+    key = [built, environment.modules, environment.setup, sorted(environment.env.items())]
+    paths = {word: project / word for word in command if word and "\0" not in word}
+    files = {word: _state(path) for word, path in paths.items() if _is_file(path)}
+    source = shlex.join(command)
+    words = [_DATA.sub(lambda it: "{data}" if it[0] == "{{data}}" else root, word) for word in command]
+    # The user's `setup` runs in the same shell and may set `prefix`.
+    prepare = (
+        f"cd -- {shlex.quote(str(project))} && {shlex.join(words)} && "
+        f'mkdir -p -- "$serried_prefix" && : >"$serried_prefix/{DONE}"\n'
+    )
+    return Recipe(
+        folder=project / builds.DATA,
+        name=f"data-{builds.digest(FORMAT, command, root, files, key)}",
+        product=DONE,
+        source=source,
+        step=f"preparing the data with `{source}`",
+        commands=(
+            f"serried_prefix=$prefix\nexport {DATA_DIR}={shlex.quote(root)}\n{activation.script(environment, prepare)}"
+        ),
+        failure=DataFailed,
+    )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a word that is too long for a path
+        return False
+
+
+def _state(path: Path) -> str:
+    state = path.stat()
+    if state.st_size > MOST_HASHED:
+        return f"{state.st_size} {state.st_mtime_ns}"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def check(plan: Plan) -> None:
-    """Whether what is staged is there, for a plan that has run before. Raises UsageError."""
-    missing = _missing(plan.data.stage if plan.data else ())
+    """Raises UsageError if staged data of a plan from an earlier submit is missing."""
+    missing = _missing(plan)
     if missing and not plan.after:
         raise _not_there(missing[0])
 
 
 def _count(stage: Sequence[Staged], observe: Observe) -> list[Count]:
-    """How much each is, as far as there was time. Raises UsageError for what cannot be staged."""
+    """The size of each item, as far as time allows. Raises UsageError for paths that cannot be staged."""
     began, counts = time.monotonic(), []
     for item in stage:
         _check(item)
@@ -108,58 +159,58 @@ def _count(stage: Sequence[Staged], observe: Observe) -> list[Count]:
             if time.monotonic() - began > SILENT_SECONDS:
                 observe("counting the data", f"{item.source}, {spell(so_far.bytes)} in {so_far.files:,} files")
 
-        found = count(item.source, began + SECONDS - time.monotonic(), tick)
-        if found.unreadable:
-            raise _unreadable(str(found.unreadable[0].filename), found.unreadable[0])
-        counts.append(found)
+        size = count(item.source, began + SECONDS - time.monotonic(), tick)
+        if size.unreadable:
+            raise _unreadable(str(size.unreadable[0].filename), size.unreadable[0])
+        counts.append(size)
     return counts
 
 
-def _with_size(item: Staged, found: Count) -> Staged:
-    return item._replace(bytes=found.bytes, files=found.files) if found.is_whole else item
+def _with_size(item: Staged, size: Count) -> Staged:
+    return item._replace(bytes=size.bytes, files=size.files) if size.is_whole else item
 
 
-def _worth_a_word(item: Staged, found: Count) -> Iterator[str]:
-    if not found.is_whole:
-        yield f"`{item.source}` has more than {found.files:,} files, and was not counted to its end"
-    if found.files > MANY_FILES and found.bytes < found.files * SMALL:
+def _advice(item: Staged, size: Count) -> Iterator[str]:
+    if not size.is_whole:
+        yield f"`{item.source}` has more than {size.files:,} files; the count is incomplete"
+    if size.files > MANY_FILES and size.bytes < size.files * SMALL:
         yield (
-            f"`{item.source}` is many small files: packed by `tar -cf`, it is read from a shared file system at "
+            f"`{item.source}` is many small files: as an archive (`tar -cf`), it is read from a shared file system at "
             "several times the speed, and `data.stage` unpacks it"
         )
 
 
 def needs(stage: Sequence[Staged]) -> int | None:
-    """The same of a plan that was settled, in bytes; None where not all of it was counted."""
+    """The least bytes that settled items need on a disk; None if the count is incomplete."""
     counts = [Count(item.bytes, item.bytes, item.files or 0) for item in stage if item.bytes is not None]
     return room(stage, counts)[0] if len(counts) == len(stage) else None
 
 
 def has_more(stage: Sequence[Staged]) -> bool:
-    """Whether an archive may become more than it says."""
+    """Archives may need more space than their headers state."""
     return any(item.unpack not in ("", "zip") for item in stage)
 
 
 def room(stage: Sequence[Staged], counts: Sequence[Count]) -> tuple[int, int]:
     """The least bytes and files that they need on a disk.
 
-    An archive is there beside what it becomes, until all nodes have it.
+    An archive stays there beside its unpacked files until all nodes have it.
     """
     needed = list(map(_needed, stage, counts))
     return sum(size for size, _ in needed), sum(files for _, files in needed)
 
 
-def _needed(item: Staged, found: Count) -> tuple[int, int]:
-    """Of one, in bytes and files; a squashfs is mounted where that can be done."""
+def _needed(item: Staged, size: Count) -> tuple[int, int]:
+    """Bytes and files of one item; a squashfs is mounted if possible."""
     if not item.unpack or item.unpack == "squashfs":
-        return found.held, found.files
+        return size.held, size.files
     try:
         more = archive_size.least(item.source, item.unpack)
     except ValueError as error:
-        raise UsageError(f"`data.stage`: `{item.source}` is no whole zip: {error}") from None
+        raise UsageError(f"`data.stage`: `{item.source}` is not a complete zip: {error}") from None
     except OSError as error:
         raise _unreadable(item.source, error) from None
-    return found.held + more.bytes, found.files + more.files
+    return size.held + more.bytes, size.files + more.files
 
 
 def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> None:
@@ -172,15 +223,15 @@ def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) ->
             both = ", archives both packed and unpacked" if any(item.unpack for item in stage) else ""
             least = "at least " if has_more(stage) else ""
             raise UsageError(
-                f"what is staged takes {least}{show(needed)}{both}, and a job may put {show(limit)} on a node's disk "
-                f"of `{site.name}`",
-                hint="stage a part of it, and read the rest where it is, or in fewer, larger files; "
-                f"`[clusters.{site.name}] {key}` says how much there is",
+                f"the staged data needs {least}{show(needed)}{both}, but a job may use {show(limit)} of a node's disk "
+                f"on `{site.name}`",
+                hint="stage a part of it and read the rest in place, or use fewer, larger files; "
+                f"`[clusters.{site.name}] {key}` sets the limit",
             )
 
 
 def _perhaps_too_large(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> Iterator[str]:
-    """Of what does not say how large it becomes; it may be refused on the node, after it was copied."""
+    """Of archives that do not state their unpacked size. The node may refuse them after the copy."""
     limit = site.local_disk_bytes
     gzipped = [item.source for item in stage if item.unpack == "tar.gz"]
     if limit is None or not gzipped:
@@ -191,41 +242,42 @@ def _perhaps_too_large(stage: Sequence[Staged], counts: Sequence[Count], site: S
     if size > limit:
         named = ", ".join(f"`{source}` about {spell(guess)}" for source, guess in guesses.items())
         yield (
-            f"what is staged may not fit: about {spell(size)}, and a job may put {spell(limit)} on a node's disk of "
-            f"`{site.name}` (unpacked, {named}, if all of it is as its beginning)"
+            f"the staged data may not fit: about {spell(size)}, but a job may use {spell(limit)} of a node's disk on "
+            f"`{site.name}` (unpacked, {named}, estimated from the beginning)"
         )
 
 
 def _in_place(plan: Plan) -> tuple[str, ...]:
-    """A word about a cluster that is not known to have disks on its nodes."""
+    """A note for a cluster whose nodes have no known disk."""
     if plan.site.local_disk:
         return ()
     unless = ", unless nodes set SLURM_TMPDIR" if schedulers.traits(plan.site.scheduler).has_node_disk else ""
     stage = plan.data.stage if plan.data else ()
-    archives = ", archives unpacked where temporary files go" if any(item.unpack for item in stage) else ""
-    key = f"`[clusters.{plan.site.name}] local_disk` says where nodes have a disk of their own"
+    archives = ", archives unpacked in the folder for temporary files" if any(item.unpack for item in stage) else ""
+    key = f"`[clusters.{plan.site.name}] local_disk` names the folder of the nodes' own disks"
     return (f"data is read in place{archives}{unless}: {key}",)
 
 
-def _missing(stage: Sequence[Staged]) -> list[Staged]:
+def _missing(plan: Plan) -> list[Staged]:
+    stage = plan.data.stage if plan.data else ()
     return [item for item in stage if not os.path.exists(item.source)]  # noqa: PTH110 - it never raises
 
 
-def _not_there(item: Staged, made_by: str = "") -> UsageError:
-    there = path = Path(item.source)
-    while not os.path.isdir(there):  # noqa: PTH112 - it never raises
-        there = there.parent
-    part = path.relative_to(there).parts[0]
-    if made_by:
-        hint = f"`{made_by}` ended well; in it, `{{data}}` and SERRIED_DATA_DIR are what relative paths are below"
+def _not_there(item: Staged, prepared_by: str = "") -> UsageError:
+    folder = path = Path(item.source)
+    while not os.path.isdir(folder):  # noqa: PTH112 - it never raises
+        folder = folder.parent
+    part = path.relative_to(folder).parts[0]
+    if prepared_by:
+        hint = f"`{prepared_by}` exited with status 0; relative paths are below its `{{data}}`, {DATA_DIR}"
     elif os.path.islink(path):  # noqa: PTH114
         hint = f"it is a link to `{os.readlink(path)}`"  # noqa: PTH115
     else:
-        hint = did_you_mean(part, _names(there)) or (
-            f"`{there}` has no `{part}`; `data.root` says where relative paths begin, and `data.require` is for what "
-            "compute nodes alone can see"
+        hint = did_you_mean(part, _names(folder)) or (
+            f"`{folder}` has no `{part}`; relative paths are below `data.root`, and `data.require` is for paths that "
+            "only compute nodes can see"
         )
-    return UsageError(f"`data.stage`: `{item.source}` is not there", hint=hint)
+    return UsageError(f"`data.stage`: `{item.source}` does not exist", hint=hint)
 
 
 def _names(folder: Path) -> list[str]:
@@ -237,23 +289,23 @@ def _names(folder: Path) -> list[str]:
 
 
 def _check(item: Staged) -> None:
-    """Whether it can be staged at all, as far as one look tells."""
+    """Raises UsageError if one look shows that it cannot be staged."""
     mode = Path(item.source).stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UsageError(f"`data.stage`: `{item.source}` is neither a file nor a folder")
     if not item.unpack:
         return
-    as_it_is = '`{from = "…", unpack = false}` takes it as it is'
+    as_it_is = '`{from = "…", unpack = false}` copies it without unpacking'
     if stat.S_ISDIR(mode):
         raise UsageError(f"`data.stage`: `{item.source}` is a folder with the name of an archive", hint=as_it_is)
     begins = _block(item)
     if not begins.strip(b"\0"):
         raise UsageError(f"`data.stage`: the archive `{item.source}` is empty", hint=as_it_is)
     if not begins.startswith(MAGIC.get(item.unpack, (b"",))) or (item.unpack == "tar" and not _is_header(begins)):
-        raise UsageError(f"`data.stage`: `{item.source}` is no {item.unpack}, as its name says", hint=as_it_is)
+        raise UsageError(f"`data.stage`: `{item.source}` is not a {item.unpack} file, despite its name", hint=as_it_is)
     if item.unpack == "tar" and _block(item, at_end=True).strip(b"\0"):
         raise UsageError(
-            f"`data.stage`: the archive `{item.source}` has no end: it was cut short, or is still being written",
+            f"`data.stage`: the archive `{item.source}` has no end: it is truncated, or still being written",
             hint=as_it_is,
         )
 
@@ -269,7 +321,7 @@ def _is_header(block: bytes) -> bool:
 
 
 def _block(item: Staged, *, at_end: bool = False) -> bytes:
-    """The first of an archive, or its last."""
+    """The first block of an archive, or its last."""
     try:
         with Path(item.source).open("rb") as file:
             if at_end:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serried import config, inherit, schedulers, snapshot
-from serried.environments import check, containers
-from serried.environments.building import Observe, silent
+from serried.builds import Observe, silent
+from serried.environments import activation, containers
 from serried.environments.select import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
@@ -60,7 +60,7 @@ def prepare(
     environment = _environment(plan, environ)
     if not said:
         workdir = project / plan.source.workdir
-        check.check(plan.environment, environment, workdir, containers.entering(plan))
+        activation.check(plan.environment, environment, workdir, containers.entering(plan))
         said = (
             *absent_program(plan, environment, workdir),
             *absent_mpi(plan, environment),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from serried import config, schedulers
-from serried.environments.building import Observe
+from serried.builds import Observe
 from serried.errors import UsageError
 from serried.fs.files import read_journal
 from serried.plan import Plan

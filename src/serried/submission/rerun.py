@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serried import config
-from serried.environments.building import Observe, silent
+from serried.builds import Observe, silent
 from serried.errors import UsageError
 from serried.fs.files import read_json
 from serried.plan import Array, Plan, Resume

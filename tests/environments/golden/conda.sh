@@ -1,10 +1,10 @@
 #!/bin/bash
-# Builds the environment /home/ada/it's mine/.serried/environments/conda-0123456789ab-c5d3 from /home/ada/it's mine/file. Written by Serried.
+# Written by Serried: building conda from environment.yml
 prefix='/home/ada/it'"'"'s mine/.serried/environments/conda-0123456789ab-c5d3'
-said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+output=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   echo "$1:" >&2
-  tail -n 9 "$said" >&2
+  tail -n 9 "$output" >&2
   exit 70
 }
 for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/*mod*.sh \
@@ -13,13 +13,13 @@ for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/
   # shellcheck source=/dev/null
   [[ -r $init ]] && source "$init"
 done
-try_module() { # version 3 says 0 whatever happens
-  if ! module "$@" 2>"$said" || grep -q ':ERROR:' "$said"; then unable "'module $*' failed"; fi
-  cat "$said" >&2
-  : >"$said"
+try_module() { # version 3 exits with status 0 in any case
+  if ! module "$@" 2>"$output" || grep -q ':ERROR:' "$output"; then unable "'module $*' failed"; fi
+  cat "$output" >&2
+  : >"$output"
 }
 try_module load gcc/11
-rm -f "$said"
+rm -f "$output"
 set -e
 cd -- '/home/ada/it'"'"'s mine'
 conda=/opt/conda/bin/conda

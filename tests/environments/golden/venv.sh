@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the environment /home/ada/it's mine/.serried/environments/venv-0123456789ab-c5d3 from /home/ada/it's mine/file. Written by Serried.
+# Written by Serried: building venv from requirements.txt
 prefix='/home/ada/it'"'"'s mine/.serried/environments/venv-0123456789ab-c5d3'
 set -e
 cd -- '/home/ada/it'"'"'s mine'

@@ -47,22 +47,22 @@ trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
 
 # The environment of the ranks. What cannot be had ends the attempt, in its own words.
-said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+output=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   local words
-  words=$(grep . "$said" | head -n 3 | paste -sd ' ')
+  words=$(grep . "$output" | head -n 3 | paste -sd ' ')
   "${agent[@]}" fail-setup "${who[@]}" --problem "$1${words:+: $words}"
   exit
 }
 export CONDA_PREFIX='/home/ada/conda/envs/a $(id)' CONDA_DEFAULT_ENV='a $(id)' CONDA_SHLVL=1 PYTHONNOUSERSITE=1
 PATH=$CONDA_PREFIX/bin:$PATH
 unset PYTHONHOME VIRTUAL_ENV
-[[ -x $CONDA_PREFIX/bin/python ]] || unable "there is no Python in $CONDA_PREFIX/bin"
+[[ -x $CONDA_PREFIX/bin/python ]] || unable "no Python in $CONDA_PREFIX/bin"
 for hook in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do
   # shellcheck source=/dev/null
   [[ -r $hook ]] && source "$hook"
 done
-rm -f "$said"
+rm -f "$output"
 
 "${agent[@]}" head "${who[@]}" --hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}" -- srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --overlap --export=ALL --kill-on-bad-exit=1 --wait=0 --input=none --unbuffered --job-name=serried &
 head=$!

@@ -47,10 +47,10 @@ trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
 
 # The environment of the ranks. What cannot be had ends the attempt, in its own words.
-said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+output=$(mktemp 2>/dev/null || mktemp -p /tmp)
 unable() {
   local words
-  words=$(grep . "$said" | head -n 3 | paste -sd ' ')
+  words=$(grep . "$output" | head -n 3 | paste -sd ' ')
   "${agent[@]}" fail-setup "${who[@]}" --problem "$1${words:+: $words}"
   exit
 }
@@ -60,10 +60,10 @@ for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/
   # shellcheck source=/dev/null
   [[ -r $init ]] && source "$init"
 done
-try_module() { # version 3 says 0 whatever happens
-  if ! module "$@" 2>"$said" || grep -q ':ERROR:' "$said"; then unable "'module $*' failed"; fi
-  cat "$said" >&2
-  : >"$said"
+try_module() { # version 3 exits with status 0 in any case
+  if ! module "$@" 2>"$output" || grep -q ':ERROR:' "$output"; then unable "'module $*' failed"; fi
+  cat "$output" >&2
+  : >"$output"
 }
 try_module purge
 try_module load gcc/11
@@ -71,8 +71,8 @@ try_module load 'cuda toolkit'
 export VIRTUAL_ENV='/home/ada/it'"'"'s mine'
 PATH=$VIRTUAL_ENV/bin:$PATH
 unset PYTHONHOME CONDA_PREFIX CONDA_DEFAULT_ENV
-[[ -x $VIRTUAL_ENV/bin/python ]] || unable "there is no Python in $VIRTUAL_ENV/bin"
-rm -f "$said"
+[[ -x $VIRTUAL_ENV/bin/python ]] || unable "no Python in $VIRTUAL_ENV/bin"
+rm -f "$output"
 
 "${agent[@]}" head "${who[@]}" --hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}" -- srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --overlap --export=ALL --kill-on-bad-exit=1 --wait=0 --input=none --unbuffered --job-name=serried &
 head=$!
