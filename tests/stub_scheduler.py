@@ -1,4 +1,4 @@
-"""Schedulers that exist for a test only: the module `script` of one, and its traits."""
+"""Schedulers that exist for a test only: the part of job.sh of one, and its traits."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class StubScript:
 def register(name: str, script: StubScript) -> None:
     """Let plans name the scheduler."""
     own = schedulers.traits(schedulers.LOCAL)._replace(is_this_machine=False, dialect=Dialect())
-    sys.modules[f"serried.schedulers.{name}.script"] = script  # type: ignore[assignment]
-    sys.modules[f"serried.schedulers.{name}.traits"] = SimpleNamespace(TRAITS=own)  # type: ignore[assignment]
+    sys.modules[f"serried.schedulers.{name}.options"] = script  # type: ignore[assignment]
+    sys.modules[f"serried.schedulers.{name}"] = SimpleNamespace(TRAITS=own)  # type: ignore[assignment]
     if name not in schedulers.NAMES:
         schedulers.NAMES = (*schedulers.NAMES, name)
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from serried.clusters import machine
+from serried.errors import UsageError
 from tables import for_each
 
 
@@ -53,8 +55,23 @@ def test_devices_that_are_not_there_are_not_counted(visible: str):
     assert ids({"CUDA_VISIBLE_DEVICES": visible, "PATH": ""}) == []
 
 
-def test_slots_stand_for_cpus():
+def test_cpus_are_those_that_we_may_use_unless_the_user_sets_another_number():
+    assert machine.cpus({}) == len(os.sched_getaffinity(0))
     assert machine.cpus({"SERRIED_LOCAL_SLOTS": "3"}) == 3
+
+
+@for_each("text", ["0", "-1", "two", "1.5"])
+def test_an_invalid_number_of_slots_is_an_error(text: str):
+    with pytest.raises(UsageError, match="not a number of slots"):
+        machine.cpus({"SERRIED_LOCAL_SLOTS": text})
+
+
+def test_memory_in_use_is_read_for_each_gpu(tmp_path: Path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, 40123'\necho '1, 3'\necho '2, [N/A]'\necho 'No devices were found'\n")
+    program.chmod(0o755)
+    used = machine.used_mb({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert (used, machine.used_mb({"PATH": str(tmp_path / "empty")})) == ({"0": 40123, "1": 3}, {})
 
 
 def driver(folder: Path, uuids: tuple[str, ...]) -> None:

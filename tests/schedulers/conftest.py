@@ -11,8 +11,8 @@ import pytest
 from building import a_plan
 from serried.processes import Process
 from serried.protocol import names
+from serried.schedulers.local.jobs import JobFolder
 from serried.schedulers.local.scheduler import Local
-from serried.schedulers.local.state import JobFolder
 
 
 class Machine:
@@ -50,7 +50,7 @@ class Machine:
         return self.local.poll([job])
 
     def supervisor(self, job):
-        return Process(**JobFolder(self.folder / "jobs" / job).about["supervisor"])
+        return Process(**JobFolder(self.folder, job).about["supervisor"])
 
 
 @pytest.fixture

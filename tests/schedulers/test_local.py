@@ -14,10 +14,10 @@ from building import a_plan
 from serried.errors import SubmissionRefused
 from serried.plan import Limit
 from serried.protocol import names
-from serried.schedulers.local import argv
+from serried.schedulers.local import options
+from serried.schedulers.local.jobs import new_folder
 from serried.schedulers.local.scheduler import Local
-from serried.schedulers.local.state import new_folder, prune
-from serried.schedulers.local.task import Task
+from serried.schedulers.local.supervisor import Task
 from tables import for_each
 
 
@@ -25,7 +25,8 @@ from tables import for_each
 def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine, ending, state):
     """It was told by TERM; its status says that it may go on all the same. Nothing goes on after a cancellation."""
     plan = machine.plan("trap 'exit 85' TERM; touch ready; while :; do sleep 0.05; done", time_seconds=3600)
-    request = argv.of_plan(replace(plan, limit=Limit(lead_seconds=0, restarts=1)), f"{plan.run}-1")
+    plan = replace(plan, limit=Limit(lead_seconds=0, restarts=1))
+    request = options.parse(options.supervisor_command(plan, f"{plan.run}-1"))
     task = Task(request, new_folder(machine.folder), "-", os.environ)
     task.start(("0",))
     machine.wait_until((Path(plan.directory) / "ready").exists)
@@ -57,7 +58,7 @@ def test_the_command_says_what_is_asked_for():
     assert made.argv == (
         sys.executable,
         "-I",
-        str(argv.PROGRAM),
+        options.COMMAND[-1],
         "--job-name=train-k3f9q2-1",
         "--chdir=/scratch/digits/train/k3f9q2",
         "--gpus=2",
@@ -74,10 +75,20 @@ def test_the_command_says_what_is_asked_for():
     assert made.environment == {"PATH": "/bin"}
 
 
-@for_each("changes", [{}, {"gpus": 3}, {"time_seconds": None}, {"indices": [1, 5, 6]}])
-def test_what_the_command_says_is_what_the_supervisor_hears(changes):
-    request = argv.of_plan(a_plan(scheduler="local", **changes), "k3f9q2-1")
-    assert argv.parse(request.argv()[3:]) == request
+@for_each(
+    ("changes", "expected"),
+    [
+        ({}, {"pool": "cpu", "need": 4, "time_seconds": 3600, "elements": ("-",), "parallel": None}),
+        ({"gpus": 3}, {"pool": "gpu", "need": 3}),
+        ({"time_seconds": None}, {"time_seconds": None, "lead_seconds": 0}),
+        ({"indices": [6, 1, 5]}, {"elements": ("1", "5", "6")}),
+    ],
+)
+def test_the_supervisor_reads_its_request_from_its_command(changes, expected):
+    command = options.supervisor_command(a_plan(scheduler="local", **changes), "k3f9q2-1")
+    request = vars(options.parse(command))
+    assert {name: request[name] for name in expected} == expected
+    assert request["command"][-1] == "k3f9q2-1"
 
 
 def test_jobs_start_in_the_order_they_came(machine):
@@ -132,7 +143,7 @@ def test_a_job_without_gpus_sees_none(machine):
 
 
 def test_more_gpus_than_the_machine_has_are_refused_and_leave_no_job(machine):
-    with pytest.raises(SubmissionRefused, match="asks for 5 GPUs; this machine has 4"):
+    with pytest.raises(SubmissionRefused, match="this machine has 4 GPUs; the job needs 5"):
         machine.submit(machine.plan("true", gpus=5))
     assert machine.local.find("k3f9q2-1") is None
 
@@ -182,5 +193,5 @@ def test_jobs_that_ended_long_ago_are_forgotten_and_others_are_not(machine):
     machine.jobs.remove(old)
     for job in (old, running):
         os.utime(machine.folder / "jobs" / job, (0, 0))
-    prune(machine.folder)
+    new_folder(machine.folder)
     assert (machine.local.poll([old]), machine.one(running).state) == ({}, names.RUNNING)

@@ -12,9 +12,8 @@ from pathlib import Path
 from serried import processes
 from serried.processes import Process, identify
 from serried.protocol import names
-from serried.schedulers.local import process_tracking, slots
-from serried.schedulers.local.process_tracking import members
-from serried.schedulers.local.state import JobFolder
+from serried.schedulers.local import jobs
+from serried.schedulers.local.jobs import JobFolder, locked_slots, members
 
 SLEEPS = r"""until [ "$(tr '\0' ' ' </proc/$(<pid)/cmdline)" = 'sleep 600 ' ]; do sleep 0.05; done"""
 """Waits until `setsid` has made the process that `pid` names a session of its own, and run `sleep`."""
@@ -78,7 +77,7 @@ def test_when_the_supervisor_is_killed_the_job_ends_and_is_not_called_running_fo
     assert (found.reason, (Path(plan.directory) / "told").exists()) == ("SupervisorGone", True)
     assert "killed" in machine.local.explain(found.reason)
     machine.wait_until(lambda: identify(int((Path(plan.directory) / "pid").read_text())) is None)
-    with slots.locked(machine.folder) as table:
+    with locked_slots(machine.folder) as table:
         assert table.taken == []
 
 
@@ -133,6 +132,6 @@ def test_parents_hear_of_an_end_before_their_children_also_where_pids_began_anew
     """An agent whose rank dies before it has heard would call that the rank's own failure."""
     job = [Process(7, "1000"), Process(9, "998"), Process(8, "1001")]
     told = []
-    monkeypatch.setattr(process_tracking, "members", lambda *_: job)
+    monkeypatch.setattr(jobs, "members", lambda *_: job)
     monkeypatch.setattr(Process, "send", lambda process, _: told.append(process.pid))
-    assert (process_tracking.signal_all(None, "mark", signal.SIGTERM), told) == (3, [9, 7, 8])
+    assert (jobs.signal_all(None, "mark", signal.SIGTERM), told) == (3, [9, 7, 8])

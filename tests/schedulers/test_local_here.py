@@ -10,8 +10,8 @@ from pathlib import Path
 from serried import processes
 from serried.processes import identify
 from serried.protocol import names
-from serried.schedulers.local import slots
 from serried.schedulers.local.foreground import run_here
+from serried.schedulers.local.jobs import locked_slots
 
 
 def here(machine, plan, **options):
@@ -45,7 +45,7 @@ def test_a_run_here_takes_idle_gpus_at_once_and_the_queue_sees_them_taken(machin
     seen = []
 
     def look():
-        with slots.locked(machine.folder) as table:
+        with locked_slots(machine.folder) as table:
             seen.append(table.free("gpu", ("0", "1", "2", "3")))
 
     here(machine, plan, tick=look)
@@ -59,7 +59,7 @@ def test_a_job_that_ends_before_we_looked_at_it_holds_its_slots_until_it_was_swe
     free = []
 
     def look():
-        with slots.locked(machine.folder) as table:
+        with locked_slots(machine.folder) as table:
             free.append(table.free("cpu", ("0", "1")))
 
     here(machine, machine.plan("true", cpus=2), tick=look)

@@ -11,10 +11,10 @@ import pytest
 
 from serried import schedulers
 from serried.config import profile, schema
+from serried.schedulers import slurm as slurm_traits
 from serried.schedulers.local import site as local
 from serried.schedulers.pbs import site as pbs
 from serried.schedulers.slurm import site as slurm
-from serried.schedulers.slurm import traits
 from serried.schedulers.survey import ArrayLimits, Learnt
 from tables import for_each
 
@@ -233,15 +233,15 @@ def test_slurm_is_asked_once_within_minutes_and_again_where_its_configuration_is
 
 
 def test_a_distributions_packages_alone_are_no_cluster(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(traits.shutil, "which", lambda *_args, **_options: "/usr/bin/sbatch")
-    monkeypatch.setattr(traits, "CONFIGURATIONS", ())
-    assert not traits.is_here({"PATH": "/usr/bin"})
-    assert traits.is_here({"PATH": "/usr/bin", "SLURM_CONF": "/lab/slurm.conf"})
+    monkeypatch.setattr(slurm_traits.shutil, "which", lambda *_args, **_options: "/usr/bin/sbatch")
+    monkeypatch.setattr(slurm_traits, "CONFIGURATIONS", ())
+    assert not slurm_traits.is_here({"PATH": "/usr/bin"})
+    assert slurm_traits.is_here({"PATH": "/usr/bin", "SLURM_CONF": "/lab/slurm.conf"})
 
 
 def test_a_sites_own_slurm_is_a_cluster(tmp_path: Path):
     (tmp_path / "sbatch").touch(0o755)
-    assert traits.is_here({"PATH": str(tmp_path)})
+    assert slurm_traits.is_here({"PATH": str(tmp_path)})
 
 
 def test_schedulers_say_how_large_an_array_may_be(fake_slurm, monkeypatch, tmp_path):

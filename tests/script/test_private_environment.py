@@ -19,7 +19,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.comms.env_file import EnvFile
 from serried.fs.files import read_environment, read_json, write_environment, write_json
 from serried.protocol.layout import RunDirectory
-from serried.schedulers.pbs.script import FRAGMENT
+from serried.schedulers.pbs.options import FRAGMENT
 
 HOSTILE = {
     "PLAIN": "a",

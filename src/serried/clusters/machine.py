@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from serried.errors import UsageError
 
@@ -98,9 +97,11 @@ def _uuid(folder: Path) -> str:
     return ""
 
 
-def local(environ: Mapping[str, str], command: Command = run) -> dict[str, Any]:
-    """This machine, as a profile's table."""
-    return {"gpus_per_node": len(gpus(environ, command)), "cpus_per_node": cpus(environ)}
+def used_mb(environ: Mapping[str, str], command: Command = run) -> dict[str, int]:
+    """MiB of memory in use on each GPU, by index, as far as `nvidia-smi` reports it."""
+    query = ["nvidia-smi", "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
+    rows = re.findall(r"^(\d+), (\d+)$", command(query, 60.0, environ) or "", re.MULTILINE)
+    return {index: int(used) for index, used in rows}
 
 
 def cpus(environ: Mapping[str, str]) -> int:

@@ -23,28 +23,28 @@ LOCAL = "local"
 
 
 def get(name: str) -> Scheduler:
-    """The scheduler that a profile calls `name`; its modules are imported now, not before."""
-    return cast("Scheduler", _of(name, "scheduler").SCHEDULER())
+    """The scheduler of that name; its modules are imported now, not before."""
+    return cast("Scheduler", _module(name, ".scheduler").SCHEDULER())
 
 
 def traits(name: str) -> Traits:
-    return cast("Traits", _of(name, "traits").TRAITS)
+    return cast("Traits", _module(name).TRAITS)
 
 
 def site(name: str) -> Site:
-    """What answers questions about its cluster."""
-    return cast("Site", _of(name, "site"))
+    """Its survey of its cluster."""
+    return cast("Site", _module(name, ".site"))
 
 
 def script(name: str) -> Script:
     """Its part of job.sh."""
-    return cast("Script", _of(name, "script"))
+    return cast("Script", _module(name, ".options"))
 
 
-def _of(name: str, module: str) -> Any:
+def _module(name: str, within: str = "") -> Any:
     if name not in NAMES:
-        raise UsageError(f"there is no scheduler `{name}`", hint=f"use one of: {', '.join(NAMES)}")
-    return import_module(f"{__name__}.{name}.{module}")
+        raise UsageError(f"unknown scheduler: `{name}`", hint=f"use one of: {', '.join(NAMES)}")
+    return import_module(f"{__name__}.{name}{within}")
 
 
 def every() -> Iterator[tuple[str, Traits]]:
@@ -67,4 +67,4 @@ def job_around(environ: Mapping[str, str]) -> Inside | None:
     Raises SchedulerUnreachable where the scheduler does not answer.
     """
     name = next((name for name, its in every() if its.is_around(environ)), None)
-    return cast("Inside", _of(name, "current_job").inside(environ)) if name else None
+    return cast("Inside", _module(name, ".current_job").inside(environ)) if name else None

@@ -94,7 +94,7 @@ def run_here(
     return Outcome(record, _status(record, ended, end), end)
 
 
-def _status(record: Record, ended: foreground.Ended, end: dict[str, Any] | None) -> int:
+def _status(record: Record, ended: foreground.ForegroundEnd, end: dict[str, Any] | None) -> int:
     if end is None:  # job.sh was killed: by a second Ctrl-C, at the limit, or by something else
         verdict = stand(record).verdict
         if ended.was_interrupted or verdict.state == CANCELLED:

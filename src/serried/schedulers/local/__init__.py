@@ -1,1 +1,22 @@
-"""This machine as a cluster of one node, without a daemon."""
+"""What is special about this machine as a cluster of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from serried.plan import Dialect
+from serried.protocol import names
+from serried.schedulers.description import Traits
+
+
+def _no(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - it is what remains where no scheduler is
+    return False
+
+
+TRAITS = Traits(
+    title="this machine",
+    is_here=_no,
+    is_around=_no,
+    dialect=Dialect(element=(r"^\d+$", r"\g<0>_{}"), job_variables=(names.JOB,)),
+    is_this_machine=True,
+)

@@ -1,4 +1,4 @@
-"""`serried run`: a local job in the foreground. It takes its slots without queueing, and the queue sees them taken."""
+"""`serried run`: a local job in the foreground. It takes its slots without queueing; the queue counts them as taken."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from serried.clusters.machine import gpus
+from serried.clusters import machine
 from serried.errors import UsageError
 from serried.fs.files import MODES, make_directory
 from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.environment import scrub
 from serried.schedulers.current_job import Inside
-from serried.schedulers.local import argv, machine, state
-from serried.schedulers.local.argv import Request
-from serried.schedulers.local.machine import CPU, NOTHING
-from serried.schedulers.local.supervisor import Supervisor, interrupt_by, refusal
+from serried.schedulers.local import jobs, options
+from serried.schedulers.local.options import CPU, NOTHING, JobRequest
+from serried.schedulers.local.supervisor import Supervisor, available_slots
 
 TICK_SECONDS = 0.1
 
 INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The first ends the job in its own time (TERM, the kill wait, KILL), the second at once."""
+"""The first ends the job with its grace (TERM, the kill wait, KILL), the second at once."""
 
 
-class Ended(NamedTuple):
+class ForegroundEnd(NamedTuple):
     status: int
-    """job.sh's exit status; of an array, the first that is not 0."""
+    """job.sh's exit status; for an array, the first that is not 0."""
     was_interrupted: bool
     """By one of INTERRUPTING, perhaps too late."""
 
@@ -44,41 +43,48 @@ def run_here(
     *,
     gpu_ids: Sequence[str] = (),
     inside: Inside | None = None,
-    on_start: Callable[[str], None] | None = None,
+    on_start: Callable[[str], None] = lambda _: None,
     tick: Callable[[], None] = lambda: None,
-) -> Ended:
-    """Run the plan's job.sh now, here; return how it ended.
+) -> ForegroundEnd:
+    """Run the plan's job.sh here and now.
 
-    `on_start` hears the job's id before job.sh runs; `tick` is called some ten times a second until the end.
-    Idle GPUs are preferred: those that no job has taken, then those with the most memory free; `gpu_ids` says
-    which instead. While this runs, INTERRUPTING signals are the job's. Call it from the main thread.
+    `on_start` gets the job's id before job.sh runs; `tick` is called some ten times a second until the end. The job
+    gets the GPUs `gpu_ids`, else idle ones: those that no job has taken, then those with the most free memory. During
+    the run, INTERRUPTING signals are the job's. Call this from the main thread.
 
-    Within a job, `inside`, that job's nodes are used, and none of this machine's slots.
+    Inside of another job, `inside`, the job runs on that job's nodes and takes no slots.
 
-    Raises UsageError where this machine has not what the plan asks for.
+    Raises UsageError if this machine lacks a requested GPU.
     """
-    request = replace(argv.of_plan(plan, token), umask=MODES[plan.share].umask)
-    environment = {**scrub(environment), **(_terminal(plan) if inside is None else {})}
+    request = replace(options.parse(options.supervisor_command(plan, token)), umask=MODES[plan.share].umask)
+    environment = scrub(environment)
     slots: tuple[str, ...] = ()
     if inside is None:
+        environment |= _terminal(plan)
         slots = _slots(request, gpu_ids)
     else:
-        request, environment = _within(request, inside, plan), {**environment, **inside.variables}
-    root = machine.root()
-    state.prune(root)
-    folder = state.new_folder(root)
+        environment |= inside.variables
+        command = (*inside.to_first_node, *request.command, *_private_file(plan))
+        request = replace(request, pool=NOTHING, need=0, command=command)
+    root = jobs.root()
+    folder = jobs.new_folder(root)
     supervisor = Supervisor(request, folder, root, slots, environment)
     folder.commit(request.name, request.elements, hears_signals=False)
-    if on_start is not None:
-        on_start(str(folder.number))
-    with _interrupting(supervisor):
-        supervisor.run(lambda seconds: _pause(seconds, tick), seize=slots)
+    on_start(str(folder.number))
+
+    def pause(seconds: float) -> None:
         tick()
-    return Ended(_status(supervisor), bool(supervisor.interruptions))
+        time.sleep(min(seconds, TICK_SECONDS))
+
+    with _interrupting(supervisor):
+        supervisor.run(pause, seize=slots)
+        tick()
+    failed = [task.standing for task in supervisor.tasks if task.standing.state != names.COMPLETED]
+    return ForegroundEnd((failed[0].exit_code or 1) if failed else 0, bool(supervisor.interruptions))
 
 
 def _terminal(plan: Plan) -> dict[str, str]:
-    """For `breakpoint()` in an only rank, where this command stands in the foreground of a terminal."""
+    """For `breakpoint()` in an only rank, if this command is in the foreground of a terminal."""
     if plan.world_size > 1 or plan.array is not None:
         return {}
     try:
@@ -88,33 +94,29 @@ def _terminal(plan: Plan) -> dict[str, str]:
         return {}
 
 
-def _within(request: Request, inside: Inside, plan: Plan) -> Request:
-    """job.sh on the first node of the job that we are in."""
-    private: tuple[str, ...] = ()
-    if plan.site.inside == "pbs":
-        make_directory(Path(plan.private))
-        private = (f"{plan.private}/{plan.run}",)
-    return replace(request, pool=NOTHING, need=0, command=(*inside.to_first_node, *request.command, *private))
+def _private_file(plan: Plan) -> tuple[str, ...]:
+    """The argument of job.sh for the file with the environment of the nodes, in a job of PBS."""
+    if plan.site.inside != "pbs":
+        return ()
+    make_directory(Path(plan.private))
+    return (f"{plan.private}/{plan.run}",)
 
 
-def _slots(request: Request, gpu_ids: Sequence[str]) -> tuple[str, ...]:
-    """What to choose from, best first."""
+def _slots(request: JobRequest, gpu_ids: Sequence[str]) -> tuple[str, ...]:
+    """The slots to choose from, best first."""
+    slots = available_slots(request)
     if request.pool == CPU:
-        return machine.cpu_slots(os.environ)
-    slots = tuple(device.id for device in gpus(os.environ))
+        return slots
     if gpu_ids:
         if unknown := [name for name in gpu_ids if name not in slots]:
             raise UsageError(
-                f"there is no GPU `{unknown[0]}` here", hint=f"there are: {', '.join(sorted(slots)) or 'none'}"
+                f"this machine has no GPU `{unknown[0]}`", hint=f"its GPUs: {', '.join(sorted(slots)) or 'none'}"
             )
-        slots = tuple(gpu_ids)
-    elif len(slots) > 1:
-        used = machine.used_mb(os.environ)
-        slots = tuple(sorted(slots, key=lambda slot: used.get(slot, 0)))
-    problem = refusal(request, slots)
-    if problem:
-        raise UsageError(f"this machine cannot run it: {problem}")
-    return slots
+        if request.need > len(gpu_ids):
+            raise UsageError(f"the job needs {request.need} GPUs; `--gpu-ids` lists {len(gpu_ids)}")
+        return tuple(gpu_ids)
+    used = machine.used_mb(os.environ) if len(slots) > 1 else {}
+    return tuple(sorted(slots, key=lambda slot: used.get(slot, 0)))
 
 
 @contextmanager
@@ -123,20 +125,9 @@ def _interrupting(supervisor: Supervisor) -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in INTERRUPTING}
-    interrupt_by(supervisor, *INTERRUPTING)
+    supervisor.interrupt_by(*INTERRUPTING)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _pause(seconds: float, tick: Callable[[], None]) -> None:
-    tick()
-    time.sleep(min(seconds, TICK_SECONDS))
-
-
-def _status(supervisor: Supervisor) -> int:
-    standings = [task.standing for task in supervisor.tasks]
-    failed = [standing for standing in standings if standing.state != names.COMPLETED]
-    return (failed[0].exit_code or 1) if failed else 0

@@ -1,4 +1,4 @@
-"""The program that supervises one local job, or answers one. Run by path: found whatever the job's environment says."""
+"""The program that supervises a local job, or answers another one. Run by path, whatever the environment of the job."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 if sys.argv[1] in ("ask", "cancel"):
-    from serried.schedulers.local.job_queries import main
+    from serried.schedulers.local.scheduler import answer_job as main
 else:
     from serried.schedulers.local.supervisor import main
 

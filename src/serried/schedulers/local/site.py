@@ -1,4 +1,4 @@
-"""What this machine has, as a cluster of one node."""
+"""This machine as a cluster of one node: its GPUs and CPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict
 
 
 def own_name(
-    environ: Mapping[str, str],  # noqa: ARG001 - another machine that sees the record has none of its jobs
+    environ: Mapping[str, str],  # noqa: ARG001 - another machine that reads the record has none of its jobs
     command: Command = machine.run,  # noqa: ARG001
     *,
     seconds: float = ASKING_SECONDS,  # noqa: ARG001
@@ -28,7 +28,7 @@ def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> 
     return ArrayLimits()
 
 
-def learn(environ: Mapping[str, str], user: str, command: Command = machine.run) -> Learnt | None:  # noqa: ARG001 - nobody to ask
+def learn(environ: Mapping[str, str], user: str, command: Command = machine.run) -> Learnt | None:  # noqa: ARG001 - no scheduler answers
     return None
 
 

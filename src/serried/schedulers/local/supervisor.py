@@ -1,6 +1,6 @@
-"""The supervisor of one local job: waits for its turn, runs job.sh, ends it as Slurm would. No daemon.
+"""The supervisor of one local job: waits for slots, runs job.sh, and ends it as Slurm would.
 
-It is a process of its own, which outlives the terminal, or, for `serried run`, the foreground one.
+It is a process that outlives the terminal, or, for `serried run`, the process in the foreground.
 """
 
 from __future__ import annotations
@@ -12,29 +12,208 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from serried.clusters.machine import gpus
-from serried.errors import SerriedError
-from serried.processes import myself
+from serried import processes, shell
+from serried.clusters import machine
+from serried.clusters.machine import VISIBLE
+from serried.errors import SerriedError, UsageError
 from serried.protocol import names
-from serried.schedulers.local import argv, machine, slots, state
-from serried.schedulers.local.argv import Request
-from serried.schedulers.local.machine import CPU
-from serried.schedulers.local.slots import Claim
-from serried.schedulers.local.state import JobFolder
-from serried.schedulers.local.task import Task
+from serried.protocol.layout import RunDirectory
+from serried.schedulers.local import jobs, options
+from serried.schedulers.local.jobs import JobFolder, SlotClaim, Standing, locked_slots
+from serried.schedulers.local.options import CPU, GPU, NOTHING, JobRequest
 
 LONGEST_PAUSE_SECONDS = 1.0
 DEPENDENCY_PAUSE_SECONDS = 0.5
+ORPHAN_PAUSE_SECONDS = 0.1
 SHORTEST_PAUSE_SECONDS = 0.02
 QUEUE_PAUSE_SECONDS = 0.1
 """Times the place in the queue: the next in line looks most often."""
+TIDY_SECONDS = 15.0
+"""Time that agents have beyond the kill wait if job.sh was killed: ranks may need the whole kill wait to end."""
+
+
+class Task:
+    """One local job, or one task of its array, from its wait to its end. The endings are Slurm's.
+
+    job.sh gets USR1 `lead_seconds` before the limit. At the limit, or if the job is cancelled, every process of the job
+    gets TERM, and KILL after the kill wait. After the end of job.sh, all that remains is killed. If job.sh itself was
+    killed, its agents first have the kill wait and a little more.
+    """
+
+    def __init__(self, request: JobRequest, folder: JobFolder, key: str, environment: Mapping[str, str]) -> None:
+        self.key = key
+        self.element = jobs.element_of(key)
+        self.standing = Standing()
+        self.queued = time.time()
+        self._mark = folder.mark(key)
+        self._request = request
+        self._job = folder.number
+        self._run = RunDirectory(Path(request.directory))
+        self._inherited = environment
+        self._child: shell.Child | None = None
+        self._began = 0.0
+        self._is_warned = False
+        self._is_killed = False
+        self._ending: str | None = None
+        """The final state of a task that was ordered to stop."""
+        self._stopped = 0.0
+        """Time of the order to stop."""
+        self._orphaned = 0.0
+        """Time at which job.sh proved to be killed; 0 if it was not."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.standing.state in names.ENDED
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None
+
+    def start(self, slots: tuple[str, ...]) -> None:
+        """Run job.sh on these slots. If it cannot be started, the task has ended."""
+        try:
+            self._child = shell.start(
+                self._request.command,
+                log=self._run.scheduler_log(self.element),
+                env=self._environment(slots),
+                cwd=self._run.path,
+                umask=self._request.umask,
+                signal_on_our_death=signal.SIGTERM,
+            )
+        except OSError as error:
+            self._end(names.LAUNCH_FAILED, reason=error.strerror or "JobLaunchFailure")
+            return
+        self._began, self._is_warned, self._is_killed, self._orphaned = time.monotonic(), False, False, 0.0
+        child = processes.identify(self._child.pid)  # None if it has ended already
+        self.standing = replace(
+            self.standing, state=names.RUNNING, reason="", started=time.time(), slots=slots, child=child
+        )
+
+    def _environment(self, slots: tuple[str, ...]) -> dict[str, str]:
+        own = {
+            names.LOCAL_JOB: self._mark,
+            names.JOB: str(self._job),
+            names.RESTARTS: str(self.standing.restarts),
+        }
+        if self._request.time_seconds is not None:
+            own[names.JOB_END] = f"{time.time() + self._request.time_seconds:.3f}"
+        if self._request.pool != NOTHING:
+            # A job that requested no GPU sees none.
+            own[VISIBLE] = ",".join(slots) if self._request.pool == GPU else ""
+        if self.element is not None:
+            own[names.ELEMENT] = self.key
+        return {**self._inherited, **own}
+
+    def wait_because(self, reason: str) -> None:
+        self.standing = replace(self.standing, reason=reason)
+
+    def cancel(self) -> None:
+        """End the task for good; a request to requeue no longer counts."""
+        if self._child is None:
+            self._end(names.CANCELLED)
+        elif self._ending != names.CANCELLED:
+            self._stop(names.CANCELLED)
+
+    def kill(self) -> None:
+        self.cancel()
+        self._signal_kill()
+
+    def step(self, release: Callable[[Task], None]) -> None:
+        """Do what is due by the clock and by the state of job.sh. `release` returns the slots."""
+        if self._child is None:
+            return
+        status = self._child.poll()
+        if status is None:
+            due = self._next_action()
+            if due and time.monotonic() >= due[0]:
+                due[1]()
+        elif not self._leaves_agents(self._child.pid, status):
+            jobs.sweep(self._child.pid, self._mark)
+            self._child = None
+            release(self)
+            self._judge(status)
+
+    def seconds_until_due(self) -> float:
+        if self._child is not None and self._orphaned:
+            return ORPHAN_PAUSE_SECONDS
+        due = self._next_action()
+        return due[0] - time.monotonic() if due else float("inf")
+
+    def _next_action(self) -> tuple[float, Callable[[], None]] | None:
+        """The next action that the clock demands, and its time."""
+        limit, lead = self._request.time_seconds, self._request.lead_seconds
+        if self._child is None or (self._ending and self._is_killed):
+            return None
+        if self._ending:
+            return self._stopped + self._request.kill_wait_seconds, self._signal_kill
+        if limit is None:
+            return None
+        if lead and not self._is_warned:
+            return self._began + limit - lead, self._warn
+        return self._began + limit, lambda: self._stop(names.TIMEOUT)
+
+    def _leaves_agents(self, session: int, status: int) -> bool:
+        """Was job.sh killed, with agents alive that end the ranks, clean up the node and record the end?"""
+        if status >= 0 or self._is_killed:
+            return False
+        self._orphaned = self._orphaned or time.monotonic()
+        is_late = time.monotonic() - self._orphaned >= self._request.kill_wait_seconds + TIDY_SECONDS
+        return not is_late and bool(jobs.members(session, None))
+
+    def _warn(self) -> None:
+        self._is_warned = True
+        if self._child is not None:
+            self._child.send_signal(signal.SIGUSR1)
+
+    def _stop(self, ending: str) -> None:
+        if self._ending is None:
+            self._stopped = time.monotonic()
+        self._ending = ending
+        self._signal_all(signal.SIGTERM)
+
+    def _signal_kill(self) -> None:
+        self._is_killed = True
+        self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: int) -> None:
+        if self._child is not None:
+            jobs.signal_all(self._child.pid, self._mark, number)
+
+    def _judge(self, status: int) -> None:
+        code, number = (128 - status, -status) if status < 0 else (status, None)
+        # A job may still request another attempt at its limit: it has saved, and only exits late. Once the agent has
+        # written the end, the status is the program's own.
+        may_requeue = self._request.requeue and self._ending in (None, names.TIMEOUT)
+        if status == names.EXIT_SAVED and may_requeue and not self._run.element(self.element).exit.exists():
+            self._ending = None
+            self.queued = time.time()
+            self.standing = Standing(restarts=self.standing.restarts + 1)
+        elif self._ending:
+            self._end(self._ending, exit_code=code, number=number)
+        elif status == 0:
+            self._end(names.COMPLETED, exit_code=0)
+        else:
+            self._end(names.FAILED, exit_code=code, number=number, reason="NonZeroExitCode" if number is None else "")
+
+    def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
+        self.standing = replace(
+            self.standing,
+            state=state,
+            reason=reason,
+            exit_code=exit_code,
+            signal=number,
+            ended=time.time(),
+            slots=(),
+            child=None,
+        )
 
 
 class Supervisor:
     def __init__(
-        self, request: Request, folder: JobFolder, root: Path, slots: Sequence[str], environment: Mapping[str, str]
+        self, request: JobRequest, folder: JobFolder, root: Path, slots: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.tasks = [Task(request, folder, key, environment) for key in request.elements]
         self.interruptions = 0
@@ -43,31 +222,43 @@ class Supervisor:
         self._folder = folder
         self._root = root
         self._available = slots
-        self._me = myself()
-        self._written: dict[str, state.Standing] = {}
+        self._me = processes.myself()
+        self._written: dict[str, Standing] = {}
         self._place = 0
-        self._waits_for = request.after
+        self._waits_for = request.after.split(":") if request.after else []
 
     def run(self, pause: Callable[[float], None], seize: Sequence[str] = ()) -> None:
-        """Look after the job until it has ended; `seize` are slots to take without queueing, if free or not."""
+        """Supervise the job until it has ended. `seize` are slots to take without queueing, free or not."""
         while not self._has_ended:
-            self._cancel_what_is_asked()
+            self._cancel_on_request()
             for task in self.tasks:
                 task.step(self._release)
-            self._start_what_may(seize)
+            self._start_tasks(seize)
             self._write()
             if not self._has_ended:
-                pause(self._until_next())
+                pause(self._next_pause())
+
+    def interrupt_by(self, *numbers: int) -> None:
+        """Let these signals cancel the job, and kill it the second time."""
+
+        def count(*_: object) -> None:
+            self.interruptions += 1
+
+        for number in numbers:
+            signal.signal(number, count)
 
     @property
     def _has_ended(self) -> bool:
         return all(task.has_ended for task in self.tasks)
 
-    def _unended(self) -> list[Task]:
-        return [task for task in self.tasks if not task.has_ended]
+    @property
+    def _waiting(self) -> list[Task]:
+        return [task for task in self.tasks if not task.has_ended and not task.is_running]
 
-    def _cancel_what_is_asked(self) -> None:
-        for task in self._unended():
+    def _cancel_on_request(self) -> None:
+        for task in self.tasks:
+            if task.has_ended:
+                continue
             if self.interruptions or self._folder.is_cancelled(task.key):
                 task.cancel()
             if self.interruptions > 1:
@@ -75,9 +266,13 @@ class Supervisor:
             if task.has_ended:
                 self._release(task)
 
-    def _start_what_may(self, seize: Sequence[str]) -> None:
-        waiting = [task for task in self._unended() if not task.is_running]
-        if not self._may_queue():
+    def _start_tasks(self, seize: Sequence[str]) -> None:
+        waiting = self._waiting
+        if self._waits_for and not any(map(self._is_open, self._waits_for)):
+            self._waits_for = []
+            for task in waiting:
+                task.queued = time.time()
+        if self._waits_for:
             for task in waiting:
                 task.wait_because("Dependency")
             return
@@ -86,30 +281,22 @@ class Supervisor:
             if self._request.parallel and running >= self._request.parallel:
                 task.wait_because("JobArrayTaskLimit")
                 return
-            if not self._start(task, seize):
+            if not self._try_start(task, seize):
                 return
             running += 1
 
-    def _may_queue(self) -> bool:
-        """Whether the jobs that this one comes after have ended, or are forgotten."""
-        if self._waits_for:
-            if any(map(self._is_open, self._waits_for.split(":"))):
-                return False
-            self._waits_for = ""
-            for task in self.tasks:
-                task.queued = time.time()
-        return True
-
     def _is_open(self, job: str) -> bool:
+        """Has the job or task (`123`, `123_4`) not ended? A job without a folder has."""
         number, _, element = job.partition("_")
-        before = JobFolder(self._root / "jobs" / number).jobs()
-        return any(one.state not in names.ENDED for one in before if element in ("", str(one.element)))
+        before = JobFolder(self._root, number).jobs()
+        return any(job.state not in names.ENDED for job in before if element in ("", str(job.element)))
 
-    def _start(self, task: Task, seize: Sequence[str]) -> bool:
-        """Whether its turn had come."""
-        claim = Claim(self._folder.number, task.element, self._request.pool, self._need, task.queued, (self._me,))
-        with slots.locked(self._root) as table:
-            answer = table.seize(claim, seize) if seize else table.ask(claim, self._available)
+    def _try_start(self, task: Task, seize: Sequence[str]) -> bool:
+        # CPUs are shared: a small machine runs the jobs of a big one, only slower.
+        need = min(self._request.need, len(self._available)) if self._request.pool == CPU else self._request.need
+        claim = SlotClaim(self._folder.number, task.element, self._request.pool, need, task.queued, (self._me,))
+        with locked_slots(self._root) as table:
+            answer = table.seize(claim, seize) if seize else table.request(claim, self._available)
         if isinstance(answer, int):
             self._place = answer
             task.wait_because("Priority" if answer else "Resources")
@@ -118,25 +305,19 @@ class Supervisor:
         if task.has_ended:
             self._release(task)
         elif task.standing.child is not None:
-            with slots.locked(self._root) as table:
+            with locked_slots(self._root) as table:
                 table.hold(claim.key, task.standing.child)
         return True
 
-    @property
-    def _need(self) -> int:
-        """CPUs are shared rather than refused: a small machine runs what a big one would, slower."""
-        return min(self._request.need, len(self._available)) if self._request.pool == CPU else self._request.need
-
     def _release(self, task: Task) -> None:
-        with slots.locked(self._root) as table:
+        with locked_slots(self._root) as table:
             table.release((self._folder.number, task.element))
 
-    def _until_next(self) -> float:
+    def _next_pause(self) -> float:
         if self._waits_for:
             return DEPENDENCY_PAUSE_SECONDS
-        waits = any(not task.is_running for task in self._unended())
-        queue = QUEUE_PAUSE_SECONDS * (1 + self._place) if waits else LONGEST_PAUSE_SECONDS
-        due = min((task.next_moment() for task in self.tasks), default=LONGEST_PAUSE_SECONDS)
+        queue = QUEUE_PAUSE_SECONDS * (1 + self._place) if self._waiting else LONGEST_PAUSE_SECONDS
+        due = min(task.seconds_until_due() for task in self.tasks)
         return max(SHORTEST_PAUSE_SECONDS, min(queue, due, LONGEST_PAUSE_SECONDS))
 
     def _write(self) -> None:
@@ -146,63 +327,46 @@ class Supervisor:
             self._written = now
 
 
-def refusal(request: Request, slots: Sequence[str]) -> str | None:
-    """Why this machine can never run it, if so."""
-    if request.pool == CPU or request.need <= len(slots):
-        return None
-    return f"it asks for {request.need} GPUs; this machine has {len(slots)}"
+def available_slots(request: JobRequest) -> tuple[str, ...]:
+    """The slots of this machine in the pool of `request`. Raises UsageError if it has fewer GPUs than needed."""
+    if request.pool == CPU:
+        return tuple(map(str, range(machine.cpus(os.environ))))
+    slots = tuple(device.id for device in machine.gpus(os.environ))
+    if request.need > len(slots):
+        raise UsageError(f"this machine has {len(slots)} GPUs; the job needs {request.need}")
+    return slots
 
 
 def main(words: Sequence[str]) -> int:
-    """Become the supervisor of the job that `words` ask for."""
-    root = machine.root()
-    state.prune(root)
-    request = argv.parse(words)
-    slots, problem = _slots(request)
-    folder = state.new_folder(root)
-    supervisor = Supervisor(request, folder, root, slots, os.environ)
-    waker = _hear_signals()
-    interrupt_by(supervisor, signal.SIGTERM, signal.SIGINT)
-    folder.commit(request.name, request.elements, refused=problem)
-    if problem:
-        print(f"this machine cannot run the job: {problem}", file=sys.stderr)
+    """Become the supervisor of the job that `words` request."""
+    root = jobs.root()
+    request = options.parse([*options.COMMAND, *words])
+    try:
+        slots = available_slots(request)
+    except SerriedError as error:
+        print(error.message, file=sys.stderr)
         return 1
+    folder = jobs.new_folder(root)
+    supervisor = Supervisor(request, folder, root, slots, os.environ)
+    waker = _wake_on_signals()
+    supervisor.interrupt_by(signal.SIGTERM, signal.SIGINT)
+    folder.commit(request.name, request.elements)
     print(folder.number, flush=True)
     _write_to(folder.path / "supervisor.log")
     supervisor.run(lambda seconds: _sleep(waker, seconds))
     return 0
 
 
-def interrupt_by(supervisor: Supervisor, *numbers: int) -> None:
-    """Let these signals cancel the job, and kill it the second time."""
-
-    def count(*_: object) -> None:
-        supervisor.interruptions += 1
-
-    for number in numbers:
-        signal.signal(number, count)
-
-
 def _write_to(log: Path) -> None:
-    """From now on what Python has to say goes there; until then it went to who started us."""
+    """Send our output there; until now it went to the process that started us."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
 
 
-def _slots(request: Request) -> tuple[tuple[str, ...], str | None]:
-    try:
-        slots = (
-            machine.cpu_slots(os.environ) if request.pool == CPU else tuple(device.id for device in gpus(os.environ))
-        )
-    except SerriedError as error:
-        return (), error.message
-    return slots, refusal(request, slots)
-
-
-def _hear_signals() -> socket.socket:
-    """Every signal that concerns us ends a sleep; that of a closing terminal does nothing."""
+def _wake_on_signals() -> socket.socket:
+    """Let every signal to a supervisor end a sleep. The hangup of a closing terminal has no effect."""
     reader, writer = socket.socketpair()
     for end in (reader, writer):
         end.setblocking(False)

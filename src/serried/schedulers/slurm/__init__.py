@@ -1,1 +1,57 @@
-"""Slurm, from 20.11 on."""
+"""What is special about Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried.plan import Dialect
+from serried.schedulers.description import Traits
+
+CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+
+STATE_QUERY = """
+answer=$(squeue --noheader --states=all --jobs="$1" --Format=State:40,PreemptTime:40 2>&1) ||
+  case $answer in *"Invalid job id"*) answer='' ;; *) exit 1 ;; esac
+[[ -n $answer ]] || answer=$(sacct --noheader --allocations --parsable2 --jobs="$1" --format=State 2>/dev/null)
+read -r state preempted _ <<<"$answer"
+[[ $preempted == [0-9]* ]] && state=PREEMPTED
+echo "$state"
+"""
+"""`squeue` reports COMPLETING for a job that is ending, and no more except when it was preempted."""
+
+
+def is_here(environ: Mapping[str, str]) -> bool:
+    """A distribution's packages alone are no cluster: they are on many a laptop that rehearses in the lab."""
+    sbatch = shutil.which("sbatch", path=environ.get("PATH", os.defpath))
+    if sbatch is None or sbatch != "/usr/bin/sbatch":
+        return sbatch is not None
+    named = environ.get("SLURM_CONF") or environ.get("SLURM_CONF_SERVER")
+    return bool(named) or any(Path(path).exists() for path in CONFIGURATIONS)
+
+
+def is_around(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST"))
+
+
+TRAITS = Traits(
+    title="Slurm",
+    is_here=is_here,
+    is_around=is_around,
+    dialect=Dialect(
+        element=(r"^\d+$", r"\g<0>_{}"),
+        state_query=STATE_QUERY,
+        job_variables=("SLURM_JOB_ID",),
+    ),
+    survey="`sinfo`",
+    survey_command="sinfo",
+    command="sbatch",
+    has_node_disk=True,
+    cluster_variable="SLURM_CLUSTER_NAME",
+    option_prefixes=("SBATCH_", "SALLOC_"),
+    programs=("srun", "scontrol"),
+    parts=("srun", "pyxis"),
+    hold_options=("--hold", "-H"),
+)

@@ -1,25 +1,28 @@
-"""A plan as an `sbatch` command. Pure.
+"""A plan as Slurm's commands, and Slurm's part of job.sh. Pure.
 
-Everything is on argv: `#SBATCH` lines lose backslashes, are cut at `#`, and are overridden by
-`SBATCH_*` variables.
+Every option is on argv: `#SBATCH` lines lose backslashes, are cut at `#`, and are overridden by `SBATCH_*` variables.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
-from serried.protocol import job_state_query, successor_commands
+from serried.protocol import binds, job_state_query, successor_commands
 from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
 from serried.protocol.successor_commands import Commands
 from serried.schedulers import indices
-from serried.schedulers.interface import Submission
+from serried.schedulers.fragment import OF_THIS_MACHINE, Fragment
+from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
 from serried.schedulers.job_name import job_name
-from serried.schedulers.slurm.traits import TRAITS
+from serried.schedulers.slurm import TRAITS
 
 LONGEST_LEAD = 65535
 """What `--signal` can carry."""
@@ -27,6 +30,46 @@ LONGEST_LEAD = 65535
 
 CHANGED = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "TMPDIR")
 """Variables that Slurm, or a site's plug-in, sets in a job to what is true of that job alone."""
+
+FRAGMENT = Fragment(
+    cleanup="""
+# Options for sbatch or srun in the submitting shell must not change the steps of this job.
+for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
+""",
+    job='"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}"',
+    element='"$SLURM_ARRAY_TASK_ID"',
+    head_options='--hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}"',
+    functions="""
+# The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
+# a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
+run_again() {
+  local id=$SLURM_JOB_ID next=$((${SLURM_RESTART_COUNT:-0} + 1)) try
+  [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  trap '' TERM USR1
+  final=limit
+  for ((try = 0; try < 60; try++)); do
+    [[ $(scontrol show job "$id" 2>/dev/null) == *" Restarts=$next "* ]] && sleep 60 && exit 0
+    case $(squeue --noheader --jobs="$id" --format=%T 2>/dev/null) in
+      RUNNING) scontrol requeue incomplete "$id" && continue ;;
+      COMPLETING | CANCELLED) final=ended && return ;;
+    esac
+    sleep 5
+  done
+}
+""",
+    again="""\
+  run_again
+  conclude
+""",
+    index="SLURM_ARRAY_TASK_ID",
+    index_variable="SLURM_ARRAY_TASK_ID",
+    own_log="""
+exec >>"scheduler-$index.log" 2>&1
+""",
+)
+
+INSIDE = replace(OF_THIS_MACHINE, cleanup=FRAGMENT.cleanup, head_options=FRAGMENT.head_options)
+SHELL = FRAGMENT.cleanup
 
 
 def submission(
@@ -58,6 +101,113 @@ def commands(plan: Plan, environment: Mapping[str, str]) -> Commands:
     )
 
 
+def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool) -> Submission:
+    """`salloc` has all nodes, and as many tasks on each as there are ranks, so that `srun` in it starts those."""
+    allocation = plan.allocation
+    tasks = allocation.ranks if allocation.cpus >= allocation.ranks else 1
+    argv = (
+        "salloc",
+        "--quiet",
+        f"--job-name={job_name(plan.name, token)}",
+        *_resources(plan, tasks=tasks),
+        *_queue(allocation),
+        *(("--immediate",) if now else ()),
+        *allocation.extra,
+        *_step(allocation.cpus // tasks * tasks, has_terminal=has_terminal),
+        "/bin/bash",
+        plan.directory + "/job.sh",
+        token,
+    )
+    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
+
+
+def join(job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
+    """`words` on a node of a job that runs."""
+    return (*_step(1, has_terminal=has_terminal, more=(f"--jobid={job}", f"--nodelist={host}")), *words)
+
+
+def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
+    """`words` on that node, in a job that has one core and no GPU."""
+    asked = plan.allocation._replace(exclusive=False, mail_type=(), mail_user=None, constraint=())
+    size = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={ERRAND_MEMORY_MB}M", "--gres=none")
+    where = (f"--nodelist={host}", f"--time={walltime(ERRAND_SECONDS)}", f"--chdir={plan.directory}")
+    name = f"--job-name={job_name(plan.name, f'{plan.run}-errand')}"
+    return ("srun", "--quiet", name, *size, *where, *_queue(asked), "--export=ALL", *words)
+
+
+def _step(
+    cpus: int, *, has_terminal: bool, more: tuple[str, ...] = ("--relative=0", "--preserve-env")
+) -> tuple[str, ...]:
+    """With all that the job has on one node, and in nobody's way."""
+    size = ("--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}")
+    return ("srun", *more, *size, "--overlap", "--export=ALL", *(("--pty",) if has_terminal else ()))
+
+
+def launcher(plan: Plan) -> str:
+    """Everything is said here: what a step inherits from its job changed in Slurm 22.05 and again in 23.11."""
+    nodes = str(plan.allocation.nodes)
+    words = (
+        "srun",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        *(_of_the_job(plan) if plan.site.inside else ()),
+        f"--cpus-per-task={plan.allocation.cpus}",
+        *_step_gpus(plan),
+        "--overlap",
+        "--export=ALL",
+        "--kill-on-bad-exit=1",
+        "--wait=0",
+        "--input=none",
+        "--unbuffered",
+        "--job-name=serried",
+        *_pyxis(plan),
+    )
+    return shlex.join(words)
+
+
+def _pyxis(plan: Plan) -> tuple[str, ...]:
+    """A container for the whole agent: pyxis is a part of Slurm. Its Python is the image's, and not the head's."""
+    if plan.container is None or plan.container.runtime != "pyxis":
+        return ()
+    of_project = os.path.dirname(os.path.dirname(plan.directory))  # noqa: PTH120 - where another run's checkpoints are too
+    mounts = [of_project, plan.source.directory, *plan.container.binds]
+    said = plan.environment
+    named = ",".join(("PYTHONPATH", *said.env, *said.secrets, *said.env_file))
+    return (
+        f"--container-image={plan.container.image}",
+        f"--container-mounts={','.join(_mount(text) for text in dict.fromkeys(mounts))}",
+        f"--container-env={named}",
+        *(["--container-writable"] if plan.container.writable else []),
+        *plan.container.options,
+        "/bin/sh",
+        "-c",
+        'shift; exec python3 "$@"',
+        "sh",
+    )
+
+
+def _mount(text: str) -> str:
+    bind = binds.parse(text)
+    return f"{bind.source}:{bind.destination}" + (":ro" if bind.is_read_only else "")
+
+
+def _step_gpus(plan: Plan) -> tuple[str, ...]:
+    """Steps that overlap share CPUs, and no GPUs: where the ranks are a step of their own, the agents' takes none."""
+    if not plan.allocation.gpus:
+        return ()
+    return ("--gres=none",) if plan.launch.kind == "srun" else ("--gpu-bind=none",)
+
+
+def _of_the_job(plan: Plan) -> tuple[str, ...]:
+    """Of a job that may have more nodes the first ones, as the head is on the first.
+
+    Of GPUs all that each node has, also where the job was asked for with some for each task.
+    """
+    gpus = plan.allocation.gpus
+    return ("--relative=0", *((f"--gres=gpu:{gpus}",) if gpus else ()))
+
+
 def walltime(seconds: int) -> str:
     """Slurm's spelling of a limit, rounded up to the minutes that it counts in: `2:00:00`, `1-00:00:00`."""
     minutes = math.ceil(seconds / 60)
@@ -73,16 +223,16 @@ def _options(plan: Plan, token: str, element: str) -> list[str]:
         f"--chdir={plan.directory}",
         f"--output={_log_pattern(plan)}",
         "--open-mode=append",
-        *resources(plan, tasks=1),
+        *_resources(plan, tasks=1),
         *_warning(plan),
-        *queue(allocation),
+        *_queue(allocation),
         "--requeue" if plan.may_requeue else "--no-requeue",
         "--export=ALL",
         *_array(plan, element),
     ]
 
 
-def resources(plan: Plan, *, tasks: int) -> list[str]:
+def _resources(plan: Plan, *, tasks: int) -> list[str]:
     """What each node has to give, to so many tasks."""
     allocation = plan.allocation
     return [
@@ -128,7 +278,7 @@ def _warning(plan: Plan) -> list[str]:
     return [f"--signal=B:USR1@{lead}"] if lead else []
 
 
-def queue(allocation: Allocation) -> list[str]:
+def _queue(allocation: Allocation) -> list[str]:
     """Where it queues, and what it says about itself; only what was asked for."""
     asked = {
         "account": allocation.account,

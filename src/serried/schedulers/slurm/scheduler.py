@@ -22,7 +22,7 @@ from serried.schedulers.cache import Cache
 from serried.schedulers.client import Calls
 from serried.schedulers.interface import Job, Submission
 from serried.schedulers.job_name import names_token
-from serried.schedulers.slurm import interactive, options, parse, reasons
+from serried.schedulers.slurm import options, parse, reasons
 from serried.schedulers.slurm.submit_outcome import Outcome, classify
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
@@ -60,13 +60,13 @@ class Slurm:
     def interactive(
         self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
     ) -> Submission:
-        return interactive.submission(plan, token, environment, now=now, has_terminal=has_terminal)
+        return options.interactive(plan, token, environment, now=now, has_terminal=has_terminal)
 
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
-        return interactive.join(job, host, words, has_terminal=has_terminal)
+        return options.join(job, host, words, has_terminal=has_terminal)
 
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
-        return interactive.errand(plan, host, words)
+        return options.errand(plan, host, words)
 
     def submit(self, submission: Submission) -> str:
         environment = dict(submission.environment)

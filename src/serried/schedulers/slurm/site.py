@@ -10,7 +10,7 @@ from typing import Any
 
 from serried.clusters import machine
 from serried.clusters.machine import Command
-from serried.schedulers.slurm.traits import is_here
+from serried.schedulers.slurm import is_here
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Learnt, asker, changed_at
 
 SINFO = ("sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%G|%c|%m|%s")
