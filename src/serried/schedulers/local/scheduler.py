@@ -28,7 +28,7 @@ from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, Job
 START_TIMEOUT_SECONDS = 60.0
 
 REASONS: Mapping[str, tuple[Reason | None, str]] = {
-    "Priority": (Reason.QUEUED, "other jobs are ahead of it in this machine's queue"),
+    "Priority": (Reason.QUEUED, "other jobs in this machine's queue come first"),
     "Resources": (Reason.QUEUED, "it is next in the queue; the slots that it needs are in use"),
     "Dependency": (Reason.DEPENDENCY, "it waits for another job to end"),
     "JobArrayTaskLimit": (Reason.QUEUED, "as many tasks run as `--parallel` allows"),
