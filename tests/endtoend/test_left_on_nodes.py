@@ -73,7 +73,7 @@ def test_what_was_left_goes_with_the_next_job_and_what_slurm_calls_alive_stays(s
     host = slurm.show(after)["node_names"][0]
     sweeps = [slurm.serried("clean", "--node", host, *flags) for flags in (["--dry-run", "--json"], [])]
 
-    unknown = "nobody says whether its job is alive"
+    unknown = "the state of its job is unknown"
     listed = json.loads(sweeps[0].stdout)["left"]  # other runs of this user have theirs in /tmp
     assert {one["name"]: one["stays"] for one in listed if one["name"] in ("lookalike", "unknown")} == {
         "lookalike": "",

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
-from serried.agent.node_disk import stale_dirs as places
+from serried.agent.node_disk import cleanup
 from serried.process import environ
 from serried.protocol import names
 
@@ -69,7 +69,7 @@ def end_groups(leaders: Iterable[int]) -> None:
 def clear(work: Attempt) -> int:
     """End what the attempt has left on this node, and remove what its agents could not; how many processes it was."""
     count = end(lambda: leftovers(work.process_tag))
-    places.clear(work)
+    cleanup.clear(work)
     return count
 
 
@@ -118,7 +118,7 @@ def main(arguments: List[str]) -> int:
     mark, (number, element) = arguments[0], [*map(int, arguments[1:]), None][:2]
     count = end(lambda: leftovers(mark))
     with contextlib.suppress(OSError, ValueError):  # a file system that is away
-        places.clear(Attempt.load(run_directory(), element, number or 0))
+        cleanup.clear(Attempt.load(run_directory(), element, number or 0))
     if count:
         print(f"serried: ended {count} processes that were left over", file=sys.stderr)
     return 0

@@ -16,7 +16,7 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.comms import rendezvous
 from serried.agent.containers import container
 from serried.agent.node import setup
-from serried.agent.node_disk import Folder
+from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import binding, command
 from serried.agent.stage_in.node_side import StandaloneStageIn, check_required_paths, running_attempt_variables
 from serried.fs import files

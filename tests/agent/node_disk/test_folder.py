@@ -16,7 +16,9 @@ import pytest
 from serried import schedulers
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.node_disk import Folder, base_dirs, mounts, stale_dirs
+from serried.agent.node_disk import cleanup, mounts
+from serried.agent.node_disk import folder as node_folder
+from serried.agent.node_disk.folder import Folder, make_private
 from serried.fs import locks
 from serried.fs.files import write_json
 from serried.protocol.layout import RunDirectory
@@ -123,8 +125,8 @@ def work(tmp_path, monkeypatch):
     (programs / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(base_dirs, "EVERYWHERE", str(tmp_path))  # what others have in /tmp is no part of this
-    for module, patience in ((system, "ANSWER_SECONDS"), (stale_dirs, "CLEAR_SECONDS"), (mounts, "UNMOUNT_SECONDS")):
+    monkeypatch.setattr(node_folder, "EVERYWHERE", str(tmp_path))  # what others have in /tmp is no part of this
+    for module, patience in ((system, "ANSWER_SECONDS"), (cleanup, "CLEAR_SECONDS"), (mounts, "UNMOUNT_SECONDS")):
         monkeypatch.setattr(module, patience, PATIENCE)
     for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
         monkeypatch.delenv(name, raising=False)
@@ -168,12 +170,12 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
         if answer:
             (tmp_path / "told" / owner["job"]).write_text(answer)
     mine = Folder(work, 0)
-    image = mine.shared("images") / "unused.sif"
+    image = make_private(mine.room, "images") / "unused.sif"
     image.write_bytes(b"x")
 
-    expected = stale_dirs.sweep(work, dry=True)
+    expected = cleanup.sweep(work, dry=True)
     assert (image.exists(), all(path.exists() for path in left.values())) == (True, True)
-    found = stale_dirs.sweep(work)
+    found = cleanup.sweep(work)
 
     assert found == expected
     assert [each.name for each in found if "/" in each.name] == ["images/unused.sif"]
@@ -181,10 +183,10 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
         "in use",
         "job 11 is RUNNING",
         "job 12 is PENDING",
-        "nobody says whether its job is alive",
-        "nobody says whether its job is alive",
-        "nobody says whether its job is alive",
-        "of another machine, on a disk that several see",
+        "of another machine that uses the same disk",
+        "the state of its job is unknown",
+        "the state of its job is unknown",
+        "the state of its job is unknown",
     ]
     assert {name for name, path in left.items() if path.exists()} == set(ALIVE)
     assert (mine.path.exists(), image.exists()) == (True, False)
@@ -207,12 +209,12 @@ def test_what_a_long_run_holds_is_never_old_to_what_removes_old_files(start, wai
 
 def test_of_a_killed_agent_its_data_goes_too_but_not_what_others_use(work):
     killed, live = left_by(work), Folder(work, 1)
-    data = live.shared("data")
+    data = make_private(live.room, "data")
     for name in ("unused", "used", "half.part"):
         (data / name / "tree").mkdir(parents=True)
     held = locks.hold(data / "used", locks.SHARED)
 
-    stale_dirs.clear(work)
+    cleanup.clear(work)
 
     assert (killed.exists(), live.path.exists()) == (False, True)
     assert sorted(path.name for path in data.iterdir()) == ["used", "used.lock"]
@@ -224,11 +226,11 @@ def test_what_is_kept_to_be_fetched_stays_until_its_time(work, tmp_path):
     folder = Folder(work, 0)
     folder.keep(3600)
     folder.remove(PATIENCE)
-    stale_dirs.sweep(work)
+    cleanup.sweep(work)
     assert folder.path.exists()
 
     write_json(folder.path / "keep.json", {"until": time.time() - 1})
-    stale_dirs.sweep(work)
+    cleanup.sweep(work)
 
     assert list((tmp_path / "disk").iterdir()) == []
 
@@ -274,9 +276,9 @@ def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work
 
     ours = tmp_path / "disk" / f"serried-{os.getuid()}"
     assert [path.name for path in ours.iterdir()] == ["gone"]
-    assert stale_dirs.is_any(ours)
-    assert stale_dirs.sweep(work, time.monotonic() - 1) == [(folder.path.name, "some of it could not be removed")]
-    assert stale_dirs.sweep(work) == [(folder.path.name, "")]
+    assert cleanup.has_any(ours)
+    assert cleanup.sweep(work, time.monotonic() - 1) == [(folder.path.name, "some of its files could not be deleted")]
+    assert cleanup.sweep(work) == [(folder.path.name, "")]
     assert list((tmp_path / "disk").iterdir()) == []
 
 
@@ -287,7 +289,7 @@ def test_what_its_agent_had_no_time_for_goes_when_the_attempt_is_cleared(work, t
     others = tmp_path / "disk" / f"serried-{os.getuid()}" / "gone" / "somebody-else"
     others.mkdir()
 
-    stale_dirs.clear(work)
+    cleanup.clear(work)
 
     assert list(others.parent.iterdir()) == [others]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.node_disk import mounts, trash
+from serried.agent.node_disk import mounts
+from serried.agent.node_disk.folder import discard
 
 CAN_MOUNT = os.access("/dev/fuse", os.W_OK) and os.geteuid() == 0
 pytestmark = pytest.mark.skipif(not CAN_MOUNT, reason="needs FUSE, and root to unmount without fusermount")
@@ -64,7 +65,7 @@ def test_a_folder_that_holds_a_mount_whose_server_hangs_is_removed(served):
     point, server = served
     server.send_signal(signal.SIGSTOP)
 
-    trash.remove(None, point.parent, None)
+    discard(None, point.parent, None)
 
     assert not point.parent.exists()
 

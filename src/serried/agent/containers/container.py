@@ -14,8 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent.attempt import Attempt
 from serried.agent.containers import view
-from serried.agent.node_disk import base_dirs
-from serried.agent.node_disk.folder import SCRATCH
+from serried.agent.node_disk.folder import DATA, SCRATCH
 from serried.protocol import names
 from serried.protocol.binds import Bind, for_apptainer, on_node
 
@@ -171,7 +170,7 @@ class Container:
             str(self._private),
             *linked,
             disk,
-            str(self._private.parents[1] / base_dirs.DATA),
+            str(self._private.parents[1] / DATA),
             *(item["source"] for item in data["stage"]),  # a node without a disk reads it there
             *data["in_place"],
             *work.dependencies,

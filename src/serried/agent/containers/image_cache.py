@@ -12,7 +12,8 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.containers.container import COPY
 from serried.agent.loop import Loop
-from serried.agent.node_disk import Folder, base_dirs, shared_cache
+from serried.agent.node_disk import shared_cache
+from serried.agent.node_disk.folder import IMAGES, Folder, make_private, remove_empty
 from serried.fs import files, locks
 from serried.protocol.events import JournalEvent
 
@@ -84,7 +85,7 @@ class ImageCopy:
             os.close(self._locks.pop())
             path = Path(os.readlink(copy))  # noqa: PTH115
             if locks.remove_unused(path, shared_cache.remove_image):
-                base_dirs.remove_empty(path.parent)
+                remove_empty(path.parent)
 
 
 def main(arguments: List[str]) -> int:
@@ -106,7 +107,7 @@ def main(arguments: List[str]) -> int:
 def _copy(image: Path, room: Path) -> Dict[str, Any]:
     import hashlib
 
-    folder = base_dirs.sub(base_dirs.sub(room.parent, room.name), base_dirs.IMAGES)
+    folder = make_private(make_private(room.parent, room.name), IMAGES)
     state = image.stat()
     identity = f"{image}\0{state.st_size}\0{state.st_mtime_ns}".encode("utf-8", "surrogateescape")
     path = folder / (hashlib.sha256(identity).hexdigest()[:16] + image.suffix)

@@ -21,7 +21,8 @@ from serried.agent.containers import image_cache
 from serried.agent.loop import Loop, Timer
 from serried.agent.node import setup
 from serried.agent.node.exits import Exits
-from serried.agent.node_disk import Folder, cleanup
+from serried.agent.node_disk import cleanup
+from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import connections
 from serried.agent.ranks.ranks import ForkedRanks, Ranks, has_failed
 from serried.agent.stage_in.node_side import StageIn, check_required_paths

@@ -1,9 +1,7 @@
-"""This node's own disk: an attempt's folder there, what several jobs share, and what is removed of either, and when.
+"""This node's own disk: the folder of each attempt, the files that several jobs share, and their deletion.
 
-<base>/serried-<uid>/                  0700, and ours alone
-  jobs/RUN.ELEMENT.ATTEMPT.NODE.RANDOM/  of one agent, with owner.json; NAME.lock beside it is held as long as it lives
-  gone/                                  nobody's any more: moved here whole, removed as time allows
-  images/ …                              shared, each thing with a lock beside it
+<base>/serried-<uid>/                  a room: mode 0700, and this user's alone
+  jobs/RUN.TASK.ATTEMPT.NODE.RANDOM/     the folder of one agent, which holds NAME.lock beside it; owner.json says whose
+  gone/                                  the trash: folders of no attempt, deleted as time allows
+  images/, data/                         shared files, each with a lock beside it
 """
-
-from serried.agent.node_disk.folder import Folder as Folder

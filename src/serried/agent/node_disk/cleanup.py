@@ -1,4 +1,7 @@
-"""The role `tidy`: deletes folders of ended jobs on this node, beside an agent or in a small job of its own."""
+"""Deletes files of ended jobs on this node: only this user's, and only if their job is known to be dead.
+
+The role `tidy` does so beside an agent, or in a small job of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,32 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.node_disk import base_dirs, stale_dirs
-from serried.fs import files
-from serried.protocol import names
+from serried.agent.node_disk import folder, shared_cache
+from serried.fs import files, locks
+from serried.protocol import job_state_query, names
 from serried.protocol.events import JournalEvent
 
 NICE = 19
+UNKNOWN_SECONDS = 86400.0
+"""From its beginning, a folder whose job may be alive stays so long."""
+CLEAR_SECONDS = 5.0
 FREE_SECONDS = 120.0
 DRY = "--dry-run"
 
 
+class StaleFolder(NamedTuple):
+    name: str
+    stays: str
+    """Why it is not deleted; empty if it may be."""
+
+
 def start(work: Attempt) -> None:
-    """Start a process that removes what has been left here, if anything has: in no way of the ranks."""
-    if not any(stale_dirs.is_any(own) for own in base_dirs.rooms(work)):
+    """Start a process that deletes what dead jobs have left, if there may be any. It does not slow the ranks."""
+    if not any(has_any(room) for room in folder.rooms(work)):
         return
     import signal
 
@@ -39,23 +51,23 @@ def start(work: Attempt) -> None:
 
 
 def free() -> None:
-    """The same here and now, for who lacks room."""
-    stale_dirs.sweep(_work(), time.monotonic() + FREE_SECONDS)
+    """Delete what dead jobs have left, now and in this process, because the disk is full."""
+    sweep(_work(), time.monotonic() + FREE_SECONDS)
 
 
 def main(arguments: List[str]) -> int:
-    """`tidy` beside an agent, `tidy JOURNAL [--dry-run] TOKEN` as an errand. The environment says the rest."""
+    """`tidy` beside an agent, `tidy JOURNAL [--dry-run] TOKEN` in a job of its own. The environment names the run."""
     with contextlib.suppress(OSError):
         os.nice(NICE)
     work = _work()
     set_umask(work)
     if not arguments:
-        stale_dirs.sweep(work)
+        sweep(work)
         return 0
     journal, token = files.Journal(Path(arguments[0])), arguments[-1]
     journal.append({"token": token, "event": JournalEvent.BEGUN})
-    found = stale_dirs.sweep(work, dry=DRY in arguments, alone=True)
-    journal.append({"token": token, "event": JournalEvent.ENDED, "found": [list(each) for each in found]})
+    stale = sweep(work, dry=DRY in arguments, alone=True)
+    journal.append({"token": token, "event": JournalEvent.ENDED, "found": [list(each) for each in stale]})
     return 0
 
 
@@ -63,3 +75,130 @@ def _work() -> Attempt:
     element: Optional[str] = os.environ.get(names.ELEMENT)
     number = int(os.environ.get(names.ATTEMPT) or 0)
     return Attempt.load(run_directory(), int(element) if element else None, number)
+
+
+def clear(work: Attempt) -> None:
+    """The attempt has ended: delete what its agents have left here, for CLEAR_SECONDS."""
+    until = time.monotonic() + CLEAR_SECONDS
+    for room in folder.rooms(work):
+        for path in locks.things(room / folder.JOBS):
+            if folder.is_of(path, work.process_tag):
+                _remove(room, path, until)
+        folder.empty_trash(room, until, lambda path: folder.is_of(path, work.process_tag))
+        _tidy_shared(room, work, until)
+        folder.remove_empty_room(room)
+
+
+def sweep(work: Attempt, until: Optional[float] = None, *, dry: bool = False, alone: bool = False) -> List[StaleFolder]:
+    """Delete what dead jobs have left, and return what was there. With `dry`, delete nothing.
+
+    `alone`: no process of this job uses shared files on this node.
+    """
+    judge = _Judge(work)
+    stale: List[StaleFolder] = []
+    for room in list(folder.rooms(work)):
+        here = [StaleFolder(name, "") for name in _names(room / folder.TRASH)]
+        for path in locks.things(room / folder.JOBS):
+            here.append(StaleFolder(path.name, judge.why_kept(path)))
+            if not (here[-1].stays or dry):
+                _remove(room, path, until)
+        if not dry:
+            folder.empty_trash(room, until)
+            here = [_result(room, each) for each in here]
+        shared = _tidy_shared(room, work, until, dry=dry, alone=alone)
+        stale += [*here, *(StaleFolder(f"{path.parent.name}/{path.name}", "") for path in shared)]
+        if not dry:
+            folder.remove_empty_room(room)
+    return stale
+
+
+def _result(room: Path, stale: StaleFolder) -> StaleFolder:
+    is_left = any(os.path.lexists(room / name / stale.name) for name in (folder.JOBS, folder.TRASH))
+    return stale._replace(stays="some of its files could not be deleted") if is_left and not stale.stays else stale
+
+
+def _tidy_shared(
+    room: Path, work: Attempt, until: Optional[float], *, dry: bool = False, alone: bool = True
+) -> List[Path]:
+    """The paths that were deleted, or with `dry` would be. A process that copies images or data tidies its kind."""
+    images, data = room / folder.IMAGES, room / folder.DATA
+    paths: List[Path] = []
+    if alone or not (work.plan.get("container") or {}).get("local"):
+        paths += shared_cache.tidy_images(images, dry=dry)
+        folder.remove_empty(images)
+    if alone or not work.staged_items:
+        paths += shared_cache.tidy_data(data, work.plan["site"].get("cache_bytes", 0), until, dry=dry)
+        folder.remove_empty(data)
+    return paths
+
+
+def has_any(room: Path) -> bool:
+    """There may be something for `sweep` to delete."""
+    directories = (room / name for name in (folder.JOBS, folder.IMAGES, folder.DATA))
+    return bool(_names(room / folder.TRASH)) or any(
+        not locks.is_used(path) for directory in directories for path in locks.things(directory)
+    )
+
+
+def _names(directory: Path) -> List[str]:
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 - names will do
+    except OSError:
+        return []
+
+
+def _remove(room: Path, path: Path, until: Optional[float]) -> None:
+    def remove(path: Path) -> None:
+        if not folder.is_kept(path):
+            folder.discard(room, path, until)
+        if path.exists():
+            raise OSError("kept")
+
+    locks.remove_unused(path, remove)
+
+
+class _Judge:
+    """Decides whether a job may still want its folder. Queries the scheduler once for each job."""
+
+    def __init__(self, work: Attempt) -> None:
+        self._work = work
+        self._site = work.plan["site"]
+        self._job = folder.job(work)
+        self._words: Dict[str, Optional[str]] = {}
+
+    def why_kept(self, path: Path) -> str:
+        """Empty for a folder that may be deleted."""
+        if locks.is_used(path):
+            return "in use"
+        if not path.exists():
+            return ""
+        if (path / folder.KEEP).exists():
+            return "kept to be fetched" if folder.is_kept(path) else ""
+        owner = files.read_json(path / folder.OWNER)
+        if owner is None:  # its agent was killed at once, or its ranks have deleted the file
+            return "" if time.time() - path.lstat().st_mtime > UNKNOWN_SECONDS else "its owner is unknown"
+        return self._why_alive(owner)
+
+    def _why_alive(self, owner: Dict[str, Any]) -> str:
+        if owner.get("host") != os.uname().nodename:
+            return "of another machine that uses the same disk"
+        if owner.get("boot") != folder.boot():
+            return ""
+        if owner.get("is_queued") is False or (owner.get("job") and owner.get("job") == self._job):
+            return (
+                ""  # a job without a scheduler ends with its agent; or the folder is of an earlier attempt of this job
+            )
+        state = self._query(owner)
+        if state is None:
+            is_old = time.time() - float(owner.get("began", 0)) > UNKNOWN_SECONDS
+            return "" if is_old else "the state of its job is unknown"
+        return "" if state in job_state_query.OVER else f"job {owner['job']} is {state}"
+
+    def _query(self, owner: Dict[str, Any]) -> Optional[str]:
+        """The scheduler's word for the state of the job; None without an answer."""
+        job = str(owner.get("job", ""))
+        if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site["name"], self._site["scheduler"]):
+            return None
+        if job not in self._words:
+            self._words[job] = system.query(job_state_query.words(self._work.dialect["state_query"], job))
+        return self._words[job]

@@ -1,57 +1,137 @@
-"""ONE folder for all that an attempt has on this node: its stop file, its data, what its ranks write there."""
+"""The folder of one attempt on a node: its stop file, its data, the files that its ranks write there.
+
+It is below `serried-<uid>`, this user's room, on the node's disk or else where temporary files go. Folders of no
+attempt are renamed into the room's trash first: what is half deleted has no owner there, and no job takes it for whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from serried.agent.attempt import Attempt
-from serried.agent.node_disk import base_dirs, trash
-from serried.fs import files, locks
+from serried.agent.node_disk import mounts
+from serried.fs import files, locks, removal
 from serried.protocol import names
 
+JOBS, TRASH, DATA, IMAGES = "jobs", "gone", "data", "images"
+"""Folders of a room."""
+EVERYWHERE = "/tmp"  # noqa: S108 - a room has a mode that keeps others out
+VARIABLE = re.compile(r"\$\w+|\$\{[^}]*\}?")
 OWNER, KEEP = "owner.json", "keep.json"
 SCRATCH = "scratch"
 TRIES = 20
 
 
+# Rooms.
+
+
+class Base(NamedTuple):
+    path: Path
+    is_disk: bool
+    """The site names it as a disk: data may be copied there."""
+
+
+def _bases(work: Attempt) -> List[Base]:
+    """Best first: the disk of the job, the disk of the profile, and two that every node has."""
+    profile = "" if unset_variable(work) else os.path.expandvars(_local_disk(work))
+    candidates = [(os.environ.get("SLURM_TMPDIR", ""), True), (profile, True)]
+    candidates += [(os.environ.get("TMPDIR", ""), False), (EVERYWHERE, False)]
+    bases: List[Base] = []
+    for path, is_disk in candidates:
+        if path.startswith("/") and all(str(base.path) != os.path.normpath(path) for base in bases):
+            bases.append(Base(Path(os.path.normpath(path)), is_disk))
+    return bases
+
+
+def unset_variable(work: Attempt) -> str:
+    """Why the profile's disk cannot be used: a variable in its path is not set on this node. Empty if all are."""
+    variable = VARIABLE.search(os.path.expandvars(_local_disk(work)))
+    return f"`{variable.group()}` is not set there" if variable else ""
+
+
+def _local_disk(work: Attempt) -> str:
+    return str(work.plan["site"].get("local_disk") or "")
+
+
+def _room_name() -> str:
+    return f"serried-{os.getuid()}"
+
+
+def rooms(work: Attempt) -> Iterator[Path]:
+    """The rooms of this user on this node, from this job or an earlier one."""
+    for base in _bases(work):
+        room = base.path / _room_name()
+        if files.is_ours_alone(room):
+            yield room
+
+
+def make_private(folder: Path, name: str) -> Path:
+    """Create `folder/name`, unless it exists. Raises OSError if another user could write there."""
+    path = folder / name
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if not files.is_ours_alone(path):
+        raise PermissionError(errno.EPERM, "not ours alone", str(path))
+    return path
+
+
+def remove_empty(*folders: Path) -> None:
+    """Delete those that are empty. A job that needs one creates it again."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def remove_empty_room(room: Path) -> None:
+    remove_empty(room / JOBS, room / TRASH, room)
+
+
+# Folders of attempts.
+
+
 class Folder:
-    """Nobody else can guess its name; as long as this process lives nobody removes it."""
+    """Its name cannot be guessed, and no other process deletes it while this one lives."""
 
     def __init__(self, work: Attempt, node: object) -> None:
         name = f"{_prefix(work.process_tag)}{node}.{os.urandom(4).hex()}"
-        self.no_disk = base_dirs.unset(work)
-        """Why the disk that the profile names cannot be used; empty where it can, or names none."""
-        for base in base_dirs.bases(work):
+        self.no_disk = unset_variable(work)
+        """Why the profile's disk cannot be used; empty if it can, or if the profile names none."""
+        for base in _bases(work):
             self.has_disk = base.is_disk
-            """Whether the site has said that this is a disk: worth to copy data to."""
-            self.room: Optional[Path] = base.path / base_dirs.name()
-            """What is shared with other jobs; None where nothing of the kind is ours alone."""
+            """The folder is on a disk that the site names: data may be copied there."""
+            self.room: Optional[Path] = base.path / _room_name()
+            """None if other users have taken the names of all rooms."""
             if self._take(base, name):
                 break
         else:
+            import tempfile
+
             self.room, self.has_disk, self._lock = None, False, -1
-            self.path = base_dirs.last_resort()
+            self.path = Path(tempfile.mkdtemp(prefix=f"{_room_name()}-"))
             self.scratch.mkdir(mode=0o700)
-        with contextlib.suppress(OSError):  # a disk may be full: then it stays for a day where we are killed
+        with contextlib.suppress(OSError):  # on a full disk: if this process is killed, the folder stays for a day
             (self.path / OWNER).write_text(files.text_of(owner(work, node)), encoding="utf-8")
 
     @property
     def scratch(self) -> Path:
-        """For ranks to write in: SLURM_TMPDIR, where the site sets none."""
+        """The SLURM_TMPDIR of ranks, if the site sets none."""
         return self.path / SCRATCH
 
-    def _take(self, base: base_dirs.Base, name: str) -> bool:
-        """Make it; again where another job removes the empty folders above it just now."""
+    def _take(self, base: Base, name: str) -> bool:
+        """Create the folder. Tries again if another job deletes the empty folders above it meanwhile."""
         problem = ""
         for _ in range(TRIES):
             self._lock = -1
             try:
-                self.path = base_dirs.sub(base_dirs.make(base), base_dirs.JOBS) / name
+                if base.is_disk:
+                    base.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.path = make_private(make_private(base.path, _room_name()), JOBS) / name
                 self._lock = locks.hold(self.path, locks.ALONE)
                 self.path.mkdir(mode=0o700)
                 self.scratch.mkdir(mode=0o700)
@@ -67,42 +147,36 @@ class Folder:
         self.no_disk = problem if base.is_disk else self.no_disk
         return False
 
-    def shared(self, name: str) -> Path:
-        """A folder for all jobs of this user on this node. Raises OSError where it would not be ours alone."""
-        if self.room is None:
-            raise PermissionError(errno.EPERM, "not ours alone", base_dirs.name())
-        return base_dirs.sub(self.room, name)
-
     def touch(self) -> None:
-        """It is in use: what removes old files from /tmp must not take the lock from beside it."""
+        """Keep programs that delete old files in /tmp from deleting the lock."""
         for path in (locks.lock_of(self.path), self.path / OWNER):
             with contextlib.suppress(OSError):
                 os.utime(path)
 
     def keep(self, seconds: float) -> None:
-        """Leave it there that long after the end: there is something in it to be fetched."""
+        """Keep the folder so long after the end: it has files to be fetched."""
         with contextlib.suppress(OSError):  # a full disk must not end the job
             files.write_json(self.path / KEEP, {"until": time.time() + seconds})
 
     def let_go(self) -> None:
-        """Whoever kept it has what was in it."""
+        """Undo `keep`."""
         (self.path / KEEP).unlink(missing_ok=True)
 
     def remove(self, seconds: float) -> None:
-        """All of it at once is nobody's; what does not go within `seconds` goes as the next job comes."""
+        """Move the folder to the trash, and delete files for `seconds`. The next job deletes the rest."""
         if not is_kept(self.path):
-            trash.remove(self.room, self.path, time.monotonic() + seconds)
+            discard(self.room, self.path, time.monotonic() + seconds)
         if self._lock >= 0:
             if not self.path.exists():
                 locks.lock_of(self.path).unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = -1
         if self.room is not None:
-            base_dirs.tidy(self.room)
+            remove_empty_room(self.room)
 
 
 def owner(work: Attempt, node: object) -> Dict[str, Any]:
-    """Who has made it: enough to say later, on this node, whether that still lives."""
+    """The facts by which a later job on this node can tell whether the folder's job is alive."""
     return {
         "run": work.plan["run"],
         "element": work.element,
@@ -120,7 +194,7 @@ def owner(work: Attempt, node: object) -> Dict[str, Any]:
 
 
 def job(work: Attempt) -> str:
-    """As its scheduler writes it: from the claim, else from what the scheduler has set; "" where neither is seen."""
+    """The scheduler's id of the job: from the claim, else from the scheduler's variables, else empty."""
     claim = (files.read_json(work.directory.attempt(work.number).claim) or {}).get("job")
     if claim:
         return work.job_of(str(claim))
@@ -128,7 +202,7 @@ def job(work: Attempt) -> str:
 
 
 def boot() -> str:
-    """What differs after each start of this machine; "" where nothing tells."""
+    """An id that changes with each start of this machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -140,10 +214,37 @@ def is_kept(path: Path) -> bool:
     return kept is not None and isinstance(kept.get("until"), (int, float)) and kept["until"] > time.time()
 
 
-def is_of(path: Path, mark: str) -> bool:
-    """Whether it is, by its name, of the attempt that carries `mark`."""
-    return path.name.startswith(_prefix(mark))
+def is_of(path: Path, tag: str) -> bool:
+    """The folder's name is that of the attempt with this process tag."""
+    return path.name.startswith(_prefix(tag))
 
 
-def _prefix(mark: str) -> str:
-    return f"{mark.replace('/', '.')}."
+def _prefix(tag: str) -> str:
+    return f"{tag.replace('/', '.')}."
+
+
+# The trash.
+
+
+def discard(room: Optional[Path], path: Path, until: Optional[float]) -> None:
+    """Unmount what is mounted below `path`, move `path` to the trash of `room`, and delete files until `until`."""
+    mounts.unmount_below(path, until)
+    with contextlib.suppress(OSError):
+        if room is not None:
+            path.chmod(0o700)  # a folder that a rank has made read-only cannot be moved
+            path = path.rename(make_private(room, TRASH) / path.name)
+    removal.remove(path, until)
+
+
+def empty_trash(room: Path, until: Optional[float], is_wanted: Callable[[Path], bool] = lambda _: True) -> None:
+    """Delete what others had no time for. Two processes may do so at once."""
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(make_private(room, TRASH)), key=lambda entry: entry.name):
+            path = Path(entry.path)
+            if not is_wanted(path):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                mounts.unmount_below(path, until)
+                removal.remove(path, until)
+            else:
+                path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What is mounted below a folder, and how it is taken off again, whoever still uses it."""
+"""Lists mounts below a folder, and unmounts them even while processes use them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import List, Optional
 
 MOUNTS = "/proc/self/mountinfo"
 UNMOUNT = (("fusermount3", "-u", "-z"), ("fusermount", "-u", "-z"), ("umount", "-l"))
-"""All of them lazy: the mount goes at once, also where a process uses it and where its server is dead or hangs."""
+"""All are lazy: the mount disappears at once, even if a process uses it, or if its server is dead or hangs."""
 UNMOUNT_SECONDS = 5.0
-"""How long one of these programs may take."""
+"""For each of these programs."""
 
 
 def unmount(point: Path, until: Optional[float] = None) -> bool:
-    """Take off what is mounted at `point`, before `until` on the monotonic clock. Is nothing mounted there now?
+    """Unmount `point` before `until` on the monotonic clock. True if nothing is mounted there now.
 
-    `point` itself is never looked at: the server of its file system may not answer.
+    `point` itself is never accessed: the server of its file system may not answer.
     """
-    import subprocess  # milliseconds, and hardly anybody needs it
+    import subprocess  # takes milliseconds, and few processes need it
 
     path = _real(point)
     for words in UNMOUNT:
@@ -42,13 +42,13 @@ def unmount(point: Path, until: Optional[float] = None) -> bool:
 
 
 def unmount_below(folder: Path, until: Optional[float] = None) -> None:
-    """What is mounted below it is not ours to delete: images of data, which a killed agent could not let go."""
+    """Unmount everything below `folder`, so that its deletion does not reach into images that a dead agent mounted."""
     for point in sorted(below(folder), reverse=True):
         unmount(Path(point), until)
 
 
 def below(folder: Path) -> List[str]:
-    """Every mount point below it."""
+    """Every mount point below `folder`."""
     inside = _real(folder) + "/"
     return [point for point in _points() if point.startswith(inside)]
 
@@ -58,12 +58,11 @@ def _real(path: Path) -> str:
 
 
 def _points() -> List[str]:
+    def unescape(text: str) -> str:
+        return re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits.group(1), 8)), text)
+
     try:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a bare string
-            return [_unescaped(line.split(" ")[4]) for line in file]
+            return [unescape(line.split(" ")[4]) for line in file]
     except (OSError, IndexError):
         return []
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)

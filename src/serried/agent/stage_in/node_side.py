@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
-from serried.agent.node_disk import Folder, base_dirs, shared_cache
-from serried.agent.node_disk.folder import is_of
+from serried.agent.node_disk import shared_cache
+from serried.agent.node_disk.folder import DATA, JOBS, Folder, is_of, rooms
 from serried.fs import locks
 from serried.protocol.events import FromStageIn, JournalEvent, ToHead, ToHelper, ToNode
 from serried.protocol.json_lines import Message
@@ -69,7 +69,7 @@ class StageIn:
                 "do": ToHelper.PREPARE,
                 "items": [[item["source"], item["to"], item["unpack"]] for item in items],
                 "view": str(self._view),
-                "shared": str(self._folder.room / base_dirs.DATA) if self._folder.room else "",
+                "shared": str(self._folder.room / DATA) if self._folder.room else "",
                 "has_disk": self._folder.has_disk,
                 "hashed": self._work.plan["data"]["verify"] == "hashes",
                 "limit": site.get("cache_bytes", 0),
@@ -142,7 +142,7 @@ class StageIn:
         """Items in the cache that ranks read."""
         for link in filter(Path.is_symlink, self._view.rglob("*")):
             slot = Path(os.readlink(link)).parent
-            if self._folder.room and slot.parent == self._folder.room / base_dirs.DATA:
+            if self._folder.room and slot.parent == self._folder.room / DATA:
                 yield slot
 
     def _fail(self, because: str) -> None:
@@ -205,8 +205,8 @@ class StandaloneStageIn:
 
 def running_attempt_variables(work: Attempt) -> Dict[str, str]:
     """The variables of a shell that joins an attempt on this node."""
-    for base in base_dirs.rooms(work):
-        for path in locks.things(base / base_dirs.JOBS):
+    for room in rooms(work):
+        for path in locks.things(room / JOBS):
             if is_of(path, work.process_tag) and (path / VIEW).is_dir():
                 return {"SERRIED_DATA_DIR": str(path / VIEW)}
     return {}

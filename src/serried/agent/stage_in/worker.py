@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from serried.agent.helper_process import AgentConnection
-from serried.agent.node_disk import base_dirs, cleanup, shared_cache
+from serried.agent.node_disk import cleanup, shared_cache
+from serried.agent.node_disk.folder import make_private, remove_empty
 from serried.agent.stage_in import source
 from serried.agent.stage_in.cache import StagingCache
 from serried.agent.stage_in.data_client import PeerLostError, Predecessor
@@ -83,7 +84,7 @@ class StageInWorker:
         if self._shared is None:
             return None
         try:
-            base_dirs.sub(self._shared.parent, self._shared.name)
+            make_private(self._shared.parent, self._shared.name)
         except OSError as error:
             self._log_problem(f"{self._shared}: {scan.reason(error)}")
             return None
@@ -195,7 +196,7 @@ class StageInWorker:
         self.stager.release()
         if self._shared is not None:
             shared_cache.tidy_data(self._shared, int(self._request["limit"]))
-            base_dirs.remove_empty(self._shared)
+            remove_empty(self._shared)
 
 
 class TransferRate:

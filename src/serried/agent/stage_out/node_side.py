@@ -10,7 +10,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop, Timer
-from serried.agent.node_disk import Folder
+from serried.agent.node_disk.folder import Folder
 from serried.protocol.checkpoints import IN_CHECKPOINTS
 from serried.protocol.events import FromStageOut, JournalEvent, ToHelper, ToNode
 from serried.protocol.json_lines import Message

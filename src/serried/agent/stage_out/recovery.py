@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.node_disk import base_dirs, trash
-from serried.agent.node_disk.folder import SCRATCH
+from serried.agent.node_disk.folder import JOBS, SCRATCH, discard, remove_empty_room
 from serried.agent.stage_out import throttle
 from serried.agent.stage_out.publish import Publisher
 from serried.agent.stage_out.sync_loop import SyncLoop
@@ -59,10 +58,10 @@ def _recover(work: Attempt, node: int, folder: Path) -> Dict[str, Any]:
         problem: Optional[str] = missing[0]["problem"] if missing else next(iter(problems), None)
         if problem is None and not torn:  # what only may be torn stays for whoever wants to look
             base = _base_directory(folder)
-            trash.remove(base, folder, time.monotonic() + REMOVE_SECONDS)
+            discard(base, folder, time.monotonic() + REMOVE_SECONDS)
             locks.lock_of(folder).unlink(missing_ok=True)
             if base is not None:
-                base_dirs.tidy(base)
+                remove_empty_room(base)
         return {
             "files": sync_loop.files,
             "bytes": sync_loop.bytes,
@@ -87,4 +86,4 @@ def _ranks_exited_by_themselves(work: Attempt, node: int) -> bool:
 
 def _base_directory(folder: Path) -> Optional[Path]:
     """Where it may be set aside at once, so that nobody sees the half of it: as `local.folder` has made it."""
-    return folder.parent.parent if folder.parent.name == base_dirs.JOBS else None
+    return folder.parent.parent if folder.parent.name == JOBS else None
