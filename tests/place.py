@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import command_line
-from serried import processes
+from serried.process import linux
 
 HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
 """Tests run on PBS only where there is one: no package brings it. (Slurm's wrappers have no pbsdsh.)"""
@@ -71,7 +71,7 @@ def environment(tmp_path: Path, extra: Mapping[str, str]) -> dict[str, str]:
 def agents(run: str, role: str) -> list[int]:
     """The pids of this run's agents in that role, `head` or `node`, on all nodes of a lab."""
     found = []
-    for pid in processes.pids():
+    for pid in linux.other_pids():
         words = command(pid)
         is_agent = any(word.endswith(f"/{run}/agent.pyz".encode()) for word in words) and b"srun" not in words[0]
         if is_agent and role.encode() in words:
@@ -82,7 +82,7 @@ def agents(run: str, role: str) -> list[int]:
 def job_script(run: str) -> int:
     """Slurm runs a copy of it, under another name: it is the head's parent."""
     heads = agents(run, "head")  # and what one of them has just forked
-    (script,) = {int(processes.stat(pid)[1]) for pid in heads} - set(heads)
+    (script,) = {int(linux.stat(pid)[1]) for pid in heads} - set(heads)
     return script
 
 

@@ -1,6 +1,6 @@
-"""Processes known again: by pid and start time, never by name; and found by what is in their environment.
+"""Identifies processes by pid and start time, never by name, and finds them by their environment.
 
-Linux tells by /proc; elsewhere `ps` does, which tells nothing of environments.
+Where there is no /proc, `ps` has the start times, and no environments.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import shell
-from serried.process import environ
+from serried.process import linux
 
-PROC = Path("/proc")
-HAS_PROC = (PROC / "self" / "stat").exists()
+HAS_PROC = Path(linux.PROC, "self", "stat").exists()
 
 
 @dataclass(frozen=True)
 class Process:
     pid: int
     started: str
-    """Clock ticks after boot, or `ps`'s date: tells a process from a later one with its pid."""
+    """Clock ticks after boot, or the date from `ps`: distinguishes a process from a later one with its pid."""
 
     @property
     def is_alive(self) -> bool:
         return identify(self.pid) == self
 
     def send(self, number: int) -> None:
-        """Send it a signal, unless it is gone and its pid belongs to somebody else."""
+        """Send a signal, unless the process has ended and another one may have its pid."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
 
 
 def identify(pid: int) -> Process | None:
-    """The process that has this pid now; None when there is none, or only its zombie."""
+    """The process that has this pid now; None if there is none, or only a zombie."""
     if HAS_PROC:
-        fields = stat(pid)
+        fields = linux.stat(pid)
         return Process(pid, fields[19]) if fields and fields[0] not in "ZX" else None
     result = shell.run(("ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)), timeout=30)
     state, _, started = result.stdout.strip().partition(" ")
@@ -48,36 +47,19 @@ def identify(pid: int) -> Process | None:
 def myself() -> Process:
     me = identify(os.getpid())
     if me is None:
-        raise RuntimeError("a process that runs has no identity")
+        raise RuntimeError("this process is not in the process table")
     return me
 
 
-def stat(pid: int) -> list[str]:
-    """Fields 3 and on of /proc/PID/stat; the second, the name, may hold spaces and parentheses."""
-    try:
-        return environ.stat(pid)
-    except OSError:
-        return []
-
-
-def pids() -> list[int]:
-    """Of all processes that /proc has, but this one."""
-    return [int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208 - thousands
-
-
 def environment(pid: int) -> dict[str, str]:
-    """The environment a process was started with; empty when it is gone or another user's."""
-    try:
-        raw = environ.environ(pid)
-    except OSError:
-        return {}
-    pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
+    """The variables that a process was started with; empty if it has ended or belongs to another user."""
+    pairs = (os.fsdecode(entry).partition("=") for entry in linux.environ(pid).split(b"\0"))
     return {name: value for name, _, value in pairs if name}
 
 
 def with_environment(matches: Callable[[Mapping[str, str]], bool]) -> Iterator[Process]:
-    """Every process, but this one, whose environment matches and that we may look into."""
-    for pid in pids():
+    """The processes, without this one, whose environment matches."""
+    for pid in linux.other_pids():
         process = identify(pid)
         if process is not None and matches(environment(pid)):
             yield process

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from serried.errors import MissingProgramError, SerriedError
+from serried.process import linux
 
 PACKAGES = {
     "sbatch": "slurm-wlm",
@@ -227,9 +228,7 @@ def start(
     `signal_on_our_death` is what it gets when we die first, where the system can do that (Linux).
     """
     _trace(argv)
-    ask_for_signal = None
-    if signal_on_our_death is not None and sys.platform == "linux":
-        ask_for_signal = _parent_death_signal(signal_on_our_death)
+    request = None if signal_on_our_death is None else linux.parent_death_request(signal_on_our_death)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
@@ -241,7 +240,7 @@ def start(
             cwd=cwd,
             umask=umask,
             start_new_session=True,
-            preexec_fn=ask_for_signal,  # noqa: PLW1509 - one system call, prepared before the fork
+            preexec_fn=request,  # noqa: PLW1509 - one system call, prepared before the fork
         )
     except FileNotFoundError as error:
         if cwd is not None and not cwd.is_dir():
@@ -250,15 +249,6 @@ def start(
     finally:
         os.close(descriptor)
     return process
-
-
-def _parent_death_signal(number: int) -> Callable[[], None]:
-    """What a child calls to get signal `number` when its parent dies."""
-    import ctypes
-
-    prctl = ctypes.CDLL(None).prctl
-    pr_set_pdeathsig = 1
-    return lambda: prctl(pr_set_pdeathsig, number, 0, 0, 0)
 
 
 def reap() -> None:

@@ -17,6 +17,7 @@ import pytest
 from serried import processes, schedulers, script
 from serried.fs.files import read_journal, read_json
 from serried.plan import Allocation, Array, Limit, Plan, Source
+from serried.process import linux
 from serried.protocol.layout import RunDirectory
 from stub_scheduler import StubScript, register, site_of
 
@@ -74,7 +75,7 @@ class Started:
 
         Never a child of it that is still to become what it is to run: till then that one looks the same.
         """
-        found = {pid for pid in processes.pids() if self._is(pid, words, variables)}
+        found = {pid for pid in linux.other_pids() if self._is(pid, words, variables)}
         return next((pid for pid in sorted(found) if not found & parents(pid)), None)
 
     def _is(self, pid, words, variables):
@@ -88,7 +89,7 @@ class Started:
 
 def parents(pid):
     """The parent of a process; empty when it is gone."""
-    return {int(parent) for parent in processes.stat(pid)[1:2]}
+    return {int(parent) for parent in linux.stat(pid)[1:2]}
 
 
 @pytest.fixture

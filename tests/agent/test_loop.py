@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from serried import processes
+from serried.process import linux
 
 PROGRAM = """
 import sys, time
@@ -45,7 +45,7 @@ def agent():
 def test_the_time_for_which_a_process_was_stopped_is_not_time_awake(agent, wait_until):
     assert agent.stdout.readline()
     agent.send_signal(signal.SIGSTOP)
-    wait_until(lambda: (processes.stat(agent.pid) or "?")[0] == "T")
+    wait_until(lambda: (linux.stat(agent.pid) or "?")[0] == "T")
     stopped = time.monotonic()
     agent.stdin.write("news\n")
     agent.stdin.flush()

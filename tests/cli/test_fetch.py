@@ -18,7 +18,7 @@ from serried.plan import Data
 from serried.records import missing_outputs
 from serried.records.index import Selection
 from serried.records.record import Record
-from serried.submission import fetch_copy, file_copy
+from serried.submission import fetch_copy
 
 ODD = "a b\n$(x) {data} 'ü"
 
@@ -152,7 +152,7 @@ def test_each_element_of_an_array_has_a_folder(serried, make, tmp_path):
 def test_a_folder_in_the_way_is_told_and_the_rest_comes(serried, run, tmp_path):
     (tmp_path / "to" / "a").mkdir(parents=True)
     done = serried("fetch", run.plan.run, "a", "samples", "--to", str(tmp_path / "to"))
-    assert (done.code, done.err.splitlines()[1]) == (1, "warning: not copied: `a`: there it is a folder")
+    assert (done.code, done.err.splitlines()[1]) == (1, "warning: not copied: `a`: the target is a folder")
     assert (tmp_path / "to" / "samples" / "2").read_text() == "two"
 
 
@@ -165,9 +165,9 @@ def test_nothing_is_written_through_a_link_that_stands_for_a_folder(serried, run
     assert (done.code, told["problems"]) == (
         1,
         {
-            "samples": "there it is no folder",
-            "samples/1": "there `samples` is no folder",
-            "samples/2": "there `samples` is no folder",
+            "samples": "the target exists and is not a folder",
+            "samples/1": "`samples` is not a folder",
+            "samples/2": "`samples` is not a folder",
         },
     )
     assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -177,7 +177,7 @@ def test_nothing_is_written_through_a_link_that_stands_for_a_folder(serried, run
 def test_a_copy_that_was_cut_short_goes_on(tmp_path):
     """Killed after the first half: the second copy reads only the rest, and looks at the whole."""
     source, target = tmp_path / "source", tmp_path / "to"
-    content = os.urandom(3 * file_copy.CHUNK)
+    content = os.urandom(3 * fetch_copy.fs_copy.CHUNK)
     source.mkdir()
     (source / "big").write_bytes(content)
     entries = fetch_copy.find(source, ["*"], pytest.fail)
@@ -189,12 +189,12 @@ def test_a_copy_that_was_cut_short_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fetch_copy.copy(entries, target, force=False, observe=interrupt)
     (part,) = target.iterdir()
-    assert (part.name[0], part.stat().st_size) == (".", file_copy.CHUNK)
+    assert (part.name[0], part.stat().st_size) == (".", fetch_copy.fs_copy.CHUNK)
 
     done = []
     report = fetch_copy.copy(entries, target, force=False, observe=done.append)
 
-    assert (report.copied, report.problems, done) == (["big"], {}, [file_copy.CHUNK] * 3)
+    assert (report.copied, report.problems, done) == (["big"], {}, [fetch_copy.fs_copy.CHUNK] * 3)
     assert [path.name for path in target.iterdir()] == ["big"]
     assert (target / "big").read_bytes() == content
 
@@ -216,14 +216,14 @@ def test_a_file_that_changes_meanwhile_is_copied_as_it_is_in_the_end(tmp_path):
 def test_what_goes_while_it_is_looked_for_is_no_problem(tmp_path, monkeypatch):
     """A program writes aside and renames."""
     fill(tmp_path, a="one", b__c="two", **{"b__c.tmp": "half"})
-    entries = fetch_copy.patterns.entries
+    entries = fetch_copy.tree.entries
 
     def go_then(folder, problem):
-        found = entries(folder, problem)
+        found = list(entries(folder, problem))
         (tmp_path / "b" / "c.tmp").unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr(fetch_copy.patterns, "entries", go_then)
+    monkeypatch.setattr(fetch_copy.tree, "entries", go_then)
     assert [entry.path for entry in fetch_copy.find(tmp_path / "b", ["*"], pytest.fail)] == ["c"]
 
 

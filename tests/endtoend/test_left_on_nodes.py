@@ -12,8 +12,8 @@ import signal
 import pytest
 
 from place import agents, command
-from serried import processes
 from serried.fs.files import read_json, write_json
+from serried.process import linux
 
 SLEEP = ("--", "bash", "-c", "touch $SLURM_TMPDIR/file; echo up >$SERRIED_RESULTS_DIR/up-$RANK; sleep 1000")
 
@@ -21,7 +21,7 @@ SLEEP = ("--", "bash", "-c", "touch $SLURM_TMPDIR/file; echo up >$SERRIED_RESULT
 def kill_all(run: str) -> None:
     """Job script, head and node agents, before one can see that another is gone."""
     found = []
-    for pid in processes.pids():
+    for pid in linux.other_pids():
         words = b" ".join(command(pid))
         if f"/{run}/agent.pyz".encode() in words or (b"slurm_script" in words and f"{run}-1".encode() in words):
             found.append(pid)

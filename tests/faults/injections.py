@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from faults.case import PATIENCE_SECONDS, Case
-from serried import processes
+from serried.process import linux
 from serried.processes import Process
 
 Heal = Callable[[], None]
@@ -71,9 +71,9 @@ def _kill_rank(case: Case, rank: Process) -> None:
     """Stopped first: one that is certainly alive then has certainly not exited with 0."""
     rank.send(signal.SIGSTOP)
     deadline = time.monotonic() + 5
-    while rank.is_alive and (processes.stat(rank.pid) or ["?"])[0] != "T" and time.monotonic() < deadline:
+    while rank.is_alive and (linux.stat(rank.pid) or ["?"])[0] != "T" and time.monotonic() < deadline:
         time.sleep(0.001)
-    if (processes.stat(rank.pid) or ["?"])[0] == "T":
+    if (linux.stat(rank.pid) or ["?"])[0] == "T":
         case.killed += [it for it in case.executions() if it[2] == rank.pid]
     rank.send(signal.SIGKILL)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from place import command
 from serried import processes
+from serried.process import linux
 from serried.processes import Process
 
 LOOK_SECONDS = 0.1
@@ -25,7 +26,7 @@ class Seen(dict[str, Process]):
     def look(self, run: str, local: Path, executions: Executions) -> None:
         for role, pid in AGENTS.of(run):
             is_new = self._see(f"{role}-{pid}" if role == "node" else role, pid)
-            if role == "head" and is_new and (fields := processes.stat(pid)):  # later its parent may be another
+            if role == "head" and is_new and (fields := linux.stat(pid)):  # later its parent may be another
                 self._see("job.sh", int(fields[1]))
         for job in local.glob("jobs/*/job.json"):
             with contextlib.suppress(OSError, ValueError):
@@ -91,7 +92,7 @@ AGENTS = Agents()
 
 def _agents() -> Iterator[tuple[str, str, int]]:
     """Run, role and pid."""
-    for pid in processes.pids():
+    for pid in linux.other_pids():
         words = command(pid)
         archive = next((word for word in words if word.endswith(b"/agent.pyz")), None)
         if archive is not None and b"srun" not in words[0]:

@@ -9,6 +9,7 @@ import pytest
 
 from building import CREATED, a_failure, an_ending
 from serried import processes
+from serried.process import linux
 from serried.records import evidence, index
 from serried.records.record import Record, records_directory
 from serried.records.status import statuses
@@ -200,7 +201,7 @@ def test_a_submission_whose_process_is_a_zombie_is_uncertain(make, slurm, wait_u
         run = make(job=None).submit("submitting", pid=process.pid, started=started, host=socket.gethostname())
         assert the(slurm, run).state == "SUBMITTING"
         process.kill()
-        wait_until(lambda: processes.stat(process.pid)[0] == "Z")
+        wait_until(lambda: linux.stat(process.pid)[0] == "Z")
         assert the(slurm, run).state == "UNCERTAIN"
 
 

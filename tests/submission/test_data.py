@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from serried.errors import DataFailed, UsageError
-from serried.fs import archive_size
+from serried.fs import archives
 from serried.plan import After, Data, Staged
 from serried.processes import identify
 from serried.submission import data
@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_read_is_named(stage, monkeypatch):
     really = os.scandir
 
     def refuse(path):  # as for anybody but root
-        if str(path).endswith("/a"):
+        if os.fsdecode(path).endswith("/a"):
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return really(path)
 
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_named_before_a_job_waits_for_it(stage, po
     secret = pool / "datasets" / "a" / "one"
     secret.chmod(0)
     monkeypatch.setattr(os, "geteuid", lambda: 4242)  # as for anybody but root
-    monkeypatch.setattr(os, "access", lambda path, _: str(path) != str(secret))
+    monkeypatch.setattr(os, "access", lambda path, _: os.fsdecode(path) != str(secret))
     with pytest.raises(UsageError, match=r"`.*/datasets/a/one` cannot be read: permission denied"):
         stage("datasets")
 
@@ -174,7 +174,7 @@ def test_what_a_large_gzip_may_become_is_guessed_and_said(stage, pool, monkeypat
     with (pool / "z.tar.gz").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write((1000).to_bytes(4, "little"))
-    monkeypatch.setattr(archive_size, "LOOKED_AT", 1500)
+    monkeypatch.setattr(archives, "LOOKED_AT", 1500)
     assert stage("z.tar.gz", local_disk_size="8M").notes == ()
     (note,) = stage("z.tar.gz", local_disk_size="2M").notes
     size = r"about (2\.[89]|3\.[0-5]) MB"

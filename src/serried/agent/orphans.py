@@ -12,10 +12,8 @@ from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.node_disk import cleanup
-from serried.process import environ
+from serried.process import linux
 from serried.protocol import names
-
-PROC = "/proc"
 
 
 class Leftover(NamedTuple):
@@ -34,7 +32,8 @@ def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> Lis
     wanted = {f"{names.MARK}={mark}".encode()}
     if node is not None:
         wanted.add(f"{names.NODE}={node}".encode())
-    return [Leftover(pid, _command(pid)) for pid in _pids() if _is_ours(pid, wanted, adopted_by)]
+    others = (pid for pid in linux.other_pids() if pid not in system.HELPER_PIDS)
+    return [Leftover(pid, _command(pid)) for pid in others if _is_ours(pid, wanted, adopted_by)]
 
 
 def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap, bound: float = 5.0) -> int:
@@ -59,7 +58,7 @@ def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.
 
 def end_groups(leaders: Iterable[int]) -> None:
     """Where there is no /proc to look into (macOS): KILL the process groups that ranks have led."""
-    if os.path.isdir(PROC):  # noqa: PTH112 - a bare string
+    if os.path.isdir(linux.PROC):  # noqa: PTH112 - a bare string
         return
     for leader in leaders:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -73,44 +72,17 @@ def clear(work: Attempt) -> int:
     return count
 
 
-def _pids() -> List[int]:
-    spared = {os.getpid(), *system.HELPER_PIDS}
-    try:
-        return [int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) not in spared]  # noqa: PTH208
-    except OSError:
-        return []
-
-
-def _is_ours(pid: int, wanted: Set[bytes], parent: int) -> bool:
-    """Whether process `pid` runs and carries every entry of `wanted`, or is a child of `parent`.
-
-    A zombie has no environment any more and is no leftover. /proc lets us read only our own user's.
-    """
-    if wanted <= _environ(pid):
-        return True
-    if not parent:
-        return False
-    state, their_parent = [*_read(f"{PROC}/{pid}/stat").rpartition(b") ")[2].split()[:2], b"", b""][:2]
-    return state != b"Z" and their_parent == str(parent).encode()
+def _is_ours(pid: int, wanted: Set[bytes], adopted_by: int) -> bool:
+    """Does process `pid` run and have every entry of `wanted`, or is it a child of `adopted_by`?"""
+    return wanted <= _environ(pid) or (bool(adopted_by) and linux.parent(pid) == adopted_by)
 
 
 def _environ(pid: int) -> Set[bytes]:
-    try:
-        return set(environ.environ(pid).split(b"\0"))
-    except OSError:
-        return set()
+    return set(linux.environ(pid).split(b"\0"))
 
 
 def _command(pid: int) -> str:
-    return _read(f"{PROC}/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:60]
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - thousands of files of /proc
-            return file.read()
-    except OSError:
-        return b""
+    return linux.read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:60]
 
 
 def main(arguments: List[str]) -> int:

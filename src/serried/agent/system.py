@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+from serried.process import linux
+
 RETRY_PAUSE_SECONDS = 2.0
 ANSWER_SECONDS = 20.0
 """How long one question to the scheduler, or one cancellation, may take."""
@@ -66,25 +66,6 @@ def retry(
             time.sleep(RETRY_PAUSE_SECONDS)
         else:
             return
-
-
-def _prctl(option: int, value: int) -> None:
-    """The C library's; nothing where there is none (macOS), or no ctypes (some Pythons)."""
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes  # milliseconds that the head has only once its launcher is at work
-
-            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def die_with_parent(number: int) -> None:
-    """Ask for signal `number` when the process that started this one ends."""
-    _prctl(PR_SET_PDEATHSIG, int(number))
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of its descendants whose own parent ends, so that none can hide from it."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def forbid_core(pid: int) -> None:
@@ -148,7 +129,7 @@ def spawn(
             if own_group:
                 os.setpgid(0, 0)
             if parent_death:
-                die_with_parent(parent_death)
+                linux.die_with_parent(parent_death)
                 if os.getppid() != parent:
                     os._exit(1)
             if cpus:

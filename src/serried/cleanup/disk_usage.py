@@ -1,15 +1,17 @@
-"""How many bytes and files a folder holds. No link is followed, a file of several names counts once, a hole not."""
+"""Sizes of files and folders on disk. A file with several names counts once, and holes do not count."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried.fs import copy, tree
 from serried.protocol.outputs import Tree
 from serried.protocol.times import iso
 
@@ -20,19 +22,19 @@ _TELL_EVERY = 1000
 class Size:
     bytes: int = 0
     files: int = 0
-    """Folders and links too: each is an inode of somebody's quota."""
+    """Including folders and links: each takes an inode of a quota."""
     oldest: float | None = None
     newest: float | None = None
-    """When a file was changed."""
+    """Modification times of files."""
     unread: int = 0
-    """Folders that could not be looked into."""
+    """Folders that could not be read."""
 
     def __add__(self, other: Size) -> Size:
         return Size(
             self.bytes + other.bytes,
             self.files + other.files,
-            _one(min, self.oldest, other.oldest),
-            _one(max, self.newest, other.newest),
+            min((time for time in (self.oldest, other.oldest) if time is not None), default=None),
+            max((time for time in (self.newest, other.newest) if time is not None), default=None),
             self.unread + other.unread,
         )
 
@@ -41,101 +43,65 @@ class Size:
         return {"bytes": self.bytes, "files": self.files, **moments, "unread": self.unread}
 
 
-def _one(choose: Callable[..., float], *moments: float | None) -> float | None:
-    return choose((moment for moment in moments if moment is not None), default=None)
-
-
 def measure(path: Path, tell: Callable[[int], None] = lambda _: None, but: Iterable[Path] = ()) -> Size:
-    """The size of a file, or of a folder with all in it `but` some; `tell` hears now and then how many it was."""
-    counter = _Counter(tell, frozenset(map(str, but)))
-    try:
+    """The size of a file, or of a folder without the paths in `but`. `tell` receives the count of files so far."""
+    counter = _Counter(tell)
+    with contextlib.suppress(OSError):
         state = path.lstat()
-    except OSError:
-        return Size()
-    counter.add(state)
-    waiting = [str(path)] if stat.S_ISDIR(state.st_mode) else []
-    while waiting:
-        waiting += counter.look_into(waiting.pop())
+        counter.add(state)
+        if stat.S_ISDIR(state.st_mode):
+            for _, state in tree.states(str(path), counter.add_unread, frozenset(map(str, but))):
+                counter.add(state)
     return counter.size
 
 
 def measure_trees(found: Iterable[Tree], tell: Callable[[int], None] = lambda _: None) -> tuple[Size, Size]:
-    """Of working trees: what the run has written there, and the rest."""
-    made, rest = _Counter(tell, frozenset()), _Counter(tell, frozenset())
-
-    def unread(_: OSError) -> None:
-        made.unread += 1
-
-    for tree in found:
+    """The sizes of the outputs in working trees, and of everything else there."""
+    outputs, rest = _Counter(tell), _Counter(tell)
+    for working_tree in found:
         with contextlib.suppress(FileNotFoundError):
-            rest.add(tree.path.lstat())
-        for _, state, is_output in tree.walk(unread):
-            (made if is_output else rest).add(state)
-    return made.size, rest.size
+            rest.add(working_tree.path.lstat())
+        for _, state, is_output in working_tree.walk(outputs.add_unread):
+            (outputs if is_output else rest).add(state)
+    return outputs.size, rest.size
 
 
 class _Counter:
-    def __init__(self, tell: Callable[[int], None], but: frozenset[str]) -> None:
-        self.bytes = self.files = self.unread = 0
-        self.oldest: float | None = None
-        self.newest: float | None = None
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._bytes = self._files = self._unread = 0
+        self._oldest, self._newest = math.inf, -math.inf
         self._tell = tell
-        self._but = but
-        self._seen: set[tuple[int, int]] = set()
+        self._counted: set[tuple[int, int]] = set()
+        """Files with several names."""
 
     @property
     def size(self) -> Size:
-        return Size(self.bytes, self.files, self.oldest, self.newest, self.unread)
+        has_files = self._oldest <= self._newest
+        oldest, newest = (self._oldest, self._newest) if has_files else (None, None)
+        return Size(self._bytes, self._files, oldest, newest, self._unread)
 
-    def look_into(self, folder: str) -> Iterator[str]:
-        """Count what is in it; the folders among that."""
-        try:
-            entries = os.scandir(folder)
-        except OSError:
-            self.unread += 1
-            return
-        with entries:
-            for entry in entries:
-                if entry.path in self._but:
-                    continue
-                with contextlib.suppress(OSError):  # gone meanwhile
-                    self.add(entry.stat(follow_symlinks=False))
-                    if entry.is_dir(follow_symlinks=False):
-                        yield entry.path
+    def add_unread(self, _: OSError) -> None:
+        self._unread += 1
 
     def add(self, state: os.stat_result) -> None:
-        if stat.S_ISDIR(state.st_mode):
-            self._count()
-            return
-        if state.st_nlink > 1:
-            key = (state.st_dev, state.st_ino)
-            if key in self._seen:
+        is_folder, file = stat.S_ISDIR(state.st_mode), (state.st_dev, state.st_ino)
+        if not is_folder and state.st_nlink > 1:
+            if file in self._counted:
                 return
-            self._seen.add(key)
-        self._count()
-        self.bytes += _held(state)
-        self.oldest = state.st_mtime if self.oldest is None else min(self.oldest, state.st_mtime)
-        self.newest = state.st_mtime if self.newest is None else max(self.newest, state.st_mtime)
-
-    def _count(self) -> None:
-        self.files += 1
-        if self.files % _TELL_EVERY == 0:
-            self._tell(self.files)
-
-
-def _held(state: os.stat_result) -> int:
-    """Bytes without the holes of a sparse file; some file systems do not tell."""
-    return min(state.st_size, state.st_blocks * 512) if state.st_blocks else state.st_size
+            self._counted.add(file)
+        self._files += 1
+        if self._files % _TELL_EVERY == 0:
+            self._tell(self._files)
+        if not is_folder:
+            self._bytes += copy.held_bytes(state) or state.st_size  # some file systems report no blocks
+            self._oldest, self._newest = min(self._oldest, state.st_mtime), max(self._newest, state.st_mtime)
 
 
 def newest_within(path: Path) -> float:
-    """When `path` or what lies directly in it was last changed; 0 where it is not there."""
-    moments = [0.0]
+    """When `path` or one of its direct entries last changed; 0 if it does not exist."""
+    times = [0.0]
     with contextlib.suppress(OSError):
-        moments.append(path.lstat().st_mtime)
+        times.append(path.lstat().st_mtime)
         if path.is_dir() and not path.is_symlink():
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-                        moments.append(entry.stat(follow_symlinks=False).st_mtime)
-    return max(moments)
+            times += (state.st_mtime for _, state in tree.states_in(str(path), lambda _: None))
+    return max(times)

@@ -18,7 +18,7 @@ from pathlib import PurePath, PurePosixPath
 from typing import Any
 
 from serried.errors import did_you_mean
-from serried.fs import patterns
+from serried.fs import tree
 from serried.protocol import checkpoints, names, times
 from serried.protocol.settings import spelled
 
@@ -334,7 +334,7 @@ def watched(value: Any) -> tuple[str, ...]:
 def _pattern(given: str, prefixes: Sequence[str], hint: str) -> str:
     prefix = next((prefix for prefix in prefixes if given.startswith(prefix)), "")
     rest = given[len(prefix) :]
-    if rest[:1] in {"", "/", "~", "$", "{"} or ".." in rest.split("/") or not patterns.split(rest):
+    if rest[:1] in {"", "/", "~", "$", "{"} or ".." in rest.split("/") or not tree.split(rest):
         raise BadValue(f"must be patterns of relative paths, not `{given}`", hint)
     return given
 

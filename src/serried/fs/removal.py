@@ -1,4 +1,4 @@
-"""Remove a folder with all that is in it: whatever its modes are, however deep it is, no link followed."""
+"""Removes a folder and its content, whatever its modes are and however deep it is. No link is followed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Optional
 
 AT_ONCE = 4096
-"""Entries of a folder that are held in memory."""
+"""How many entries of a folder are held in memory."""
 DEEP = 48
-"""Each level is an open folder: what is further down is moved up first."""
+"""Each level keeps a folder open, so deeper folders are first moved to the top."""
 
 
 def remove(path: Path, until: Optional[float] = None) -> bool:
-    """Remove `path`, a folder; whether nothing of it is left.
+    """Remove a file, a link, or a folder with its content. Returns whether nothing is left.
 
-    `until` on the monotonic clock it stops. What another file system is mounted on stays, with all that is in it.
+    Removal ends at `until` on the monotonic clock. Mount points stay, with the content of what is mounted there.
     """
     try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return True
         top = _open(str(path), None)
     except FileNotFoundError:
         return True
@@ -37,8 +40,8 @@ def remove(path: Path, until: Optional[float] = None) -> bool:
     return True
 
 
-class OutOfTimeError(OSError):
-    """The rest stays for later."""
+class _TimeIsUpError(OSError):
+    pass
 
 
 class _Removal:
@@ -49,7 +52,7 @@ class _Removal:
         self._moved = itertools.count()
 
     def empty(self, folder: int, depth: int) -> None:
-        """Raises OutOfTimeError. What cannot be removed stays, and keeps its folder."""
+        """Raises _TimeIsUpError. An entry that cannot be removed stays, and so does its folder."""
         is_done = False
         while not is_done:
             with os.scandir(folder) as entries:
@@ -59,13 +62,13 @@ class _Removal:
 
     def _remove(self, entry: "os.DirEntry[str]", folder: int, depth: int) -> bool:
         if self._until is not None and time.monotonic() > self._until:
-            raise OutOfTimeError
+            raise _TimeIsUpError
         try:
             if entry.is_dir(follow_symlinks=False):
                 self._remove_folder(entry.name, folder, depth)
             else:
                 os.unlink(entry.name, dir_fd=folder)
-        except OutOfTimeError:
+        except _TimeIsUpError:
             raise
         except OSError:
             return False
@@ -86,16 +89,16 @@ class _Removal:
 
 
 def _open(name: str, outer: Optional[int]) -> int:
-    """A folder that we may look into and take from, whoever has made it something else."""
+    """Open a folder, with permissions to list it and to remove its entries."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        found = os.open(name, flags, dir_fd=outer)
+        descriptor = os.open(name, flags, dir_fd=outer)
     except PermissionError:
         if not stat.S_ISDIR(os.lstat(name, dir_fd=outer).st_mode):
             raise
         os.chmod(name, 0o700, dir_fd=outer)
-        found = os.open(name, flags, dir_fd=outer)
-    if os.fstat(found).st_mode & 0o700 != 0o700:
+        descriptor = os.open(name, flags, dir_fd=outer)
+    if os.fstat(descriptor).st_mode & 0o700 != 0o700:
         with contextlib.suppress(OSError):
-            os.fchmod(found, 0o700)
-    return found
+            os.fchmod(descriptor, 0o700)
+    return descriptor

@@ -1,29 +1,27 @@
-"""Looks at a tree and makes its manifest, many entries at a time where the file system is slow to answer."""
+"""Builds the manifest of a tree, with several threads on a slow file system."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from typing import Callable, Dict, List, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Tuple, Union
 
+from serried.fs import copy, tree
 from serried.fs.adaptive_pool import Crew
 from serried.fs.manifest import FILE, FOLDER, LINK, TWIN, Entry, Manifest, text
 
 WORKERS = 32
-BATCH = 64
-"""Entries that one thread looks at before it takes the next."""
 SPARSE = 1 << 20
-"""Smaller files are not asked for holes."""
+"""Holes are looked for in files from this size."""
 _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 class UnreadableError(OSError):
-    """What cannot be read of a source. `str` is one sentence that names it."""
+    """`str` is one sentence with the path."""
 
-    def __init__(self, path: bytes, because: Union[str, OSError]) -> None:
-        said = because if isinstance(because, str) else problem(because)
-        super().__init__(f"`{text(path)}` {said}")
+    def __init__(self, path: bytes, cause: Union[str, OSError]) -> None:
+        super().__init__(f"`{text(path)}` {cause if isinstance(cause, str) else problem(cause)}")
 
 
 def scan(
@@ -34,13 +32,13 @@ def scan(
     anchored: bool = False,
     beat: Callable[[], None] = lambda: None,
 ) -> Manifest:
-    """What is in `root`, a folder or a file; where that is a symbolic link, in what it leads to.
+    """The manifest of `root`, a folder or a file, or of the target if `root` is a symbolic link.
 
-    `hashed` reads all of it: a file is then known by its content instead of its time.
-    `anchored` has relative links that lead out of it lead to the same place from anywhere: those of a copy do then.
-    `beat` is called as it goes on.
-    Links below are kept as links and not followed, so that no loop of them matters; special files are left out.
-    Raises UnreadableError: what we may not read would be missing.
+    `hashed` identifies files by their content, which is read, and not by their times.
+    `anchored` replaces relative links that lead out of `root` by absolute ones, so that a copy leads to the same place.
+    `beat` is called whenever there is progress.
+    Links below `root` are not followed, and special files are left out.
+    Raises UnreadableError, as a copy without that file would be incomplete.
     """
     given = os.fspath(root)
     top = given if isinstance(given, bytes) else encode(given)
@@ -55,10 +53,10 @@ def scan(
 
 
 class _Scan:
-    def __init__(self, top: bytes, crew: Crew, hashed: bool, anchored: bool) -> None:
+    def __init__(self, top: bytes, pool: Crew, hashed: bool, anchored: bool) -> None:
         self._top = top
         self._hashed, self._anchored = hashed, anchored
-        self._crew = crew
+        self._pool = pool
         self._entries: List[Entry] = []
         self._problems: List[str] = []
         self._shared: Dict[Tuple[int, int], List[bytes]] = {}
@@ -70,37 +68,10 @@ class _Scan:
         except OSError as error:
             raise UnreadableError(self._top, error) from None
         if stat.S_ISDIR(state.st_mode):
-            self._crew.add(lambda: self._list(b""))
-            self._crew.run()
+            tree.visit(self._top, self._pool, self._take, _refuse)
         firsts = {path: min(paths) for paths in self._shared.values() for path in paths}
         entries = [_twin(entry, firsts) if entry.path in firsts else entry for entry in self._entries]
         return Manifest(sorted(entries), sorted(self._problems))
-
-    def _list(self, folder: bytes) -> None:
-        path = self._full(folder)
-        try:
-            with os.scandir(path) as found:
-                names = [folder + b"/" + entry.name if folder else entry.name for entry in found]
-        except OSError as error:
-            if folder and isinstance(error, FileNotFoundError):
-                return  # it went meanwhile, and all that was in it
-            raise UnreadableError(path, error) from None
-        for start in range(0, len(names), BATCH):
-            batch = names[start : start + BATCH]
-            self._crew.add(lambda batch=batch: self._look(batch))  # type: ignore[misc]
-
-    def _look(self, batch: Sequence[bytes]) -> None:
-        for path in batch:
-            self._crew.look()
-            try:
-                state = os.lstat(self._full(path))
-                self._take(path, state)
-            except FileNotFoundError:
-                continue  # it went meanwhile
-            except OSError as error:
-                raise UnreadableError(self._full(path), error) from None
-            if stat.S_ISDIR(state.st_mode):
-                self._crew.add(lambda folder=path: self._list(folder))  # type: ignore[misc]
 
     def _take(self, path: bytes, state: os.stat_result) -> None:
         mode, kind = state.st_mode & 0o777, stat.S_IFMT(state.st_mode)
@@ -115,33 +86,33 @@ class _Scan:
         elif kind == stat.S_IFLNK:
             self._entries.append(Entry(path, LINK, 0o777, 0, state.st_mtime_ns, 0, self._goal(path)))
         else:
-            self._problems.append(f"{text(path)} is {_SPECIAL.get(kind, 'a special file')}, and left out")
+            self._problems.append(f"{text(path)} is {_SPECIAL.get(kind, 'a special file')}, which is left out")
 
     def _goal(self, path: bytes) -> bytes:
-        """Where a link leads."""
+        """The target of a link."""
         goal = os.readlink(self._full(path))
         if not _leads_out(path, goal):
             return goal
-        self._problems.append(f"{text(path)} is a link that leads out of it, to {text(goal)}")
+        self._problems.append(f"{text(path)} is a link that leads out of the tree, to {text(goal)}")
         is_relative = not goal.startswith(b"/")
         return self._full(os.path.dirname(path)) + b"/" + goal if self._anchored and is_relative else goal
 
     def _held(self, path: bytes, state: os.stat_result) -> int:
-        """Blocks alone do not tell: a file system may compress, or not have allocated yet."""
+        """The bytes that are not holes. Blocks alone are not enough: a file system may compress, or allocate later."""
         size = state.st_size
-        if size < SPARSE or state.st_blocks * 512 >= size:
+        if size < SPARSE or copy.held_bytes(state) >= size:
             return size
         try:
             descriptor = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return size  # who reads it will say so
+            return size  # reading the file will report the error
         try:
-            return sum(length for _, length in extents(descriptor, 0, size))
+            return sum(length for _, length in copy.data_extents(descriptor, 0, size))
         finally:
             os.close(descriptor)
 
     def _hash(self, path: bytes, size: int) -> bytes:
-        """Of no more than it had: what is written faster than we read it would never end."""
+        """The hash of the first `size` bytes: another program may still append."""
         import hashlib
 
         digest = hashlib.blake2b(digest_size=16)
@@ -149,29 +120,15 @@ class _Scan:
             while data := file.read(min(SPARSE, size)):
                 digest.update(data)
                 size -= len(data)
-                self._crew.look()
+                self._pool.look()
         return digest.hexdigest().encode()
 
     def _full(self, path: bytes) -> bytes:
         return self._top + b"/" + path if path else self._top
 
 
-def extents(descriptor: int, start: int, end: int) -> List[Tuple[int, int]]:
-    """Where a file has data between two offsets, as (offset, length); the rest are holes."""
-    found = []
-    while start < end:
-        try:
-            begin = os.lseek(descriptor, start, os.SEEK_DATA)
-            stop = os.lseek(descriptor, begin, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # a file system that knows no holes
-                found.append((start, end - start))
-            break
-        if begin >= end:
-            break
-        found.append((begin, min(stop, end) - begin))
-        start = stop
-    return found
+def _refuse(path: bytes, error: OSError) -> None:
+    raise UnreadableError(path, error) from None
 
 
 def _twin(entry: Entry, firsts: Dict[bytes, bytes]) -> Entry:
@@ -185,13 +142,13 @@ def _leads_out(path: bytes, target: bytes) -> bool:
 
 
 def encode(path: str) -> bytes:
-    """`path` as the file system has it, whatever the locale is."""
+    """`path` in the file system's bytes, whatever the locale is."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def problem(error: OSError) -> str:
-    """What is wrong with a path, to be said after it."""
-    known = {errno.ENOENT: "is not there", errno.ELOOP: "is a link that leads nowhere"}
+    """Why a path cannot be read, as the end of a sentence that begins with the path."""
+    known = {errno.ENOENT: "does not exist", errno.ELOOP: "is a link that leads nowhere"}
     return known.get(error.errno or 0, f"cannot be read: {reason(error)}")
 
 

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from serried.fs import file_integrity, patterns
+from serried.fs import file_integrity, tree
 from serried.fs.files import read_json
 from serried.protocol import checkpoint_integrity, checkpoint_layouts
 
@@ -158,13 +158,13 @@ def _watched(root: Path, watch: Sequence[str]) -> Iterator[Path]:
     """What has a name that a watched checkpoint gets, also where another node had brought one of that name before."""
     for pattern in map(brought_as, watch):
         for each in (pattern, f"node-*/{pattern}"):
-            yield from (root / path for path, _ in patterns.find(str(root), each, lambda _: None))
+            yield from (root / path for path, _ in tree.find(str(root), each, lambda _: None))
 
 
 def brought_as(watch: str) -> str:
     """The pattern of the names that checkpoints have among the run's own: from the first folder that is left open."""
     below = next((watch[len(prefix) :] for prefix in LOCAL if watch.startswith(prefix)), watch)
-    return below[len(patterns.beginning(below)) :].lstrip("/")
+    return below[len(tree.beginning(below)) :].lstrip("/")
 
 
 def changed_within(path: Path) -> int:

@@ -18,11 +18,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
-from serried.fs.archive_contents import Contents, moment_of
+from serried.fs import tree as file_tree
+from serried.fs.archives import Contents
 from serried.fs.files import read_journal
 from serried.protocol.layout import ElementDirectory, RunDirectory
 from serried.protocol.sizes import counted, spell
-from serried.protocol.times import iso
+from serried.protocol.times import iso, seconds_of
 
 NOISE = ("__pycache__", "*.pyc", "*.pyo", ".nfs*")
 """Made again from the source at any time, or the file server's own."""
@@ -160,35 +161,9 @@ class Tree:
 
     def walk(self, unread: Unread) -> Iterator[Tuple[str, os.stat_result, bool]]:
         """Each entry below the top as (path, state, whether it is an output), in no order. No link is followed."""
-        pending = [""]
-        while pending:
-            folder = pending.pop()
-            problems: List[OSError] = []
-            for name, state in states_in(self.path / folder, problems.append):
-                path = f"{folder}/{name}" if folder else name
-                if stat.S_ISDIR(state.st_mode):
-                    pending.append(path)
-                kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
-                yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
-            if problems:  # one is enough: folders are counted
-                unread(problems[0])
-
-
-def states_in(folder: Path, problem: Unread) -> Iterator[Tuple[str, os.stat_result]]:
-    """Of each entry that is still there, as far as the file server tells: it can fail at any step."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                try:
-                    yield entry.name, entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # gone meanwhile
-                    continue
-                except OSError as error:
-                    problem(error)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        problem(error)
+        for path, state in file_tree.states(str(self.path), unread):
+            kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
+            yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
 
 
 def trees(where: RunDirectory, plan: Mapping[str, Any], element: Optional[int] = None) -> List[Tree]:
@@ -198,7 +173,7 @@ def trees(where: RunDirectory, plan: Mapping[str, Any], element: Optional[int] =
         return []
     archive = where.path / source["archive"] if source["archive"] else None
     links = {entry: str(Path(source["directory"]) / entry) for entry in source["links"]}
-    contents = Contents(archive, links, moment_of(plan))
+    contents = Contents(archive, links, int(seconds_of(plan["created"]) or 0))
     if not array or not source.get("tree_per_element"):
         return [Tree(where, "", contents)]
     indices = array["indices"] if element is None else [element]

@@ -8,10 +8,11 @@ from collections import deque
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from serried.fs.tree import states_in
 from serried.plan import Plan
 from serried.protocol import outputs
 from serried.protocol.layout import RunDirectory
-from serried.protocol.outputs import LOOKED, Output, Outputs, Tally, Tree, is_noise, states_in
+from serried.protocol.outputs import LOOKED, Output, Outputs, Tally, Tree, is_noise
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 
@@ -45,7 +46,7 @@ def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:
     pending = deque([""])
     while pending and is_all:
         folder = pending.popleft()
-        entries = dict(states_in(project / folder, problems.append))
+        entries = dict(states_in(str(project / folder), problems.append))
         if "pyvenv.cfg" in entries and folder:
             continue
         for name, state in entries.items():

@@ -21,7 +21,7 @@ from serried import builds, config, schedulers
 from serried.builds import Observe, Recipe, silent
 from serried.environments import activation
 from serried.errors import DataFailed, UsageError, did_you_mean, reason
-from serried.fs import archive_size
+from serried.fs import archives
 from serried.plan import Environment, Plan, Site, Staged
 from serried.planning.data import default_root
 from serried.protocol.names import DATA_DIR
@@ -45,7 +45,7 @@ SMALL = 256 << 10
 
 MAGIC = {
     "tar.gz": (b"\x1f\x8b",),
-    "tar.zst": (archive_size.ZSTD, *archive_size.SKIPPED),
+    "tar.zst": (archives.ZSTD, *archives.SKIPPED),
     "zip": (b"PK",),
     "squashfs": (b"hsqs",),
 }
@@ -205,7 +205,7 @@ def _needed(item: Staged, size: Count) -> tuple[int, int]:
     if not item.unpack or item.unpack == "squashfs":
         return size.held, size.files
     try:
-        more = archive_size.least(item.source, item.unpack)
+        more = archives.least(item.source, item.unpack)
     except ValueError as error:
         raise UsageError(f"`data.stage`: `{item.source}` is not a complete zip: {error}") from None
     except OSError as error:
@@ -236,8 +236,8 @@ def _perhaps_too_large(stage: Sequence[Staged], counts: Sequence[Count], site: S
     gzipped = [item.source for item in stage if item.unpack == "tar.gz"]
     if limit is None or not gzipped:
         return
-    guesses = {source: archive_size.guess(source) for source in gzipped}
-    more = sum(max(0, guess - archive_size.least(source, "tar.gz").bytes) for source, guess in guesses.items())
+    guesses = {source: archives.guess(source) for source in gzipped}
+    more = sum(max(0, guess - archives.least(source, "tar.gz").bytes) for source, guess in guesses.items())
     size = room(stage, counts)[0] + more
     if size > limit:
         named = ", ".join(f"`{source}` about {spell(guess)}" for source, guess in guesses.items())

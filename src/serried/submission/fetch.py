@@ -18,7 +18,7 @@ from serried.records import missing_outputs
 from serried.records.index import Selection
 from serried.records.missing_outputs import Missing
 from serried.records.outputs import trees
-from serried.submission import fetch_copy, file_copy, node_jobs
+from serried.submission import fetch_copy, node_jobs
 from serried.submission.fetch_copy import Entry, Report
 from serried.submission.node_jobs import Errand, Observe
 
@@ -154,7 +154,7 @@ def note_fetched(selection: Selection, found: Found, report: Report, target: Pat
     for entry in report.there:
         ledger, name = found.noted[entry.source]
         # A file that has changed since it was listed was copied as it is now.
-        states = {entry.state, file_copy.state(target / entry.path) or entry.state}
+        states = {entry.state, fetch_copy.file_state(target / entry.path) or entry.state}
         by_ledger.setdefault(ledger, []).extend((name, *state) for state in sorted(states))
     mode = MODES[selection.record.plan.share].file
     for ledger, states_of_files in by_ledger.items():

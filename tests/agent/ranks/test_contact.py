@@ -120,7 +120,7 @@ def test_what_others_left_at_the_port_before_the_ranks_began_is_no_contact(port)
 
 
 def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_path):
-    monkeypatch.setattr("serried.agent.ranks.connections.PROC", str(tmp_path))
+    monkeypatch.setattr("serried.process.linux.PROC", str(tmp_path))
     contact = ConnectionMonitor(1, list)
     contact.look()
     assert contact.is_seen is None

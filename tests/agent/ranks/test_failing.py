@@ -9,6 +9,7 @@ import pytest
 
 from serried import processes
 from serried.fs.files import read_journal
+from serried.process import linux
 
 PROGRAM = """\
 import os, pathlib, signal, sys, time
@@ -137,7 +138,7 @@ def end_at_once(start, wait_until):
         agent = processes.identify(run.pid_of("node") or 0)
         agent.send(signal.SIGSTOP)
         (results / "go").touch()
-        wait_until(lambda: [processes.stat(pid)[0] for pid in ranks] == ["Z"] * 4)
+        wait_until(lambda: [linux.stat(pid)[0] for pid in ranks] == ["Z"] * 4)
         agent.send(signal.SIGCONT)
         return run
 

@@ -69,7 +69,7 @@ def test_of_many_such_links_a_few_are_named(there: Path, disk: Path):
         (there / "a" / str(number)).symlink_to("/")
     said = [facts["problem"] for event, facts in Job(there, disk, "a").bring().told if event == "staging-problem"]
     assert said == [
-        *(f"{number} is a link that leads out of it, to /" for number in range(5)),
+        *(f"{number} is a link that leads out of the tree, to /" for number in range(5)),
         "3 more problems of this kind",
     ]
 
@@ -195,7 +195,7 @@ def test_a_source_that_cannot_be_read_is_named_before_anything_is_copied(there: 
         shutil.rmtree(there / "a")
         (there / "a").symlink_to("a")
     job = Job(there, disk, "b", name)
-    because = {"missing": "is not there", "a": "is a link that leads nowhere"}
+    because = {"missing": "does not exist", "a": "is a link that leads nowhere"}
     with pytest.raises(StageError) as caught:
         job.bring()
     assert str(caught.value) == f"`{there / name}` {because[name]}"

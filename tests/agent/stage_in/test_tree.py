@@ -173,9 +173,9 @@ def test_special_files_are_left_out_and_links_that_lead_out_are_named(tmp_path: 
     (tmp_path / "up").symlink_to("..")
     (tmp_path / "beside").symlink_to(f"../{tmp_path.name}/loop")
     assert scan.scan(tmp_path).problems == [
-        f"beside is a link that leads out of it, to ../{tmp_path.name}/loop",
-        "pipe is a pipe, and left out",
-        "up is a link that leads out of it, to ..",
+        f"beside is a link that leads out of the tree, to ../{tmp_path.name}/loop",
+        "pipe is a pipe, which is left out",
+        "up is a link that leads out of the tree, to ..",
     ]
 
 
@@ -220,7 +220,7 @@ def test_a_source_that_is_none_is_named(tmp_path: Path, name: str):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     because = {
-        "missing": "is not there",
+        "missing": "does not exist",
         "pipe": "is neither a file nor a folder",
         "loop": "is a link that leads nowhere",
     }

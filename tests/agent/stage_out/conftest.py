@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from serried.agent.attempt import Attempt
-from serried.agent.stage_out import completeness, file_copy
+from serried.agent.stage_out import completeness
 from serried.agent.stage_out.publish import Publisher
-from serried.agent.stage_out.sync_loop import SyncLoop
+from serried.agent.stage_out.sync_loop import SyncLoop, watch_roots
 from serried.agent.stage_out.throttle import Throttle
-from serried.agent.stage_out.watch_roots import watch_roots
 from serried.protocol.layout import RunDirectory
 
 
@@ -46,9 +45,6 @@ def share(tmp_path, monkeypatch):
     """`share(results=[…], watch=[…], node=…, attempt=…)` makes a node's share of the same run."""
     run = tmp_path / "run"
     monkeypatch.setattr(completeness, "TICK_NS", -(10**9))
-    monkeypatch.setattr(
-        file_copy, "FILESYSTEM", file_copy.TargetFilesystem()
-    )  # which knows nothing yet of other tests' disks
 
     def make(results=(), watch=(), *, node=0, attempt=1, keep=3, keep_local=None, local=None, bandwidth=None):
         (run / "source").mkdir(parents=True, exist_ok=True)

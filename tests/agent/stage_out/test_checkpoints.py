@@ -12,7 +12,8 @@ import zipfile
 
 import pytest
 
-from serried.agent.stage_out import completeness, file_copy, throttle
+from serried.agent.stage_out import completeness, throttle
+from serried.agent.stage_out.publish import Publisher
 from serried.protocol import checkpoints
 from trees import tree
 
@@ -193,7 +194,7 @@ def test_a_folder_that_is_written_again_is_replaced_at_once_and_never_half(share
     node.write("checkpoints/last/d.h5", "new d")
     (node.checkpoints / "last/b.h5").unlink()
     with monkeypatch.context() as context:
-        context.setattr(file_copy, "copy_file", full_at("d.h5", file_copy.copy_file))
+        context.setattr(Publisher, "_copy", full_at("d.h5", Publisher._copy))
         assert settle(node, folder=True) == []
     assert tree(node.work.directory.checkpoints) == old
     assert settle(node, folder=True) == ["last"]
@@ -206,10 +207,10 @@ def test_a_folder_that_is_written_again_is_replaced_at_once_and_never_half(share
 def full_at(name, copy):
     """A disk that is full when it comes to that file."""
 
-    def fails(found, *words):
+    def fails(publisher, found, *words):
         if found.path.endswith(name):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return copy(found, *words)
+        return copy(publisher, found, *words)
 
     return fails
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.stage_out import completeness, file_copy, sync_loop
+from serried.agent.stage_out import completeness, publish, sync_loop
 from trees import tree
 
 HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
@@ -127,10 +127,9 @@ def test_ages_are_kept_so_that_the_newest_is_the_newest(share):
 
 def test_where_clocks_are_apart_files_are_as_old_by_the_clock_of_where_they_come(share, monkeypatch):
     node = share(["*"])
-    monkeypatch.setattr(file_copy, "FILESYSTEM", file_copy.TargetFilesystem())
     ahead = 3600 * 10**9
     real = time.time_ns
-    monkeypatch.setattr(file_copy.time, "time_ns", lambda: real() + ahead)
+    monkeypatch.setattr(publish.time, "time_ns", lambda: real() + ahead)
     path = node.write("results/it")
     written = real() - 60 * 10**9
     os.utime(path, ns=(written + ahead, written + ahead))
@@ -142,15 +141,14 @@ def test_where_clocks_are_apart_files_are_as_old_by_the_clock_of_where_they_come
 def test_how_long_it_takes_to_compare_clocks_makes_nothing_older_or_newer(share, monkeypatch):
     node = share(["*"])
     path = node.write("results/it")
-    monkeypatch.setattr(file_copy, "FILESYSTEM", file_copy.TargetFilesystem())
     utime, now, passed = os.utime, time.time_ns, []
 
     def slow(file, *words, **options):
         utime(file, *words, **options)
-        passed.append(2 * file_copy.SAME_CLOCK_NS)
+        passed.append(2 * publish.SAME_CLOCK_NS)
 
-    monkeypatch.setattr(file_copy.os, "utime", slow)
-    monkeypatch.setattr(file_copy.time, "time_ns", lambda: now() + sum(passed))
+    monkeypatch.setattr(publish.os, "utime", slow)
+    monkeypatch.setattr(publish.time, "time_ns", lambda: now() + sum(passed))
     node.finish()
     assert (node.work.directory.results / "it").stat().st_mtime_ns == path.stat().st_mtime_ns
 
@@ -228,7 +226,7 @@ def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share, m
 
     node.pace.advance = heed
     missing = {"kind": "results", "files": 1, "bytes": 3 << 20, "names": ["large"]}
-    assert node.finish()["missing"] == [{**missing, "problem": "there was no time left"}]
+    assert node.finish()["missing"] == [{**missing, "problem": "no time was left"}]
     assert order == [3, 3000, 1 << 20]
     assert sorted(tree(node.work.directory.results)) == ["middle", "small"]
 
@@ -270,7 +268,7 @@ def small(tmp_path):
 
 @pytest.mark.parametrize("filled", [0, 100, 200, 350, 500, 650, 800, 900, 960, 1000])
 def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled, monkeypatch):
-    monkeypatch.setattr(sync_loop, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(sync_loop, "RETRY_SECONDS", 0.0)
     (small / "filler").write_bytes(b"f" * (filled << 10))
     node = share(["*"])
     for number in range(10):
@@ -347,11 +345,11 @@ def test_a_folder_that_cannot_be_read_is_missing(share, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    monkeypatch.setattr(sync_loop, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(sync_loop, "RETRY_SECONDS", 0.0)
     name = f"{node.results}/closed"
     closed = {"kind": "results", "files": 1, "bytes": 0, "names": [name], "problem": "Permission denied"}
     assert node.finish()["missing"] == [closed]
-    assert node.said == [f"cannot look into {name!r}: Permission denied"]
+    assert node.said == [f"cannot read {name!r}: Permission denied"]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -191,7 +191,7 @@ def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
     message = f"every rank exited with status 0; 1 file of results could not be brought back from {missing['host']}"
     assert run.ending == ("COMPLETED", 0, None, f"{message}: {problem}")
     assert sorted(tree(run.place.results)) == ["0.bin", "same.csv"]
-    assert f"serried: results: 'huge' cannot be brought back: {problem}" in run.log
+    assert f"serried: results: 'huge' cannot be copied to the run directory: {problem}" in run.log
 
 
 def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(share, monkeypatch):
@@ -250,7 +250,7 @@ def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share
         clock[0], action = soon.pop(soon.index(min(soon, key=lambda it: it[0])))
         action()
     missing = [(one["kind"], one["problem"]) for one in told[0]["missing"]]
-    assert missing == [("checkpoints", "there was no time left"), ("results", "there was no time left")]
+    assert missing == [("checkpoints", "no time was left"), ("results", "no time was left")]
     assert 1000 < killed[0] < 1006
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from building import as_json
 from serried.fs.files import write_json
-from serried.submission import fetch_copy, file_copy
+from serried.submission import fetch_copy
 from trees import tree
 from written import described, put
 
@@ -178,9 +178,9 @@ def test_where_there_is_nothing_to_copy_no_copying_is_advised(serried, make):
 
 def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried, started, tmp_path, monkeypatch):
     made = started()
-    content = os.urandom(3 * file_copy.CHUNK)
+    content = os.urandom(3 * fetch_copy.fs_copy.CHUNK)
     (made.where.source / "model.pt").write_bytes(content)
-    pour = file_copy._pour
+    pour = fetch_copy._copy_rest
 
     def interrupted(source, aside, size, observe):
         def stop(count):
@@ -190,11 +190,11 @@ def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried
 
         return pour(source, aside, size, stop)
 
-    monkeypatch.setattr(file_copy, "_pour", interrupted)
+    monkeypatch.setattr(fetch_copy, "_copy_rest", interrupted)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code != 0
     (part,) = (tmp_path / "to").iterdir()
-    assert (part.stat().st_size, described(made)[1].unfetched) == (file_copy.CHUNK, 1)
-    monkeypatch.setattr(file_copy, "_pour", pour)
+    assert (part.stat().st_size, described(made)[1].unfetched) == (fetch_copy.fs_copy.CHUNK, 1)
+    monkeypatch.setattr(fetch_copy, "_copy_rest", pour)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert (tmp_path / "to/model.pt").read_bytes() == content
     assert described(made)[1].unfetched == 0
@@ -203,10 +203,10 @@ def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried
 def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_path, monkeypatch):
     source, target = tmp_path / "source", tmp_path / "to"
     source.mkdir()
-    content = os.urandom(4 * file_copy.CHUNK)
+    content = os.urandom(4 * fetch_copy.fs_copy.CHUNK)
     (source / "model").write_bytes(content)
     entries = fetch_copy.find(source, ["*"], pytest.fail)
-    problems, asked, second_waits, lock = [], [], threading.Event(), file_copy.fcntl.flock
+    problems, asked, second_waits, lock = [], [], threading.Event(), fetch_copy.fcntl.flock
 
     def flock(file, how):
         asked.append(file)
@@ -222,7 +222,7 @@ def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_pa
             second.start()
             second_waits.wait(120)
 
-    monkeypatch.setattr(file_copy.fcntl, "flock", flock)
+    monkeypatch.setattr(fetch_copy.fcntl, "flock", flock)
     second = threading.Thread(target=copy, args=(lambda _: None,))
     copy(wait_for_the_second)
     second.join()
@@ -265,14 +265,14 @@ def test_a_torn_line_in_the_memory_of_fetches_spoils_no_other(serried, run, tmp_
 
 
 def test_a_disk_that_is_full_leaves_outputs_unfetched(serried, run, tmp_path, monkeypatch):
-    pour = file_copy._pour
+    pour = fetch_copy._copy_rest
 
     def refuse(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(file_copy, "_pour", refuse)
+    monkeypatch.setattr(fetch_copy, "_copy_rest", refuse)
     done = serried("fetch", "last", "--to", str(tmp_path / "to"))
     assert (done.code, done.err.count("No space left on device"), described(run)[1].unfetched) == (1, 3, 3)
-    monkeypatch.setattr(file_copy, "_pour", pour)
+    monkeypatch.setattr(fetch_copy, "_copy_rest", pour)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert described(run)[1].unfetched == 0

@@ -14,7 +14,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.options import parse
 from serried.fs import files
-from serried.process import environ
+from serried.process import linux
 from serried.protocol import SCHEMA, job_state_query, names, successor_commands
 from serried.protocol.environment import scrub
 from serried.protocol.times import iso
@@ -71,7 +71,7 @@ def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional
         "at": iso(time.time()),
         "by_pid": os.getpid(),
         "by_host": os.uname().nodename,
-        "by_started": environ.began(os.getpid()),
+        "by_started": linux.started(os.getpid()),
         "job": None,
         "message": None,
         **more,

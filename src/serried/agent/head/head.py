@@ -25,6 +25,7 @@ from serried.agent.options import Options, parse
 from serried.agent.outcome.evidence import AS_ASKED
 from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.fs import files
+from serried.process import linux
 from serried.protocol import checkpoints, hostlist, names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
@@ -114,7 +115,7 @@ class Head:
         self.log_event(JournalEvent.LAUNCHING, argv=self._argv)
         self._env_file.write(self._environment)
         self._launcher.start()
-        system.die_with_parent(signal.SIGHUP)
+        linux.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
         self.loop.every(monitor.BEAT_SECONDS, self._check_launcher)
         self._monitor.begin()

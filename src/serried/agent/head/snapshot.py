@@ -11,7 +11,7 @@ from typing import Any
 
 from serried.agent.attempt import Attempt
 from serried.fs import files
-from serried.fs.archive_contents import moment_of
+from serried.protocol.times import seconds_of
 
 
 def prepare(work: Attempt) -> None:
@@ -32,7 +32,7 @@ def unpack(work: Attempt) -> None:
     aside = work.tree.with_name(f".source.{os.urandom(4).hex()}")
     aside.mkdir(mode=work.directory_mode)
     try:
-        extract(work.run.path / source["archive"], aside, moment_of(work.plan))
+        extract(work.run.path / source["archive"], aside, int(seconds_of(work.plan["created"]) or 0))
         for entry in source["links"]:
             link(Path(source["directory"]) / entry, aside / entry)
         _publish(aside, work.tree)

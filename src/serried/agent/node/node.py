@@ -28,6 +28,7 @@ from serried.agent.ranks.ranks import ForkedRanks, Ranks, has_failed
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs import files
+from serried.process import linux
 from serried.protocol import addresses, names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
@@ -100,9 +101,9 @@ class Node:
         self._lingering_since = 0.0
 
     def run(self) -> None:
-        system.adopt_orphans()
+        linux.adopt_orphans()
         cleanup.start(self.work)
-        system.die_with_parent(signal.SIGHUP)
+        linux.die_with_parent(signal.SIGHUP)
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGUSR1, lambda: None)

@@ -13,10 +13,9 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
-from serried.process import environ
+from serried.process import linux
 from serried.protocol.events import ToHead
 
-PROC = "/proc"
 LISTEN = "0A"
 EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
 """Programs join each other soon after they start: for so long, ranks are looked at often."""
@@ -120,7 +119,7 @@ def _connections() -> Iterator[Connection]:
     """All TCP connections of this machine, and who listens. Raises OSError where there is no such table."""
     for name in ("tcp", "tcp6"):
         try:
-            with open(f"{PROC}/net/{name}", encoding="ascii") as table:  # noqa: PTH123 - a file of /proc
+            with open(f"{linux.PROC}/net/{name}", encoding="ascii") as table:  # noqa: PTH123 - a file of /proc
                 lines = table.read().splitlines()[1:]
         except FileNotFoundError:
             if name == "tcp":
@@ -139,33 +138,24 @@ def _end(text: str) -> End:
 
 
 def _children() -> Dict[int, List[int]]:
-    found: Dict[int, List[int]] = {}
-    for name in os.listdir(PROC):  # noqa: PTH208 - thousands
-        if name.isdigit():
-            try:
-                parent = int(environ.stat(int(name))[1])
-            except (OSError, IndexError, ValueError):
-                continue
-            found.setdefault(parent, []).append(int(name))
-    return found
+    children: Dict[int, List[int]] = {}
+    for pid in linux.pids():
+        children.setdefault(linux.parent(pid), []).append(pid)
+    return children
 
 
 def _sockets(leader: int, children: Dict[int, List[int]]) -> Set[str]:
     """The inodes of the sockets that a rank and its descendants have open."""
-    found: Set[str] = set()
+    sockets: Set[str] = set()
     waiting = [leader]
     while waiting:
         pid = waiting.pop()
         waiting += children.get(pid, ())
-        try:
-            names = os.listdir(f"{PROC}/{pid}/fd")  # noqa: PTH208
-        except OSError:
-            continue
-        for name in names:
+        for path in linux.descriptors(pid):
             try:
-                target = os.readlink(f"{PROC}/{pid}/fd/{name}")  # noqa: PTH115
+                target = os.readlink(path)  # noqa: PTH115
             except OSError:
                 continue
             if target.startswith("socket:["):
-                found.add(target[8:-1])
-    return found
+                sockets.add(target[8:-1])
+    return sockets

@@ -15,6 +15,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.outcome.diagnose import has_stumbled, read_tail
 from serried.agent.ranks import binding, command
 from serried.agent.ranks.oom import OutOfMemory
+from serried.process import linux
 from serried.protocol import failure_report, names
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
@@ -280,26 +281,18 @@ def notice_targets(pid: int, number: int) -> List[int]:
     """
     if not _is_shell(pid) or _catches(pid, number):
         return [pid]
-    children = [int(child) for child in _read_proc(f"{pid}/task/{pid}/children").split()]
+    children = [int(child) for child in linux.read(pid, f"task/{pid}/children").split()]
     return [target for child in children for target in notice_targets(child, number)] or [pid]
 
 
 def _is_shell(pid: int) -> bool:
     try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in SHELLS  # noqa: PTH115, PTH119 - strings
+        return os.path.basename(os.readlink(f"{linux.PROC}/{pid}/exe")) in SHELLS  # noqa: PTH115, PTH119 - strings
     except OSError:
         return False
 
 
 def _catches(pid: int, number: int) -> bool:
-    lines = _read_proc(f"{pid}/status").splitlines()
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    lines = linux.read(pid, "status").splitlines()
+    caught = next((line.split()[1] for line in lines if line.startswith(b"SigCgt:")), b"0")
     return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-def _read_proc(path: str) -> str:
-    try:
-        with open(f"/proc/{path}", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - a bare string
-            return file.read()
-    except OSError:  # the process has ended, or this system has no such file
-        return ""

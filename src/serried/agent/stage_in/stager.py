@@ -14,7 +14,8 @@ from serried.agent.stage_in.cache import FULL, CacheSlot, StagingCache
 from serried.agent.stage_in.data_client import ItemRefusedError, PeerLostError, Predecessor
 from serried.agent.stage_in.item import RestartedError, StagedItem, StageError, UnavailableError
 from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
-from serried.fs import archive_size, scan
+from serried.fs import archives as fs_archives
+from serried.fs import scan
 from serried.fs.manifest import Manifest
 from serried.protocol.events import JournalEvent
 
@@ -341,10 +342,10 @@ class Stager:
             item.release()
 
 
-def _least_size(item: StagedItem, path: str) -> archive_size.Least:
+def _least_size(item: StagedItem, path: str) -> fs_archives.Least:
     """What the archive at `path` becomes at least."""
     try:
-        return archive_size.least(path, item.unpack)
+        return fs_archives.least(path, item.unpack)
     except ValueError as error:
         raise StageError(f"cannot unpack `{item.source}`: not a complete zip file: {error}") from None
     except OSError as error:

@@ -7,21 +7,17 @@ cache detects a tree that a crash of the node has torn.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from serried.fs import scan
+from serried.fs import copy, scan
 from serried.fs.manifest import FILE, FOLDER, LINK, TWIN, Manifest
 
 Data = Union[bytes, bytearray, memoryview]
 
 CREATE = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-BLOCK = 1 << 20
-"""Bytes that are copied at once where the kernel cannot copy from file to file."""
-CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 WAKE_SECONDS = 0.02
 """Readers of the log are woken at most this often: each wake-up takes Python's lock from the threads that copy."""
 
@@ -114,7 +110,7 @@ class TreeWriter:
 
     def write(self, number: int, offset: int, data: Data) -> None:
         """Write `data`, a whole file or a part. An empty file arrives as no bytes at offset 0."""
-        self._add(Extent(number, offset, len(data)), len(data), lambda file: _write_at(file, data, offset))
+        self._add(Extent(number, offset, len(data)), len(data), lambda file: copy.write_all(file, data, offset))
 
     def skip(self, number: int, offset: int, length: int) -> None:
         """Leave a hole."""
@@ -122,7 +118,7 @@ class TreeWriter:
 
     def copy(self, number: int, offset: int, length: int, source: int) -> None:
         """Copy the same part of the open file `source`, normally inside the kernel."""
-        self._add(Extent(number, offset, length), length, lambda file: copy_range(source, file, offset, length))
+        self._add(Extent(number, offset, length), length, lambda file: copy.copy_range(source, file, offset, length))
 
     def _add(self, extent: Extent, held: int, write: Callable[[int], None]) -> None:
         number, offset, length = extent
@@ -210,38 +206,10 @@ def split_holes(descriptor: int, extent: Extent) -> Iterator[Tuple[int, int, boo
     if extent.length < scan.SPARSE:
         yield start, extent.length, True
         return
-    for offset, length in scan.extents(descriptor, start, end):
+    for offset, length in copy.data_extents(descriptor, start, end):
         if offset > start:
             yield start, offset - start, False
         yield offset, length, True
         start = offset + length
     if end > start:
         yield start, end - start, False
-
-
-def copy_range(source: int, target: int, offset: int, length: int) -> None:
-    """Copy `length` bytes at `offset` of an open file to the same place of another. Raises OSError, EOFError."""
-    end = offset + length
-    while offset < end:
-        try:
-            count = os.copy_file_range(source, target, end - offset, offset, offset)
-        except OSError as error:
-            if error.errno not in CANNOT:
-                raise
-            break
-        if not count:
-            break  # instead of an error, on some file systems
-        offset += count
-    while offset < end:
-        data = os.pread(source, min(BLOCK, end - offset), offset)
-        if not data:
-            raise EOFError
-        _write_at(target, data, offset)
-        offset += len(data)
-
-
-def _write_at(file: int, data: Data, offset: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(file, rest, offset)
-        rest, offset = rest[written:], offset + written

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from serried.fs import file_integrity, patterns
+from serried.fs import file_integrity, tree
+from serried.process import linux
 from serried.protocol import checkpoints
 
 QUIET_SECONDS = 1.5
@@ -109,11 +110,11 @@ class ChangeTracker:
         return state == artifact.fingerprint and time.monotonic() - since >= quiet_seconds
 
 
-def find_results(root: str, wanted: List[str], problem: patterns.Problem) -> List[Artifact]:
+def find_results(root: str, wanted: List[str], problem: tree.Problem) -> List[Artifact]:
     """The files, links and empty folders that the patterns name; of a folder all that it holds."""
     artifacts: Dict[str, Artifact] = {}
     for pattern in wanted:
-        for path, entry in patterns.find(root, pattern, problem):
+        for path, entry in tree.find(root, pattern, problem):
             for artifact in _subtree(root, path, entry, problem):
                 artifacts.setdefault(artifact.path, artifact._replace(pattern=pattern))
     return list(artifacts.values())
@@ -122,23 +123,22 @@ def find_results(root: str, wanted: List[str], problem: patterns.Problem) -> Lis
 def find_unmatched(root: str, named: List[Artifact]) -> List[str]:
     """The files below `root` that are not among `named`: no pattern takes them along."""
     taken = {artifact.path for artifact in named}
-    below = patterns.entries(root, lambda _: None)
-    paths = (path for entry in below for path in _files(root, entry.name, entry))
-    return [path for path in paths if path not in taken]
+    below = tree.walk(root, "", lambda _: None)
+    return [path for path, entry in below if not entry.is_dir(follow_symlinks=False) and path not in taken]
 
 
-def find_checkpoints(root: str, pattern: str, problem: patterns.Problem) -> List[Artifact]:
+def find_checkpoints(root: str, pattern: str, problem: tree.Problem) -> List[Artifact]:
     """The checkpoints that the pattern names below `root`: files, or folders that are one each."""
-    start = len(patterns.beginning(pattern))
+    start = len(tree.beginning(pattern))
     artifacts = []
-    for path, entry in patterns.find(root, pattern, problem):
+    for path, entry in tree.find(root, pattern, problem):
         name = path[start:].lstrip("/")
         if any(checkpoints.is_unfinished(part) for part in name.split("/")):
             continue
         if entry.is_dir(follow_symlinks=False):
             files = tuple(
                 artifact
-                for below, below_entry in patterns.walk(root, path, problem)
+                for below, below_entry in tree.walk(root, path, problem)
                 for artifact in _entry_artifact(root, below, below_entry)
             )
             if files:
@@ -153,26 +153,15 @@ def find_checkpoints(root: str, pattern: str, problem: patterns.Problem) -> List
     return artifacts
 
 
-def _subtree(root: str, path: str, entry: "os.DirEntry[str]", problem: patterns.Problem) -> Iterator[Artifact]:
-    yield from _entry_artifact(root, path, entry)
+def _subtree(root: str, path: str, entry: "os.DirEntry[str]", problem: tree.Problem) -> Iterator[Artifact]:
+    entries = [(path, entry)]
     if entry.is_dir(follow_symlinks=False):
-        below = list(patterns.walk(root, path, problem))
-        if not below:
-            yield Artifact(root, path, path, "", "folder", 0, 0, ())
-        parents = {below_path.rpartition("/")[0] for below_path, _ in below}
-        for below_path, below_entry in below:
-            yield from _entry_artifact(root, below_path, below_entry)
-            if below_entry.is_dir(follow_symlinks=False) and below_path not in parents:
-                yield Artifact(root, below_path, below_path, "", "folder", 0, 0, ())
-
-
-def _files(root: str, path: str, entry: "os.DirEntry[str]") -> Iterator[str]:
-    if entry.is_dir(follow_symlinks=False):
-        for below, below_entry in patterns.walk(root, path, lambda _: None):
-            if not below_entry.is_dir(follow_symlinks=False):
-                yield below
-    else:
-        yield path
+        entries += tree.walk(root, path, problem)
+    parents = {entry_path.rpartition("/")[0] for entry_path, _ in entries}
+    for entry_path, below in entries:
+        yield from _entry_artifact(root, entry_path, below)
+        if below.is_dir(follow_symlinks=False) and entry_path not in parents:
+            yield Artifact(root, entry_path, entry_path, "", "folder", 0, 0, ())
 
 
 def _entry_artifact(root: str, path: str, entry: "os.DirEntry[str]") -> Iterator[Artifact]:
@@ -195,24 +184,12 @@ def _identity(artifact: Artifact) -> Identity:
 
 
 def open_for_writing() -> Set[Identity]:
-    """Every file that a process of ours on this node has open for writing."""
-    identities: Set[Identity] = set()
-    for pid in list_names("/proc"):
-        if pid.isdigit():
-            identities.update(_open_files(f"/proc/{pid}/fd"))
-    return identities
+    """Every file that a process of this user on this node has open for writing."""
+    return {identity for pid in linux.pids() for identity in _written_by(pid)}
 
 
-def list_names(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - no stat
-    except OSError:
-        return []
-
-
-def _open_files(folder: str) -> Iterator[Identity]:
-    for number in list_names(folder):
-        path = f"{folder}/{number}"
+def _written_by(pid: int) -> Iterator[Identity]:
+    for path in linux.descriptors(pid):
         try:
             if os.lstat(path).st_mode & stat.S_IWUSR:
                 status = os.stat(path)  # noqa: PTH116 - a bare string

@@ -213,7 +213,7 @@ class StageOut:
             return
         now = time.monotonic()
         if self._ends_at is not None and now > self._ends_at:
-            self._give_up("there was no time left")
+            self._give_up("no time was left")
         elif now - self._progress[1] > STALLED_SECONDS:
             self._give_up(f"nothing could be copied for {STALLED_SECONDS:.0f} s")
         else:

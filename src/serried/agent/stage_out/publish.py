@@ -1,25 +1,168 @@
-"""Publishes copies in the run directory, under another name where the name is taken."""
+"""Publishes copies in the run directory. No node and no attempt overwrites a file of another.
+
+A node records each name in its ledger before the file exists. It replaces only files of its own ledger that have not
+changed since. For other files it chooses another name.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import filecmp
+import json
 import os
+import stat
+import threading
+import time
 from pathlib import Path
-from typing import List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from serried.agent.attempt import Attempt
-from serried.agent.stage_out import file_copy
-from serried.agent.stage_out.completeness import Artifact
-from serried.agent.stage_out.ledger import Ledger, LedgerEntry
+from serried.agent.stage_out.completeness import Artifact, fingerprint_of, is_append_only_text
 from serried.agent.stage_out.throttle import Throttle
-from serried.fs import files
+from serried.fs import copy, files, removal
 from serried.protocol import checkpoint_integrity, checkpoints
 from serried.protocol.layout import CHECKPOINTS, RESULTS
 
 APPEND_ONLY = "tfevents"
-"""What has this in its name is only ever appended to: TensorBoard's logs, which some program may be reading."""
+"""TensorBoard appends to files with this in their names, and may be reading the copy."""
 COMPARED = 4096
+"""Bytes at the end of a copy that are compared before more is appended."""
+SAME_CLOCK_NS = 100_000_000
+FREE_SECONDS, SKEW_SECONDS = 0.5, 60.0
+"""How long an answer of the file system is used."""
+LEAST_RESERVE, MOST_RESERVE = 64 << 10, 64 << 20
+
+
+class ChangedError(OSError):
+    """The program wrote to the file during the copy."""
+
+
+class LedgerEntry(NamedTuple):
+    kind: str
+    name: str
+    at: str
+    """The path below the run's results or checkpoints."""
+    size: int
+    changed: int
+    """Modification time of the source when it was copied."""
+    stamp: int
+    """Modification time of the copy, by which a later change is noticed; of a folder that of its newest file."""
+    before: int
+    """Stamp of the copy that this one replaces. A crash between record and rename leaves either of them."""
+    is_folder: bool
+    pattern: str
+    """The pattern that the source matches; empty for a file in a checkpoint's folder."""
+    attempt: int
+
+    def matches(self, artifact: Artifact) -> bool:
+        """Is the copy that of `artifact` as it is now?"""
+        return (self.size, self.changed) == (artifact.size, artifact.mtime_ns)
+
+    def is_unchanged_in(self, root: Path) -> bool:
+        """Does the copy still exist as this node wrote it?"""
+        try:
+            status = (root / self.at).lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(status.st_mode) if self.is_folder else status.st_mtime_ns in (self.stamp, self.before)
+
+
+class Ledger:
+    def __init__(self, work: Attempt, node: int) -> None:
+        self._mode = work.file_mode
+        self._path = work.directory.attempt(work.number).brought(node)
+        files.make_directory(self._path.parent, work.directory_mode)
+        self._entries: Dict[str, LedgerEntry] = {}
+        for number in (number for number in files.numbers(work.directory.attempts) if number <= work.number):
+            for facts in files.read_journal(work.directory.attempt(number).brought(node)):
+                self._apply(facts, number)
+        self._file = -1
+        self._lock = threading.Lock()
+        self._is_torn = not _ends_with_newline(self._path)
+
+    def get(self, kind: str, name: str) -> Optional[LedgerEntry]:
+        return self._entries.get(f"{kind}/{name}")
+
+    def entries(self, kind: str) -> Iterator[LedgerEntry]:
+        return (entry for entry in list(self._entries.values()) if entry.kind == kind)
+
+    def record(self, entry: LedgerEntry) -> None:
+        """Raises OSError if the entry cannot be written; then the file must not be published."""
+        facts = entry._asdict()
+        del facts["attempt"]
+        self._append(facts)
+        self._entries[f"{entry.kind}/{entry.name}"] = entry
+
+    def remove(self, entry: LedgerEntry) -> None:
+        self._append({"kind": entry.kind, "name": entry.name, "gone": True})
+        self._entries.pop(f"{entry.kind}/{entry.name}", None)
+
+    def _append(self, facts: Dict[str, Any]) -> None:
+        line = (json.dumps(facts) + "\n").encode()
+        with self._lock:
+            if self._is_torn:
+                line = b"\n" + line
+            if self._file < 0:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._mode)
+            self._is_torn = True
+            if os.write(self._file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            self._is_torn = False
+
+    def _apply(self, facts: Dict[str, Any], attempt: int) -> None:
+        key = f"{facts.get('kind')}/{facts.get('name')}"
+        recorded = LedgerEntry._fields[:-1]
+        if facts.get("gone"):
+            self._entries.pop(key, None)
+        elif {*recorded} <= facts.keys():
+            self._entries[key] = LedgerEntry(attempt=attempt, **{name: facts[name] for name in recorded})
+
+
+def _ends_with_newline(path: Path) -> bool:
+    """False if a crash has torn the last line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except OSError:
+        return True
+
+
+class TargetFilesystem:
+    """Free space and clock of the run directory's file system. Answers are kept, because each call takes a while."""
+
+    def __init__(self) -> None:
+        self._free_bytes = self._skew = 0
+        self._free_until = self._skew_until = 0.0
+
+    def check_space(self, folder: Path, size: int) -> None:
+        """Raises OSError if `size` bytes would leave no space for the files that record the end of the run."""
+        self._free_bytes -= size
+        if time.monotonic() > self._free_until or self._free_bytes < 0:
+            statistics = os.statvfs(folder)
+            reserve = min(MOST_RESERVE, max(LEAST_RESERVE, statistics.f_blocks * statistics.f_frsize // 100))
+            self._free_bytes = statistics.f_bavail * statistics.f_frsize - reserve - size
+            self._free_until = time.monotonic() + FREE_SECONDS
+        if self._free_bytes < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    def set_mtime(self, descriptor: int, mtime_ns: int) -> int:
+        """Make a copy as old by the file server's clock as its source is by this node's. Returns the copy's time."""
+        skew = self._clock_skew(descriptor)
+        adjusted_ns = mtime_ns if abs(skew) < SAME_CLOCK_NS else mtime_ns + skew
+        os.utime(descriptor, ns=(adjusted_ns, adjusted_ns))
+        return os.fstat(descriptor).st_mtime_ns
+
+    def _clock_skew(self, descriptor: int) -> int:
+        """How many nanoseconds the server's clock is ahead, by the time that it gives to an open file."""
+        if time.monotonic() > self._skew_until:
+            before = time.time_ns()
+            os.utime(descriptor)
+            after, theirs = time.time_ns(), os.fstat(descriptor).st_mtime_ns
+            self._skew = theirs - min(max(theirs, before), after)  # the duration of the call is not skew
+            self._skew_until = time.monotonic() + SKEW_SECONDS
+        return self._skew
 
 
 class Publisher:
@@ -27,64 +170,51 @@ class Publisher:
         self.work = work
         self._node = node
         self.throttle = throttle
-        self._modes = file_copy.CopyModes(work.modes)
         self._ledger = Ledger(work, node)
+        self._filesystem = TargetFilesystem()
         self._published: Set[Tuple[str, str, int, int]] = set()
         self._directories: Set[Tuple[Path, str]] = set()
         self._roots = {RESULTS: work.directory.results, CHECKPOINTS: work.directory.checkpoints}
         self._temporary = work.directory.attempt(work.number).node(node) / "bringing"
-        """Where copies are made: in the run directory, and nobody else's."""
-        if self._temporary.exists():
-            file_copy.remove(self._temporary)
+        """Unfinished copies are here, in the run directory, so that a rename publishes them."""
+        removal.remove(self._temporary)
 
     def is_published(self, kind: str, artifact: Artifact) -> bool:
-        """Whether it was brought, as it is now."""
-        key = (kind, artifact.name, artifact.size, artifact.mtime_ns)
-        entry = self._ledger.get(kind, artifact.name)
+        """Is there a copy of `artifact` as it is now?"""
         if artifact.kind == "folder" and not artifact.files:
             return (self._roots[kind] / artifact.name).is_dir()
-        if (
-            key not in self._published
-            and entry
-            and entry.matches(artifact)
-            and entry.is_unchanged_in(self._roots[kind])
-        ):
+        key = (kind, artifact.name, artifact.size, artifact.mtime_ns)
+        if key not in self._published and self.is_still_published(kind, artifact):
             self._published.add(key)
         return key in self._published
 
+    def is_still_published(self, kind: str, artifact: Artifact) -> bool:
+        """The same from the files, whatever was seen before."""
+        entry = self._ledger.get(kind, artifact.name)
+        return bool(entry and entry.matches(artifact) and entry.is_unchanged_in(self._roots[kind]))
+
     @property
     def has_checkpoints(self) -> bool:
-        """Whether this attempt has brought any."""
-        entries = (entry for entry in self._ledger.entries(CHECKPOINTS) if entry.attempt == self.work.number)
-        return any(not checkpoint_integrity.is_log(entry.name.rpartition("/")[2]) for entry in entries)
-
-    def is_still_published(self, artifact: Artifact) -> bool:
-        """Whether a checkpoint is among the run's own, as it is now; looked at anew."""
-        entry = self._ledger.get(CHECKPOINTS, artifact.name)
-        return bool(entry and entry.matches(artifact) and entry.is_unchanged_in(self._roots[CHECKPOINTS]))
+        """Has this attempt published any?"""
+        return any(entry.attempt == self.work.number for entry in self._checkpoint_entries())
 
     def publish(self, kind: str, artifact: Artifact, urgent_before: Optional[int] = None) -> None:
-        """Raises OSError, and what the pace raises."""
+        """Raises OSError, and the exceptions of `Throttle.advance`."""
         self._make_directory(self._temporary, "")
         if artifact.kind == "folder" and not artifact.files:
-            file_copy.make_directories(self._roots[kind], artifact.name, self.work.directory_mode)
+            copy.make_directories(self._roots[kind], artifact.name, self.work.directory_mode)
         elif artifact.kind == "folder":
             self._publish_folder(kind, artifact, urgent_before)
         elif not (APPEND_ONLY in artifact.path.rpartition("/")[2] and self._append(kind, artifact)):
-            with file_copy.temporary_path(self._temporary) as path:
-                stamp = file_copy.copy_file(artifact, path, self._modes, self.throttle, urgent_before)
-                self._publish_file(kind, artifact, path, stamp)
+            with copy.temporary_path(self._temporary) as path:
+                self._publish_file(kind, artifact, path, self._copy(artifact, path, urgent_before))
         self._published.add((kind, artifact.name, artifact.size, artifact.mtime_ns))
 
     def prune(self, pattern: str, keep: int) -> None:
-        """Remove what we brought of a pattern's checkpoints but the newest `keep`."""
+        """Delete this node's copies of a pattern's checkpoints, except the newest `keep`."""
         root = self._roots[CHECKPOINTS]
         entries = [
-            entry
-            for entry in self._ledger.entries(CHECKPOINTS)
-            if entry.pattern == pattern
-            and not checkpoint_integrity.is_log(entry.name.rpartition("/")[2])
-            and entry.is_unchanged_in(root)
+            entry for entry in self._checkpoint_entries() if entry.pattern == pattern and entry.is_unchanged_in(root)
         ]
         for entry in sorted(entries, key=lambda entry: entry.stamp, reverse=True)[keep:]:
             if entry.is_folder:
@@ -94,28 +224,61 @@ class Publisher:
             self._ledger.remove(entry)
 
     def close(self) -> None:
-        """Nothing more will come: what was copied shall be on disk, and nothing of ours left beside it."""
+        """Delete the folder of unfinished copies."""
         self._directories.clear()
-        if self._temporary.exists():
-            file_copy.remove(self._temporary)
+        removal.remove(self._temporary)
+
+    def _copy(self, artifact: Artifact, target: Path, urgent_before: Optional[int]) -> int:
+        """Copy a file or link to a temporary name. Returns the copy's time in nanoseconds. Raises ChangedError."""
+        if artifact.kind == "link":
+            target.symlink_to(_link_target(artifact))
+            return target.lstat().st_mtime_ns
+        is_text = is_append_only_text(artifact)
+        with _opened(artifact.source, os.O_RDONLY | os.O_NONBLOCK) as source:
+            before = os.fstat(source)
+            if not stat.S_ISREG(before.st_mode):
+                raise ChangedError(errno.EAGAIN, "it is not a file any more")
+            if fingerprint_of(before) != artifact.fingerprint and not is_text:
+                raise ChangedError(errno.EAGAIN, "it changed before the copy")
+            size, held = before.st_size, copy.held_bytes(before)
+            self._filesystem.check_space(target.parent, held)
+            mode = self.work.file_mode
+            if before.st_mode & stat.S_IXUSR:
+                mode |= (mode & 0o444) >> 2
+            with _opened(str(target), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode) as written:
+                # `size` bytes at most: a program that writes faster than this copies would never be complete.
+                advance = self._advance_function(urgent_before)
+                count = copy.copy_content(source, written, 0, size, advance, keeps_holes=held < size)
+                if held < size or size >= copy.CHUNK:  # small files are many, and an fsync of each would take long
+                    os.fsync(written)
+                after = os.fstat(source)
+                is_unchanged = (after.st_size, after.st_mtime_ns) == (size, before.st_mtime_ns)
+                if count != size or not (is_unchanged or (is_text and after.st_size >= size)):
+                    raise ChangedError(errno.EAGAIN, "it changed during the copy")
+                return self._filesystem.set_mtime(written, before.st_mtime_ns)
+
+    def _advance_function(self, urgent_before: Optional[int]) -> Callable[[bytes], None]:
+        return lambda chunk: self.throttle.advance(len(chunk), urgent_before)
 
     def _publish_file(self, kind: str, artifact: Artifact, path: Path, stamp: int) -> None:
         root = self._roots[kind]
         entry = self._ledger.get(kind, artifact.name)
         if entry and not entry.is_folder and entry.is_unchanged_in(root):
             if kind == CHECKPOINTS or entry.attempt == self.work.number:
-                self._ledger.record(self._ledger_entry(kind, artifact, entry.at, stamp, before=entry.stamp))
+                self._record(kind, artifact, entry.at, stamp, before=entry.stamp)
                 path.replace(root / entry.at)
                 return
             self._keep_earlier(root, entry, path)
-        for at in self._candidate_names(artifact.name):
+        own = f"node-{self._node}"
+        # The second name if another node owns the first, the third if somebody has changed this node's copy.
+        for at in (artifact.name, f"{own}/{artifact.name}", f"{own}/attempt-{self.work.number}/{artifact.name}"):
             try:
                 self._make_directory(root, at.rpartition("/")[0])
-                self._ledger.record(self._ledger_entry(kind, artifact, at, stamp))
-                file_copy.publish_exclusive(path, root / at)
+                self._record(kind, artifact, at, stamp)
+                copy.publish_exclusive(path, root / at)
             except (FileExistsError, NotADirectoryError):
                 continue
-            except FileNotFoundError:  # somebody has removed it
+            except FileNotFoundError:  # somebody has deleted the folder
                 self._directories.clear()
                 raise
             return
@@ -123,36 +286,108 @@ class Publisher:
             self._ledger.remove(entry)
         raise FileExistsError(errno.EEXIST, "all its names are taken", str(root / artifact.name))
 
+    def _keep_earlier(self, root: Path, entry: LedgerEntry, path: Path) -> None:
+        """Move the result of an earlier attempt aside: attempts begin with an empty folder and do not continue it."""
+        earlier = root / entry.at
+        if not path.is_symlink() and filecmp.cmp(path, earlier, shallow=False):
+            earlier.unlink()
+            return
+        kept = f"attempt-{entry.attempt}/{entry.at}"
+        copy.make_directories(root, kept.rpartition("/")[0], self.work.directory_mode)
+        with contextlib.suppress(FileExistsError):
+            copy.publish_exclusive(earlier, root / kept)
+            earlier.unlink(missing_ok=True)
+
+    def _append(self, kind: str, artifact: Artifact) -> bool:
+        """Append what this attempt's copy lacks. Returns False if the copy is not the beginning of the file."""
+        entry = self._ledger.get(kind, artifact.name)
+        if entry is None or entry.attempt != self.work.number:
+            return False
+        target = self._roots[kind] / entry.at
+        begin = _common_prefix(artifact.source, target)
+        if begin is None:
+            return False
+        with _opened(artifact.source, os.O_RDONLY) as source, _opened(str(target), os.O_RDWR) as written:
+            end = os.fstat(source).st_size
+            self._filesystem.check_space(target.parent, end - begin)
+            copy.copy_content(source, written, begin, end, self._advance_function(None))
+            if end - begin >= copy.CHUNK:
+                os.fsync(written)
+            stamp = self._filesystem.set_mtime(written, os.fstat(source).st_mtime_ns)
+        self._record(kind, artifact, entry.at, stamp)
+        return True
+
+    def _publish_folder(self, kind: str, artifact: Artifact, urgent_before: Optional[int]) -> None:
+        """Publish in one step if the name is free, or all files there are this node's. Else publish each file.
+
+        Several nodes may write one checkpoint's folder together.
+        """
+        root = self._roots[kind]
+        parts = [
+            part._replace(name=f"{artifact.name}/{part.path[len(artifact.path) + 1 :]}") for part in artifact.files
+        ]
+        parts.sort(key=lambda part: part.path.endswith(f"/{checkpoints.COMPLETE}"))
+        is_new = not (root / artifact.name).exists()
+        if is_new or self._owns_all(root, artifact.name):
+            with copy.temporary_path(self._temporary) as path:
+                stamps = []
+                for part in parts:
+                    below = part.name[len(artifact.name) + 1 :]
+                    copy.make_directories(path, below.rpartition("/")[0], self.work.directory_mode)
+                    stamp = self._link_existing(kind, part, path / below)
+                    stamps.append(stamp or self._copy(part, path / below, urgent_before))
+                for part, stamp in zip(parts, stamps):  # noqa: B905 - `strict` is 3.10's
+                    previous = self._ledger.get(kind, part.name)
+                    self._record(kind, part, part.name, stamp, before=previous.stamp if previous else 0)
+                self._record(kind, artifact, artifact.name, max(stamps), is_folder=True)
+                copy.make_directories(root, artifact.name.rpartition("/")[0], self.work.directory_mode)
+                try:
+                    (copy.publish_exclusive if is_new else copy.exchange)(path, root / artifact.name)
+                except FileExistsError:  # another node was faster
+                    pass
+                else:
+                    return
+        for part in parts:
+            if not self.is_published(kind, part):
+                self.publish(kind, part, urgent_before)
+        entries = [self._ledger.get(kind, part.name) for part in parts]
+        newest = max(entry.stamp for entry in entries if entry)
+        self._record(kind, artifact, artifact.name, newest, is_folder=True)
+
+    def _link_existing(self, kind: str, artifact: Artifact, target: Path) -> int:
+        """Link a copy that exists to `target`. Returns its stamp; 0 without such a copy."""
+        entry = self._ledger.get(kind, artifact.name)
+        if entry is None or artifact.kind != "file" or not entry.matches(artifact):
+            return 0
+        try:
+            os.link(self._roots[kind] / entry.at, target)
+        except OSError:
+            return 0
+        return entry.stamp
+
+    def _prune_folder(self, root: Path, folder: LedgerEntry) -> None:
+        """Rename the folder first if all its files are this node's: half a checkpoint must not look like a whole."""
+        entries = self._own_entries(folder.name)
+        if self._owns_all(root, folder.name):
+            files.make_directory(self._temporary, self.work.directory_mode)
+            with copy.temporary_path(self._temporary) as path:
+                (root / folder.at).rename(path)
+        else:
+            for at in sorted(entry.at for entry in entries if entry.is_unchanged_in(root)):
+                (root / at).unlink(missing_ok=True)
+        for entry in entries:
+            self._ledger.remove(entry)
+
     def _make_directory(self, root: Path, folder: str) -> None:
-        """Once: looking at it for each file would take longer than the file."""
+        """Check each folder once: the check would take longer than a small file."""
         if (root, folder) not in self._directories:
-            file_copy.make_directories(root, folder, self.work.directory_mode)
+            copy.make_directories(root, folder, self.work.directory_mode)
             self._directories.add((root, folder))
 
-    def _candidate_names(self, name: str) -> Tuple[str, ...]:
-        """The second where another node has brought one of that name; the third where somebody has changed ours."""
-        own = f"node-{self._node}"
-        return (name, f"{own}/{name}", f"{own}/attempt-{self.work.number}/{name}")
-
-    def _keep_earlier(self, root: Path, entry: LedgerEntry, path: Path) -> None:
-        """An attempt begins with an empty folder: what one before it has brought is not what this one goes on with."""
-        if not path.is_symlink() and filecmp.cmp(path, root / entry.at, shallow=False):
-            (root / entry.at).unlink()
-            return
-        kept = root / f"attempt-{entry.attempt}" / entry.at
-        file_copy.make_directories(
-            root, f"attempt-{entry.attempt}/{entry.at}".rpartition("/")[0], self.work.directory_mode
-        )
-        try:
-            file_copy.publish_exclusive(root / entry.at, kept)
-        except FileExistsError:
-            return
-        (root / entry.at).unlink(missing_ok=True)
-
-    def _ledger_entry(
+    def _record(
         self, kind: str, artifact: Artifact, at: str, stamp: int, *, before: int = 0, is_folder: bool = False
-    ) -> LedgerEntry:
-        return LedgerEntry(
+    ) -> None:
+        entry = LedgerEntry(
             kind=kind,
             name=artifact.name,
             at=at,
@@ -164,84 +399,15 @@ class Publisher:
             pattern=artifact.pattern,
             attempt=self.work.number,
         )
+        self._ledger.record(entry)
 
-    def _append(self, kind: str, artifact: Artifact) -> bool:
-        """Whether what was brought is the beginning of it, and now the rest is there too."""
-        entry = self._ledger.get(kind, artifact.name)
-        if entry is None or entry.attempt != self.work.number:
-            return False
-        target = self._roots[kind] / entry.at
-        begin = _common_prefix(artifact.source, target)
-        if begin is None:
-            return False
-        stamp = file_copy.append_tail(artifact, target, begin, self.throttle)
-        self._ledger.record(self._ledger_entry(kind, artifact, entry.at, stamp))
-        return True
-
-    def _publish_folder(self, kind: str, artifact: Artifact, urgent_before: Optional[int]) -> None:
-        """At once where none has its name, or all of that is ours. Else file by file: nodes may write one together."""
-        root = self._roots[kind]
-        parts = [
-            part._replace(name=f"{artifact.name}/{part.path[len(artifact.path) + 1 :]}") for part in artifact.files
-        ]
-        parts.sort(key=lambda part: part.path.endswith(f"/{checkpoints.COMPLETE}"))
-        stamps = []
-        is_new = not (root / artifact.name).exists()
-        if is_new or self._owns_all(root, artifact.name):
-            with file_copy.temporary_path(self._temporary) as path:
-                for part in parts:
-                    below = part.name[len(artifact.name) + 1 :]
-                    file_copy.make_directories(path, below.rpartition("/")[0], self.work.directory_mode)
-                    stamp = self._link_existing(kind, part, path / below)
-                    stamps.append(
-                        stamp or file_copy.copy_file(part, path / below, self._modes, self.throttle, urgent_before)
-                    )
-                for part, stamp in zip(parts, stamps):  # noqa: B905 - `strict` is 3.10's
-                    previous = self._ledger.get(kind, part.name)
-                    self._ledger.record(
-                        self._ledger_entry(kind, part, part.name, stamp, before=previous.stamp if previous else 0)
-                    )
-                self._ledger.record(self._ledger_entry(kind, artifact, artifact.name, max(stamps), is_folder=True))
-                file_copy.make_directories(root, artifact.name.rpartition("/")[0], self.work.directory_mode)
-                try:
-                    (file_copy.publish_exclusive if is_new else file_copy.exchange)(path, root / artifact.name)
-                except FileExistsError:  # another node was quicker
-                    pass
-                else:
-                    return
-        for part in parts:
-            if not self.is_published(kind, part):
-                self.publish(kind, part, urgent_before)
-        entries = [self._ledger.get(kind, part.name) for part in parts]
-        newest = max(entry.stamp for entry in entries if entry)
-        self._ledger.record(self._ledger_entry(kind, artifact, artifact.name, newest, is_folder=True))
-
-    def _link_existing(self, kind: str, artifact: Artifact, target: Path) -> int:
-        """What is there already need not be copied again: its time, or 0 where it is not."""
-        entry = self._ledger.get(kind, artifact.name)
-        if entry is None or artifact.kind != "file" or not entry.matches(artifact):
-            return 0
-        try:
-            os.link(self._roots[kind] / entry.at, target)
-        except OSError:
-            return 0
-        return entry.stamp
-
-    def _prune_folder(self, root: Path, folder: LedgerEntry) -> None:
-        """Set aside first, where all of it is ours: one half of a checkpoint must not be taken for one."""
-        entries = self._own_entries(folder.name)
-        if self._owns_all(root, folder.name):
-            files.make_directory(self._temporary, self.work.directory_mode)
-            with file_copy.temporary_path(self._temporary) as path:
-                (root / folder.at).rename(path)
-        else:
-            for at in sorted(entry.at for entry in entries if entry.is_unchanged_in(root)):
-                (root / at).unlink(missing_ok=True)
-        for entry in entries:
-            self._ledger.remove(entry)
+    def _checkpoint_entries(self) -> Iterator[LedgerEntry]:
+        """Without the logs beside checkpoints."""
+        entries = self._ledger.entries(CHECKPOINTS)
+        return (entry for entry in entries if not checkpoint_integrity.is_log(entry.name.rpartition("/")[2]))
 
     def _own_entries(self, folder: str) -> List[LedgerEntry]:
-        """Of the files in a checkpoint's folder."""
+        """The files in a checkpoint's folder."""
         return [entry for entry in self._ledger.entries(CHECKPOINTS) if entry.name.startswith(f"{folder}/")]
 
     def _owns_all(self, root: Path, folder: str) -> bool:
@@ -249,8 +415,25 @@ class Publisher:
         return paths <= {entry.at for entry in self._own_entries(folder) if entry.is_unchanged_in(root)}
 
 
+@contextlib.contextmanager
+def _opened(path: str, flags: int, mode: int = 0) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _link_target(artifact: Artifact) -> str:
+    """The target of a link, made relative if the target is copied too."""
+    target = os.readlink(artifact.source)  # noqa: PTH115 - unchanged text
+    if f"{target}/".startswith(f"{artifact.root}/"):
+        return os.path.relpath(target, os.path.dirname(artifact.source))  # noqa: PTH120 - no links followed
+    return target
+
+
 def _common_prefix(source: str, target: Path) -> Optional[int]:
-    """How much of `source` is in `target`, if all of `target` is; by its size and its end."""
+    """The size of `target` if `source` begins with it, as far as its last bytes show."""
     try:
         with open(source, "rb") as source_file, target.open("rb") as target_file:  # noqa: PTH123 - a bare string
             length = os.fstat(target_file.fileno()).st_size

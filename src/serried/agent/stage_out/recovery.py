@@ -11,8 +11,7 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk.folder import JOBS, SCRATCH, discard, remove_empty_room
 from serried.agent.stage_out import throttle
 from serried.agent.stage_out.publish import Publisher
-from serried.agent.stage_out.sync_loop import SyncLoop
-from serried.agent.stage_out.watch_roots import watch_roots
+from serried.agent.stage_out.sync_loop import SyncLoop, watch_roots
 from serried.fs import files, locks
 from serried.protocol import names
 from serried.protocol.events import JournalEvent

@@ -12,8 +12,7 @@ from serried.agent import helper_process
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.stage_out import throttle
 from serried.agent.stage_out.publish import Publisher
-from serried.agent.stage_out.sync_loop import SyncLoop
-from serried.agent.stage_out.watch_roots import watch_roots
+from serried.agent.stage_out.sync_loop import SyncLoop, watch_roots
 from serried.protocol import names
 from serried.protocol.events import FromStageOut, ToHelper
 from serried.protocol.layout import RESULTS

@@ -30,6 +30,7 @@ from typing import Any
 from serried import processes, shell
 from serried.errors import UsageError
 from serried.fs import files
+from serried.process import linux
 from serried.processes import Process
 from serried.protocol import names
 from serried.schedulers.interface import Job
@@ -307,8 +308,8 @@ def members(session: int | None, mark: str | None) -> list[Process]:
 def _by_proc(session: int | None, mark: str | None) -> list[int]:
     return [
         pid
-        for pid in processes.pids()
-        if (fields := processes.stat(pid))
+        for pid in linux.other_pids()
+        if (fields := linux.stat(pid))
         and (fields[3] == str(session) or (mark and processes.environment(pid).get(names.LOCAL_JOB) == mark))
     ]
 

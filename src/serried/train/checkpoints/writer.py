@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Sequence
 
 from serried.fs.files import make_directory, read_json, write_json
+from serried.process import linux
 from serried.train.checkpoints import store, torch_zip
 
 NICENESS = 10
@@ -41,7 +42,6 @@ PATIENCE_SECONDS = 120.0
 IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """Slurm sends TERM and USR1 to every process of a step. The rank handles them, and may still need this process."""
 
-_PR_SET_PDEATHSIG = 1
 _PAIR = struct.Struct("=QQ")
 
 
@@ -71,21 +71,13 @@ def main() -> None:
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _die_with_parent()
+    linux.die_with_parent(signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     memory = Memory(descriptor)
     for command in _commands(parent):
         answer = _rate(command) if "rate" in command else _save(command, memory, parent)
         os.write(1, (json.dumps(answer) + "\n").encode())
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes
-
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _commands(parent: int) -> Iterator[Dict[str, Any]]:

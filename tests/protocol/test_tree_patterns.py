@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.fs import patterns
+from serried.fs import tree
 from tables import for_each
 
 TREE = (
@@ -47,7 +47,7 @@ def root(tmp_path):
     ],
 )
 def test_a_pattern_is_read_from_the_top_and_follows_no_links(root, pattern, named):
-    assert sorted(path for path, _ in patterns.find(root, pattern, pytest.fail)) == sorted(named)
+    assert sorted(path for path, _ in tree.find(root, pattern, pytest.fail)) == sorted(named)
 
 
 @for_each(
@@ -55,12 +55,12 @@ def test_a_pattern_is_read_from_the_top_and_follows_no_links(root, pattern, name
     [("logs/checkpoints/*.pt", "logs/checkpoints"), ("*.pt", ""), ("logs/last.pt", "logs"), ("a/*/b/*.pt", "a")],
 )
 def test_what_is_named_before_anything_is_left_open_is_where_names_begin(pattern, beginning):
-    assert patterns.beginning(pattern) == beginning
+    assert tree.beginning(pattern) == beginning
 
 
 def test_a_folder_that_cannot_be_read_is_told_of(tmp_path):
     (tmp_path / "file").touch()
     told = []
     (tmp_path / "loop").symlink_to("loop")
-    assert [path for path, _ in patterns.find(str(tmp_path / "loop"), "*", told.append)] == []
+    assert [path for path, _ in tree.find(str(tmp_path / "loop"), "*", told.append)] == []
     assert [type(error).__name__ for error in told] == ["OSError"]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from serried.process import environ
+from serried.process import linux
 
 STARTING = ["S", *["1"] * 46, "0", "0"]
 """Amid an exec it has memory, and its environment has no beginning yet."""
@@ -21,7 +21,7 @@ def process(tmp_path, monkeypatch):
         (tmp_path / "7" / "stat").write_text(f"7 (a) Z (b) {' '.join(fields)}\n")
         (tmp_path / "7" / "environ").write_bytes(entries)
 
-    monkeypatch.setattr(environ, "PROC", str(tmp_path))
+    monkeypatch.setattr(linux, "PROC", str(tmp_path))
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
     return says
 
@@ -30,7 +30,7 @@ def test_a_program_that_is_just_being_started_is_looked_at_again(process, monkey
     process(STARTING, b"")
     monkeypatch.setattr(time, "sleep", lambda _: process(STARTING, b"MARK=1\0"))
 
-    assert environ.environ(7) == b"MARK=1\0"
+    assert linux.environ(7) == b"MARK=1\0"
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_what_has_no_environment_is_not_waited_for(process, place, says):
     fields[place] = says
     process(fields, b"")
 
-    assert environ.environ(7) == b""
+    assert linux.environ(7) == b""

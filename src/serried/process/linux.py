@@ -1,0 +1,119 @@
+"""Processes as Linux shows them in /proc, and what prctl(2) arranges for them.
+
+Without /proc, as on macOS, a process has no descriptors and no environment here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Callable, List, Optional
+
+PROC = "/proc"
+EXEC_SECONDS = 1.0
+"""How long a process that executes a new program may show no environment, on a busy machine."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def pids() -> List[int]:
+    return [int(name) for name in _names("") if name.isdigit()]
+
+
+def other_pids() -> List[int]:
+    """All processes except this one."""
+    own = os.getpid()
+    return [pid for pid in pids() if pid != own]
+
+
+def read(pid: int, name: str) -> bytes:
+    """The content of /proc/PID/`name`; empty if the process has ended or belongs to another user."""
+    try:
+        return _read(pid, name)
+    except OSError:
+        return b""
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"{PROC}/{pid}/{name}", "rb") as file:  # noqa: PTH123 - a scan reads thousands
+        return file.read()
+
+
+def stat(pid: int) -> List[str]:
+    """The fields of /proc/PID/stat from the third on: the second, the name, may contain spaces. Empty as `read`."""
+    return read(pid, "stat").rpartition(b")")[2].decode("ascii", "replace").split()
+
+
+def started(pid: int) -> str:
+    """Clock ticks from boot to the start of a process, which identify it among all with its pid. "" if unknown."""
+    return "".join(stat(pid)[19:20])
+
+
+def parent(pid: int) -> int:
+    """0 if the process has ended, also if it is a zombie."""
+    fields = stat(pid)
+    return int(fields[1]) if fields and fields[0] not in "ZX" else 0
+
+
+def environ(pid: int) -> bytes:
+    """`NAME=value` entries, each ended by a NUL. Empty as `read`.
+
+    A process that is executing a new program shows an empty environment for a moment.
+    """
+    deadline = time.monotonic() + EXEC_SECONDS
+    entries = b""
+    with contextlib.suppress(OSError):
+        while not (entries := _read(pid, "environ")) and not _has_none(pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
+    return entries
+
+
+def _has_none(pid: int) -> bool:
+    """Is the environment empty for good? A zombie and a kernel thread have no memory, others may have no variables.
+
+    During an exec there is memory, but the environment has neither a beginning nor an end.
+    """
+    fields = stat(pid)
+    return len(fields) < 49 or fields[0] in "ZX" or fields[20] == "0" or fields[47] == fields[48] != "0"
+
+
+def descriptors(pid: int) -> List[str]:
+    """The paths /proc/PID/fd/N of a process's open files."""
+    return [f"{PROC}/{pid}/fd/{number}" for number in _names(f"/{pid}/fd")]
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return os.listdir(PROC + folder)  # noqa: PTH208 - no stat
+    except OSError:
+        return []
+
+
+def die_with_parent(number: int) -> None:
+    """Request signal `number` for the time when the process that started this one ends."""
+    request = parent_death_request(number)
+    if request:
+        request()
+
+
+def parent_death_request(number: int) -> Optional[Callable[[], object]]:
+    """`die_with_parent`, prepared for a call between fork and exec; None if this system does not support that."""
+    return _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that each can be found."""
+    request = _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if request:
+        request()
+
+
+def _prctl(option: int, value: int) -> Optional[Callable[[], object]]:
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):  # some Pythons have no ctypes
+            import ctypes  # takes milliseconds, and few processes need it at their start
+
+            prctl = ctypes.CDLL(None).prctl
+            return lambda: prctl(option, int(value), 0, 0, 0)
+    return None
