@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from serried.cli import MODULE_OF, VERBS
+from serried.cli import VERBS, serried
 from serried.config import schema
 from serried.errors import SerriedError
 from serried.protocol import names
@@ -30,7 +30,8 @@ def parse(words: list[str]) -> None:
     """Reads a command line as the verb would, and runs nothing. Raises click's own errors."""
     verb, *rest = words
     assert verb in VERBS
-    command: click.Command = importlib.import_module(f"serried.cli.{MODULE_OF.get(verb, verb)}").command
+    command = serried.get_command(click.Context(serried), verb)
+    assert command is not None
     while isinstance(command, click.Group):
         command = command.commands[rest.pop(0)]
     command.make_context(verb, rest)

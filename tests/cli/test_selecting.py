@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import click
 
-from serried.cli import run_selector
+from serried.cli import run_view
 
 
 def test_completion_offers_ids_with_their_names_and_last(make):
@@ -12,7 +12,7 @@ def test_completion_offers_ids_with_their_names_and_last(make):
 
     def offered(text):
         parameter = click.Argument(["run"])
-        items = run_selector.complete_runs(click.Context(click.Command("show")), parameter, text)
+        items = run_view.complete_runs(click.Context(click.Command("show")), parameter, text)
         return sorted((item.value, item.help) for item in items)
 
     assert offered("k3") == [("k3f9q2", r"digits\x1b[2J"), ("k3zzzz", "other")]

@@ -228,7 +228,7 @@ def test_flags_become_overrides_and_beat_set():
             "`--time` must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `60`",
             "did you mean `60m`, `60h` or `60s`?",
         ),
-        (["--set", "nodes"], "`--set nodes` says no `KEY=VALUE`", "for example `--set resources.nodes=4`"),
+        (["--set", "nodes"], "`--set nodes` is not `KEY=VALUE`", "for example `--set resources.nodes=4`"),
     ],
 )
 def test_a_wrong_flag_is_named_as_it_was_typed(words: list[str], message: str, hint: str | None):

@@ -51,8 +51,8 @@ GROUPS = {
 }
 """What `serried --help` lists, in the order in which one meets it."""
 
-MODULE_OF = {"import": "import_", "check-resume": "check_resume"}
-"""The modules of commands whose names are not identifiers."""
+MODULE_OF = {"import": "import_", "check-resume": "check_resume", "rerun": "submit", "forget": "stop"}
+"""The modules of commands that are not alone in a module of their name. The second one there is `NAME_command`."""
 
 OLD = {"rehearse": "check-resume"}
 """Former names of commands: still understood, with a note."""
@@ -70,7 +70,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module: Any = importlib.import_module(f"serried.cli.{MODULE_OF.get(cmd_name, cmd_name)}")
-        command: click.Command = module.command
+        command: click.Command = getattr(module, f"{cmd_name}_command", module.command)
         _keep_lines(command)
         return command
 

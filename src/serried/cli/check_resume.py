@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from serried.cli import options, submit_options
+from serried.cli import options
 from serried.clusters import LOCAL
 from serried.errors import UsageError
 from serried.protocol.sizes import counted
@@ -23,7 +23,7 @@ from serried.ui.text import printable
 _SHOWN = 8
 
 
-@click.command(cls=submit_options.TakesCommand)
+@click.command(cls=options.TakesCommand)
 @click.argument("experiment", required=False)
 @options.resources
 @options.common
@@ -59,16 +59,16 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
             f"{terms.steps} steps are too few to be stopped {terms.stops} times",
             hint=f"`--steps {terms.stops + 1}` or more",
         )
-    asked = submit_options.request(values, cluster or LOCAL)
+    asked = options.request(values, cluster or LOCAL)
     if is_here:
         asked = asked.with_setting("project.snapshot", value=False)
     if dry_run:
-        submit_options.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd(), observe=None), as_json=as_json)
+        options.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd(), observe=None), as_json=as_json)
         console.say(f"this, to its end; then the same, stopped {terms.stops} times at random steps and resumed")
         return
     found = _watch(asked, terms)
     if as_json:
-        console.out_json(found.to_json())
+        console.out_json(**found.to_json())
     else:
         _print(found)
     sys.exit(0 if found.verdict.is_exact else 1)

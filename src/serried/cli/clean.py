@@ -15,9 +15,8 @@ from serried.cleanup import disk_usage, nodes, policy, removal
 from serried.cleanup.disk_items import Thing
 from serried.cleanup.disk_usage import Size
 from serried.cleanup.policy import Choice
-from serried.cli import formatting, run_selector
+from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
-from serried.protocol import SCHEMA
 from serried.protocol.sizes import counted, spell
 from serried.ui import console
 from serried.ui.text import ago, printable
@@ -29,7 +28,7 @@ Measured = list[tuple[Thing, Size]]
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_selector.complete_runs)
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("--older-than", "age", metavar="TIME", help="Also runs that ended before: 30d, 2026-09-01.")
 @click.option(
     "--node",
@@ -74,14 +73,14 @@ def command(
         _sweep(hosts, dry_run=dry_run, as_json=as_json)
         return
     now = time.time()
-    older = formatting.moment("--older-than", age, now) if age else None
+    older = run_view.moment("--older-than", age, now) if age else None
     choice = _choose(runs, now, older, records=records, with_outputs=outputs)
     found = _measured(choice.go)
     if as_json and not (dry_run or yes):
         raise UsageError("`--json` cannot ask", hint="--dry-run shows what would go, --yes removes it")
     if not as_json:
         _show(found, choice, now)
-    if found and not dry_run and (yes or formatting.agreed(formatting.REMOVE, _total(found))):
+    if found and not dry_run and (yes or run_view.agreed("remove", "removed", _total(found))):
         again = _choose(runs, now, older, records=records, with_outputs=outputs)  # what was shown may be needed by now
         left = _remove(found, {thing.path for thing in again.go})
     else:
@@ -95,7 +94,7 @@ def command(
 def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bool, with_outputs: bool) -> Choice:
     if runs and older is not None:
         raise UsageError("`--older-than` and named runs cannot both be")
-    selections = run_selector.select_all(runs)
+    selections = run_view.select_all(runs)
     for selection in selections:
         if selection.element is not None:
             raise UsageError(f"`{selection}` is a task: a run is removed whole", hint=f"serried clean {runs[0]}")
@@ -129,7 +128,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
         told = [dataclasses.asdict(each) for each in found]
-        console.out_json({"schema": SCHEMA, "dry_run": dry_run, "left": told})
+        console.out_json(dry_run=dry_run, left=told)
     elif found or not failed:
         _show_left(found, dry_run=dry_run)
     if failed:
@@ -139,8 +138,8 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
 def _show_left(found: Sequence[nodes.Left], *, dry_run: bool) -> None:
     gone = "would go" if dry_run else "removed"
     rows = [[each.host, printable(each.name), f"stays: {each.stays}" if each.stays else gone] for each in found]
-    for text in console.table(("NODE", "LEFT BY", ""), rows) if rows else []:
-        console.out(text)
+    if rows:
+        console.out_table(("NODE", "LEFT BY", ""), rows)
     if not rows:
         console.say("nothing is left there")
 
@@ -161,8 +160,7 @@ def _show(found: Measured, choice: Choice, now: float) -> None:
     if not found:
         console.say("nothing to remove")
     else:
-        for line in console.table(_HEADS, [_row(thing, size, now) for thing, size in found], shrink=_NAME):
-            console.out(line)
+        console.out_table(_HEADS, [_row(thing, size, now) for thing, size in found], shrink=_NAME)
     for thing in choice.stay:
         console.note(f"{thing.name} stays: {thing.needed}")
     unfetched = [thing.run for thing in choice.stay if thing.unfetched]
@@ -221,4 +219,4 @@ def _answer(found: Measured, choice: Choice, left: dict[object, str], *, dry_run
         for thing, size in found
     ]
     stay = [{**thing.to_json(), "needed": thing.needed} for thing in choice.stay]
-    console.out_json({"schema": SCHEMA, "dry_run": dry_run, "things": listed, "stay": stay})
+    console.out_json(dry_run=dry_run, things=listed, stay=stay)

@@ -14,7 +14,6 @@ import click
 
 from serried import config
 from serried.config import definitions, profile
-from serried.protocol import SCHEMA
 from serried.protocol.sizes import counted
 from serried.ui import console
 
@@ -45,12 +44,11 @@ def list_clusters(*, as_json: bool) -> None:
             {"name": c.name, "scheduler": c.scheduler, "origin": c.origin, "here": c.name == found.here}
             for c in found.clusters
         ]
-        console.out_json({"schema": SCHEMA, "clusters": rows})
+        console.out_json(clusters=rows)
         return
     heads = ["", "CLUSTER", "SCHEDULER", "DESCRIBED IN"]
     lines = [["*" if c.name == found.here else "", c.name, c.scheduler, c.origin] for c in found.clusters]
-    for line in console.table(heads, lines):
-        console.out(line)
+    console.out_table(heads, lines)
 
 
 @command.command(short_help="Show what is known of one: of this one, or NAME.")
@@ -61,7 +59,7 @@ def show(name: str | None, *, as_json: bool) -> None:
     resolved = config.resolve(None, (), {}, name, Path.cwd(), os.environ)
     cluster = resolved.cluster
     if as_json:
-        console.out_json({"schema": SCHEMA, "cluster": _value(cluster)})
+        console.out_json(cluster=_value(cluster))
         return
     about = _texts(cluster)
     about.pop("notes", None)
@@ -80,8 +78,7 @@ def show(name: str | None, *, as_json: bool) -> None:
         rows.append([name, resolved.experiment.container.runtime, _origin(resolved, name)])
     form = "limit.continue"
     rows.append([form, resolved.experiment.limit.form, _origin(resolved, form, "continues")])
-    for line in console.table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows], shrink=1, whole=True):
-        console.out(line)
+    console.out_table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows], shrink=1, whole=True)
     _say_tables("PARTITION", cluster.partitions, definitions.Partition)
     _say_tables("GPU", cluster.gpus, definitions.Gpu)
     for line in ["", *cluster.notes] if cluster.notes else []:
@@ -100,12 +97,12 @@ def check(name: str | None, *, as_json: bool) -> None:
     """
     checked = profile.check(name, Path.cwd(), os.environ)
     if as_json:
-        console.out_json({"schema": SCHEMA, **dataclasses.asdict(checked)})
+        console.out_json(**dataclasses.asdict(checked))
     else:
         heads = ["KEY", "PROFILE", "CLUSTER", "SAID BY"]
         rows = [[found.key, found.profile, found.cluster, found.origin] for found in checked.differences]
-        for line in console.table(heads, rows) if rows else ():
-            console.out(line)
+        if rows:
+            console.out_table(heads, rows)
         found = len(checked.differences)
         differ = "they agree" if not found else counted(found, "difference")
         of = f"{counted(checked.compared, 'value')} of the profile"
@@ -169,8 +166,7 @@ def _say_tables(head: str, tables: Mapping[str, object], kind: type) -> None:
         return
     console.out()
     rows = [[name, *(texts.get(key, "-") for key in columns)] for name, texts in known.items()]
-    for line in console.table([head, *(key.upper() for key in columns)], rows):
-        console.out(line)
+    console.out_table([head, *(key.upper() for key in columns)], rows)
 
 
 def _value(cluster: config.Cluster) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import options, submit_options
+from serried.cli import options
 from serried.config import definitions, toml
 from serried.config.definitions import Key
-from serried.protocol import SCHEMA
 from serried.ui import console
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -54,14 +53,11 @@ def show(
     resolved = options.resolve(experiment, options.overrides(values, settings), cluster)
     rows = list(_rows(resolved))
     if as_json:
-        console.out_json(
-            {"schema": SCHEMA, "settings": rows, "warnings": list(resolved.warnings), "notes": list(resolved.notes)}
-        )
+        console.out_json(settings=rows, warnings=list(resolved.warnings), notes=list(resolved.notes))
         return
     cells = [(row["key"], row["text"], row["origin"]) for row in rows]
-    for line in console.table(["KEY", "VALUE", "ORIGIN"], cells, shrink=1, whole=True):
-        console.out(line)
-    submit_options.say_about(resolved.notes, resolved.warnings)
+    console.out_table(["KEY", "VALUE", "ORIGIN"], cells, shrink=1, whole=True)
+    options.say_about(resolved.notes, resolved.warnings)
 
 
 def _rows(resolved: config.Resolved) -> Iterator[Row]:

@@ -14,9 +14,8 @@ import click
 from serried.cleanup import disk_items, disk_usage, policy
 from serried.cleanup.disk_items import Known, Thing
 from serried.cleanup.disk_usage import Size
-from serried.cli import run_selector
+from serried.cli import run_view
 from serried.errors import UsageError
-from serried.protocol import SCHEMA
 from serried.protocol.layout import RunDirectory
 from serried.protocol.sizes import spell
 from serried.ui import console
@@ -39,7 +38,7 @@ class Row:
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_selector.complete_runs)
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("--all", "everything", is_flag=True, help=f"More than the {_SHOWN} largest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
@@ -55,10 +54,9 @@ def command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
     now = time.time()
     found = _look(runs)
     if as_json:
-        console.out_json({"schema": SCHEMA, "things": [_document(row) for row in found], **_sum(found).to_json()})
+        console.out_json(things=[_document(row) for row in found], **_sum(found).to_json())
     elif runs:
-        for line in console.table(_OF_ONE, [line for row in found for line in _parts(row, now)]):
-            console.out(line)
+        console.out_table(_OF_ONE, [line for row in found for line in _parts(row, now)])
     else:
         _draw(found, now, None if everything else _SHOWN)
 
@@ -84,7 +82,7 @@ def _look(runs: Sequence[str]) -> list[Row]:
 def _named(known: Known, runs: Sequence[str]) -> list[Thing]:
     there = {thing.run: thing for thing in disk_items.runs(known) if thing.has_record}
     chosen = []
-    for selection in run_selector.select_all(runs):
+    for selection in run_view.select_all(runs):
         if selection.record.id not in there:
             raise UsageError(
                 f"the run directory of `{selection.record.id}` is gone", hint=f"it was {selection.record.where.path}"
@@ -142,8 +140,7 @@ def _draw(rows: Sequence[Row], now: float, shown: int | None) -> None:
     if console.is_terminal() and sum(widths) + 2 * (len(widths) - 1) > console.columns():
         # Names matter more than the parts, which `serried du RUN` lists.
         heads, *lines = ([*line[: _PARTS_AT[0]], *line[_PARTS_AT[1] :]] for line in (heads, *lines))
-    for line in console.table(heads, lines, shrink=_NAME):
-        console.out(line)
+    console.out_table(heads, lines, shrink=_NAME)
     if total.unread:
         console.warning(f"{total.unread} folders could not be looked into")
 

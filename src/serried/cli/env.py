@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from serried import builds, config
-from serried.cli import options, submit_options
+from serried.cli import options
 from serried.errors import EnvironmentFailed, UsageError
 from serried.plan import Plan
 from serried.planning import environment_of
-from serried.protocol import SCHEMA
 from serried.submission import environment_build
 from serried.ui import console
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @click.group()
@@ -36,18 +31,12 @@ def command() -> None:
     """
 
 
-def _takes_experiment(function: Function) -> Function:
-    decorators = [
-        click.argument("experiment", required=False),
-        click.option("--cluster", metavar="NAME", help="Where it is to run."),
-        click.option(
-            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: `environment.venv=true`."
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    ]
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+_takes_experiment = options.together(
+    click.argument("experiment", required=False),
+    click.option("--cluster", metavar="NAME", help="The cluster where it runs."),
+    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: `environment.venv=true`."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
 
 
 @command.command(short_help="Show which it is, and which setting says so.")
@@ -57,11 +46,10 @@ def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...],
     plan, resolved = _asked(experiment, cluster, settings)
     found = environment_build.inspect(plan, os.environ)
     if as_json:
-        console.out_json({"schema": SCHEMA, "environment": found.to_json()})
+        console.out_json(environment=found.to_json())
         return
     rows = [[name, text, _origin(resolved, keys)] for name, text, keys in _rows(found) if text]
-    for line in console.table(["", "VALUE", "ORIGIN"], rows, shrink=1, whole=True):
-        console.out(line)
+    console.out_table(["", "VALUE", "ORIGIN"], rows, shrink=1, whole=True)
     if not found.ready:
         console.next_steps([(f"serried env build {experiment or ''}".strip(), "build it now; submit does so too")])
 
@@ -76,11 +64,11 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
             "Serried does not build this environment",
             hint="`venv = true` in `[experiments.NAME.environment]` builds one from your requirements",
         )
-    with submit_options.progress() as observe:
+    with options.progress() as observe:
         plan, _ = environment_build.settle(plan, resolved, os.environ, observe)
     found = environment_build.inspect(plan, os.environ)
     if as_json:
-        console.out_json({"schema": SCHEMA, "environment": found.to_json()})
+        console.out_json(environment=found.to_json())
     else:
         console.out(found.to_json()["prefix"])
 
@@ -97,7 +85,7 @@ def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
         )
     about = environment_build.about(found.plan, os.environ)
     if as_json:
-        console.out_json({"schema": SCHEMA, "environment": found.to_json(), "found": about})
+        console.out_json(environment=found.to_json(), found=about)
         return
     torch = f", torch {about['torch']}" if about["torch"] else ", no torch"
     console.out(f"Python {about['python']} in {about['prefix']}{torch}")
@@ -121,7 +109,7 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
         for prefix in removed:
             builds.remove(prefix)
     if as_json:
-        console.out_json({"schema": SCHEMA, "removed": [str(prefix) for prefix in removed], "dry_run": dry_run})
+        console.out_json(removed=[str(prefix) for prefix in removed], dry_run=dry_run)
         return
     for prefix in removed:
         console.out(str(prefix))

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from serried.cli import formatting, run_selector
+from serried.cli import run_view
 from serried.errors import SerriedError, UsageError, reason
-from serried.protocol import SCHEMA
 from serried.protocol.sizes import counted, spell
 from serried.records import missing_outputs, outputs
 from serried.records.index import Selection
@@ -27,7 +26,7 @@ _NAMED = 5
 
 
 @click.command()
-@run_selector.one_run()
+@run_view.one_run
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option(
     "--to", "target", metavar="DIR", type=Path, help="Copy results and outputs there.  [with a PATTERN: here]"
@@ -50,7 +49,7 @@ def command(
     and outputs, or begins with `checkpoints/`. What is there already is not copied again, and a copy
     that was cut short is resumed. The exit code is 1 if anything is still missing at the end.
     """
-    selection = run_selector.select(run)
+    selection = run_view.select(run)
     status = statuses_of([selection])[0]
     target = target or (Path() if patterns else None)
     if not status.has_ended:
@@ -64,8 +63,8 @@ def command(
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
         nodes = [_node_json(*each) for each in zip(lacking, back, strict=True)]
-        told = {"schema": SCHEMA, "run": status.id, "dry_run": dry_run, "nodes": nodes}
-        console.out_json({**told, "to": None if target is None else str(target), **report.to_json()})
+        to = None if target is None else str(target)
+        console.out_json(run=status.id, dry_run=dry_run, nodes=nodes, to=to, **report.to_json())
     elif target is not None:
         _tell(report, target, dry_run=dry_run)
     elif not back:
@@ -73,7 +72,7 @@ def command(
         _offer(selection)
     if found is not None and target is not None and not dry_run:
         _remember(selection, found, report, target)
-    formatting.insist([status])
+    run_view.insist([status])
     is_missing = any(came.problem for came in back) and not dry_run
     if is_missing or report.kept or report.problems:
         raise SystemExit(1)
@@ -81,7 +80,7 @@ def command(
 
 def _offer(selection: Selection) -> None:
     """Say what there is to copy, and how."""
-    formatting.say_outputs(outputs.of(selection))
+    run_view.say_outputs(outputs.of(selection))
     if fetch.has_any(selection):
         console.next_steps([(f"serried fetch {selection} --to DIR", "copy its results and outputs to a folder")])
     else:

@@ -9,10 +9,9 @@ import click
 
 from serried import config
 from serried.builds import provide, silent
-from serried.cli import options, submit_options
+from serried.cli import options
 from serried.environments.containers import image_to_build
 from serried.planning import environment_of
-from serried.protocol import SCHEMA
 from serried.submission.environment_build import builder
 from serried.ui import console
 
@@ -26,7 +25,7 @@ def command() -> None:
     """
 
 
-@command.command(cls=submit_options.TakesCommand, short_help="Build the image of an experiment.")
+@command.command(cls=options.TakesCommand, short_help="Build the image of an experiment.")
 @click.argument("experiment", required=False)
 @click.option("--cluster", metavar="NAME", help="For which cluster; `serried clusters` lists them.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
@@ -52,7 +51,7 @@ def build(
     Serried keeps images beside the run directories, under a hash of their inputs. If two commands build
     the same image at once, the second waits for the first. Older images stay for runs that use them.
     """
-    words = tuple(click.get_current_context().meta.get(submit_options.COMMAND, ()))
+    words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
     overrides = options.overrides({}, settings)
     resolved = config.resolve(experiment, None, overrides, cluster, Path.cwd(), os.environ)
     plan = environment_of(resolved)
@@ -66,12 +65,12 @@ def build(
         return
     if not dry_run:
         where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
-        with submit_options.progress() as observe:
+        with options.progress() as observe:
             show = observe or silent
             folder = provide(recipe, builder(plan, resolved, os.environ, where, show), show)
     if as_json:
         answer = {"image": str(folder / recipe.product), "source": recipe.source, "was_there": existing is not None}
-        console.out_json({"schema": SCHEMA, **answer, "script": recipe.script(folder)})
+        console.out_json(**answer, script=recipe.script(folder))
         return
     console.say(f"{'already built' if existing else 'built'}, from {recipe.source}")
     console.out(str(folder / recipe.product))

@@ -15,7 +15,6 @@ from serried import importing
 from serried.config import catalogue, layers
 from serried.errors import UsageError, reason
 from serried.importing import Imported
-from serried.protocol import SCHEMA
 from serried.ui import console
 from serried.ui.text import fit, printable
 
@@ -98,15 +97,12 @@ def _write(path: Path, text: str) -> None:
 
 def _as_json(imported: Imported, text: str, *, written: bool) -> None:
     console.out_json(
-        {
-            "schema": SCHEMA,
-            "written": written,
-            "experiments": [dataclasses.asdict(each) for each in imported.experiments],
-            "array": imported.array,
-            "parallel": imported.parallel,
-            "lines": [dataclasses.asdict(each) for each in imported.lines],
-            "toml": text,
-        }
+        written=written,
+        experiments=[dataclasses.asdict(each) for each in imported.experiments],
+        array=imported.array,
+        parallel=imported.parallel,
+        lines=[dataclasses.asdict(each) for each in imported.lines],
+        toml=text,
     )
 
 

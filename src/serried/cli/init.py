@@ -19,7 +19,6 @@ from serried.config import catalogue, layers
 from serried.config.toml import key, quoted
 from serried.environments.recipe import SOURCES
 from serried.errors import UsageError, reason
-from serried.protocol import SCHEMA
 from serried.protocol.slug import slug
 from serried.ui import console
 from serried.ui.text import pad
@@ -69,7 +68,7 @@ def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) 
     if not dry_run:
         _write(here, draft.files)
     if as_json:
-        console.out_json({"schema": SCHEMA, "template": template, "files": list(draft.files), "written": not dry_run})
+        console.out_json(template=template, files=list(draft.files), written=not dry_run)
     elif dry_run:
         for name, content in draft.files.items():
             console.out(f"# {name}\n{content.decode()}")
@@ -83,7 +82,7 @@ def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) 
 def _list(*, as_json: bool) -> None:
     known = [{"name": name, "help": words} for name, words in templates.TEMPLATES.items()]
     if as_json:
-        console.out_json({"schema": SCHEMA, "templates": known})
+        console.out_json(templates=known)
         return
     for each in known:
         console.out(f"{pad(each['name'], 9)}  {each['help']}")

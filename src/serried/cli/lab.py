@@ -14,7 +14,6 @@ import click
 
 from serried import lab
 from serried.errors import UsageError
-from serried.protocol import SCHEMA
 from serried.protocol.sizes import counted
 from serried.shell import foreground
 from serried.ui import console
@@ -111,7 +110,7 @@ def status(*, as_json: bool) -> None:
     """List your labs and how their nodes are."""
     found = [each.status() for each in lab.labs()]
     if as_json:
-        console.out_json({"schema": SCHEMA, "labs": [_as_json(each) for each in found]})
+        console.out_json(labs=[_as_json(each) for each in found])
         return
     for each in found:
         console.out(f"{each.name}  {_describe(each)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from serried.cli import formatting, run_selector
+from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
@@ -49,7 +49,7 @@ class Choice:
 
 
 @click.command()
-@run_selector.last_run()
+@run_view.last_run
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run ends, through all attempts.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
@@ -66,7 +66,7 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, launc
     serried logs k3f9q2 --rank 3
     serried logs lr-sweep/17 --attempt 1 > log.txt
     """
-    selection = run_selector.select(run)
+    selection = run_view.select(run)
     _refuse_whole_arrays(selection)
     choice = Choice(rank, node, attempt, launcher)
     if follow:
@@ -182,12 +182,12 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
         )
         raise SerriedError(f"the run directory is gone, and what ranks wrote with it: {record.where.path}", hint=hint)
     console.note("no output yet")
-    formatting.say_how(status)
+    run_view.say_how(status)
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
     if printer.pump():
         console.note("output of the job script (scheduler.log)")
     printer.finish()
-    formatting.warn_if_stale([status])
+    run_view.warn_if_stale([status])
 
 
 def _follow(selection: Selection, choice: Choice) -> None:
@@ -218,7 +218,7 @@ def _follow(selection: Selection, choice: Choice) -> None:
         _nothing_written(selection, choice)
         return
     status = statuses_of([selection])[0]
-    formatting.say_how(status)
+    run_view.say_how(status)
     if status.has_ended and status.state != names.COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
 
@@ -263,6 +263,6 @@ class _Clock:
         self._next = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.5, _ASK_LONGEST_SECONDS)
         if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._said:
-            console.say(f"{formatting.how(status)}; waiting for what it writes")
+            console.say(f"{run_view.how(status)}; waiting for what it writes")
         self._said = status.state
         return is_over(status)

@@ -1,34 +1,43 @@
-"""Flags that `run` and `submit` share, made from the definitions: one for each resource."""
+"""The options that commands share, and how they show a plan."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from serried import config
+from serried import config, script
+from serried.builds import Observe
+from serried.cli import run_view
 from serried.config import layers
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
 from serried.plan import Launch
+from serried.submission.prepared import Prepared
+from serried.submission.request import Request
 from serried.ui import console
+from serried.ui.plan_lines import plan_lines
+from serried.ui.text import pad, printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+COMMAND = "serried.command"
+WORDS = "serried.words"
+"""All words after the name of the command."""
+
 _RESOURCES = keys(Resources)
 _LAUNCH = keys(Launch)["kind"]
-
-
 _SIZE = ("nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "time")
-"""Those of the resources that say how large a run is; the others are the scheduler's own matters."""
-
+"""The resources that make up the size of a run; the others are for the scheduler."""
 
 OLD = {"--each": "--commands"}
-"""Former names of options: still understood, with a note."""
+"""Former names of options: they still work, with a note."""
 
 
 class Sorted(click.Command):
@@ -51,6 +60,30 @@ class Sorted(click.Command):
                     formatter.write_dl(lines)
 
 
+class TakesCommand(Sorted):
+    """Takes the words after the first `--` as a command, verbatim; click would drop the `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = tuple(args)
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[COMMAND] = tuple(args[at + 1 :])
+            args = args[:at]
+        given = list(args)  # click empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError:
+            if COMMAND in ctx.meta or len(given) < 2 or any(word.startswith("-") for word in given[:2]):
+                raise
+            raise UsageError(
+                f"`{given[0]}` is followed by `{given[1]}`, and an experiment is one word",
+                hint=f"a command goes after `--`: serried {ctx.info_name} -- {shlex.join(given)}",
+            ) from None
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[OPTIONS]", f"[{'EXPERIMENT...' if ctx.info_name == 'submit' else 'EXPERIMENT'} | -- COMMAND...]"]
+
+
 def _flag_of(word: str) -> str:
     return word.partition("=")[0]
 
@@ -67,11 +100,15 @@ def flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def resources(function: Function) -> Function:
-    """Add one flag for each key of the table `resources`; the function gets what was given as text."""
-    for name, key in reversed(_RESOURCES.items()):
-        function = _option(name, key)(function)
-    return function
+def together(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    """Several options as one decorator, in the order of the help."""
+
+    def add(function: Function) -> Function:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return add
 
 
 def _option(name: str, key: Key) -> Callable[[Function], Function]:
@@ -82,27 +119,60 @@ def _option(name: str, key: Key) -> Callable[[Function], Function]:
     return click.option(*names, name, metavar=key.kind.metavar, multiple=key.kind.many, help=key.help + default)
 
 
-def common(function: Function) -> Function:
-    """Add --cluster, --launch, --name and --set."""
-    decorators = [
-        click.option("--launch", metavar="KIND", help="Launcher of the ranks: agent, torchrun …  [default: agent]"),
-        click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
-        click.option("--name", metavar="NAME", help="Name of the run."),
-        click.option(
-            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set limit.grace=60s`."
-        ),
-    ]
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+resources = together(*(_option(name, key) for name, key in _RESOURCES.items()))
+"""One flag for each key of the table `resources`. The command receives texts."""
+
+common = together(
+    click.option("--launch", metavar="KIND", help="Launcher of the ranks: agent, torchrun …  [default: agent]"),
+    click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
+    click.option("--name", metavar="NAME", help="Name of the run."),
+    click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set limit.grace=60s`."
+    ),
+)
+
+flags = together(
+    resources,
+    common,
+    click.option("--array", metavar="INDICES", help="Submit a job array with these indices: 0-999, 0-10:2 or 1,3,5."),
+    click.option("--parallel", type=int, metavar="N", help="Most array tasks that run at once."),
+    click.option(
+        "--commands",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Submit a job array: one task per line of FILE, counted from 0.",
+    ),
+    click.option(
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="Run the command, or each line of FILE, N times with N seeds (`{seed}`).",
+    ),
+    click.option(
+        "--stage",
+        metavar="PATH",
+        multiple=True,
+        help="Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
+    ),
+    click.option("--image", metavar="FILE", help="The container image; `off` for none."),
+    click.option(
+        "--resume",
+        metavar="RUN|PATH",
+        shell_complete=run_view.complete_runs,
+        help="Resume from the newest complete checkpoint of a run (`last`: the newest run) or in PATH.",
+    ),
+    click.option("--debug", is_flag=True, help="Turn on the logs of NCCL and torch.distributed."),
+    click.option("--smoke", is_flag=True, help="A smoke test: train a few steps, save, load and exit."),
+    click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
+"""The flags of `run` and `submit`, whose experiment or command stands before them."""
 
 
 def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What was given, by dotted key, for `config.resolve`.
+    """The given settings by dotted key, for `config.resolve`. A flag overrides `--set` of the same key.
 
-    `values` may hold more than resources; the rest is left alone. A flag beats `--set` of the same key.
-
-    Raises UsageError that names the flag.
+    `values` may hold more than resources. Raises UsageError that names the flag.
     """
     given = dict(_setting(text) for text in settings)
     flags = [(name, f"resources.{name}", key) for name, key in _RESOURCES.items()]
@@ -122,12 +192,12 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
 
 
 def _takes_away(key: Key, value: Any) -> bool:
-    """Whether the flag unsets the setting. An amount that is empty is a shell's variable that was never set."""
+    """Whether the flag unsets the setting. An empty amount comes from an unset variable of a shell."""
     return key.is_optional and key.kind.metavar == "TEXT" and value in ("", ("",))
 
 
 def resolve(experiment: str | None, overrides: Mapping[str, Any], cluster: str | None) -> config.Resolved:
-    """The settings of an experiment; where none is named, of the only one, else those of a command without any."""
+    """The settings of an experiment: the named one, else the only one, else those of a command without one."""
     here = Path.cwd()
     is_clear = experiment is not None or len(config.catalogue(here, os.environ).experiments) == 1
     return config.resolve(experiment, None if is_clear else (), overrides, cluster, here, os.environ)
@@ -136,5 +206,125 @@ def resolve(experiment: str | None, overrides: Mapping[str, Any], cluster: str |
 def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"`--set {text}` says no `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
+        raise UsageError(f"`--set {text}` is not `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
     return key.strip(), layers.guess(value)
+
+
+def request(values: Mapping[str, Any], cluster: str | None) -> Request:
+    """The request that the flags in `values` make; not every command has all of them."""
+    context = click.get_current_context()
+    return Request(
+        experiment=values["experiment"],
+        command=context.meta.get(COMMAND),
+        overrides=overrides(values, values["settings"]) | _of_flags(values),
+        cluster=cluster,
+        name=values["name"],
+        array=values.get("array"),
+        parallel=values.get("parallel"),
+        each=values.get("commands"),
+        repeat=values.get("repeat"),
+        resume=values.get("resume"),
+        smoke=bool(values.get("smoke")),
+    )
+
+
+def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings other than resources that have a flag."""
+    settings: dict[str, Any] = {"debug": True} if values.get("debug") else {}
+    if values.get("stage"):
+        settings["data.stage"] = [{"from": _from_here(path)} for path in values["stage"]]
+    if values.get("image") is not None:
+        settings["container.image"] = _from_here(values["image"])
+    return settings
+
+
+def _from_here(path: str) -> str:
+    """A path that exists here as an absolute one; any other belongs to the project."""
+    return os.path.abspath(path) if path and os.path.lexists(path) else path  # noqa: PTH100 - links stay
+
+
+def check_several(values: Mapping[str, Any]) -> None:
+    """Raises UsageError for options of a single run, if several experiments are named."""
+    if COMMAND in click.get_current_context().meta:
+        raise UsageError("a command after `--` is one run, and several experiments are named before it")
+    for key in ("array", "commands", "name", "parallel", "repeat", "resume"):
+        if values.get(key) is not None:
+            raise UsageError(
+                f"`{flag(key)}` is for one run, and several experiments are named", hint="submit that by itself"
+            )
+
+
+@contextlib.contextmanager
+def progress(*, dry_run: bool = False) -> Iterator[Observe | None]:
+    """Shows how an environment is built: a note for each step, and a moving line. None in a dry run."""
+    with contextlib.ExitStack() as stack:
+        steps: set[str] = set()
+        lines: list[console.MovingLine] = []
+
+        def observe(step: str, latest: str = "", /) -> None:
+            text = f"{step}: {latest}" if latest else step
+            if step not in steps:
+                steps.add(step)
+                console.note(step)
+                lines[:] = lines or [stack.enter_context(console.status_line(text))]
+            lines[0].update(text)
+
+        yield None if dry_run else observe
+
+
+def show_plan(prepared: Prepared, *, several: bool = False) -> None:
+    """Print the plan in a few lines, with its notes and warnings, on stderr."""
+    if several:
+        console.say(console.style(f"{printable(prepared.plan.experiment)}, run {prepared.plan.run}", "head"))
+    lines = plan_lines(prepared.plan, prepared.survey, prepared.revision)
+    for label, text in lines:
+        console.say_behind(f"{pad(label, 11)}  ", text, "quiet")
+    say_about(prepared.notes, prepared.warnings)
+    if several:
+        console.say()
+
+
+def say_about(notes: Iterable[str], warnings: Iterable[str]) -> None:
+    for text in notes:
+        console.note(text)
+    for text in warnings:
+        console.warning(text)
+
+
+def dry_run(*prepared: Prepared, as_json: bool) -> None:
+    """Print the plan, and exactly what the scheduler would receive. Of the environment only the names."""
+    if as_json and len(prepared) == 1:
+        console.out_json(**_document(prepared[0]))
+    elif as_json:
+        console.out_json(submissions=[_document(one) for one in prepared])
+    else:
+        for one in prepared:
+            show_plan(one, several=len(prepared) > 1)
+            _print(one)
+
+
+def _document(prepared: Prepared) -> dict[str, Any]:
+    return {
+        "plan": prepared.plan.to_json(),
+        "commands": [list(command) for command in prepared.each] or None,
+        "argv": list(prepared.handover.argv),
+        **({"jobs": [list(each.argv) for each in prepared.handovers]} if prepared.plan.is_in_parts else {}),
+        "environment": sorted(prepared.environment),
+        "script": prepared.script,
+        "setup": script.render_setup(prepared.plan),
+        "snapshot": list(prepared.survey.files) if prepared.survey else None,
+        "warnings": list(prepared.warnings),
+        "notes": list(prepared.notes),
+    }
+
+
+def _print(prepared: Prepared) -> None:
+    names = sorted(prepared.environment)
+    commands = [shlex.join(each.argv) for each in prepared.handovers]
+    console.out(
+        "\n".join(["# the command" if len(commands) == 1 else f"# the {len(commands)} commands", *commands, ""])
+    )
+    console.out(f"# variables that the job inherits\n{' '.join(names)}\n")
+    console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")
+    if setup := script.render_setup(prepared.plan):
+        console.out(f"# {prepared.plan.directory}/setup.sh\n{setup}")

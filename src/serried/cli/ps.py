@@ -6,7 +6,7 @@ import time
 
 import click
 
-from serried.cli import formatting
+from serried.cli import run_view
 from serried.protocol import names
 from serried.records import index, missing_outputs, verdict
 from serried.records.run_status import RunStatus
@@ -40,7 +40,7 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
     ranks each; `2x1/4 gpu` has one rank for four GPUs.
     """
     now = time.time()
-    oldest = formatting.moment("--since", since, now) if since else None
+    oldest = run_view.moment("--since", since, now) if since else None
     found = [status for status in statuses(index.records()) if status.record.directory.path.is_dir()]
     known = sorted(_settled(found), key=_order)  # without those that somebody forgets meanwhile
     shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
@@ -48,11 +48,11 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
         ended = [status for status in shown if status.has_ended][: max(number, 0)]
         shown = [status for status in shown if not status.has_ended] + ended
     if as_json:
-        console.out_json(formatting.runs_json([status.to_json() for status in shown]))
+        run_view.out_runs([status.to_json() for status in shown])
     else:
         _draw(shown, len(known), now)
-    formatting.warn_if_stale(shown)
-    formatting.insist(shown)
+    run_view.warn_if_stale(shown)
+    run_view.insist(shown)
 
 
 def _settled(found: list[RunStatus]) -> list[RunStatus]:
@@ -83,8 +83,7 @@ def _draw(shown: list[RunStatus], known: int, now: float) -> None:
         steps = [("serried submit -- python train.py", "send one")] if not known else [("serried ps --all", "list all")]
         console.next_steps(steps)
         return
-    for line in console.table(_HEADS, [_row(status, now) for status in shown], shrink=_NAME):
-        console.out(line)
+    console.out_table(_HEADS, [_row(status, now) for status in shown], shrink=_NAME)
     if known > len(shown):
         console.say(f"{known - len(shown)} more: serried ps --all")
 
@@ -94,8 +93,8 @@ def _row(status: RunStatus, now: float) -> list[str | Cell]:
     return [
         status.record.id,
         summary.name if summary else "?",
-        Cell(status.state, formatting.state_style(status.state)),
-        formatting.size(status),
+        Cell(status.state, run_view.state_style(status.state)),
+        run_view.size(status),
         summary.cluster if summary else "?",
         duration(_elapsed(status, now)),
         Cell(_note(status, now), None if status.state not in (names.COMPLETED, names.CANCELLED) else "quiet"),

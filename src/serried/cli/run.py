@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from serried.cli import formatting, submit_options
+from serried.cli import options, run_view
 from serried.clusters import LOCAL
 from serried.config import catalogue
 from serried.errors import UsageError
@@ -36,9 +36,9 @@ _LONGEST = 36
 """Columns for what was typed, which leave room for what it does on a line of 80."""
 
 
-@click.command(cls=submit_options.TakesCommand)
+@click.command(cls=options.TakesCommand)
 @click.argument("experiment", required=False)
-@submit_options.flags
+@options.flags
 @click.option("--gpu-ids", metavar="IDS", help="Which GPUs: 0,2. Without it, idle ones.")
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str | None, **values: Any) -> None:
     r"""Run an experiment, or any command, here and now, and pass on what it prints.
@@ -59,18 +59,18 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     gpus = [word.strip() for word in gpu_ids.split(",")] if gpu_ids else []
     if job and gpus:
         raise UsageError(f"`--gpu-ids` is for this machine, and this is job {job.job}", hint="leave it out")
-    asked = submit_options.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
+    asked = options.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
     if gpus and "resources.gpus" not in asked.overrides:
         asked = asked.with_setting("resources.gpus", value=len(gpus))
     decided = in_allocation.decide(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
-    with submit_options.progress(dry_run=dry_run) as observe:
+    with options.progress(dry_run=dry_run) as observe:
         prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each, observe=observe)
     if dry_run:
-        submit_options.dry_run(prepared, as_json=as_json)
+        options.dry_run(prepared, as_json=as_json)
         return
     if prepared.plan.smoke:
         console.say_behind("", smoke_text(prepared.plan), "quiet")
-    submit_options.say_about(prepared.notes, prepared.warnings)
+    options.say_about(prepared.notes, prepared.warnings)
     began = time.time()
     outcome = run_here(
         prepared,
@@ -80,7 +80,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         output=sys.stderr.buffer if as_json else None,
     )
     if as_json:
-        console.out_json(formatting.runs_json([status(outcome.record).to_json()]))
+        run_view.out_runs([status(outcome.record).to_json()])
     array = prepared.plan.array
     _say_the_end(outcome, None if array is None else array.indices[0], began)
     sys.exit(outcome.status)
@@ -105,7 +105,7 @@ def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
             [
                 (logs, "what it printed"),
                 (f"serried show {run}", "plan, timeline and files"),
-                _submit_it(click.get_current_context().meta[submit_options.WORDS]),
+                _submit_it(click.get_current_context().meta[options.WORDS]),
             ]
         )
         return

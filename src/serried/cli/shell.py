@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import options, run_selector, submit_options
+from serried.cli import options, run_view
 from serried.errors import RunNotFoundError, UsageError, did_you_mean
 from serried.records.index import Selection
 from serried.records.status import statuses_of
@@ -31,8 +31,8 @@ SHOWN = ("cluster", "each node", "ranks", "costs", "data", "in place")
 """Lines of the plan that say what one waits for."""
 
 
-@click.command(cls=submit_options.TakesCommand)
-@click.argument("what", metavar="[EXPERIMENT|RUN]", required=False, shell_complete=run_selector.complete_runs)
+@click.command(cls=options.TakesCommand)
+@click.argument("what", metavar="[EXPERIMENT|RUN]", required=False, shell_complete=run_view.complete_runs)
 @options.resources
 @options.common
 @click.option("--now", is_flag=True, help="Fail at once if nothing that fits is free.")
@@ -52,7 +52,7 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
     It waits for the nodes, and says why. Inside, the environment is the experiment's, a script that
     you start finds itself the only rank, and `serried run` uses all nodes.
     """
-    words = tuple(click.get_current_context().meta.get(submit_options.COMMAND, ()))
+    words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
     overrides = options.overrides(values, values["settings"])
     run = _run(what)
     if run is None and node is not None:
@@ -94,15 +94,15 @@ def _open(asked: Request, words: tuple[str, ...], *, now: bool, dry_run: bool) -
     limit = decided.plan.limit._replace(restarts=0)
     plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, limit=limit, after=())
     plan = plan if asked.experiment else dataclasses.replace(plan, experiment="shell")
-    with submit_options.progress(dry_run=dry_run) as observe:
+    with options.progress(dry_run=dry_run) as observe:
         made = interactive.prepared(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
     if dry_run:
-        submit_options.dry_run(made, as_json=False)
+        options.dry_run(made, as_json=False)
         return
     for label, text in plan_lines(made.plan, made.survey, made.revision):
         if label in SHOWN:
             console.say_behind(f"{pad(label, 11)}  ", text, "quiet")
-    submit_options.say_about(made.notes, made.warnings)
+    options.say_about(made.notes, made.warnings)
     sys.exit(interactive.open_shell(made, now=now, say=console.note))
 
 
@@ -114,7 +114,7 @@ def _run(what: str | None) -> Selection | None:
     if what is None or what in config.catalogue(Path.cwd(), os.environ).experiments:
         return None
     try:
-        return run_selector.select(what)
+        return run_view.select(what)
     except RunNotFoundError as error:
         known = config.catalogue(Path.cwd(), os.environ).experiments
         hint = did_you_mean(what, known) or f"a command goes after `--`: serried shell -- {shlex.quote(what)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from serried.cli import formatting, run_selector
+from serried.cli import run_view
 from serried.errors import SerriedError
 from serried.fs.files import read_json
 from serried.plan import Plan
@@ -37,7 +37,7 @@ _LABEL = 11
 
 
 @click.command()
-@run_selector.last_run()
+@run_view.last_run
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_json: bool) -> None:
     r"""Show a run's plan, timeline and files.
@@ -46,19 +46,19 @@ def command(*, run: str, as_json: bool) -> None:
     serried show last
     serried show lr-sweep/17 --json
     """
-    selection = run_selector.select(run)
+    selection = run_view.select(run)
     status = statuses_of([selection])[0]
     if status.summary is None:
         raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
     made = outputs.of(selection)
     if as_json:
-        console.out_json(formatting.runs_json([{**_json(selection, status), "outputs": made.to_json()}]))
+        run_view.out_runs([{**_json(selection, status), "outputs": made.to_json()}])
     else:
         for line in _screen(selection, status, made):
             console.out(line)
         _suggest(selection, status, made)
-    formatting.warn_if_stale([status])
-    formatting.insist([status])
+    run_view.warn_if_stale([status])
+    run_view.insist([status])
 
 
 def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
 
 
 def _screen(selection: Selection, status: RunStatus, made: Outputs) -> list[str]:
-    state = console.style(status.state, formatting.state_style(status.state))
+    state = console.style(status.state, run_view.state_style(status.state))
     name = printable(status.summary.name) if status.summary else "?"
     message = f": {printable(status.verdict.message)}" if status.verdict.message else ""
     lines = [f"{status.id} {name} {state}{message}", ""]
@@ -188,7 +188,7 @@ def _config_text(config: dict[str, Any] | None) -> str:
 
 def _size(plan: Plan | None, status: RunStatus) -> str:
     if plan is None:
-        return formatting.size(status)
+        return run_view.size(status)
     allocation = plan.allocation
     each = [f"{allocation.ranks} ranks" if allocation.ranks != 1 else "1 rank"]
     if allocation.gpus:

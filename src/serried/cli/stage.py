@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import formatting, options, submit_options
+from serried.cli import options, run_view
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan, Staged
-from serried.protocol import SCHEMA
 from serried.protocol.names import COMPLETED
 from serried.protocol.sizes import spell
 from serried.records import staging
@@ -51,12 +50,12 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         _show(resolved, as_json=as_json)
         return
     asked = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
-    with submit_options.progress(dry_run=dry_run) as observe:
+    with options.progress(dry_run=dry_run) as observe:
         prepared = prestage.warmer(resolved, os.environ, asked, observe)
     if dry_run:
-        submit_options.dry_run(prepared, as_json=as_json)
+        options.dry_run(prepared, as_json=as_json)
         return
-    submit_options.show_plan(prepared)
+    options.show_plan(prepared)
     with console.status_line("staging") as line:
         status = see_through(
             prepared,
@@ -65,12 +64,11 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         )
     brought = prestage.brought(status)
     if as_json:
-        console.out_json({"schema": SCHEMA, "run": status.id, "state": status.state, "brought": brought})
+        console.out_json(run=status.id, state=status.state, brought=brought)
     else:
         rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in brought]
-        for text in console.table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows):
-            console.out(text)
-        formatting.say_how(status)
+        console.out_table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows)
+        run_view.say_how(status)
     if status.state != COMPLETED:
         console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
         sys.exit(1)
@@ -105,14 +103,13 @@ def _show(resolved: config.Resolved, *, as_json: bool) -> None:
     size = sum(item.bytes or 0 for item in stage)
     rate = staging.rate(plan.site.name)
     if as_json:
-        console.out_json({"schema": SCHEMA, **_document(plan, rate), "notes": list(notes)})
+        console.out_json(**_document(plan, rate), notes=list(notes))
         return
     rows = [[item.source, _place(item), *_amount(item)] for item in stage]
-    for text in console.table(["FROM", "AS", "SIZE", "FILES"], rows, shrink=0):
-        console.out(text)
+    console.out_table(["FROM", "AS", "SIZE", "FILES"], rows, shrink=0)
     for label, text in _facts(plan, size, rate):
         console.out(f"{console.style(f'{label:<6}', 'quiet')}  {printable(text)}")
-    submit_options.say_about(notes, resolved.warnings)
+    options.say_about(notes, resolved.warnings)
 
 
 def _place(item: Staged) -> str:

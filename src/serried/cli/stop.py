@@ -1,4 +1,4 @@
-"""`serried stop`: end runs, politely where they run, at once where they wait."""
+"""`serried stop` and `forget`: end runs, and give up a submission whose outcome is unknown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 import click
 
-from serried.cli import formatting, run_selector
+from serried.cli import run_view
 from serried.errors import SubmissionUncertain, UsageError
 from serried.records import stopping
 from serried.records.index import Selection
+from serried.records.record import jobs_text
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of
 from serried.records.verdict import SUBMITTING, UNCERTAIN
+from serried.submission import reconcile
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -21,8 +23,8 @@ _NAMED = 5
 
 
 @click.command()
-@run_selector.many_runs()
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@run_view.many_runs
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
 @click.option("--now", is_flag=True, help="Cancel at once; ranks cannot save.")
 def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
@@ -40,11 +42,11 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
         raise UsageError(
             "`--save` and `--now` are mutually exclusive", hint="--save gives ranks time, --now gives them none"
         )
-    selections = run_selector.select_all(runs)
+    selections = run_view.select_all(runs)
     found = statuses_of(selections)
     for status in found:
         if status.has_ended:
-            formatting.say_how(status)
+            run_view.say_how(status)
     live = [status for status in found if not status.has_ended]
     _refuse_what_is_not_submitted(live)
     if not live or not (yes or _agreed(live)):
@@ -60,7 +62,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
     for status in statuses_of([one for one in selections if any(str(one) == before.id for before in live)]):
-        formatting.say_how(status)
+        run_view.say_how(status)
 
 
 def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:
@@ -79,7 +81,7 @@ def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:
 def _agreed(live: Sequence[RunStatus]) -> bool:
     named = ", ".join(f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED])
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
-    return formatting.agreed(formatting.STOP, f"{named}{more}")
+    return run_view.agreed("stop", "stopped", f"{named}{more}")
 
 
 def _grace(live: Sequence[RunStatus]) -> int:
@@ -112,3 +114,24 @@ def _end_by_force(selection: Selection, patience: int) -> None:
     job = selection.record.job_of(status.job, selection.element)
     console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
     stopping.end_job(status, job)
+
+
+@click.command(epilog=run_view.HELP)
+@run_view.one_run
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+def forget_command(run: str, *, yes: bool) -> None:
+    """Drop a submission whose outcome is unknown.
+
+    Only for runs in the state UNCERTAIN: their `submit` was killed, or the scheduler did not answer. If
+    the scheduler has the job after all, the job ends itself when it starts.
+    """
+    record = run_view.select(run).record
+    if not yes and not run_view.agreed("forget", "forgotten", f"the submission of {record.id}"):
+        return
+    job = reconcile.forget(record)
+    if job is not None:
+        console.note(
+            f"run {record.id} has started after all, as {jobs_text(job.split(','))}; `serried stop {record.id}` ends it"
+        )
+    else:
+        console.say(f"forgot {record.id}: if its job starts after all, it ends itself")

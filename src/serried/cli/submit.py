@@ -1,4 +1,4 @@
-"""`serried submit`: a plan, shown and handed to the scheduler, at most once."""
+"""`serried submit` and `rerun`: a plan, shown and submitted to the scheduler, at most once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from serried.cli import formatting, run_selector, submit_options
+from serried.cli import options, run_view
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.protocol import names
 from serried.protocol.reasons import Reason
@@ -23,12 +23,13 @@ from serried.submission.graph import decide_all
 from serried.submission.prepare import prepare
 from serried.submission.prepared import Prepared, behind
 from serried.submission.request import Decided, Request, decide
+from serried.submission.rerun import prepare_again
 from serried.ui import console
 
 
-@click.command(cls=submit_options.TakesCommand)
+@click.command(cls=options.TakesCommand)
 @click.argument("experiments", nargs=-1)
-@submit_options.flags
+@options.flags
 @click.option(
     "--chain", type=click.IntRange(1), metavar="N", help="At most N attempts, each resuming from the one before."
 )
@@ -36,7 +37,7 @@ from serried.ui import console
     "--after",
     metavar="RUN[:any|:notok]",
     multiple=True,
-    shell_complete=run_selector.complete_runs,
+    shell_complete=run_view.complete_runs,
     help="Start after RUN completes; `:any` after any end, `:notok` only if RUN does not complete.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
@@ -68,16 +69,16 @@ def command(
     The job runs a copy of the code: later edits do not reach it. The pages on snapshots and on how a
     job starts describe the inherited variables and an interrupted submit.
     """
-    asked = submit_options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
+    asked = options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
     asked = dataclasses.replace(asked, after=after or None)
     if chain is not None:
         asked = asked.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
     if len(experiments) > 1:
-        submit_options.check_several(values)
+        options.check_several(values)
         decided = _decide_all(asked, experiments)
     else:
         decided = [decide(asked, Path.cwd(), os.environ)]
-    with submit_options.progress(dry_run=dry_run) as observe:
+    with options.progress(dry_run=dry_run) as observe:
         prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs, observe=observe) for one in decided]
     send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
 
@@ -91,16 +92,43 @@ def _decide_all(asked: Request, experiments: Sequence[str]) -> list[Decided]:
         raise
 
 
+@click.command()
+@run_view.one_run
+@click.option("--fresh", is_flag=True, help="Start where that run started, not from its newest checkpoint.")
+@click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the old run.")
+@click.option("--name", metavar="NAME", help="Name of the new run.  [default: the old name]")
+@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rerun_command(
+    *, run: str, fresh: bool, new_code: bool, name: str | None, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    r"""Submit the plan of RUN again: a new run, with the same code, from its newest complete checkpoint.
+
+    \b
+    serried rerun last
+    serried rerun sweep/17                one task of an array
+    serried rerun k3f9q2 --fresh          from the start
+    serried rerun k3f9q2 --new-code       with the present code
+
+    Command, settings and resources are those of RUN. For others: serried submit … --resume RUN
+    """
+    selection = run_view.select(run)
+    with options.progress(dry_run=dry_run) as observe:
+        prepared = prepare_again(selection, os.environ, fresh=fresh, new_code=new_code, name=name, observe=observe)
+    send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
 def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
     """Show what is prepared, and hand it over; or, with `dry_run`, show it to the last byte.
 
     Where one of several is not taken, those before it are there, and stay.
     """
     if dry_run:
-        submit_options.dry_run(*prepared, as_json=as_json)
+        options.dry_run(*prepared, as_json=as_json)
         return
     for one in prepared:
-        submit_options.show_plan(one, several=len(prepared) > 1)
+        options.show_plan(one, several=len(prepared) > 1)
     has_warnings = any(one.warnings for one in prepared)
     if has_warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
         raise click.Abort
@@ -145,7 +173,7 @@ def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bo
             RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
             for record in records
         ]
-        console.out_json(formatting.runs_json([status.to_json() for status in runs]))
+        run_view.out_runs([status.to_json() for status in runs])
         return
     if len(prepared) == 1:
         console.say()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from serried.cli import formatting, run_selector
+from serried.cli import run_view
 from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
 from serried.protocol import names
 from serried.protocol.outputs import LOOKED
@@ -35,7 +35,7 @@ class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
 
 
 @click.command()
-@run_selector.many_runs()
+@run_view.many_runs
 @click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs continue.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON when all is over.")
 def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
     serried wait --json a3k9 lr-sweep/17
     """
     seconds = _seconds(timeout) if timeout else None
-    selections = run_selector.select_all(runs)
+    selections = run_view.select_all(runs)
     try:
         with console.status_line("looking") as line:
             _make_certain(selections)
@@ -65,7 +65,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
         console.note("stopped waiting; the runs are still going (see serried ps)")
         sys.exit(130)
     if as_json:
-        console.out_json(formatting.runs_json([status.to_json() for status in found]))
+        run_view.out_runs([status.to_json() for status in found])
     else:
         _say_how(selections, found)
     _exit(found, timeout)
@@ -92,17 +92,17 @@ class _Waiting:
         meaning = explain(status).meaning
         if meaning and self._said.get(status.id) != status.reason:
             self._said[status.id] = status.reason
-            console.say(f"{formatting.how(status)}: {printable(meaning)}")
+            console.say(f"{run_view.how(status)}: {printable(meaning)}")
 
 
 def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> None:
     """How they stand, and what those that have ended wrote by relative paths."""
     unfetched = None
     for selection, status in zip(selections, found, strict=True):
-        formatting.say_how(status)
+        run_view.say_how(status)
         if status.has_ended:
             made = outputs.of(selection, LOOKED // len(found))
-            formatting.say_outputs(made)
+            run_view.say_outputs(made)
             unfetched = unfetched or (status.id if made.unfetched else None)
     if unfetched:
         console.next_steps([(f"serried fetch {unfetched} --to DIR", "copy its results and outputs to a folder")])

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from serried.cli import formatting, run_selector
+from serried.cli import run_view
 from serried.protocol import names
 from serried.records.explain import Explanation, explain
 from serried.records.status import statuses_of
@@ -16,7 +16,7 @@ from serried.ui.text import ago, duration, harmless, local_time, overwritten, pr
 
 
 @click.command()
-@run_selector.last_run()
+@run_view.last_run
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_json: bool) -> None:
     r"""Say why a run waits, or why it failed.
@@ -28,15 +28,15 @@ def command(*, run: str, as_json: bool) -> None:
     serried why last
     serried why lr-sweep/17
     """
-    status = statuses_of([run_selector.select(run)])[0]
+    status = statuses_of([run_view.select(run)])[0]
     explanation = explain(status)
     if as_json:
-        console.out_json(formatting.runs_json([explanation.to_json()]))
+        run_view.out_runs([explanation.to_json()])
     else:
         for line in _lines(explanation):
             console.out(line)
-    formatting.warn_if_stale([status])
-    formatting.insist([status])
+    run_view.warn_if_stale([status])
+    run_view.insist([status])
 
 
 def _lines(explanation: Explanation) -> list[str]:
@@ -57,7 +57,7 @@ def _lines(explanation: Explanation) -> list[str]:
 def _headline(explanation: Explanation) -> str:
     status = explanation.status
     name = printable(status.summary.name) if status.summary else "?"
-    state = console.style(status.state, formatting.state_style(status.state))
+    state = console.style(status.state, run_view.state_style(status.state))
     message = status.verdict.message
     return f"{status.id} {name} {state}" + (f": {printable(message)}" if message else "")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.errors import RunFailed
-from serried.protocol import SCHEMA, names
+from serried.protocol import names
 from serried.resume_check import judge
 from serried.resume_check.conduct import STOPPED, WHOLE, Observer, Take, choose_stops, perform, prepare_take
 from serried.resume_check.curves import Comparison, Difference, compare
@@ -55,7 +55,6 @@ class Rehearsal:
         verdict, comparison = self.verdict, self.verdict.comparison
         batch = verdict.other_batch
         return {
-            "schema": SCHEMA,
             "exact": verdict.is_exact,
             "stops": list(verdict.stops),
             "seed": self.terms.seed,

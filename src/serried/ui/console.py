@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from serried.errors import SerriedError
+from serried.protocol import SCHEMA
 from serried.ui.text import fit, pad, printable, width, wrapped
 
 _STYLES = {
@@ -63,9 +64,9 @@ def out(text: str = "") -> None:
     _print(text, sys.stdout)
 
 
-def out_json(value: Any) -> None:
-    """Print the one JSON value of a reading command."""
-    _print(json.dumps(value, indent=1), sys.stdout)
+def out_json(**value: Any) -> None:
+    """Print the one JSON value of a command."""
+    _print(json.dumps({"schema": SCHEMA, **value}, indent=1), sys.stdout)
 
 
 def say(text: str = "") -> None:
@@ -152,6 +153,14 @@ def table(
     head = [Cell(text, "head") for text in heads]
     lines = [line for row in cells for line in (_broken(row, widths) if whole else [row])]
     return [_line(row, widths) for row in [head, *lines]]
+
+
+def out_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, shrink: int | None = None, whole: bool = False
+) -> None:
+    """Print a table on stdout."""
+    for line in table(heads, rows, shrink=shrink, whole=whole):
+        out(line)
 
 
 def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:

@@ -1,4 +1,4 @@
-"""What several verbs say alike: how a run stands, JSON, staleness, exit code 3."""
+"""How commands name runs and print their status: the word RUN, a status line, exit code 3."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import contextlib
 import datetime as dt
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from serried.errors import SchedulerUnreachable, UsageError
-from serried.protocol import SCHEMA, names
+from serried.protocol import names
 from serried.protocol.reasons import Reason
 from serried.protocol.times import BadDuration, read_duration
+from serried.records import index
+from serried.records.index import Selection
+from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
 from serried.ui.text import ago, duration, printable
 
-if TYPE_CHECKING:  # `ps` counts no files
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from serried.protocol.outputs import Outputs
 
-STYLES = {
+HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
+
+_STYLES = {
     names.COMPLETED: "good",
     names.RUNNING: "busy",
     names.PENDING: "waiting",
@@ -34,39 +43,74 @@ STYLES = {
 """Every other state is a failure."""
 
 
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Ids, with names as help; `last` first."""
+    from click.shell_completion import CompletionItem
+
+    items = [CompletionItem(index.LAST, help="the newest run")] if index.LAST.startswith(incomplete) else []
+    for record in index.records():
+        if record.id.startswith(incomplete):
+            try:
+                items.append(CompletionItem(record.id, help=printable(record.summary.name)))
+            except RecordUnreadable:
+                continue
+    return items
+
+
+one_run = click.argument("run", metavar="RUN", shell_complete=complete_runs)
+last_run = click.argument("run", metavar="[RUN]", default=index.LAST, shell_complete=complete_runs)
+"""One run, by default the newest."""
+many_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
+
+
+def select(word: str) -> Selection:
+    """The run that `word` means. A note about the choice goes to stderr."""
+    from serried.submission.reconcile import find_out  # `ps` selects no run
+
+    selection = index.find(word)
+    find_out(selection.record)
+    if selection.note:
+        console.note(selection.note)
+    return selection
+
+
+def select_all(words: Iterable[str]) -> list[Selection]:
+    """Each run once, in the order given."""
+    return list({str(selection): selection for selection in map(select, words)}.values())
+
+
 def state_style(state: str) -> str:
-    return STYLES.get(state, "bad")
+    return _STYLES.get(state, "bad")
 
 
 def how(status: RunStatus) -> str:
-    """One line on how a run stands: `k3f9q2 train COMPLETED after 10m00s`."""
+    """The status of a run in one line: `k3f9q2 train COMPLETED after 10m00s`."""
     name = f" {printable(status.summary.name)}" if status.summary else ""
     state = console.style(status.state, state_style(status.state), sys.stderr)
     after = f" after {duration(status.seconds)}" if status.seconds is not None else ""
     after += f" of attempt {status.attempt}" if after and (status.attempt or 1) > 1 else ""
     code = status.verdict.exit_code
     detail = f" with exit code {code}" if status.has_ended and code else ""
-    said = (
-        f": {printable(status.verdict.message)}" if status.state != names.COMPLETED and status.verdict.message else ""
-    )
-    return f"{status.id}{name} {state}{after}{detail}{said}"
+    has_message = status.state != names.COMPLETED and status.verdict.message
+    message = f": {printable(status.verdict.message)}" if has_message else ""
+    return f"{status.id}{name} {state}{after}{detail}{message}"
 
 
 def say_how(status: RunStatus) -> None:
-    """How a run stands, and below that what is doubtful."""
+    """Print the status of a run, and its warnings below."""
     console.say(how(status))
     for warning in status.warnings:
         console.say_behind("  warning: ", warning["message"], "warning")
 
 
 def say_outputs(found: Outputs) -> None:
-    """What it has written by relative paths, where that is anything."""
+    """Print what a run has written by relative paths, if anything."""
     if found.text:
         console.say_behind("  outputs: ", found.text, "quiet")
 
 
 def size(status: RunStatus) -> str:
-    """`2x4 gpu`, `2x1/4 gpu` where ranks and GPUs differ, `2x2 cpu`."""
+    """`2x4 gpu`, `2x1/4 gpu` if ranks and GPUs differ, `2x2 cpu`."""
     summary = status.summary
     if summary is None:
         return "?"
@@ -76,21 +120,21 @@ def size(status: RunStatus) -> str:
     return f"{summary.nodes}x{per_node} gpu"
 
 
-def runs_json(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"schema": SCHEMA, "runs": list(runs)}
+def out_runs(runs: Sequence[dict[str, Any]]) -> None:
+    console.out_json(runs=list(runs))
 
 
 def warn_if_stale(statuses: Sequence[RunStatus]) -> None:
-    """Say once that a scheduler did not answer, and how old what is shown is."""
+    """Warn once that a scheduler did not answer, with the age of the known states."""
     stale = [status.verdict.stale for status in statuses if status.verdict.stale is not None]
     if stale:
         console.warning(
-            f"the scheduler does not answer; what is shown of live runs is from {ago(time.time() - min(stale))}"
+            f"the scheduler does not answer; the states of live runs are from {ago(time.time() - min(stale))}"
         )
 
 
 def insist(statuses: Sequence[RunStatus]) -> None:
-    """Raise SchedulerUnreachable where nothing at all is known of a run because its scheduler is silent."""
+    """Raise SchedulerUnreachable if nothing is known of a run because its scheduler does not answer."""
     unknown = [status for status in statuses if status.verdict.cause == Reason.UNREACHABLE]
     if unknown:
         raise SchedulerUnreachable(
@@ -99,12 +143,8 @@ def insist(statuses: Sequence[RunStatus]) -> None:
         )
 
 
-STOP, REMOVE, FORGET = ("stop", "stopped"), ("remove", "removed"), ("forget", "forgotten")
-
-
-def agreed(doing: tuple[str, str], what: str) -> bool:
-    """Whether the user wants that done. Raises UsageError where nobody can be asked."""
-    do, done = doing
+def agreed(do: str, done: str, what: str) -> bool:
+    """Whether the user confirms it on the terminal. Raises UsageError without a terminal."""
     if not console.can_ask():
         raise UsageError(f"refusing to {do} {what} without confirmation", hint="pass `--yes`")
     is_agreed = console.confirm(f"{do} {what}?")
@@ -114,7 +154,7 @@ def agreed(doing: tuple[str, str], what: str) -> bool:
 
 
 def moment(flag: str, text: str, now: float) -> float:
-    """What a flag calls a time: `2d` is two days ago. Raises UsageError."""
+    """The time that a flag names: `2d` is two days ago. Raises UsageError."""
     with contextlib.suppress(BadDuration):
         return now - read_duration(text)
     try:
