@@ -80,7 +80,7 @@ def test_no_page_shows_a_verb_or_a_flag_that_is_not_there():
 
 
 OLD_AND_NEW = [DOCS / "moving-from.md", *sorted(DOCS.glob("moving-from-*.md"))]
-NOT_HERE = re.compile("GPUs were asked for and this machine has|is not installed|`ch-run` cannot run|no container")
+NOT_HERE = re.compile("GPUs were requested, and this machine has|is not installed|`ch-run` cannot run|no container")
 """What a machine of the tests may lack, and another has."""
 COMMANDS = [(page.name, command) for page in OLD_AND_NEW for command in said(page.read_text(encoding="utf-8"))]
 

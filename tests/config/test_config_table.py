@@ -99,7 +99,7 @@ def test_the_table_itself_must_be_one(folder: Path):
 
 def test_more_than_a_variable_can_hold_is_refused(folder: Path):
     resolved = config.resolve(None, BARE, {"config.long": "x" * 100_000}, "local", folder, os.environ)
-    with pytest.raises(UsageError, match=r"`config` is 100,012 bytes of JSON, and a variable holds 100,000"):
+    with pytest.raises(UsageError, match=r"`config` is 100,012 bytes of JSON, and at most 100,000 fit a variable"):
         plan(resolved, run_id="k3f9q2", created="")
 
 

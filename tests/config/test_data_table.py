@@ -87,7 +87,7 @@ def test_a_path_that_leads_out_or_is_none_is_refused_with_its_line(folder: Path,
         ('["a", "/elsewhere/a"]', "`/elsewhere/a` would appear in the place of `/pool/a`, as `a`"),
         ('["a/b", "a"]', "`/pool/a/b` would appear in the place of `/pool/a`, as `a/b`"),
         ('["a.tar", "a"]', "`/pool/a` would appear in the place of `/pool/a.tar`, as `a`"),
-        ('[{from = "a", unpack = true}]', "`a` is no archive that can be unpacked"),
+        ('[{from = "a", unpack = true}]', "`a` is not an archive that Serried can unpack"),
     ],
 )
 def test_two_that_would_be_in_the_same_place_are_refused(folder: Path, said: str, message: str):

@@ -29,13 +29,13 @@ def test_indices_are_sorted_and_each_stands_once(text: str, indices: tuple[int, 
 @for_each(
     ("text", "message", "hint"),
     [
-        ("", "`` is no list of indices", "write `0-999`, `0-10:2` or `1,3,5`"),
-        ("a-b", "`a-b` is no list of indices", "write `0-999`, `0-10:2` or `1,3,5`"),
-        ("-1", "`-1` is no list of indices", "write `0-999`, `0-10:2` or `1,3,5`"),
-        ("3-1", "`3-1` is an empty range", "the first index comes first: `0-9`"),
-        ("0-9:0", "`0-9:0` is an empty range", "the first index comes first: `0-9`"),
-        ("0-999%8", "`0-999%8` is no list of indices", "--array 0-999 --parallel 8"),
-        ("0-999999999", "`0-999999999` makes over 1,000,000 tasks", "make several runs of it"),
+        ("", "`` is not a valid array range", "write `0-999`, `0-10:2` or `1,3,5`"),
+        ("a-b", "`a-b` is not a valid array range", "write `0-999`, `0-10:2` or `1,3,5`"),
+        ("-1", "`-1` is not a valid array range", "write `0-999`, `0-10:2` or `1,3,5`"),
+        ("3-1", "`3-1` is an empty range", "put the smaller index first: `0-9`"),
+        ("0-9:0", "`0-9:0` is an empty range", "put the smaller index first: `0-9`"),
+        ("0-999%8", "`0-999%8` is not a valid array range", "--array 0-999 --parallel 8"),
+        ("0-999999999", "`0-999999999` has over 1,000,000 tasks", "submit several runs"),
     ],
 )
 def test_what_is_no_list_of_indices_is_refused(text: str, message: str, hint: str):
@@ -59,7 +59,7 @@ def test_each_line_of_a_file_is_a_command(tmp_path: Path):
     ("data", "message"),
     [
         (b"a\nb 'c\n", "commands.txt:2: the command has a quote that is never closed"),
-        (b"# nothing\n\n", "commands.txt: holds no command"),
+        (b"# nothing\n\n", "commands.txt: contains no command"),
         (b"\xff", "commands.txt: is not UTF-8 text"),
     ],
 )

@@ -70,13 +70,13 @@ def test_at_home_where_nothing_is_limited_one_job_has_all_the_time(tmp_path):
 def test_where_nobody_knows_how_long_a_job_may_be_it_has_to_be_said(tmp_path):
     unknown = HERE.replace('partition = "day"', "")
     (tmp_path / "serried.toml").write_text(unknown)
-    with pytest.raises(Exception, match="how long one may be on `here` is not known"):
+    with pytest.raises(Exception, match="needs the longest time limit on `here`"):
         planned(tmp_path, unknown)
     assert planned(tmp_path, unknown, resources__time="8h").limit.restarts == 4
 
 
 def test_a_time_that_the_queue_does_not_allow_is_refused_all_the_same(tmp_path):
-    with pytest.raises(Exception, match="7:00:00 were asked for and partition `day` allows"):
+    with pytest.raises(Exception, match="7:00:00 were requested, and partition `day` allows"):
         planned(tmp_path, resources__time="7h")
 
 

@@ -11,7 +11,7 @@ from serried.config import Cluster, Partition, Resources
 from serried.errors import UsageError
 from serried.plan import Allocation
 from serried.planning import allocate
-from serried.planning.limits import notes
+from serried.planning.allocate import partition_notes
 from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)
@@ -43,32 +43,32 @@ SITE = Cluster(
         (
             Cluster("small", gpus_per_node=2),
             {"gpus": 3},
-            "3 GPUs per node were asked for and a node of cluster `small` has 2",
+            "3 GPUs per node were requested, and a node of cluster `small` has 2",
             "--nodes 2 --gpus 2",
         ),
         (
             SITE,
             {"gpus": 4, "partition": "short"},
-            "4 GPUs per node were asked for and a node of partition `short` has 2",
+            "4 GPUs per node were requested, and a node of partition `short` has 2",
             "--nodes 2 --gpus 2",
         ),
         (
             SITE,
             {"gpus": 1, "partition": "cpu"},
-            "GPUs were asked for and a node of partition `cpu` has none",
+            "GPUs were requested, and a node of partition `cpu` has none",
             "for CPUs alone: --gpus 0 --ranks 4",
         ),
-        (LOCAL, {"gpus": 1}, "GPUs were asked for and this machine has none", "for CPUs alone: --gpus 0 --ranks 4"),
+        (LOCAL, {"gpus": 1}, "GPUs were requested, and this machine has none", "for CPUs alone: --gpus 0 --ranks 4"),
         (
             replace(LOCAL, gpus_per_node=1),
             {"gpus": 2},
-            "2 GPUs per node were asked for and this machine has 1",
+            "2 GPUs per node were requested, and this machine has 1",
             "--gpus 1",
         ),
         (
             LOCAL,
             {"nodes": 2},
-            "this machine is one node, and 2 were asked for",
+            "this machine is one node, and 2 were requested",
             (
                 "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
                 "on a cluster: serried submit --cluster NAME"
@@ -77,28 +77,28 @@ SITE = Cluster(
         (
             SITE,
             {"gpu_type": "v1000"},
-            "there is no GPU of type `v1000` on cluster `pine`",
+            "cluster `pine` does not have GPUs of type `v1000`",
             "did you mean `v100`?",
         ),
-        (SITE, {"gpu_type": "tpu"}, "there is no GPU of type `tpu` on cluster `pine`", "there are `v100`, `h100`"),
+        (SITE, {"gpu_type": "tpu"}, "cluster `pine` does not have GPUs of type `tpu`", "there are `v100`, `h100`"),
         (SITE, {"partition": "gpuu"}, "partition `gpuu` does not exist on cluster `pine`", "did you mean `gpu`?"),
         (
             SITE,
             {"nodes": 9},
-            "9 nodes were asked for and partition `gpu` gives 8",
-            "ask for at most 8; --partition short allows it",
+            "9 nodes were requested, and partition `gpu` allows 8",
+            "request at most 8; --partition short allows it",
         ),
         (
             SITE,
             {"time": 2 * 24 * HOUR},
-            "2-00:00:00 were asked for and partition `gpu` allows 1-00:00:00",
-            "--time 1d; or a chain, if it saves checkpoints: --time 1d --chain 2",
+            "2-00:00:00 were requested, and partition `gpu` allows 1-00:00:00",
+            "--time 1d; or, with checkpoints, --time 1d --chain 2",
         ),
         (
             SITE,
             {"time": 8 * 24 * HOUR},
-            "8-00:00:00 were asked for and cluster `pine` allows 7-00:00:00",
-            "--time 7d; or a chain, if it saves checkpoints: --time 7d --chain 2",
+            "8-00:00:00 were requested, and cluster `pine` allows 7-00:00:00",
+            "--time 7d; or, with checkpoints, --time 7d --chain 2",
         ),
         (
             SITE,
@@ -109,7 +109,7 @@ SITE = Cluster(
         (
             SITE,
             {"gpus": 4, "cpus": 16},
-            "64 CPUs per node were asked for and cluster `pine` has 48",
+            "64 CPUs per node were requested, and cluster `pine` has 48",
             "`cpus` counts per GPU, or per rank without GPUs",
         ),
     ],
@@ -139,32 +139,32 @@ ASK = "\nask help@site, or see https://site/docs"
     [
         (
             {"time": 24 * HOUR},
-            "1-00:00:00 were asked for and partition `batch` allows 12:00:00",
-            "--time 12h; --partition wide allows it; or a chain, if it saves checkpoints: --time 12h --chain 2",
+            "1-00:00:00 were requested, and partition `batch` allows 12:00:00",
+            "--time 12h; --partition wide allows it; or, with checkpoints, --time 12h --chain 2",
         ),
         (
             {"time": 30 * HOUR},
-            "1-06:00:00 were asked for and partition `batch` allows 12:00:00",
-            "--time 12h; or a chain, if it saves checkpoints: --time 12h --chain 3",
+            "1-06:00:00 were requested, and partition `batch` allows 12:00:00",
+            "--time 12h; or, with checkpoints, --time 12h --chain 3",
         ),
         (
             {"nodes": 3, "partition": "wide"},
-            "3 nodes were asked for and partition `wide` gives 2",
-            "ask for at most 2; --partition batch or --partition debug allow it",
+            "3 nodes were requested, and partition `wide` allows 2",
+            "request at most 2; --partition batch or --partition debug allow it",
         ),
         (
             {"nodes": 2, "gpus": 8, "partition": "wide", "time": 18 * HOUR},
-            "16 GPUs were asked for in all and partition `wide` gives 8 to a job",
-            "ask for at most 8",
+            "16 GPUs were requested in all, and partition `wide` allows 8 per job",
+            "request at most 8",
         ),
         (
             {"gpus": 4, "cpus": 12},
-            "48 CPUs per node were asked for and a node of partition `batch` has 40",
+            "48 CPUs per node were requested, and a node of partition `batch` has 40",
             "`cpus` counts per GPU, or per rank without GPUs; --partition wide or --partition debug allow it",
         ),
         (
             {"mem_per_node": 300 * GIB},
-            "300G of memory per node were asked for and a node of partition `batch` has 256G",
+            "300G of memory per node were requested, and a node of partition `batch` has 256G",
             "`mem` counts per GPU, or per rank without GPUs; --partition wide or --partition debug allow it",
         ),
     ],
@@ -181,7 +181,7 @@ def test_a_partition_of_an_odd_name_is_offered_as_one_can_type_it():
     cluster = Cluster("x", partitions={"a": Partition(time=HOUR), "$(id) b": Partition()}, default_partition="a")
     with pytest.raises(UsageError) as caught:
         allocate(Resources(time=2 * HOUR), cluster)
-    assert (caught.value.hint or "").startswith("--time 1h; --partition '$(id) b' allows it; or a chain")
+    assert (caught.value.hint or "").startswith("--time 1h; --partition '$(id) b' allows it; or, with checkpoints")
 
 
 def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
@@ -212,7 +212,7 @@ def test_elements_that_cannot_run_side_by_side_are_said_to_take_turns(
     partition: str | None, elements: int, parallel: int | None, expected: tuple[str, ...]
 ):
     asked = Allocation(1, 1, 1, 2, None, HOUR, partition=partition)
-    assert notes(asked, BATCH, elements, parallel) == expected
+    assert partition_notes(asked, BATCH, elements, parallel) == expected
 
 
 @for_each("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])

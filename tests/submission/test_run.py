@@ -222,7 +222,7 @@ def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_
     [
         (["--repeat", "0"], "`--repeat` must be 1 or more"),
         (["--repeat", "2", "--array", "0-3"], "`--array` cannot be given with it"),
-        (["--repeat", "9999999"], "`--repeat 9999999` makes over 1,000,000 tasks"),
+        (["--repeat", "9999999"], "`--repeat 9999999` has over 1,000,000 tasks"),
     ],
 )
 def test_repeats_that_cannot_be_are_refused(words, message):
@@ -288,7 +288,7 @@ def test_examples_in_help_keep_their_lines():
 def test_gpu_ids_are_for_gpus():
     done = cli("run", "--gpu-ids", "0,2", "--", "true", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2
-    assert "GPUs were asked for and this machine has none" in done.stderr
+    assert "GPUs were requested, and this machine has none" in done.stderr
 
 
 def test_json_is_one_value_on_stdout():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -72,31 +73,31 @@ def _continues(line: str) -> bool:
 
 
 def variables(words: tuple[str, ...]) -> tuple[str, ...]:
-    """What looks like a shell's variable in `words`, `$NAME` or `${NAME}`, each once; none where a shell reads it."""
-    if words and _SHELL.fullmatch(words[0].rsplit("/", 1)[-1]):
+    """Variables of a shell in `words`, `$NAME` or `${NAME}`, each once. Empty for a command that is a shell."""
+    if words and _SHELL.fullmatch(_base(words[0])):
         return ()
     return tuple(dict.fromkeys(name for word in words for name in _VARIABLE.findall(word)))
 
 
 def operators(words: tuple[str, ...], among: frozenset[str]) -> tuple[str, ...]:
-    """Which of `words` only a shell knows the meaning of, each once; none where one reads them."""
-    if words and _SHELL.fullmatch(words[0].rsplit("/", 1)[-1]):
+    """Operators of a shell in `words`, each once. Empty for a command that is a shell."""
+    if words and _SHELL.fullmatch(_base(words[0])):
         return ()
     return tuple(dict.fromkeys(word for word in words if word in among))
 
 
 CERTAIN = frozenset({"&&", "||", ">>", "2>&1", "&>"})
-"""Words that hardly any program is given as an argument."""
+"""Words that are hardly ever arguments of a program."""
 OPERATORS = CERTAIN | {"|", ";", ">", "<", "&", "2>"}
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|bash|sh|Rscript|julia|node")
 
 
 def experiment_name(words: tuple[str, ...], *, is_shell: bool = False) -> str:
-    """What a command given without a name is called: its script, module or program."""
+    """The name of an experiment that is only a command: its script, module or program."""
     if not words:
         return ""
-    if text := words[0] if is_shell else _text_of(words):
+    if text := words[0] if is_shell else shell_text(words):
         return _name_of_text(text)
     if len(words) > 2 and words[1] == "-m" and _INTERPRETER.fullmatch(_base(words[0])):
         return words[2]
@@ -106,29 +107,41 @@ def experiment_name(words: tuple[str, ...], *, is_shell: bool = False) -> str:
 
 _BETWEEN = re.compile(r"&&|\|\||[;|\n]")
 _PREPARES = frozenset({"cd", "export", "source", ".", "module", "set", "echo", "mkdir", "ulimit", "unset", "test", "["})
-_PASSES_ON = frozenset({"exec", "env", "time", "nohup", "command"})
-_ASSIGNS = re.compile(r"[A-Za-z_]\w*=.*")
+_PASSES_ON = frozenset({"exec", "time", "nohup", "command"})
+_ASSIGNS = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
-def _text_of(words: Sequence[str]) -> str | None:
-    """What a shell is given to read, `bash -c TEXT`."""
-    if len(words) > 2 and _SHELL.fullmatch(_base(words[0])) and re.fullmatch(r"-[a-z]*c", words[1]):
-        return words[2]
+def shell_text(words: Sequence[str]) -> str | None:
+    """The text that a shell reads, `bash -l -c TEXT`; None if the command is not a shell with a text."""
+    if not words or not _SHELL.fullmatch(_base(words[0])):
+        return None
+    for option, text in itertools.pairwise(words[1:]):
+        if not option.startswith("-"):
+            return None
+        if re.fullmatch(r"-[a-z]*c", option):
+            return text
     return None
 
 
+def without_prefix(words: Sequence[str]) -> tuple[str, ...]:
+    """`words` from the program on: without assignments, `env A=1`, `exec`, `nohup` and so on."""
+    rest = tuple(words)
+    is_env = False
+    while rest:
+        word, name = rest[0], _base(rest[0])
+        if name == "env" or name in _PASSES_ON:
+            is_env = name == "env"
+        elif not (_ASSIGNS.fullmatch(word) or (is_env and word.startswith("-"))):
+            break
+        rest = rest[1:]
+    return rest
+
+
 def _name_of_text(text: str) -> str:
-    """That of its first command which does more than prepare: `cd code && A=1 python train.py` is `train`."""
-    commands = [_program(part.split()) for part in _BETWEEN.split(text)]
-    chosen = next((each for each in commands if each and each[0] not in _PREPARES), None)
-    return experiment_name(chosen) if chosen else "command"
-
-
-def _program(words: list[str]) -> tuple[str, ...]:
-    """Without assignments, and what only passes on."""
-    while words and (_ASSIGNS.fullmatch(words[0]) or _base(words[0]) in _PASSES_ON):
-        words = words[1:]
-    return tuple(word.strip("\"'(){}") for word in words)
+    """The name of its first command that does more than prepare: `cd code && A=1 python train.py` is `train`."""
+    commands = [without_prefix(part.split()) for part in _BETWEEN.split(text)]
+    chosen = next((words for words in commands if words and words[0].strip("\"'(){}") not in _PREPARES), None)
+    return experiment_name(tuple(word.strip("\"'(){}") for word in chosen)) if chosen else "command"
 
 
 _OPTIONS = (
@@ -136,11 +149,11 @@ _OPTIONS = (
     (_SHELL, re.compile(r"-[a-zA-Z]*[cs]|-"), ("-o", "-O", "+o", "+O")),
     (re.compile(r".*"), re.compile(r"-[eEp]|--eval|-"), ()),
 )
-"""Of an interpreter: which options leave it without a script (`-c`, `-m`), and which have a value of their own."""
+"""For an interpreter: the options that replace a script (`-c`, `-m`), and those with a value."""
 
 
 def script_of(words: Sequence[str]) -> str | None:
-    """The script that an interpreter is given, `train.py` of `python -u train.py`; None where there is none."""
+    """The script of an interpreter, `train.py` of `python -u train.py`, or None."""
     if not words or not _INTERPRETER.fullmatch(_base(words[0])):
         return None
     name, rest = _base(words[0]), iter(words[1:])
@@ -160,7 +173,7 @@ def _base(path: str) -> str:
 
 
 def given(command: str | Sequence[str]) -> Sequence[str]:
-    """A command that a program gives: words taken verbatim, or a string that is split. Raises UsageError."""
+    """A command from Python: words stay as they are, a string is split. Raises UsageError."""
     if not isinstance(command, str):
         return [os.fspath(word) for word in command]
     try:

@@ -1,4 +1,4 @@
-"""Array runs: which elements there are, and what each runs."""
+"""The tasks of an array: their indices, and their commands."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from serried.config import shell_words
 from serried.errors import ConfigError, UsageError, reason
 
 MOST = 1_000_000
-"""Elements in one run; Slurm's own ceiling is 4,000,000 and its default 1,000."""
+"""Tasks in one run. Slurm's own maximum is 4,000,000, its default 1,000."""
 
 
 def parse_indices(text: str) -> tuple[int, ...]:
     """The indices of `0-999`, `0-10:2` or `1,3,5`, sorted, each once. Raises UsageError."""
     if "%" in text:
         ranges, _, parallel = text.partition("%")
-        raise UsageError(f"`{text}` is no list of indices", hint=f"--array {ranges} --parallel {parallel}")
+        raise UsageError(f"`{text}` is not a valid array range", hint=f"--array {ranges} --parallel {parallel}")
     indices: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part, re.ASCII)
         if match is None:
-            raise UsageError(f"`{text}` is no list of indices", hint="write `0-999`, `0-10:2` or `1,3,5`")
+            raise UsageError(f"`{text}` is not a valid array range", hint="write `0-999`, `0-10:2` or `1,3,5`")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or step == 0:
-            raise UsageError(f"`{part.strip()}` is an empty range", hint="the first index comes first: `0-9`")
+            raise UsageError(f"`{part.strip()}` is an empty range", hint="put the smaller index first: `0-9`")
         if (last - first) // step + len(indices) >= MOST:
-            raise UsageError(f"`{text}` makes over {MOST:,} tasks", hint="make several runs of it")
+            raise UsageError(f"`{text}` has over {MOST:,} tasks", hint="submit several runs")
         indices |= set(range(first, last + 1, step))
     return tuple(sorted(indices))
 
@@ -42,7 +42,7 @@ def divide(indices: Sequence[int], size: int) -> tuple[int, ...]:
 
 
 def read_each(path: Path) -> tuple[tuple[str, ...], ...]:
-    """The commands of a file, one a line, each as words. Raises ConfigError with the line."""
+    """The commands of a file, one per line, as words. Raises ConfigError with the line."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -56,5 +56,7 @@ def read_each(path: Path) -> tuple[tuple[str, ...], ...]:
         except ValueError as error:
             raise ConfigError(f"the command {error}", path=str(path), line=number) from None
     if not commands:
-        raise ConfigError("holds no command", path=str(path), hint="one command a line; `#` begins a comment")
+        raise ConfigError(
+            "contains no command", path=str(path), hint="write one command per line; `#` begins a comment"
+        )
     return tuple(commands)

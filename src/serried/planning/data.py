@@ -1,4 +1,4 @@
-"""What goes to the nodes and what comes back: what was asked for -> what is left to do."""
+"""The data of a plan: the places of staged items, and archives to unpack."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ ARCHIVES = {
     ".sqfs": "squashfs",
     ".squashfs": "squashfs",
 }
-"""By how a name ends, the kind that it is."""
+"""The kind of archive by the end of its name."""
 
 
-def data(asked: config.Data, cluster: config.Cluster, project: config.Project) -> Data | None:
-    """Raises UsageError where two things would appear in the same place."""
-    if not (asked.stage or asked.require or asked.results):
+def data(settings: config.Data, cluster: config.Cluster, project: config.Project) -> Data | None:
+    """Raises UsageError for two items in the same place."""
+    if not (settings.stage or settings.require or settings.results):
         return None
-    root = asked.root or default_root(cluster, project)
+    root = settings.root or default_root(cluster, project)
     return Data(
-        stage=_apart(tuple(_staged(item, root) for item in asked.stage)),
-        in_place=asked.require,
-        results=asked.results,
-        results_every_seconds=asked.results_every,
-        verify=asked.verify,
+        stage=_apart(tuple(_staged(item, root) for item in settings.stage)),
+        in_place=settings.require,
+        results=settings.results,
+        results_every_seconds=settings.results_every,
+        verify=settings.verify,
     )
 
 
 def default_root(cluster: config.Cluster, project: config.Project) -> str:
-    """Where data is that is named by relative paths: without scratch where `{data}` is of those who stage nothing."""
+    """The folder of relative paths. Without scratch it is the folder of `{data}` for runs that stage nothing."""
     if cluster.scratch:
         return posixpath.join(cluster.scratch, project.name)
     return posixpath.join(project.directory, "data")
@@ -49,14 +49,14 @@ def _staged(item: config.Item, root: str) -> Staged:
     unpack = kind if item.unpack is not False else ""
     if item.unpack and not kind:
         raise UsageError(
-            f"`data.stage`: `{item.source}` is no archive that can be unpacked",
-            hint=f"its name has to end in one of {', '.join(ARCHIVES)}",
+            f"`data.stage`: `{item.source}` is not an archive that Serried can unpack",
+            hint=f"the name must end in one of {', '.join(ARCHIVES)}",
         )
     return Staged(posixpath.join(root, item.source), item.to or (stem if unpack else name), unpack)
 
 
 def _archive(name: str) -> tuple[str, str]:
-    """The name without what says that it is an archive, and its kind; empty for none."""
+    """The name without the suffix of an archive, and the kind of archive, or empty."""
     for suffix in sorted(ARCHIVES, key=len, reverse=True):
         if name.lower().endswith(suffix) and posixpath.basename(name).lower() != suffix:
             return name[: -len(suffix)], ARCHIVES[suffix]
@@ -64,7 +64,7 @@ def _archive(name: str) -> tuple[str, str]:
 
 
 def _apart(staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
-    """None of them in the place of another, or inside it."""
+    """Refuse an item in the place of another, or inside that place."""
     places: dict[str, Staged] = {}
     for item in sorted(staged, key=lambda item: item.to.split("/")):
         parents = [item.to[: at + 1] for at, letter in enumerate(item.to + "/", -1) if letter == "/"]

@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from serried import config
 
 MOST_CONFIG = 100_000
-"""Linux refuses a variable of 128 KiB, its name and what a sweep adds included."""
+"""Bytes of JSON. Linux refuses a variable of 128 KiB, and a sweep adds to it."""
 
 
 def plan(
     resolved: config.Resolved, *, run_id: str, created: str, array: Array | None = None, name: str | None = None
 ) -> Plan:
-    """Decide all that is left to decide. Pure: the snapshot fills in `source` afterwards.
+    """Decide every open value. Pure: the snapshot completes `source` afterwards.
 
-    Raises UsageError where the request cannot be met on this cluster.
+    Raises UsageError if the cluster cannot meet the request.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
     links = _chain(experiment, cluster)
-    asked = dataclasses.replace(experiment.resources, time=links.link_seconds) if links else experiment.resources
-    launch, allocation = launch_of(experiment, cluster, allocate(asked, cluster))
+    request = experiment.resources
+    if links:
+        request = dataclasses.replace(request, time=links.link_seconds)
+    launch, allocation = launch_of(experiment, cluster, allocate(request, cluster))
     return Plan(
         run=run_id,
         name=name or experiment.name,
@@ -63,36 +65,33 @@ def plan(
 
 
 class Chain(NamedTuple):
-    """How a long training is cut into attempts."""
+    """The attempts of a long training."""
 
     link_seconds: int
     """The time limit of each job."""
     links: int
-    """How many attempts there are to be."""
+    """The number of attempts."""
 
 
 def _chain(experiment: config.Experiment, cluster: config.Cluster) -> Chain | None:
-    """The links that `limit.total_time` makes; None where nobody asked.
-
-    Raises UsageError where nobody knows how long one of them may be.
-    """
+    """The links for `limit.total_time`, or None if it is not set. Raises UsageError if their length is unknown."""
     total, asked = experiment.limit.total_seconds, experiment.resources.time
     if total is None:
         return None
     most = asked or longest(experiment.resources, cluster)
     if most is None and not schedulers.traits(cluster.scheduler).is_this_machine:
         raise UsageError(
-            f"`limit.total_time` is to be cut into jobs, and how long one may be on `{cluster.name}` is not known",
-            hint="say it: `--time 6h`, or `time` of the partition in the cluster's profile",
+            f"`limit.total_time` needs the longest time limit on `{cluster.name}`, which is not known",
+            hint="pass `--time 6h`, or set `time` of the partition in the cluster's profile",
         )
     link = min(total, most or total)
     return Chain(link, -(-total // link))
 
 
 def environment_of(resolved: config.Resolved) -> Plan:
-    """The plan as far as ranks' environment and image go, which are there for an experiment that cannot run as it is.
+    """A plan with the ranks' environment and image alone, and without an id.
 
-    Nothing is counted and no launcher looked at, so this refuses nothing. It is no run, and has no id.
+    It counts nothing and checks no launcher, so an experiment that cannot run has such a plan too.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
     asked = experiment.resources
@@ -116,18 +115,18 @@ def environment_of(resolved: config.Resolved) -> Plan:
     )
 
 
-def _config(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    size = len(json.dumps(told))
+def _config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    size = len(json.dumps(settings))
     if size > MOST_CONFIG:
         raise UsageError(
-            f"`config` is {size:,} bytes of JSON, and a variable holds {MOST_CONFIG:,}",
-            hint="put the long values into a file of the project and name that",
+            f"`config` is {size:,} bytes of JSON, and at most {MOST_CONFIG:,} fit a variable",
+            hint="move long values to a file of the project, and set its path",
         )
-    return dict(told)
+    return dict(settings)
 
 
 def _with_webhook(experiment: config.Experiment) -> config.Environment:
-    """The address of a webhook is a secret: who knows it can write there."""
+    """The address of a webhook is a secret: anybody with the address can write to it."""
     asked, webhook = experiment.environment, experiment.notify.webhook
     if webhook is None or webhook in (*asked.secrets, *asked.env_file_names):
         return asked
@@ -187,15 +186,15 @@ def _bytes(mebibytes: int | None) -> int | None:
 
 
 def _limit(asked: Limit, time_seconds: int | None, links: Chain | None) -> Limit:
-    """The lead is at most a quarter of the time limit: a longer one would warn at birth.
+    """The stop notice comes at most a quarter of the time limit before the end.
 
-    `restarts` are further attempts beyond those that a chain needs anyway.
+    `restarts` are further attempts beyond those of a chain.
     """
     lead = asked.lead_seconds if time_seconds is None else min(asked.lead_seconds, time_seconds // 4)
     return asked._replace(lead_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
 
 
 def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:
-    """Keys that nobody set, in the order of their definition."""
+    """Keys that no user set, in the order of their definition."""
     profile = [key for key, origin in resolved.origins.items() if origin.is_default and key.startswith("resources.")]
     return tuple(dict.fromkeys([*left_out, *profile]))

@@ -1,14 +1,18 @@
-"""What starts the ranks, and which pairs of launcher, command and cluster cannot be. Pure."""
+"""The launcher of the ranks, and combinations of launcher, command and cluster that are refused. Pure."""
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from serried import schedulers
+from serried.config import shell_words
 from serried.errors import UsageError
 from serried.plan.model import Allocation, Launch
-from serried.planning import launch_programs, unwrap_torchrun
+from serried.protocol.names import PLACEHOLDERS
 
 if TYPE_CHECKING:
     from serried import config
@@ -17,36 +21,55 @@ if TYPE_CHECKING:
 OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
 """Programs that start others on all nodes of a job."""
 DOUBLES = ("torchrun", "accelerate", "deepspeed", "horovodrun")
-"""Programs that start ranks, each of them its own."""
+"""Programs that start ranks of their own."""
 SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
-"""Their options that say there are several nodes."""
+"""Their options for several nodes."""
 ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
-"""Options of horovodrun's."""
+"""Options of horovodrun."""
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner.launch": "horovodrun",
+}
+_TESTS = frozenset(["[", "[[", "test"])
+_ITS_NUMBER = re.compile(r"\b(?:LOCAL_)?RANK\b|\bSLURM_(?:PROC|LOCAL)ID\b|\{(?:local_)?rank\}")
+"""A text that contains a rank's number may start its commands in one rank only."""
+RUN, OLD = "torch.distributed.run", "torch.distributed.launch"
+OUR_KEYS = {
+    "nproc-per-node": "`resources.ranks` is the number of ranks on each node",
+    "nnodes": "`resources.nodes` is the number of nodes",
+    "max-restarts": "`launch.max_restarts` is the number of restarts",
+}
+"""Torchrun's options that are keys of Serried, with a hint."""
+MEETING = ("standalone", "node-rank", "rdzv-", "master-", "local-addr")
+"""Options about the rendezvous, which Serried sets up."""
+_IN_BRACES = re.compile(r"(?<!\{)\{([a-z][a-z_]+)\}(?!\})")
 
 
 def words(experiment: config.Experiment, command: Sequence[str]) -> tuple[str, ...]:
-    """What one rank runs: the command, without the launcher that it may have been typed with. Raises UsageError."""
+    """The command of one rank: without `torchrun` in front, if torchrun is the launcher. Raises UsageError."""
     is_typed = experiment.launch.kind == "torchrun" and not experiment.shell and command
-    return unwrap_torchrun.torchrun(command) if is_typed else tuple(command)
+    return _without_torchrun(command) if is_typed else tuple(command)
 
 
 def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:
-    """The launcher, and the allocation as it needs it. Raises UsageError for a pair that cannot be."""
-    asked = experiment.launch
-    made = asked._replace(kind=asked.kind or _usual(asked, allocation))
-    if made.kind == "single":
+    """The launcher, and the allocation that the launcher needs. Raises UsageError for impossible combinations."""
+    chosen = experiment.launch._replace(kind=experiment.launch.kind or _usual(experiment.launch, allocation))
+    if chosen.kind == "single":
         allocation = _single(experiment.resources.ranks, allocation)
-    _check_gpus(made, allocation)
-    _check_options(made, allocation)
-    _check_command(made, experiment, experiment.command, allocation)
-    _check_scheduler(made, cluster)
-    if made.kind == "horovodrun":
-        _check_horovodrun(made, experiment)
-    return made, allocation
+    _check_gpus(chosen, allocation)
+    _check_options(chosen, allocation)
+    _check_command(chosen, experiment, experiment.command, allocation)
+    _check_scheduler(chosen, cluster)
+    if chosen.kind == "horovodrun":
+        _check_horovodrun(chosen, experiment)
+    return chosen, allocation
 
 
 def elements(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """What the ranks of each element of an array run, given their commands. Raises UsageError as `launch` does."""
+    """The ranks' command for each task of an array. Raises UsageError as `launch` does."""
     for index, command in zip(plan.array.indices if plan.array else (), each, strict=True):
         try:
             _check_command(plan.launch, experiment, command, plan.allocation)
@@ -55,114 +78,213 @@ def elements(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[
             raise UsageError(f"task {index}: {error.message}", hint=error.hint) from None
 
 
-def _usual(asked: Launch, allocation: Allocation) -> str:
-    """One process on CPUs is started as by hand: programs take RANK for a request to be distributed, over NCCL say."""
+def _usual(launch: Launch, allocation: Allocation) -> str:
+    """One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL."""
     is_one = allocation.nodes * allocation.ranks == 1 and not allocation.gpus
-    return "single" if is_one and not asked.tf_config else "agent"
+    return "single" if is_one and not launch.tf_config else "agent"
 
 
 def _single(ranks: int | None, allocation: Allocation) -> Allocation:
-    """One process, for all the GPUs of a node."""
+    """One process for all GPUs of a node."""
     if allocation.nodes > 1:
         raise UsageError(
-            f'`launch.kind = "single"` is one process, and {allocation.nodes} nodes were asked for',
-            hint="DataParallel and its like see the GPUs of one node: --nodes 1, or DistributedDataParallel and a rank "
-            "for each GPU",
+            f'`launch.kind = "single"` is one process, and {allocation.nodes} nodes were requested',
+            hint="DataParallel uses the GPUs of one node: --nodes 1, or DistributedDataParallel with a rank per GPU",
         )
     if ranks is not None and ranks > 1:
         raise UsageError(
-            f'`launch.kind = "single"` is one process, and {ranks} ranks were asked for',
-            hint="leave `ranks` out: it sees all GPUs of its node",
+            f'`launch.kind = "single"` is one process, and {ranks} ranks were requested',
+            hint="leave `ranks` out: the process sees all GPUs of its node",
         )
     return allocation._replace(ranks=1)
 
 
-def _check_gpus(made: Launch, allocation: Allocation) -> None:
-    """A training has a GPU for each rank; what speaks MPI may share them."""
+def _check_gpus(launch: Launch, allocation: Allocation) -> None:
+    """A training has a GPU for each rank. MPI programs may share GPUs."""
     ranks, gpus = allocation.ranks, allocation.gpus
-    if 0 < gpus < ranks and made.kind not in ("mpirun", "srun"):
+    if 0 < gpus < ranks and launch.kind not in ("mpirun", "srun"):
         raise UsageError(
-            f"{ranks} ranks on each node were asked for, and {gpus} GPU{'s' if gpus > 1 else ''}: some would have none",
-            hint="leave `ranks` out for one per GPU; `gpus = 0` for ranks that need none",
+            f"{ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''} on each node: some ranks would have no GPU",
+            hint="leave `ranks` out for one rank per GPU, or set `gpus = 0` for ranks without GPUs",
         )
 
 
-def _check_options(made: Launch, allocation: Allocation) -> None:
-    if made.max_restarts and made.kind != "torchrun":
+def _check_options(launch: Launch, allocation: Allocation) -> None:
+    if launch.max_restarts and launch.kind != "torchrun":
         raise UsageError(
-            "`launch.max_restarts` is torchrun's",
-            hint='`launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run',
+            "`launch.max_restarts` is an option of torchrun",
+            hint='set `launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run',
         )
-    if made.options and made.kind in ("agent", "single", "horovod"):
-        raise UsageError(f"`launch.options` are a launcher's, and with `{made.kind}` there is none")
-    if made.tf_config and made.kind == "torchrun":
+    if launch.options and launch.kind in ("agent", "single", "horovod"):
+        raise UsageError(f"`launch.options` are for a launcher, and `{launch.kind}` starts ranks without one")
+    if launch.tf_config and launch.kind == "torchrun":
         raise UsageError(
-            "torchrun numbers nodes as they come, and `launch.tf_config` is written before",
-            hint="TensorFlow needs no torchrun: leave `launch.kind` out",
+            "`launch.tf_config` needs the numbers of nodes before torchrun assigns them",
+            hint="TensorFlow does not need torchrun: leave `launch.kind` out",
         )
     split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
     if split:
         raise UsageError(
-            f"`{split}` hides the GPUs of a node from each other's ranks",
-            hint="leave it out: ranks see all GPUs of their node, and take the one of their LOCAL_RANK",
+            f"`{split}` hides the GPUs of a node from its other ranks",
+            hint="remove the option: ranks see all GPUs of their node and use the GPU of their LOCAL_RANK",
         )
 
 
-def _check_command(made: Launch, experiment: config.Experiment, command: Sequence[str], allocation: Allocation) -> None:
+def _check_command(
+    launch: Launch, experiment: config.Experiment, command: Sequence[str], allocation: Allocation
+) -> None:
     is_typed = words(experiment, command) != tuple(command)
-    for started in launch_programs.started(command, is_shell=experiment.shell):
-        _check_program(made, started, allocation, is_typed=is_typed)
+    for started in _started(command, is_shell=experiment.shell):
+        _check_program(launch, started, allocation, is_typed=is_typed)
 
 
-def _check_program(made: Launch, started: launch_programs.Command, allocation: Allocation, *, is_typed: bool) -> None:
-    program = launch_programs.name_of(started)
+def _check_program(launch: Launch, started: Sequence[str], allocation: Allocation, *, is_typed: bool) -> None:
+    program = _program_of(started)
     ranks = allocation.nodes * allocation.ranks
     if program in OF_A_CLUSTER and ranks > 1:
+        instead = f": --launch {program}" if program in ("srun", "mpirun") else ""
         raise UsageError(
-            f"the command starts `{program}`, and each of {ranks} ranks would do so anew",
-            hint=f"give the command alone; `launch.kind` says what starts it{_instead(program)}",
+            f"the command starts `{program}`, and each of {ranks} ranks would start `{program}` again",
+            hint=f"give the ranks' command alone; `launch.kind` selects the launcher{instead}",
         )
-    if program == made.kind and not is_typed:
+    if program == launch.kind and not is_typed:
         raise UsageError(
-            f"`{program}` is named twice: each rank that it starts would start it anew",
-            hint="give what each rank runs alone, `python train.py`; further options go into `launch.options`",
+            f"`{program}` is both launcher and command: each rank would start `{program}` again",
+            hint="give the ranks' command alone, `python train.py`; `launch.options` takes further options",
         )
-    if program in DOUBLES and made.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
+    if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
         raise UsageError(
-            f"`{program}` starts ranks of its own, and {ranks} ranks would each start it",
-            hint=f"`--launch {program}`, or `--launch single` to start it once with its own options",
+            f"`{program}` starts ranks of its own, and {ranks} ranks would each start `{program}`",
+            hint=f"`--launch {program}`, or `--launch single` to start `{program}` once with its own options",
         )
 
 
-def _spans(started: launch_programs.Command, allocation: Allocation) -> bool:
-    """Whether one on each node is what was meant: it is told of several."""
-    told = {word.partition("=")[0].replace("_", "-") for word in started}
-    return allocation.ranks == 1 and bool(told & SPANNING)
+def _spans(started: Sequence[str], allocation: Allocation) -> bool:
+    """The command is meant to start once on each node: its options name several nodes."""
+    options = {word.partition("=")[0].replace("_", "-") for word in started}
+    return allocation.ranks == 1 and bool(options & SPANNING)
 
 
-def _instead(program: str) -> str:
-    return f": --launch {program}" if program in ("srun", "mpirun") else ""
-
-
-def _check_scheduler(made: Launch, cluster: config.Cluster) -> None:
-    owner, its = schedulers.owner(made.kind), schedulers.traits(cluster.scheduler)
+def _check_scheduler(launch: Launch, cluster: config.Cluster) -> None:
+    owner, its = schedulers.owner(launch.kind), schedulers.traits(cluster.scheduler)
     if owner and owner != its:
         where = its.title if its.is_this_machine else f"cluster `{cluster.name}` ({cluster.scheduler})"
         raise UsageError(
-            f'`launch.kind = "{made.kind}"` needs {owner.title}, and {where} has none',
-            hint="`agent`, the default, sets the same ranks up everywhere",
+            f'`launch.kind = "{launch.kind}"` needs {owner.title}, and {where} does not have {owner.title}',
+            hint="`agent`, the default, starts the same ranks everywhere",
         )
 
 
-def _check_horovodrun(made: Launch, experiment: config.Experiment) -> None:
+def _check_horovodrun(launch: Launch, experiment: config.Experiment) -> None:
     if experiment.container.image:
         raise UsageError(
-            "`horovodrun` is in the container, and would have to start ranks outside of it",
-            hint="`--launch horovod`: the agents start Horovod's ranks, which need nothing outside",
+            "`horovodrun` in a container cannot start ranks outside the container",
+            hint="`--launch horovod`: the agents start Horovod's ranks, without `horovodrun`",
         )
-    elastic = next((option for option in made.options if option.partition("=")[0] in ELASTIC), None)
+    elastic = next((option for option in launch.options if option.partition("=")[0] in ELASTIC), None)
     if elastic:
         raise UsageError(
-            f"`{elastic}` lets Horovod change how many ranks there are, and the plan says it",
-            hint="`limit.restarts` begins another attempt after a failure",
+            f"`{elastic}` lets Horovod change the number of ranks, which the plan fixes",
+            hint="`limit.restarts` starts another attempt after a failure",
         )
+
+
+def _started(command: Sequence[str], *, is_shell: bool = False) -> Iterator[tuple[str, ...]]:
+    """Commands that each rank certainly starts: the command itself, or the unconditional ones of a shell's text.
+
+    Each begins with its program: assignments, `env A=1`, `exec` and so on are removed.
+    """
+    if is_shell:
+        yield from _in(" ".join(command))
+        return
+    words = shell_words.without_prefix(command)
+    if (text := shell_words.shell_text(words)) is not None:
+        yield from _in(text)
+    elif words:
+        yield words
+
+
+def _program_of(command: Sequence[str]) -> str:
+    """The program's name, which for `python -m torch.distributed.run` is `torchrun`."""
+    name = PurePosixPath(command[0]).name
+    if name.startswith("python") and len(command) > 2 and command[1] == "-m":
+        return MODULES.get(command[2], name)
+    return name
+
+
+def _in(text: str) -> Iterator[tuple[str, ...]]:
+    from serried.importing.bash import statements  # few commands need the reader of scripts
+
+    if _ITS_NUMBER.search(text):
+        return
+    for statement in statements(text):
+        if statement.is_block or any(command.words[0] in _TESTS for command in statement.commands):
+            continue
+        for command in statement.commands:
+            yield from _started([plain for word in command.words for plain in _unquoted(word)])
+
+
+def _unquoted(word: str) -> tuple[str, ...]:
+    try:
+        return shell_words.split(word)
+    except ValueError:
+        return (word,)
+
+
+def _without_torchrun(command: Sequence[str]) -> tuple[str, ...]:
+    """`python train.py` of `torchrun train.py`. Raises UsageError for options of torchrun that Serried sets."""
+    python, words = _split(command)
+    if python is None:
+        return tuple(command)
+    is_module, is_program, uses_variables = False, False, OLD not in command[:3]
+    while words and words[0].startswith("-"):
+        option = words[0].lstrip("-").replace("_", "-")
+        if option in ("m", "module"):
+            is_module = True
+        elif option == "no-python":
+            is_program = True
+        elif option == "use-env":
+            uses_variables = True
+        else:
+            raise _refusal(words[0], option)
+        words = words[1:]
+    if not words:
+        raise UsageError(f"`{' '.join(command)}` names no script", hint="for example `torchrun train.py`")
+    rank = words if is_program else [python, *(["-m"] if is_module else []), *words]
+    if not uses_variables:
+        at = len(rank) - len(words) + 1
+        rank = [*rank[:at], "--local-rank={local_rank}", *rank[at:]]
+    return tuple(rank)
+
+
+def warnings(command: Sequence[str]) -> Iterator[str]:
+    """Warn of a deprecated launcher and of mistyped placeholders: `{resutls}` would reach the program unchanged."""
+    if tuple(command[1:3]) == ("-m", OLD):
+        yield (
+            f"PyTorch deprecates `{OLD}`: Serried runs torchrun, and the script still gets `--local-rank`; "
+            "read LOCAL_RANK in the script, and write `torchrun`"
+        )
+    for name in dict.fromkeys(name for word in command for name in _IN_BRACES.findall(word)):
+        near = difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.75)
+        if near and name not in PLACEHOLDERS:
+            yield f"`{{{name}}}` in the command is not a placeholder: did you mean `{{{near[0]}}}`?"
+
+
+def _split(command: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The Python that torchrun would run, and torchrun's arguments; None for another program."""
+    program = PurePosixPath(command[0])
+    if program.name == "torchrun":
+        return (str(program.parent / "python") if "/" in command[0] else "python"), list(command[1:])
+    if program.name.startswith("python") and len(command) > 2 and command[1] == "-m" and command[2] in (RUN, OLD):
+        return command[0], list(command[3:])
+    return None, []
+
+
+def _refusal(word: str, option: str) -> UsageError:
+    name = option.partition("=")[0]
+    hint = OUR_KEYS.get(name)
+    if hint is None and name.startswith(MEETING):
+        hint = "remove the option: Serried knows the nodes and reserves a port"
+    if hint is None:
+        hint = "`launch.options` takes further options of torchrun"
+    return UsageError(f"`{word}` in the command is an option of torchrun, which Serried starts", hint=hint)

@@ -16,7 +16,8 @@ from serried.environments import activation, containers
 from serried.environments.select import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
-from serried.planning import arrays, placeholder_check, unwrap_torchrun
+from serried.planning import arrays
+from serried.planning.launch import warnings as command_warnings
 from serried.protocol import names, settings
 from serried.records.record import Record
 from serried.snapshot import Survey
@@ -74,8 +75,7 @@ def prepare(
         cautions = (*cautions, *_about_snapshot(plan, surveyed), *path_check.warnings(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
-        *unwrap_torchrun.warnings(resolved.experiment.command),
-        *placeholder_check.warnings(resolved.experiment.command),
+        *command_warnings(resolved.experiment.command),
         *said,
         *cautions,
     )

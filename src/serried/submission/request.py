@@ -13,8 +13,9 @@ from typing import Any
 from serried import config
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Array, Plan
-from serried.planning import arrays, elements, limits
+from serried.planning import arrays, elements
 from serried.planning import plan as make_plan
+from serried.planning.allocate import partition_notes
 from serried.protocol import names
 from serried.protocol.times import iso
 from serried.records.record import new_id
@@ -76,7 +77,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     each = tuple(elements(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
     notes = [
-        *limits.notes(plan.allocation, resolved.cluster, count, array.parallel if array else None),
+        *partition_notes(plan.allocation, resolved.cluster, count, array.parallel if array else None),
         *_same_repeats(plan, each),
     ]
     resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *notes))
@@ -152,7 +153,7 @@ def _repeated(
         )
     count = repeat * max(len(each), 1)
     if count > arrays.MOST:
-        raise UsageError(f"`--repeat {repeat}` makes over {arrays.MOST:,} tasks", hint="make several runs of it")
+        raise UsageError(f"`--repeat {repeat}` has over {arrays.MOST:,} tasks", hint="submit several runs")
     commands = tuple(command for command in each for _ in range(repeat))
     return Array(tuple(range(count)), request.parallel, bool(each), repeat), commands
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.planning.placeholder_check import warnings
+from serried.planning.launch import warnings
 from tables import for_each
 
 
