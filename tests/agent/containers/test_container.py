@@ -11,7 +11,7 @@ import pytest
 
 from building import a_plan
 from serried.agent.attempt import Attempt
-from serried.agent.containers import container, view
+from serried.agent.containers import container
 from serried.agent.node_disk.folder import SCRATCH
 from serried.plan import Container, Data, Environment, Source, Staged
 from serried.protocol.binds import Bind
@@ -170,7 +170,7 @@ def test_of_folders_that_lie_in_one_another_one_is_mounted_and_a_link_s_two_ends
     home.mkdir()
     (home / "runs").symlink_to(scratch)
 
-    ours = view.covering([f"{home}/runs", f"{home}/x", str(home)], [Bind("/elsewhere", f"{home}/data/a/b")])
+    ours = container.covering([f"{home}/runs", f"{home}/x", str(home)], [Bind("/elsewhere", f"{home}/data/a/b")])
 
     assert sorted(ours) == sorted(
         [

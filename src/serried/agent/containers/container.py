@@ -1,22 +1,21 @@
-"""The container that ranks run in: what goes before their words, what they see of the host, what they find set.
+"""The container that ranks run in: the runtime's argv, the variables inside, and the folders of the host.
 
-The agent stays outside, where the scheduler, the journals and the other nodes are, so a rank in a container is a rank
-as any other: the runtime's process is the agent's child, and the program the runtime's. Paths are the same inside and
-outside, so that no value has to be translated.
+The agent stays outside, with the scheduler, the journals and the other nodes. The runtime's process is the agent's
+child, and the program is the runtime's. Paths are the same inside and outside, so no value needs a translation.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent.attempt import Attempt
-from serried.agent.containers import view
 from serried.agent.node_disk.folder import DATA, SCRATCH
-from serried.protocol import names
-from serried.protocol.binds import Bind, for_apptainer, on_node
+from serried.protocol import binds, names
+from serried.protocol.binds import Bind
 
 Words = List[str]
 
@@ -25,7 +24,7 @@ OF_THE_HOST = (
     "MODULE*", "LMOD_*", "_LMFILES_*", "LOADEDMODULES*", "__LMOD_*", "_ModuleTable*", "BASH_*", "ENV", "PROMPT_COMMAND",
     "PS1", "SHELL", "OLDPWD", "PWD", "SHLVL", "_",
 )  # fmt: skip
-"""Name the host's programs and libraries, which are not there: never taken inside, unless the experiment sets them."""
+"""Variables that name the host's programs and libraries. They do not hold inside, unless the experiment sets them."""
 
 OF_THE_JOB = (
     "SERRIED_*", "SLURM*", "PBS_*", "CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "GPU_DEVICE_ORDINAL", "ZE_*", "NCCL_*",
@@ -33,28 +32,32 @@ OF_THE_JOB = (
     "OPENBLAS_*", "TORCH*", "PYTORCH_*", "ACCELERATE_*", "DS_*", "TF_CONFIG", "LANG", "LC_*", "TZ", "TERM", "USER",
     "LOGNAME", "HOME",
 )  # fmt: skip
-"""All that a contained rank inherits, beside what the experiment names: who it is, and what its share is."""
+"""Variables that a contained rank inherits, besides those that the experiment names."""
 
 TOLD = "SERRIED_TOLD_"
-"""Before a name, as long as the runtime and the image could change its value on the way."""
+"""Prefixes a variable on its way in, because the runtime or the image could change its value."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CHARLIECLOUD = "ch-run"
 COPY = "image"
-"""In the node's private folder: a link to the copy of the image, where this node has one."""
+"""In the node's private folder: a link to the copy of the image, if this node has one."""
+IMAGE_ROOT = "/.image"
+"""The mount point of the image in its view."""
+CHARLIECLOUD_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf")
+"""Charliecloud itself mounts these files of the host, if the image has them."""
 
 
 class Container:
-    """Of one node, whose folder for this attempt is `private`."""
+    """`private` is the attempt's folder on this node."""
 
     def __init__(self, work: Attempt, private: Path) -> None:
         self._work = work
-        self._said = work.plan["container"]
-        self._program = str(self._said["runtime"])
+        self._plan = work.plan["container"]
+        self._program = str(self._plan["runtime"])
         copy = private / COPY
-        self._image = os.readlink(copy) if copy.is_symlink() else str(self._said["image"])  # noqa: PTH115
+        self._image = os.readlink(copy) if copy.is_symlink() else str(self._plan["image"])  # noqa: PTH115
         self._private = private
-        self._is_contained = bool(self._said["contained"])
+        self._is_contained = bool(self._plan["contained"])
         self._binds: Optional[List[Bind]] = None
 
     @property
@@ -62,34 +65,36 @@ class Container:
         return self._program.endswith(CHARLIECLOUD)
 
     def inherited(self, environment: Mapping[str, str]) -> Dict[str, str]:
-        """What of the agent's environment goes in."""
-        said = self._named()
-        kept = {name: it for name, it in environment.items() if name in said or not _matches(name, OF_THE_HOST)}
+        """The variables of the agent's environment that hold inside."""
+        set_here = self._set_by_experiment()
+        kept = {
+            name: value for name, value in environment.items() if name in set_here or not _matches(name, OF_THE_HOST)
+        }
         if not self._is_contained:
             return kept
         inherit = self._work.plan["environment"]["inherit"]
-        named = (*OF_THE_JOB, *said, *([] if isinstance(inherit, str) else inherit))
+        named = (*OF_THE_JOB, *set_here, *([] if isinstance(inherit, str) else inherit))
         return {name: value for name, value in kept.items() if _matches(name, named)}
 
     def enter(self, words: Sequence[str], environment: Mapping[str, str]) -> Tuple[Words, Dict[str, str]]:
         """The argv and the environment that run `words` inside with `environment`."""
-        told = {name: environment[name] for name in ("HOME", *self._named()) if name in environment}
-        told["PYTHONNOUSERSITE"] = environment.get("PYTHONNOUSERSITE", "1")  # ~/.local is the host's Python's
-        told["TMPDIR"] = "/tmp" if self._is_contained else environment.get("TMPDIR", "/tmp")  # noqa: S108
+        values = {name: environment[name] for name in ("HOME", *self._set_by_experiment()) if name in environment}
+        values["PYTHONNOUSERSITE"] = environment.get("PYTHONNOUSERSITE", "1")  # ~/.local is for the host's Python
+        values["TMPDIR"] = "/tmp" if self._is_contained else environment.get("TMPDIR", "/tmp")  # noqa: S108
         path = environment.get("PYTHONPATH", "")
         process = {**{name: value for name, value in environment.items() if name != "PYTHONPATH"}, **self._own()}
-        process.update({TOLD + name: value for name, value in {**told, "PYTHONPATH": path}.items()})
-        inside = ["/bin/sh", "-c", _takes(list(told)), "sh", *words]
+        process.update({TOLD + name: value for name, value in {**values, "PYTHONPATH": path}.items()})
+        inside = ["/bin/sh", "-c", _set_and_execute(list(values)), "sh", *words]
         before = self._charliecloud() if self.is_charliecloud else self._apptainer()
         return [*before, *inside], process
 
-    def _named(self) -> List[str]:
-        """What the experiment sets: it wins over what the image sets."""
-        said = self._work.plan["environment"]
-        return [*said["env"], *said["secrets"], *said["env_file"]]
+    def _set_by_experiment(self) -> List[str]:
+        """Variables that override those of the image."""
+        environment = self._work.plan["environment"]
+        return [*environment["env"], *environment["secrets"], *environment["env_file"]]
 
     def _own(self) -> Dict[str, str]:
-        """What the runtime itself needs, and the container does not see as it is."""
+        """Variables for the runtime itself."""
         if self.is_charliecloud:
             return {"PATH": SYSTEM_PATH, "USER": os.environ.get("USER") or str(os.getuid())}
         kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "XDG_RUNTIME_DIR", "HOME")
@@ -97,33 +102,33 @@ class Container:
         return {**mine, **{name: os.environ[name] for name in kept if name in os.environ}}
 
     def _apptainer(self) -> Words:
-        """Mounts that it makes by itself differ between sites: all that is needed is said.
+        """Names every mount, because Apptainer's own differ between sites.
 
-        Not `--contain`: it gives each rank a /dev/shm of its own and hides InfiniBand, and NCCL needs both.
+        Not `--contain`: it gives each rank a /dev/shm of its own and hides InfiniBand, but NCCL needs both.
         """
         mounts: Words = []
         for bind in self.binds:
-            mounts += for_apptainer(bind)
+            mounts += binds.for_apptainer(bind)
         return [
-            found(self._program),
+            _find(self._program),
             "--quiet",
             "exec",
             "--no-home",
             *([_gpu_option()] if self._work.plan["allocation"]["gpus"] else []),
-            *(["--writable-tmpfs"] if self._said.get("writable") else []),
+            *(["--writable-tmpfs"] if self._plan.get("writable") else []),
             *mounts,
-            *self._said.get("options", ()),
+            *self._plan.get("options", ()),
             "--pwd",
             str(self._work.workdir),
             self._image,
         ]
 
     def _charliecloud(self) -> Words:
-        """It makes no mount points in an image that cannot be written, so a folder is seen through one of ours."""
-        image, more = view.through(Path(self._image), self._private / "view", self.binds)
+        """Charliecloud creates no mount points in a read-only image, so the image is seen through a view."""
+        image, more = _view_of(Path(self._image), self._private / "view", self.binds)
         mounts = [f"--bind={bind.source}:{bind.destination}" for bind in (*more, *self.binds)]
-        options = self._said.get("options", ())
-        return [found(self._program), *mounts, *options, f"--cd={self._work.workdir}", image, "--"]
+        options = self._plan.get("options", ())
+        return [_find(self._program), *mounts, *options, f"--cd={self._work.workdir}", image, "--"]
 
     @property
     def binds(self) -> List[Bind]:
@@ -134,28 +139,28 @@ class Container:
     def _open(self) -> List[Bind]:
         home, temporary = os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")
         wanted = [home, "/tmp", temporary, *self._needed()]  # noqa: S108 - the host's, as outside
-        return view.covering([path for path in wanted if path and os.path.isdir(path)], self._users())  # noqa: PTH112
+        return covering([path for path in wanted if path and os.path.isdir(path)], self._users())  # noqa: PTH112
 
     def _contained(self) -> List[Bind]:
-        """A home and a /tmp of this attempt's own; what is needed below them gets its place there."""
+        """A home and a /tmp of the attempt's own, and the other folders, with mount points in them if needed."""
         home = os.environ.get("HOME", "")
-        own = [("/tmp", "tmp"), ("/var/tmp", "var-tmp"), *([(home, "home")] if home else [])]  # noqa: S108
-        binds = [Bind(str(self._private / name), place) for place, name in own]
-        for bind in binds:
+        folders = [("/tmp", "tmp"), ("/var/tmp", "var-tmp"), *([(home, "home")] if home else [])]  # noqa: S108
+        own = [Bind(str(self._private / name), place) for place, name in folders]
+        for bind in own:
             os.makedirs(bind.source, mode=0o700, exist_ok=True)  # noqa: PTH103
-        return [*binds, *view.within(binds, view.covering(self._needed(), self._users()))]
+        return [*own, *_bind_below(own, covering(self._needed(), self._users()))]
 
     def _users(self) -> List[Bind]:
-        """What the experiment binds; a folder of this attempt's own, which nobody can have made before, is made."""
+        """The binds of the experiment. Creates folders below the node's scratch, which cannot exist yet."""
         local = os.environ.get("SLURM_TMPDIR") or str(self._private / SCRATCH)
-        found = [on_node(bind, local) for bind in view.parsed(self._said["binds"])]
-        for bind in found:
-            if view.is_below(bind.source, local) and not os.path.exists(bind.source):  # noqa: PTH110
+        users = [binds.on_node(binds.parse(text), local) for text in self._plan["binds"]]
+        for bind in users:
+            if _is_below(bind.source, local) and not os.path.exists(bind.source):  # noqa: PTH110
                 os.makedirs(bind.source, mode=0o700, exist_ok=True)  # noqa: PTH103
-        return found
+        return users
 
     def _needed(self) -> List[str]:
-        """What Serried's own variables and placeholders name."""
+        """Folders that Serried's own variables and placeholders name."""
         work = self._work
         project = Path(work.plan["source"]["directory"])
         linked = [os.path.realpath(project / name) for name in work.plan["source"]["links"]]
@@ -171,7 +176,7 @@ class Container:
             *linked,
             disk,
             str(self._private.parents[1] / DATA),
-            *(item["source"] for item in data["stage"]),  # a node without a disk reads it there
+            *(item["source"] for item in data["stage"]),  # a node without a disk reads them there
             *data["in_place"],
             *work.dependencies,
             os.path.dirname(resume),  # noqa: PTH120
@@ -180,13 +185,13 @@ class Container:
 
 
 def of(work: Attempt, private: Path) -> Optional[Container]:
-    """None where ranks run in no container, or the agent itself is in it."""
-    said = work.plan.get("container")
-    return Container(work, private) if said and said["runtime"] != "pyxis" else None
+    """None if ranks run without a container, or if the agent itself runs inside."""
+    container = work.plan.get("container")
+    return Container(work, private) if container and container["runtime"] != "pyxis" else None
 
 
-def found(program: str) -> str:
-    """Where the program is; as it is said where it is nowhere, for the message that it cannot be started."""
+def _find(program: str) -> str:
+    """The program's path, or `program` if no folder of PATH has it. (`shutil` takes milliseconds to import.)"""
     if "/" in program:
         return program
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
@@ -196,24 +201,24 @@ def found(program: str) -> str:
     return program
 
 
-def _takes(told: Sequence[str]) -> str:
-    """The shell's line that makes what was told hold inside, whatever the image sets, and becomes the program.
+def _set_and_execute(variables: Sequence[str]) -> str:
+    """The shell script that sets `variables` inside, whatever the image sets, and executes the program.
 
-    The image's own PYTHONPATH comes behind ours; of Charliecloud's images, what their makers set is in a file.
+    The image's own PYTHONPATH follows ours. A Charliecloud image has its variables in a file.
     """
     lines = [
         'if [ -r /ch/environment ]; then while IFS= read -r it || [ -n "$it" ]; do',
         "case ${it%%=*} in ''|[0-9]*|*[!A-Za-z0-9_]*) ;; *) export \"$it\" ;; esac; done </ch/environment; fi",
         f'export PYTHONPATH="${TOLD}PYTHONPATH${{PYTHONPATH:+:$PYTHONPATH}}"',
-        *(f'export {name}="${TOLD}{name}"' for name in told),
-        f"unset {' '.join(TOLD + name for name in (*told, 'PYTHONPATH'))}",
+        *(f'export {name}="${TOLD}{name}"' for name in variables),
+        f"unset {' '.join(TOLD + name for name in (*variables, 'PYTHONPATH'))}",
         'exec "$@"',
     ]
     return "\n".join(lines)
 
 
 def _folder_of(path: Path) -> str:
-    """That a link leads to as it is spelled: inside, each folder on the way must be there by its own name."""
+    """The folder of a link's target as the link spells it: each folder on the way must exist inside by that name."""
     target = os.readlink(path) if path.is_symlink() else ""  # noqa: PTH115
     return os.path.dirname(os.path.normpath(path.parent / target)) if target else str(path.parent)  # noqa: PTH120
 
@@ -224,3 +229,91 @@ def _gpu_option() -> str:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# The folders of the host.
+
+
+def covering(paths: Iterable[str], users: Sequence[Bind]) -> List[Bind]:
+    """Binds that make `paths` the same inside and outside, and the user's, which may lie below them.
+
+    A path below another one needs no bind. A path through a link needs two: its own, and that of the real folder.
+    """
+    ours: Dict[str, None] = {}
+    wanted = [place for path in paths for place in (os.path.normpath(path), os.path.realpath(path))]
+    taken = {bind.destination for bind in users}
+    for place in sorted(dict.fromkeys(wanted), key=lambda path: path.count("/")):
+        if place != "/" and place not in taken and not any(_is_below(place, other) for other in ours):
+            ours[place] = None
+    return sorted([*(Bind(place, place) for place in ours), *users], key=lambda bind: bind.destination.count("/"))
+
+
+def _bind_below(outer: Sequence[Bind], inner: Sequence[Bind]) -> List[Bind]:
+    """`inner` without the destinations of `outer`. Creates their mount points in the folders of `outer`."""
+    kept = [bind for bind in inner if not any(bind.destination == other.destination for other in outer)]
+    for bind in kept:
+        for other in outer:
+            if _is_below(bind.destination, other.destination):
+                _make_point(other.source + bind.destination[len(other.destination) :], bind.source)
+    return kept
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _make_point(path: str, source: str) -> None:
+    """Create a mount point for `source`: an empty folder or file."""
+    if os.path.isdir(source):  # noqa: PTH112
+        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
+    elif not os.path.exists(path):  # noqa: PTH110
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+        os.close(os.open(path, os.O_CREAT, 0o600))
+
+
+def _view_of(image: Path, view: Path, mounts: Sequence[Bind]) -> Tuple[str, List[Bind]]:
+    """A folder with all mount points that stands for `image`, and the binds that mount the image's own entries there.
+
+    An image that lacks no mount point, or is a file, stands for itself.
+    """
+    missing = [bind for bind in mounts if not (image / bind.destination.lstrip("/")).exists()]
+    if not image.is_dir() or not missing:
+        return str(image), []
+    if not view.exists():
+        aside = view.with_name(f"{view.name}-{os.getpid()}")
+        _make_point(f"{aside}{IMAGE_ROOT}", str(image))
+        _link_entries(image, aside, "", [*(bind.destination for bind in mounts), *CHARLIECLOUD_FILES])
+        for bind in (*missing, *(Bind(path, path) for path in CHARLIECLOUD_FILES)):
+            _make_point(f"{aside}{bind.destination}", bind.source)
+        with contextlib.suppress(OSError):  # another rank of this node was faster
+            aside.rename(view)
+    folders = [entry for entry in os.scandir(image) if entry.is_dir(follow_symlinks=False)]
+    # Folders that are empty in the view are mounted as a whole.
+    mounted = [entry for entry in folders if _has_entries(entry.path) and not _has_entries(str(view / entry.name))]
+    return str(view), [Bind(str(image), IMAGE_ROOT), *(Bind(entry.path, f"/{entry.name}") for entry in mounted)]
+
+
+def _link_entries(image: Path, view: Path, folder: str, points: Sequence[str]) -> None:
+    """Link the entries of `folder` in the view to those of the image, and descend only towards a mount point."""
+    (view / folder).mkdir(mode=0o755, parents=True, exist_ok=True)
+    for entry in os.scandir(image / folder):
+        inner = f"{folder}/{entry.name}" if folder else entry.name
+        place = view / inner
+        if entry.is_symlink():
+            place.symlink_to(os.readlink(entry.path))  # noqa: PTH115 - not resolved
+        elif f"/{inner}" in points:
+            _make_point(str(place), entry.path)
+        elif entry.is_dir() and any(_is_below(point, f"/{inner}") for point in points):
+            _link_entries(image, view, inner, points)
+        elif entry.is_dir() and not folder:
+            place.mkdir(mode=0o755)
+        else:
+            place.symlink_to(f"{IMAGE_ROOT}/{inner}")
+
+
+def _has_entries(folder: str) -> bool:
+    """True also for a folder that this user may not list."""
+    try:
+        return bool(os.listdir(folder))  # noqa: PTH208 - names will do
+    except PermissionError:
+        return True
