@@ -11,7 +11,7 @@ import pytest
 
 from serried.agent.outcome import checkpoint_progress
 from serried.protocol import checkpoints
-from serried.protocol.checkpoint_integrity import is_whole
+from serried.protocol.checkpoint_layouts import is_whole
 
 pytestmark = pytest.mark.torch
 

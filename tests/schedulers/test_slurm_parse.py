@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.protocol import names
+from serried.protocol import job_states, names
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
 from tables import for_each
@@ -166,7 +166,7 @@ def test_every_word_for_a_state_has_one_meaning_and_no_word_is_a_success_by_defa
 
 
 def test_only_completed_means_completed():
-    assert [word for word, ours in parse.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
+    assert [word for word, ours in job_states.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
 
 
 @for_each(

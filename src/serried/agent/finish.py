@@ -124,7 +124,7 @@ def _unended(work: Attempt) -> List[int]:
 
 def _is_busy(journal: Path) -> bool:
     events: List[Optional[str]] = [event.get("event") for event in files.read_journal(journal)]
-    return "started" in events and "ended" not in events
+    return JournalEvent.STARTED in events and JournalEvent.ENDED not in events
 
 
 def refuse(work: Attempt, options: Options, problem: str) -> None:

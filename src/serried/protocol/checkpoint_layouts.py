@@ -1,12 +1,19 @@
-"""How frameworks lay out their checkpoints, as data: what is one, what it consists of, and which step it is of."""
+"""Checkpoints of other programs: how frameworks lay them out, their steps, and whether one is complete.
+
+Nothing is unpickled, and little of each file is read (`fs/file_integrity.py`).
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import stat
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
+
+from serried.fs import file_integrity
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*model*.bin", "global_step*")
 OPTIMIZER = ("optimizer*", "pytorch_model", "global_step*")
@@ -152,3 +159,63 @@ def _names(folder: Path) -> Sequence[str]:
         return os.listdir(folder)  # noqa: PTH208 - no stat
     except OSError:
         return ()
+
+
+MOST_FILES = 10_000
+"""Checked in a folder: on a shared file system each takes a round trip."""
+_POINTERS = ("latest", "latest_checkpointed_iteration.txt")
+"""Files of DeepSpeed and Megatron that name the folder beside them."""
+
+
+def is_log(name: str) -> bool:
+    """Whether a file of this name is a log or a pointer to checkpoints, and not a checkpoint itself."""
+    return fnmatchcase(name, "*tfevents*") or name in _POINTERS
+
+
+def is_whole(path: Path, watch: Sequence[str] = ()) -> bool:
+    """Whether the file or folder at `path` exists, has content, and no file in it is truncated."""
+    try:
+        if path.is_dir():
+            return _is_whole_folder(path)
+        return path.is_file() and not is_no_checkpoint(path.name, watch) and file_integrity.is_whole(path) is not False
+    except OSError:
+        return False
+
+
+def is_no_checkpoint(name: str, watch: Sequence[str] = ()) -> bool:
+    """Whether a file of this name is not a checkpoint, whatever it contains.
+
+    A pattern of `watch` for such files alone, `state.txt` or `*.out`, selects them. A pattern such as `*` does not.
+    """
+    meant = [last for last in (pattern.rpartition("/")[2] for pattern in watch) if is_never(last)]
+    return is_log(name) or (is_never(name) and not any(fnmatchcase(name, last) for last in meant))
+
+
+def has_logs_alone(folder: Path) -> bool:
+    return all(is_no_checkpoint(name) for _, name in inside(folder))
+
+
+def _is_whole_folder(path: Path) -> bool:
+    """As its framework leaves it; without a known framework, some content and no truncated file."""
+    layout = of_folder(path)
+    if layout and not has_all(path, layout):
+        return False
+    found = [(folder, name) for folder, name in inside(path) if not is_log(name)]
+    shards = {folder for folder, name in found if name.endswith(".distcp")}
+    if any(not Path(folder, ".metadata").exists() for folder in shards):
+        return False
+    files = [path for path in (Path(folder, name) for folder, name in found) if _has_content(path)]
+    is_none = all(is_no_checkpoint(file.name) for file in files)
+    return not is_none and all(file_integrity.is_whole(file) is not False for file in files)
+
+
+def _has_content(path: Path) -> bool:
+    """An empty file beside others is a mark and not a truncated file."""
+    status = path.stat()
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
+
+
+def inside(path: Path) -> Iterator[Tuple[str, str]]:
+    """The files in a folder, as folder and name, up to `MOST_FILES`."""
+    found = ((folder, name) for folder, _, names in os.walk(path) for name in names)
+    return itertools.islice(found, MOST_FILES)

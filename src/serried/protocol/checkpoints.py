@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from serried.fs import file_integrity, tree
 from serried.fs.files import read_json
-from serried.protocol import checkpoint_integrity, checkpoint_layouts
+from serried.protocol import checkpoint_layouts
 
 SCHEMA = 1
 COMPLETE = "COMPLETE"
@@ -67,7 +67,7 @@ def newest(root: Path, watch: Sequence[str] = ()) -> Optional[Path]:
     if is_of_train(root):
         wholes = (directory_of(root, step) for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
-    return next((path for path in ordered(root, watch) if checkpoint_integrity.is_whole(path, watch)), None)
+    return next((path for path in ordered(root, watch) if checkpoint_layouts.is_whole(path, watch)), None)
 
 
 def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
@@ -76,7 +76,7 @@ def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     if not is_of_train(root):
         entries = ordered(root, watch)
         later = entries[: entries.index(found)] if found in entries else entries
-        return [path for path in reversed(later) if not (path.is_dir() and checkpoint_integrity.has_logs_alone(path))]
+        return [path for path in reversed(later) if not (path.is_dir() and checkpoint_layouts.has_logs_alone(path))]
     least = step_of(found.name) if found is not None else None
     begun = [name for name in _names(root) if _OURS.fullmatch(name) and not name.endswith(SET_ASIDE)]
     steps_begun = sorted((step_of(name.partition(".")[0]) or 0, root / name) for name in begun)
@@ -92,7 +92,7 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     entries = [
         path
         for path in found
-        if not (is_unfinished(path.name) or checkpoint_integrity.is_no_checkpoint(path.name, watch))
+        if not (is_unfinished(path.name) or checkpoint_layouts.is_no_checkpoint(path.name, watch))
     ]
     series: Dict[str, List[Path]] = {}
     for path in entries:
@@ -169,7 +169,7 @@ def brought_as(watch: str) -> str:
 
 def changed_within(path: Path) -> int:
     """When `path` or a file in it was changed: a folder that is written anew may keep the names of its files."""
-    files = (changed(Path(folder, name)) for folder, name in checkpoint_integrity.inside(path))
+    files = (changed(Path(folder, name)) for folder, name in checkpoint_layouts.inside(path))
     return max(changed(path), max(files, default=0))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from serried.errors import RunNotFoundError, UsageError
 from serried.fs.files import read_json
 from serried.plan import Array, Resume
-from serried.protocol import checkpoint_integrity, checkpoint_layouts, checkpoints
+from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.records import index
 from serried.records.index import Selection
@@ -101,7 +101,7 @@ def _path(path: Path) -> Found:
             raise _nothing_in(path, f"`{path}`", ())
         return Found(Resume((str(newest),)), tuple(_torn([path], ())))
     is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
-    if is_torn_of_train or (layout is not None and not checkpoint_integrity.is_whole(path)):
+    if is_torn_of_train or (layout is not None and not checkpoint_layouts.is_whole(path)):
         raise _not_whole(path)
     return Found(Resume((str(path),)), ())
 

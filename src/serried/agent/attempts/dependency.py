@@ -17,7 +17,7 @@ from serried.agent.attempts import successor_jobs
 from serried.agent.comms import env_file
 from serried.agent.outcome import reconcile
 from serried.fs import files
-from serried.protocol import SCHEMA, names, successor_commands
+from serried.protocol import SCHEMA, job_states, names, successor_commands
 from serried.protocol.layout import RunDirectory
 from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
@@ -28,11 +28,8 @@ BETWEEN_SECONDS = 2.0
 MOST_JOBS = 20
 """Behind how many jobs of an array one queues at once; after these it looks again."""
 MOST_MOVES = 200
-WORDLESS = ("", "COMPLETED")
-"""Words for a job that is over which say nothing of how it went: only its exit.json does."""
-TELLING = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
-OVER = frozenset((*WORDLESS, *TELLING, "REVOKED", "TIMEOUT"))
-"""The scheduler's words for a job that is no more; after the others there is something to wait for."""
+UNTELLING = ("", "COMPLETED")
+"""Words for an ended job that do not state how its run ended: only exit.json does."""
 AMBIGUOUS = (Reason.CANCEL, *sorted(reconcile.INTERRUPTED))
 """Causes after which the scheduler may have started the same job again."""
 
@@ -122,12 +119,13 @@ def _stand(work: Attempt, run: RunDirectory, after: Dict[str, Any], element: _El
             return str(end.get("state")), ""
         job = element.job_of(_newest(run, element.its(str(after["job"]).split(",")), element.number))
         word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
-        if word is None or (word not in OVER and word != "COMPLETING"):
+        if word is None or not job_states.is_ending(word):
             return None, job
-        if word in OVER and (end or word not in WORDLESS):
-            return str(end.get("state") or word), ""
-        if word in OVER and _never_began(run, str(after["run"]), element):
-            return names.CANCELLED, ""
+        if job_states.has_ended(word):
+            if end or word not in UNTELLING:
+                return str(end.get("state") or job_states.state_of(word)), ""
+            if _never_began(run, str(after["run"]), element):
+                return names.CANCELLED, ""
         if time.monotonic() > deadline:
             return str(end.get("state") or names.LOST), ""
         time.sleep(BETWEEN_SECONDS)

@@ -15,7 +15,7 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.options import parse
 from serried.fs import files
 from serried.process import linux
-from serried.protocol import SCHEMA, job_state_query, names, successor_commands
+from serried.protocol import SCHEMA, job_states, names, successor_commands
 from serried.protocol.environment import scrub
 from serried.protocol.times import iso
 
@@ -89,7 +89,7 @@ def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional
 
 def _is_over(work: Attempt, job: str) -> Optional[str]:
     word = how_it_stands(work, job, AWAY_SECONDS)
-    if word is None or word in job_state_query.ENDING:
+    if word is None or (word and job_states.is_ending(word)):
         return "the job before it was ending" if word else "the scheduler does not answer"
     return None
 

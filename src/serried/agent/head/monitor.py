@@ -123,7 +123,7 @@ class Monitor:
     def _check_connections(self) -> None:
         if self._may_be_unconnected and not self._nodes.are_done():
             message = unconnected_message(self._work.nodes * self._work.ranks, UNCONNECTED_SECONDS)
-            self._events.log_event(Reason.RANKS_APART, message=message)
+            self._events.log_event(JournalEvent.RANKS_UNCONNECTED, message=message)
             system.log(f"warning: {message}")
 
     def _read_control(self) -> None:

@@ -15,7 +15,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk import folder, shared_cache
 from serried.fs import files, locks
-from serried.protocol import job_state_query, names
+from serried.protocol import job_states, names
 from serried.protocol.events import JournalEvent
 
 NICE = 19
@@ -192,7 +192,7 @@ class _Judge:
         if state is None:
             is_old = time.time() - float(owner.get("began", 0)) > UNKNOWN_SECONDS
             return "" if is_old else "the state of its job is unknown"
-        return "" if state in job_state_query.OVER else f"job {owner['job']} is {state}"
+        return "" if job_states.is_ending(state) else f"job {owner['job']} is {state}"
 
     def _query(self, owner: Dict[str, Any]) -> Optional[str]:
         """The scheduler's word for the state of the job; None without an answer."""
@@ -200,5 +200,5 @@ class _Judge:
         if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site["name"], self._site["scheduler"]):
             return None
         if job not in self._words:
-            self._words[job] = system.query(job_state_query.words(self._work.dialect["state_query"], job))
+            self._words[job] = system.query(job_states.query(self._work.dialect["state_query"], job))
         return self._words[job]

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 
 from serried.agent.outcome.evidence import Obstacle
 from serried.agent.outcome.verdict import CONTINUES
-from serried.protocol import names
+from serried.protocol import job_states, names
 from serried.protocol.reasons import Reason, condition, conditions, described, parse
 
 End = Dict[str, Any]
@@ -14,9 +14,6 @@ End = Dict[str, Any]
 
 INTERRUPTED = frozenset({Reason.PREEMPT, Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED})
 """Causes that are not the program's: it was not asked, so it need not have asked to go on."""
-
-WERE_CANCELLED = ("CANCELLED", "REVOKED")
-WERE_ON_A_LOST_NODE = ("NODE_FAIL", "BOOT_FAIL")
 
 
 def _revised(end: End, state: str, cause: Optional[Reason], message: str, **facts: Any) -> End:
@@ -59,11 +56,12 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
     `is_unrecorded`: nobody lived to write the end, and `end` is what was found afterwards. Where the scheduler does not
     know it either the attempt is lost: it may have been cancelled.
     """
-    if word in WERE_CANCELLED:
+    state = job_states.state_of(word)
+    if state == names.CANCELLED:
         return _cancelled(end) if is_unrecorded else finalise(end, Reason.CANCEL)
-    if word == "PREEMPTED":
+    if state == names.PREEMPTED:
         return _preempted(end) if is_unrecorded else finalise(end, Reason.PREEMPT)
-    if is_unrecorded and word in WERE_ON_A_LOST_NODE:
+    if is_unrecorded and state == names.NODE_FAIL:
         host = end["nodes"][0]
         return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", nodes=[host])
     if is_unrecorded and not word and end["cause"] in INTERRUPTED:

@@ -287,7 +287,7 @@ def _unconnected_warnings(evidence: Evidence) -> List[Dict[str, str]]:
     is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
     if not is_known or evidence.has(JournalEvent.RANKS_CONNECTED):
         return []
-    reported = evidence.all(Reason.RANKS_APART)
+    reported = evidence.all(JournalEvent.RANKS_UNCONNECTED)
     if evidence.are_all_ended:
         was_busy = sum(end["cpu_seconds"] for end in ends) >= BUSY_SECONDS * evidence.world_size
         text = unconnected_message(evidence.world_size) if was_busy or reported else None

@@ -21,7 +21,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.stage_out.completeness import Artifact, fingerprint_of, is_append_only_text
 from serried.agent.stage_out.throttle import Throttle
 from serried.fs import copy, files, removal
-from serried.protocol import checkpoint_integrity, checkpoints
+from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import CHECKPOINTS, RESULTS
 
 APPEND_ONLY = "tfevents"
@@ -404,7 +404,7 @@ class Publisher:
     def _checkpoint_entries(self) -> Iterator[LedgerEntry]:
         """Without the logs beside checkpoints."""
         entries = self._ledger.entries(CHECKPOINTS)
-        return (entry for entry in entries if not checkpoint_integrity.is_log(entry.name.rpartition("/")[2]))
+        return (entry for entry in entries if not checkpoint_layouts.is_log(entry.name.rpartition("/")[2]))
 
     def _own_entries(self, folder: str) -> List[LedgerEntry]:
         """The files in a checkpoint's folder."""

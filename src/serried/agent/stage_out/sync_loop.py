@@ -18,7 +18,7 @@ from serried.agent.stage_out.publish import ChangedError, Publisher
 from serried.agent.stage_out.throttle import OutOfTimeError
 from serried.fs import copy
 from serried.fs.adaptive_pool import Crew
-from serried.protocol import checkpoint_integrity, checkpoints, names
+from serried.protocol import checkpoint_layouts, checkpoints, names
 from serried.protocol.layout import CHECKPOINTS, RESULTS
 from serried.protocol.missing_outputs import UNWATCHED, left_out
 
@@ -338,7 +338,7 @@ class SyncLoop:
 
 
 def _is_log(artifact: Artifact) -> bool:
-    return artifact.kind == "file" and checkpoint_integrity.is_log(artifact.path.rpartition("/")[2])
+    return artifact.kind == "file" and checkpoint_layouts.is_log(artifact.path.rpartition("/")[2])
 
 
 def _remove(artifacts: Sequence[Artifact], kept: Set[str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from serried.errors import UsageError
 from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
-from serried.protocol import job_state_query, names, successor_commands
+from serried.protocol import job_states, names, successor_commands
 from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
 from serried.protocol.successor_commands import Commands
@@ -127,7 +127,7 @@ def commands(plan: Plan) -> Commands:
     return Commands(
         submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
         cancel=("qdel", successor_commands.JOB),
-        ask=job_state_query.words(TRAITS.dialect.state_query, successor_commands.JOB),
+        ask=job_states.query(TRAITS.dialect.state_query, successor_commands.JOB),
         environment={},
         strands=True,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
-from serried.protocol import binds, job_state_query, successor_commands
+from serried.protocol import binds, job_states, successor_commands
 from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
 from serried.protocol.successor_commands import Commands
@@ -96,7 +96,7 @@ def commands(plan: Plan, environment: Mapping[str, str]) -> Commands:
     return Commands(
         submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
         cancel=("scancel", successor_commands.JOB),
-        ask=job_state_query.words(TRAITS.dialect.state_query, successor_commands.JOB),
+        ask=job_states.query(TRAITS.dialect.state_query, successor_commands.JOB),
         environment={name: environment.get(name) for name in CHANGED},
     )
 

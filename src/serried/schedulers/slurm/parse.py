@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from serried.protocol import hostlist, names
+from serried.protocol.job_states import state_of
 from serried.schedulers import indices
 from serried.schedulers.interface import Job
 
@@ -34,38 +35,6 @@ NAME_FORMAT = f"ArrayJobID:{SEPARATOR},Name:{SEPARATOR}"
 
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "End", "NodeList", "JobName")
 
-STATES = {
-    "PENDING": names.PENDING,
-    "CONFIGURING": names.PENDING,
-    "EXPEDITING": names.PENDING,
-    "POWER_UP_NODE": names.PENDING,
-    "REQUEUED": names.PENDING,
-    "REQUEUE_FED": names.PENDING,
-    "REQUEUE_HOLD": names.PENDING,
-    "RESV_DEL_HOLD": names.PENDING,
-    "SPECIAL_EXIT": names.PENDING,
-    "RUNNING": names.RUNNING,
-    "COMPLETING": names.RUNNING,
-    "RESIZING": names.RUNNING,
-    "SIGNALING": names.RUNNING,
-    "STAGE_OUT": names.RUNNING,
-    "STOPPED": names.RUNNING,
-    "SUSPENDED": names.RUNNING,
-    "COMPLETED": names.COMPLETED,
-    "FAILED": names.FAILED,
-    "CANCELLED": names.CANCELLED,
-    "REVOKED": names.CANCELLED,
-    "TIMEOUT": names.TIMEOUT,
-    "DEADLINE": names.TIMEOUT,
-    "OUT_OF_MEMORY": names.OUT_OF_MEMORY,
-    "NODE_FAIL": names.NODE_FAIL,
-    "BOOT_FAIL": names.NODE_FAIL,
-    "PREEMPTED": names.PREEMPTED,
-    "LAUNCH_FAILED": names.LAUNCH_FAILED,
-    "RECONFIG_FAIL": names.LAUNCH_FAILED,
-}
-"""Slurm's words and ours. `COMPLETING` has processes still; `REQUEUE_HOLD` waits for an administrator."""
-
 _ID = re.compile(r"^(\d+)(?:_(\d+|\[[^\]]*\])|\+\d+)?$")
 _SUBMITTED = re.compile(r"^(\d+)(?:;[\w.-]+)?$")
 
@@ -79,7 +48,7 @@ def submitted_id(stdout: str) -> str | None:
 def state(word: str) -> str:
     """Ours for `CANCELLED by 1000`, `RUNNING+`, `TIMEOUT`; UNKNOWN for a word we do not know."""
     first = word.split(maxsplit=1)[0].rstrip("+") if word.strip() else ""
-    return STATES.get(first, names.UNKNOWN)
+    return state_of(first)
 
 
 def queue(stdout: str) -> list[Job]:

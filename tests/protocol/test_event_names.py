@@ -1,0 +1,84 @@
+"""Names of events and messages are written once, in `protocol/events.py`: no other module spells one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from house import MODULES, name_of, tree_of
+from serried.protocol import events
+
+TABLES = (
+    events.JournalEvent,
+    events.ToNode,
+    events.ToHead,
+    events.ToHelper,
+    events.FromStageIn,
+    events.FromStageOut,
+)
+NAMES = {value for table in TABLES for name, value in vars(table).items() if name.isupper()}
+KEYS = {"event", "do", "say"}
+HAVE_OTHER_EVENTS = {"resume_check/traces.py"}
+"""Events in the trace of a training, which has its own names."""
+SENDERS = {"log_event", "_log_event", "send", "_send", "broadcast", "tell", "all", "has"}
+"""Functions whose first argument may be the name of an event or a message."""
+
+
+def literals(tree: ast.AST) -> Iterator[ast.Constant]:
+    """String constants that stand for the name of an event or a message."""
+    for node in ast.walk(tree):
+        places: list[ast.expr] = []
+        if isinstance(node, ast.Dict):
+            places = [value for key, value in zip(node.keys, node.values, strict=True) if is_key(key)]
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(is_name(side) for side in sides):
+                places = [part for side in sides for part in parts(side)]
+        elif isinstance(node, ast.Call):
+            function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            places = node.args[:1] if function in SENDERS else []
+            places += [keyword.value for keyword in node.keywords if keyword.arg in KEYS]
+        yield from (place for place in places if isinstance(place, ast.Constant) and place.value in NAMES)
+
+
+def is_key(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value in KEYS
+
+
+def is_name(node: ast.expr) -> bool:
+    """`message["event"]`, `entry.get("do")`, or a variable `event` or `events`."""
+    if isinstance(node, ast.Subscript):
+        return is_key(node.slice)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        return bool(node.args) and is_key(node.args[0])
+    return isinstance(node, ast.Name) and node.id in {"event", "events"}
+
+
+def parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+
+
+def test_no_module_spells_the_name_of_an_event_or_a_message():
+    spelled = {
+        name_of(path): [f"{literal.lineno}: {literal.value}" for literal in literals(tree_of(path))]
+        for path in MODULES
+        if name_of(path) not in HAVE_OTHER_EVENTS | {"protocol/events.py"}
+    }
+    assert {module: found for module, found in spelled.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'message["event"] == "started"',
+        'event.get("event") in ("started", "ended")',
+        'journal.append({"t": 1, "event": "claimed"})',
+        'self.log_event("node-lost", node=1)',
+        'nodes.broadcast("bye")',
+        '"started" in events',
+    ],
+)
+def test_a_spelled_name_is_seen(line):
+    assert [*literals(ast.parse(line))]
