@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Optional, cast
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from serried.fs import files
 from serried.protocol import SCHEMA, checkpoints, names, successor_commands
 from serried.protocol.layout import ElementDirectory, RunDirectory
 
+if TYPE_CHECKING:
+    from serried.protocol.plan_json import DialectJson, PlanJson, StagedJson
+
 BEAT_SECONDS = 5.0
 
 
 class Attempt:
-    def __init__(self, run: RunDirectory, plan: Dict[str, Any], element: Optional[int], number: int) -> None:
+    """Reads the plan; see `protocol/plan_json.py` for its fields."""
+
+    def __init__(self, run: RunDirectory, plan: PlanJson, element: Optional[int], number: int) -> None:
         self.run = run
         self.plan = plan
         self.element = element
@@ -25,10 +30,18 @@ class Attempt:
     def load(cls, directory: str, element: Optional[int], number: int) -> Attempt:
         """Raises ValueError where plan.json is missing, torn or of a later schema."""
         run = RunDirectory(Path(directory))
-        plan = files.read_json(run.plan)
+        plan = cast("Optional[PlanJson]", files.read_json(run.plan))
         if plan is None or plan.get("schema", 0) > SCHEMA:
             raise ValueError(f"cannot read the plan in {run.plan}")
         return cls(run, plan, element, number)
+
+    def resized(self, *, nodes: int, ranks: int) -> Attempt:
+        """The same attempt on another number of nodes, with another number of ranks on each."""
+        plan: PlanJson = {
+            **self.plan,
+            "allocation": {**self.plan["allocation"], "nodes": nodes, "ranks": ranks},
+        }
+        return Attempt(self.run, plan, self.element, self.number)
 
     @property
     def directory(self) -> ElementDirectory:
@@ -38,7 +51,12 @@ class Attempt:
     @property
     def name(self) -> str:
         """As people call it: `k3f9q2`, `k3f9q2/17`."""
-        return str(self.plan["run"]) if self.element is None else f"{self.plan['run']}/{self.element}"
+        return self.plan["run"] if self.element is None else f"{self.plan['run']}/{self.element}"
+
+    @property
+    def tasks(self) -> List[int]:
+        """The indices of the run's array; empty for a run that is not an array."""
+        return (self.plan.get("array") or {}).get("indices", [])
 
     @property
     def index_offset(self) -> int:
@@ -52,9 +70,9 @@ class Attempt:
         return successor_commands.job_of(job, index, self.dialect["element"])
 
     @property
-    def dialect(self) -> Dict[str, Any]:
-        """How the scheduler writes its jobs and answers about them."""
-        return cast("Dict[str, Any]", self.plan["site"]["dialect"])
+    def dialect(self) -> DialectJson:
+        """How the scheduler writes job ids and answers queries."""
+        return self.plan["site"]["dialect"]
 
     @property
     def process_tag(self) -> str:
@@ -63,12 +81,12 @@ class Attempt:
 
     @property
     def nodes(self) -> int:
-        return int(self.plan["allocation"]["nodes"])
+        return self.plan["allocation"]["nodes"]
 
     @property
     def ranks(self) -> int:
         """Ranks per node."""
-        return int(self.plan["allocation"]["ranks"])
+        return self.plan["allocation"]["ranks"]
 
     @property
     def shape(self) -> Dict[str, str]:
@@ -83,14 +101,13 @@ class Attempt:
         }
 
     @property
-    def staged_items(self) -> List[Dict[str, str]]:
-        """`source`, `to` and `unpack` of each item of staged data."""
+    def staged_items(self) -> List[StagedJson]:
         return list((self.plan.get("data") or {}).get("stage", ()))
 
     @property
     def cpus(self) -> int:
         """CPUs per node."""
-        return int(self.plan["allocation"]["cpus"])
+        return self.plan["allocation"]["cpus"]
 
     @property
     def may_use_all_cpus(self) -> bool:
@@ -150,23 +167,22 @@ class Attempt:
         """The working tree of the ranks: the unpacked snapshot, or the project itself."""
         source = self.plan["source"]
         if not source["snapshot"]:
-            return Path(str(source["directory"]))
+            return Path(source["directory"])
         return (self.directory if source.get("tree_per_element") else self.run).source
 
     @property
     def workdir(self) -> Path:
-        return self.tree / str(self.plan["source"]["workdir"])
+        return self.tree / self.plan["source"]["workdir"]
 
     @property
     def command(self) -> List[str]:
         """The command as the plan has it, or this element's own line."""
-        array = self.plan.get("array")
-        if not (array and array["each"]):
+        if not (self.plan.get("array") or {}).get("each"):
             return list(self.plan["command"])
         import json
 
         commands = json.loads(self.run.commands.read_text(encoding="utf-8"))
-        return list(commands[array["indices"].index(self.element)])
+        return list(commands[self.tasks.index(cast("int", self.element))])
 
     @property
     def project_directory(self) -> str:
@@ -184,7 +200,7 @@ class Attempt:
     def seed(self) -> int:
         """Repeats of different commands have the same seeds, so that the commands can be compared."""
         own = self.element if self.repeat is None else self.repeat
-        return int(self.plan["seed"]) + (own or 0)
+        return self.plan["seed"] + (own or 0)
 
     @property
     def config(self) -> Dict[str, Any]:
@@ -197,8 +213,8 @@ class Attempt:
         resume = self.plan.get("resume")
         if not resume:
             return None
-        paths, array = resume["checkpoints"], self.plan.get("array")
-        return str(paths[array["indices"].index(self.element) if array and len(paths) > 1 else 0]) or None
+        paths = resume["checkpoints"]
+        return paths[self.tasks.index(cast("int", self.element)) if self.tasks and len(paths) > 1 else 0] or None
 
     @property
     def dependencies(self) -> List[str]:
@@ -220,12 +236,12 @@ class Attempt:
     @property
     def restarts(self) -> int:
         """How many attempts there may be after the first."""
-        return int(self.plan["limit"]["restarts"])
+        return self.plan["limit"]["restarts"]
 
     @property
     def launcher(self) -> str:
         """What starts the ranks."""
-        return str(self.plan.get("launch", {}).get("kind", "agent"))
+        return self.plan.get("launch", {}).get("kind", "agent")
 
     @property
     def agents_start_ranks(self) -> bool:
@@ -240,7 +256,7 @@ class Attempt:
     @property
     def continue_form(self) -> str:
         """How the next attempt comes about."""
-        return str(self.plan["limit"].get("form", names.REQUEUE))
+        return self.plan["limit"].get("form", names.REQUEUE)
 
 
 def set_umask(work: Attempt) -> None:

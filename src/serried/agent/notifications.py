@@ -63,7 +63,7 @@ def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
     if has_completed and work.element is not None:
         if not _have_all_completed(work):
             return
-        count = len(work.plan["array"]["indices"])
+        count = len(work.tasks)
         end = {"state": end["state"], "exit_code": end["exit_code"], "message": f"all of its {count} have completed"}
         work = Attempt(work.run, work.plan, None, 0)
     told = ("state", "exit_code", "cause", "message", "attempt", "seconds")
@@ -76,13 +76,13 @@ def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
 def _have_all_completed(work: Attempt) -> bool:
     if names.EVENT_FINISH not in (work.plan.get("notify") or {}).get("on", ()):
         return False
-    ends = (files.read_json(work.run.element(index).exit) or {} for index in work.plan["array"]["indices"])
+    ends = (files.read_json(work.run.element(index).exit) or {} for index in work.tasks)
     return all(end.get("state") == names.COMPLETED for end in ends)
 
 
 def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
     plan = work.plan
-    run = str(plan["run"]) if work.element is None else f"{plan['run']}/{work.element}"
+    run = plan["run"] if work.element is None else f"{plan['run']}/{work.element}"
     words = {names.EVENT_START: "has started", names.EVENT_STALL: "is silent: no rank has written anything for a while"}
     said = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
     text = f"{plan['name']} ({run}) on {plan['site']['name']} {said}"
@@ -141,12 +141,12 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
     work = Attempt.load(run_directory(), None, 0)
     set_umask(work)
     document = _with_outputs(work, json.loads(sys.stdin.buffer.read()))
-    wanted = work.plan["notify"]
-    if wanted["webhook"]:
-        problem = _post(os.environ.get(wanted["webhook"], ""), document)
-        _note(document, f"webhook ${wanted['webhook']}", problem)
-    if wanted["command"]:
-        _note(document, "command", _run(work, wanted["command"], document))
+    wanted = work.plan.get("notify") or {}
+    webhook, command = wanted.get("webhook"), wanted.get("command")
+    if webhook:
+        _note(document, f"webhook ${webhook}", _post(os.environ.get(webhook, ""), document))
+    if command:
+        _note(document, "command", _run(work, command, document))
     return 0
 
 

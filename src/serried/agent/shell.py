@@ -47,8 +47,7 @@ ENDED = 143
 def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
     """What a rank would find, were it the only one; who joins a run is none of its ranks."""
     nodes = work.nodes
-    alone = {**work.plan, "allocation": {**work.plan["allocation"], "nodes": 1, "ranks": 1}}
-    shell = Attempt(work.run, alone, work.element, work.number)
+    shell = work.resized(nodes=1, ranks=1)
     limit = work.plan["allocation"]["time_seconds"]
     with rendezvous.hold_port() as port:
         place = command.RankPlace(
@@ -62,7 +61,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
             stop_file="",
         )
     told = command.environment(shell, place, os.environ)
-    told["SERRIED_CLUSTER"] = str(work.plan["site"]["name"])
+    told["SERRIED_CLUSTER"] = work.plan["site"]["name"]
     left_out = (*NOT_HERE, *(ALONE if joins else ()))
     return {name: value for name, value in told.items() if name not in left_out}
 
@@ -139,7 +138,7 @@ def _rc(work: Attempt, told: Dict[str, str]) -> str:
     """What bash reads first: the user's own, then what that must not change, and a prompt that says where one is."""
     lines = ["[[ -r ~/.bashrc ]] && . ~/.bashrc"]
     lines += [f"export {name}={shlex.quote(told[name])}" for name in KEPT if name in told]
-    lines.append(f"PS1={shlex.quote('(' + str(work.plan['experiment']) + ') ')}$PS1")
+    lines.append(f"PS1={shlex.quote('(' + work.plan['experiment'] + ') ')}$PS1")
     return "\n".join(lines) + "\n"
 
 

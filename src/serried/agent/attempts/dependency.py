@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
@@ -21,6 +21,9 @@ from serried.protocol import SCHEMA, job_states, names, successor_commands
 from serried.protocol.layout import RunDirectory
 from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
+
+if TYPE_CHECKING:
+    from serried.protocol.plan_json import AfterJson
 
 MISSING_SECONDS = 90.0
 """How long the end of a run whose job is over may take to appear: shared file systems hide new files."""
@@ -70,7 +73,7 @@ def was_moved(work: Attempt, token: str) -> bool:
     return bool((files.read_json(work.run.link(token)) or {}).get("moved"))
 
 
-def _look(work: Attempt, after: Dict[str, Any]) -> Others:
+def _look(work: Attempt, after: AfterJson) -> Others:
     """Look until it is known of each whether it has ended."""
     run = RunDirectory(Path(after["directory"]))
     ended: List[str] = []
@@ -110,7 +113,7 @@ class _Element(NamedTuple):
         return each[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
-def _stand(work: Attempt, run: RunDirectory, after: Dict[str, Any], element: _Element) -> Tuple[Optional[str], str]:
+def _stand(work: Attempt, run: RunDirectory, after: AfterJson, element: _Element) -> Tuple[Optional[str], str]:
     """The state in which it has ended, or the job in which it goes on."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
@@ -166,7 +169,7 @@ def _links(run: RunDirectory, element: Optional[int]) -> Iterator[Tuple[int, str
                 yield successor_commands.number_of(token), str(link["job"])
 
 
-def _never(after: Dict[str, Any], others: Others) -> Optional[str]:
+def _never(after: AfterJson, others: Others) -> Optional[str]:
     """Why it never may begin after these, if so."""
     failed = [state for state in others.ended if state != names.COMPLETED]
     which = after["run"] if after["element"] is None else f"{after['run']}/{after['element']}"
@@ -197,7 +200,7 @@ def _move(work: Attempt, token: str, jobs: List[str]) -> str:
 
 
 def _following(work: Attempt, token: str) -> str:
-    return successor_commands.token_of(str(work.plan["run"]), work.element, successor_commands.number_of(token) + 1)
+    return successor_commands.token_of(work.plan["run"], work.element, successor_commands.number_of(token) + 1)
 
 
 def _end(work: Attempt, token: str, message: str) -> None:

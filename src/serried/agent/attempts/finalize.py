@@ -49,7 +49,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
         node: files.entries(attempt.node_events(node)) for node in range(work.nodes) if node not in told
     }
     return Evidence(
-        run=str(work.plan["run"]),
+        run=work.plan["run"],
         element=work.element,
         attempt=work.number,
         job=str(claim.get("job", "")),

@@ -46,9 +46,7 @@ def main(arguments: List[str]) -> int:
     options = parse(arguments)
     work = Attempt.load(run_directory(), options.element, 0)
     set_umask(work)
-    token = successor_commands.token_of(
-        str(work.plan["run"]), work.element, successor_commands.number_of(options.token) + 1
-    )
+    token = successor_commands.token_of(work.plan["run"], work.element, successor_commands.number_of(options.token) + 1)
     before = work.job_of(options.job)
     message = submit(work, token, before, lambda: _is_over(work, before))
     if message:
@@ -201,7 +199,7 @@ def _cancel(work: Attempt, token: str) -> None:
 
 def _after(work: Attempt, token: str) -> Iterator[str]:
     """Tokens of the jobs that may come after the one of `token`: what is not submitted yet is among them."""
-    number, run = successor_commands.number_of(token), str(work.plan["run"])
+    number, run = successor_commands.number_of(token), work.plan["run"]
     if work.continue_form == names.SUCCESSOR:
         yield successor_commands.token_of(run, work.element, number + 1)
     elif work.continue_form == names.PREQUEUED:

@@ -56,7 +56,7 @@ class EnvFile:
 def remove_stored(work: Attempt) -> None:
     """The run is over: nobody needs its environment any more. Elements share it; a reader of their end removes it."""
     if work.element is None:
-        files.forget_environment(work.plan["site"].get("private") or str(work.run.private), str(work.plan["run"]))
+        files.forget_environment(work.plan["site"].get("private") or str(work.run.private), work.plan["run"])
 
 
 def load(path: str, prefix: str) -> None:

@@ -52,7 +52,7 @@ class Container:
 
     def __init__(self, work: Attempt, private: Path) -> None:
         self._work = work
-        self._plan = work.plan["container"]
+        self._plan = work.plan["container"] or {}
         self._program = str(self._plan["runtime"])
         copy = private / COPY
         self._image = os.readlink(copy) if copy.is_symlink() else str(self._plan["image"])  # noqa: PTH115

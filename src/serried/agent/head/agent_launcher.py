@@ -32,7 +32,7 @@ def agent_environment(work: Attempt, addresses: str, key: bytes) -> Dict[str, st
         names.KEY: key.hex(),
         names.ATTEMPT: str(work.number),
         names.RUN_DIR: str(work.run.path),
-        names.RUN_ID: str(work.plan["run"]),
+        names.RUN_ID: work.plan["run"],
         names.RESUME: work.newest_checkpoint,  # once for all nodes: they may not see the same yet
         names.ELEMENT: "" if work.element is None else str(work.element),
         names.TASK: "" if work.element is None else str(work.element),

@@ -62,7 +62,7 @@ def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Option
     """The deadline of an attempt that begins now, in a job that began `age` seconds ago."""
     limit = work.plan["allocation"]["time_seconds"]
     deadline = decide_deadline(time.time() - age, limit, scheduler_end, work.lead_seconds, work.grace_seconds)
-    if deadline is None or not work.has_outputs:
+    if limit is None or deadline is None or not work.has_outputs:
         return deadline
     copy_seconds = min(names.BRING_SECONDS, limit / 20)
     return deadline._replace(warning=deadline.warning - copy_seconds, end=deadline.end - copy_seconds)

@@ -92,7 +92,7 @@ def torchrun(context: LaunchContext) -> LaunchCommand:
     the next round would hang.
     """
     work = context.work
-    restarts = int(work.plan["launch"]["max_restarts"])
+    restarts = work.plan["launch"]["max_restarts"]
     return LaunchCommand(
         [
             *context.program("torch.distributed.run", "torchrun"),

@@ -227,7 +227,7 @@ class LaunchedRanks(Ranks):
         self._services.changed()
 
     def _may_restart(self, connection: RankConnection, exit_: Exit) -> bool:
-        most = int(self.work.plan["launch"]["max_restarts"])
+        most = self.work.plan["launch"]["max_restarts"]
         if not has_failed(exit_) or connection.incarnation >= most or self._is_stopping:
             return False
         return not (self.are_notified and exit_["exit_code"] in AS_ASKED)

@@ -156,7 +156,7 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "repeat": "" if work.repeat is None else str(work.repeat),
         "task": "" if work.element is None else str(work.element),
         "element": "" if work.element is None else str(work.element),
-        "run": str(work.plan["run"]),
+        "run": work.plan["run"],
         "attempt": str(work.number),
         "rank": str(place.rank),
         "local_rank": str(place.local_rank),
@@ -252,7 +252,7 @@ def _tensorflow(place: RankPlace) -> str:
 
 def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
     own = {
-        names.RUN_ID: str(work.plan["run"]),
+        names.RUN_ID: work.plan["run"],
         names.RUN_DIR: str(work.run.path),
         names.ATTEMPT: str(work.number),
         names.DATA_DIR: place.data or str(work.tree / "data"),

@@ -71,7 +71,7 @@ class StageIn:
                 "view": str(self._view),
                 "shared": str(self._folder.room / DATA) if self._folder.room else "",
                 "has_disk": self._folder.has_disk,
-                "hashed": self._work.plan["data"]["verify"] == "hashes",
+                "hashed": (self._work.plan.get("data") or {}).get("verify") == "hashes",
                 "limit": site.get("cache_bytes", 0),
                 "key": key.hex(),
                 "mark": self._work.process_tag,
@@ -161,8 +161,7 @@ def serving_interface(own: str, head: str) -> str:
 
 class StandaloneStageIn:
     def __init__(self, work: Attempt, folder: Folder) -> None:
-        plan = {**work.plan, "allocation": {**work.plan["allocation"], "nodes": 1}}
-        self._work = Attempt(work.run, plan, work.element, work.number)
+        self._work = work.resized(nodes=1, ranks=work.ranks)
         self._loop = Loop()
         self._stage_in = StageIn(self._loop, self._work, folder, lambda *_, **__: None, self._on_event)
         self._printed_at = time.monotonic()
