@@ -130,7 +130,7 @@ CAME = "hit its time limit; the ranks"
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done",
             None,
-            ("COMPLETED", "every rank exited with status 0, after it was asked to save and leave (limit)"),
+            ("COMPLETED", "every rank exited with status 0, after the stop notice (limit)"),
         ),
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done; exit 143",

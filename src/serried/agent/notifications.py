@@ -186,7 +186,7 @@ def _post(url: str, document: Dict[str, Any]) -> Optional[str]:
     from urllib import request
 
     if not url.startswith(("https://", "http://")):
-        return "its value is no http address"
+        return "its value is not an http address"
     headers = {"Content-Type": "application/json", "User-Agent": "serried"}
     signal.alarm(WEBHOOK_SECONDS)
     try:

@@ -138,7 +138,7 @@ def test_where_the_other_goes_on_it_queues_again_behind_the_newest_job_and_once(
 
     told = dependency.refusal(run, "m2n3p4-1")
 
-    assert told == "what it comes after goes on in job 12, and so it has queued again"
+    assert told == "the run before it continues in job 12, so this run is queued again"
     assert notes(tmp_path) == ["m2n3p4-2 after 12"]
     link = read_json(run.run.link("m2n3p4-2"))
     assert (link["state"], link["job"], link["moved"]) == ("submitted", "99", True)
@@ -152,7 +152,7 @@ def test_where_the_other_goes_on_it_queues_again_behind_the_newest_job_and_once(
 def test_an_end_that_the_scheduler_may_have_undone_is_asked_about(other, work, says):
     other.ended("CANCELLED", cause="cancel")
     says(job_10="PENDING")
-    assert "goes on in job 10" in dependency.refusal(work(), "m2n3p4-1")
+    assert "continues in job 10" in dependency.refusal(work(), "m2n3p4-1")
 
 
 def test_of_an_array_all_elements_count_and_one_can_be_named(tmp_path, work, says):
@@ -161,14 +161,14 @@ def test_of_an_array_all_elements_count_and_one_can_be_named(tmp_path, work, say
     other.link("11", element=4)
     says(job_11_4="RUNNING", job_10_4="COMPLETED")
     assert dependency.refusal(work(element=3), "m2n3p4-1") is BEGINS
-    assert "goes on in job 11_4" in dependency.refusal(work(), "m2n3p4-1")
+    assert "continues in job 11_4" in dependency.refusal(work(), "m2n3p4-1")
 
 
 @pytest.mark.parametrize(
     ("limit", "why"),
     [
         ({}, "no more jobs"),
-        ({"form": "prequeued", "restarts": 1}, "further jobs of it are queued already"),
+        ({"form": "prequeued", "restarts": 1}, "this run already has further jobs in the queue"),
     ],
 )
 def test_where_it_cannot_queue_again_that_is_its_end(  # noqa: PLR0917 - fixtures
@@ -178,7 +178,7 @@ def test_where_it_cannot_queue_again_that_is_its_end(  # noqa: PLR0917 - fixture
     says(job_10="RUNNING")
     (tmp_path / "refuses").touch()
     run = work(**limit)
-    told = f"what it comes after goes on in job 10, and it could not queue again: {why}"
+    told = f"the run before it continues in job 10, and this run cannot be queued again: {why}"
     assert dependency.refusal(run, "m2n3p4-1") == told
     assert read_json(run.run.exit)["message"] == told
 

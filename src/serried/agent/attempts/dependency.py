@@ -184,7 +184,7 @@ def _move(work: Attempt, token: str, jobs: List[str]) -> str:
     """Queue again behind `jobs`; what to say of it. Where that cannot be, the run has ended."""
     following = _following(work, token)
     behind = ", ".join(jobs)
-    problem: Optional[str] = "further jobs of it are queued already"
+    problem: Optional[str] = "this run already has further jobs in the queue"
     if (
         not (work.continue_form == names.PREQUEUED and work.restarts)
         and successor_commands.number_of(following) <= MOST_MOVES
@@ -193,8 +193,8 @@ def _move(work: Attempt, token: str, jobs: List[str]) -> str:
             work, following, successor_commands.behind(jobs, work.dialect["awaited"]), lambda: None, moved=True
         )
     if problem is None:
-        return f"what it comes after goes on in job {behind}, and so it has queued again"
-    message = f"what it comes after goes on in job {behind}, and it could not queue again: {problem}"
+        return f"the run before it continues in job {behind}, so this run is queued again"
+    message = f"the run before it continues in job {behind}, and this run cannot be queued again: {problem}"
     _end(work, token, message)
     return message
 

@@ -112,7 +112,7 @@ def _submit(
     except OSError as error:
         return None, str(error)
     ids = re.findall(r"^(\d[^\s;]*)(?:;\S*)?\s*$", said, re.MULTILINE)
-    return (ids[-1], None) if ids else (None, _last_line(complaint or said) or "the scheduler said nothing")
+    return (ids[-1], None) if ids else (None, _last_line(complaint or said) or "the scheduler printed nothing")
 
 
 def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:

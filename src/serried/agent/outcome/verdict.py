@@ -225,10 +225,10 @@ def _of_launcher(evidence: Evidence) -> Verdict:
 
 
 def _of_saving(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
-    """Ranks were asked to save and leave. Only one that was not told by a signal has completed its work with a 0."""
+    """After the stop notice. A rank that exits with 0 has completed, unless the notice was a signal."""
     if evidence.are_all_well and evidence.notice is None:
         peace = _of_peace(evidence)
-        return peace._replace(message=f"{peace.message}, after it was asked to save and leave ({reason})")
+        return peace._replace(message=f"{peace.message}, after the stop notice ({reason})")
     state = names.TIMEOUT if reason is Reason.LIMIT else names.PREEMPTED
     what = "hit its time limit" if reason is Reason.LIMIT else "preempted"
     verdict = _ended(state, reason, f"{what}; {_how_ranks_left(evidence, reason)}")
