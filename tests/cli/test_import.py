@@ -189,8 +189,8 @@ def test_a_script_that_only_submits_others_is_refused(serried, tmp_path: Path, m
     done = serried("import", "job_submitter.sh")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "error: `job_submitter.sh` submits jobs and is none itself: line 12 calls the scheduler\n\n"
-        f"hint: import the script that it submits: `serried import {submits}`\n"
+        "error: `job_submitter.sh` submits jobs and is not a job script: line 12 calls the scheduler\n\n"
+        f"hint: import the submitted script: `serried import {submits}`\n"
     )
     assert not (tmp_path / "serried.toml").exists()
 

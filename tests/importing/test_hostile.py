@@ -75,9 +75,9 @@ def test_what_is_nested_without_end_ends_no_process(content: bytes):
         (b"", "no line of `job.sh` starts a program"),
         (b"#!/bin/bash\n#SBATCH -N 2\nmodule load x\necho done\n", "no line of `job.sh` starts a program"),
         (b"\x7fELF\x02\x01\x01\x00\xff", "`job.sh` is not a job script: it is not UTF-8 text"),
-        (b"a\0b", "`job.sh` is not a job script: it holds NUL characters"),
+        (b"a\0b", "`job.sh` is not a job script: it contains NUL characters"),
         (b"#\n" * 200_000, "`job.sh` is not a job script: it has more than 256 KiB"),
-        (b"#!/usr/bin/env python3\nprint()\n", "`job.sh` is read by `/usr/bin/env python3`, and only"),
+        (b"#!/usr/bin/env python3\nprint()\n", "`job.sh` is a script of `/usr/bin/env python3`, and only"),
     ],
 )
 def test_what_is_no_job_script_is_refused_with_the_reason(content: bytes, message: str):

@@ -10,14 +10,13 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.errors import UsageError
-from serried.importing import body, commands, conditionals, counts, line_report, script, tables, to_toml
+from serried.importing import body, commands, conditionals, counts, script, tables, to_toml
 from serried.importing.assign import without_parts_of_commands
 from serried.importing.body import Body, Found
 from serried.importing.counts import Counted, Started
-from serried.importing.directives import header
 from serried.importing.environment import Environment, leads_out, within
 from serried.importing.expand import Variables, as_shell, literal, outside, static
-from serried.importing.report import LEFT, TAKEN, Experiment, Header, Imported, Line, is_secret, line
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, Experiment, Header, Imported, Line, is_secret, line
 
 _STRONG = re.compile(r"(?:python|pypy)[\d.]*|Rscript|julia|wandb")
 _OUTSIDE = re.compile(r"(?:^|=)((?:[^=]*/)?\.\.(?:/[^=]*)?)$")
@@ -43,7 +42,7 @@ def read(content: bytes, file: str, name: str | None = None, folder: str = "") -
 
 def _read(text: str, file: str, name: str | None, workdir: str) -> tuple[Imported, bool]:
     """What it says where it was submitted from `workdir`, and whether it reaches out of that."""
-    head = header(text)
+    head = script.header(text)
     secrets = [variable for variable in head.env if is_secret(variable)]
     env = {variable: value for variable, value in head.env.items() if variable not in secrets}
     called = (name or head.name or "").strip() or PurePath(file).name.rpartition(".")[0] or "job"
@@ -70,8 +69,8 @@ def _read(text: str, file: str, name: str | None, workdir: str) -> tuple[Importe
         how = "side by side" if is_beside else "one after the other"
         why = f"one job ran them {how}: here each is a run of its own, with its own resources"
         lines.append(line(0, f"{len(chosen)} programs", LEFT, why))
-    lines += line_report.assignments(found.made, experiments)
-    lines = [*line_report.with_steps(lines, found.made), *_unsaid(head, experiments)]
+    lines += _assignments(found.made, experiments)
+    lines = [*_with_steps(lines, found.made), *_unsaid(head, experiments)]
     reaches_out = bool(_GOES_UP.search(text)) or any(_reaches_out(each) for group in chosen for each in group)
     lines.sort(key=lambda each: each.number)
     return Imported(tuple(experiments), tuple(lines), head.array, head.parallel), reaches_out
@@ -281,3 +280,32 @@ def _unsaid(head: Header, experiments: Sequence[Experiment]) -> Iterator[Line]:
     if missing:
         listed = " or ".join([", ".join(missing[:-1]), missing[-1]] if missing[1:] else missing)
         yield line(0, "", LEFT, f"it does not ask for {listed}: `serried submit` shows what Serried asks for then")
+
+
+def _assignments(made: Environment, experiments: Sequence[Experiment]) -> Iterator[Line]:
+    """Whether assignments and blocks are taken, once their readers are known."""
+    unread = "nothing that is taken over reads it"
+    said = _bare(" ".join(str(value) for each in experiments for value in each.settings.values()))
+    for name, (number, text) in made.assigned.items():
+        values = [_bare("".join(piece.text for piece in word)) for word in made.variables.values.get(name, ())]
+        is_used = name in made.variables.used and not made.is_standing(name)
+        if is_used and all(value in said for value in values):
+            yield line(number, text, TAKEN, "filled in where it is used")
+        else:
+            yield line(number, text, NEEDLESS, unread)
+    for each in made.steps:
+        if each.is_block:
+            where = made.taken.get(each)
+            yield line(each.line, each.said, TAKEN if where else NEEDLESS, where or unread)
+
+
+def _with_steps(lines: Sequence[Line], made: Environment) -> Iterator[Line]:
+    """An assignment that stands in a command is taken, whatever else becomes of its variable."""
+    taken = {(each.line, line(each.line, each.said, TAKEN, "").text): where for each, where in made.taken.items()}
+    for each in lines:
+        where = taken.get((each.number, each.text)) if each.fate == NEEDLESS else None
+        yield dataclasses.replace(each, fate=TAKEN, why=where) if where else each
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"['\"\\\s]", "", text)
