@@ -136,7 +136,7 @@ def test_what_is_not_there_is_an_error_that_says_where_to_look(serried, run, tmp
     done = serried("fetch", "last")
     assert (done.code, done.err.split("\n")[0]) == (
         2,
-        "error: the run directory of `k3f9q2` is gone, and its results with it",
+        "error: the run directory of `k3f9q2` was removed together with its results",
     )
 
 

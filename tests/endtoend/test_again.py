@@ -69,7 +69,7 @@ def test_a_run_goes_on_in_a_new_one_whatever_has_become_of_the_project(local):
     shutil.rmtree(Path(shown["source"]["archive"]).parent)
     done = local.serried("rerun", first)
     assert done.returncode == 2
-    assert f"error: the code of run `{first}` is not there any more" in done.stderr
+    assert f"error: the code of run `{first}` does not exist any more" in done.stderr
     del local.environ["SECRET_WORD"]
     assert "error: the secret `SECRET_WORD` is not set" in local.serried("rerun", first, "--new-code").stderr
 
@@ -108,5 +108,5 @@ def test_a_dry_run_of_it_touches_nothing(local):
     before = len(json.loads(local.serried("ps", "--json").stdout)["runs"])
     done = local.serried("rerun", "last", "--dry-run")
     assert (done.returncode, "# the command\n" in done.stdout) == (0, True)
-    assert "ran in place, so the code is what is there now" in done.stderr
+    assert "ran in place, so the new run uses the code as it is now" in done.stderr
     assert len(json.loads(local.serried("ps", "--json").stdout)["runs"]) == before

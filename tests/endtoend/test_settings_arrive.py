@@ -47,6 +47,6 @@ def test_every_rank_is_told_the_same_and_show_knows_it(local):
 
 def test_a_word_of_the_command_that_no_setting_fills_in_is_refused(local):
     done = local.serried("submit", "--cluster", "local", "--set", "config.lr=1", "--", "train", "--lr={config.rl}")
-    error = "the command says `{config.rl}`, and `config` has no such setting"
+    error = "the command uses `{config.rl}`, but `config` has no such setting"
     said = f"error: {error}\n\nhint: did you mean `config.lr`?\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)

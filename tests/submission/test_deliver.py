@@ -10,7 +10,7 @@ import pytest
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.records.index import records
 from serried.records.record import Record
-from serried.submission import run_directory
+from serried.submission import prepared as preparing
 from serried.submission.deliver import deliver, see_through
 
 
@@ -112,14 +112,15 @@ def test_an_interruption_while_the_scheduler_is_asked_is_uncertain(ask, schedule
 
 
 def test_a_run_whose_folder_goes_with_another_run_meanwhile_has_one_of_its_own(ask, scheduler, root, monkeypatch):
-    make_directory = run_directory.make_directory
+    make_directory = preparing.make_directory
 
     def make_and_lose(path, *arguments):
-        monkeypatch.setattr(run_directory, "make_directory", make_directory)
         make_directory(path, *arguments)
-        run_directory.remove_empty_above(path / "k3f9q2")
+        if path != root:
+            monkeypatch.setattr(preparing, "make_directory", make_directory)
+            preparing.remove_empty_above(path / "k3f9q2")
 
-    monkeypatch.setattr(run_directory, "make_directory", make_and_lose)
+    monkeypatch.setattr(preparing, "make_directory", make_and_lose)
     record = deliver(ask())
     assert (record.where.job_script.is_file(), len(scheduler.asked)) == (True, 1)
     assert root in record.where.path.parents
@@ -203,7 +204,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(ask, scheduler,
 def test_too_little_space_is_seen_before_anything_is_written(ask, scheduler, root, tree, monkeypatch):
     full = os.statvfs_result((4096, 4096, 100, 100, 100, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)  # noqa: ARG005
-    with pytest.raises(UsageError, match=r"only 409\.6 kB are free"):
+    with pytest.raises(UsageError, match=r"has only 409\.6 kB of free space"):
         deliver(ask())
     assert tree(root) == {}
     assert scheduler.jobs == {}

@@ -10,10 +10,9 @@ import pytest
 from serried.errors import SerriedError, UsageError
 from serried.records.index import Selection
 from serried.submission.deliver import deliver
-from serried.submission.dependencies import holds, split
-from serried.submission.graph import decide_all, order
-from serried.submission.request import Request, decide
-from serried.submission.rerun import prepare_again
+from serried.submission.dependencies import holds, order, split
+from serried.submission.request import Request, decide, decide_all
+from serried.submission.resume import prepare_again
 from serried.ui.plan_lines import comes_after
 from tables import for_each
 
@@ -41,7 +40,7 @@ def test_each_is_submitted_behind_those_that_it_comes_after(after, ordered):
 def test_a_circle_is_refused_and_shown(after, circle):
     with pytest.raises(UsageError) as caught:
         order(after)
-    assert caught.value.message == f"these come after each other in a circle: {circle}"
+    assert caught.value.message == f"experiments depend on each other in a circle: {circle}"
 
 
 @for_each(
@@ -60,7 +59,7 @@ def test_a_word_behind_the_last_colon_is_how_it_is_to_end(text, parts):
 
 @for_each("text", ["", " ", ":any"])
 def test_nothing_is_no_run_to_come_after(text):
-    with pytest.raises(UsageError, match="names no run to come after"):
+    with pytest.raises(UsageError, match="names no run"):
         split(text)
 
 
@@ -94,11 +93,11 @@ UNSAID = None
         (
             ["train"],
             UNSAID,
-            "`train` comes after `prepare`, which has not run yet",
+            "`train` depends on `prepare`, which has not run yet",
             "`serried submit prepare train` submits both",
         ),
-        (["typo"], UNSAID, "`typo` comes after `prepar`, and there is no such experiment", "did you mean `prepare`?"),
-        (["prepare", "prepare"], UNSAID, "`prepare` is named twice", "submit it again by itself"),
+        (["typo"], UNSAID, "`typo` depends on `prepar`, which is not an experiment", "did you mean `prepare`?"),
+        (["prepare", "prepare"], UNSAID, "`prepare` is named twice", "submit it again separately"),
         (["nope", "train"], UNSAID, "unknown experiment `nope`", "there are `prepare`, `train`, `typo`, `again`"),
         (
             ["prepare", "train"],
@@ -110,7 +109,7 @@ UNSAID = None
             ["prepare", "train"],
             ["last:failed"],
             "there is no run `last:failed`, nor any other yet",
-            "how it is to end is `:ok`, `:any` or `:notok`",
+            "the condition is `:ok`, `:any` or `:notok`",
         ),
     ],
 )
@@ -123,9 +122,9 @@ def test_what_cannot_be_is_refused_before_anything_is_submitted(project, names, 
 
 def test_the_first_of_those_that_come_after_their_own_like_is_told_how_to_begin(project):
     (project / "serried.toml").write_text(FILE)
-    with pytest.raises(UsageError, match="`again` comes after `again`, which has not run yet") as caught:
+    with pytest.raises(UsageError, match="`again` depends on `again`, which has not run yet") as caught:
         decide(Request("again", cluster="local", after=UNSAID), project, os.environ)
-    assert caught.value.hint == "the first one waits for nothing: `--set 'after=[]'`"
+    assert caught.value.hint == "the first run waits for nothing: `--set 'after=[]'`"
 
 
 def test_what_is_named_after_is_for_those_that_would_begin_at_once(project, ask, scheduler):
@@ -157,7 +156,7 @@ def test_the_first_of_those_that_it_comes_after_is_the_first_of_the_file_whoever
 
 def test_a_directory_that_a_command_asks_for_is_there_or_it_is_refused(ask):
     command = ("cat", "{after}/results/made")
-    with pytest.raises(UsageError, match="the directory of a run that it comes after, and it comes after none"):
+    with pytest.raises(UsageError, match=r"the command uses `\{after\}`, but this run has no dependency"):
         ask(command=command)
     ask(command=("echo", "{{after}}"))
 
@@ -177,6 +176,6 @@ def test_what_became_of_a_run_is_known_without_its_directory_and_that_it_is_gone
 
     decided = decide(Request("prepare", cluster="local", after=["before:any"]), project, os.environ)
 
-    gone = f"the run directory of `{before.id}` (before), `{{after}}`, is gone: {before.where.path}"
+    gone = f"the run directory of `{before.id}` (before), `{{after}}`, does not exist: {before.where.path}"
     assert gone in decided.resolved.warnings
     assert scheduler.asked

@@ -55,14 +55,14 @@ def test_with_a_limit_on_elements_at_once_each_job_comes_after_the_one_before(as
 
 def test_an_array_larger_than_a_whole_scheduler_holds_is_refused(ask, limits):
     limits(below=1000, jobs=10_000)
-    with pytest.raises(UsageError, match="the array has 10,000 tasks, and `local` keeps fewer than 10,000 jobs"):
+    with pytest.raises(UsageError, match="the array has 10,000 tasks, but `local` keeps fewer than 10,000 jobs"):
         ask(array="0-9999")
 
 
 def test_further_jobs_of_all_parts_cannot_be_queued_at_once(ask, limits):
     limits(below=4)
     chain = {"limit.restarts": 2, "limit.continue": "prequeued"}
-    with pytest.raises(UsageError, match="`local` takes arrays of up to 4 tasks, and the further jobs of a larger"):
+    with pytest.raises(UsageError, match="`local` accepts arrays of up to 4 tasks, and the later jobs of a larger"):
         ask(array="0-9", overrides=chain)
     assert ask(array="0-3", overrides=chain).plan.limit.restarts == 2
 

@@ -51,7 +51,7 @@ def test_who_submits_from_python_is_warned_of_further_jobs_that_are_not_queued(p
 
 def test_a_slip_in_the_total_time_does_not_fill_the_queue(ask, scheduler):
     many = {"resources.time": "1m", "limit.continue": "prequeued", "limit.total_time": "101m"}
-    with pytest.raises(UsageError, match="101 jobs would be queued now, and 100 is the most for one run"):
+    with pytest.raises(UsageError, match="the run needs 101 jobs in the queue, but 100 is the most"):
         ask(overrides=many)
     assert ask(overrides={**many, "limit.total_time": "100m"}).plan.limit.restarts == 99
     assert ask(overrides={**many, "limit.continue": "successor"}).plan.limit.restarts == 100

@@ -34,11 +34,11 @@ def repository(tmp_path):
 @pytest.mark.parametrize(
     ("command", "message", "hint"),
     [
-        ("python trian.py", "there is no `trian.py` in `PROJECT`", "did you mean `train.py`?"),
-        ("python -u -W error gone/run.py", "there is no `gone/run.py` in `PROJECT/gone`", "paths in a command are"),
+        ("python trian.py", "`PROJECT` has no `trian.py`", "did you mean `train.py`?"),
+        ("python -u -W error gone/run.py", "`PROJECT/gone` has no `gone/run.py`", "paths in a command are"),
         (
             "bash ../run.sh",
-            "`../run.sh` is not in what the job gets, a snapshot of `PROJECT`",
+            "`../run.sh` is outside of the snapshot that the job gets, which is of `PROJECT`",
             "submit from the folder",
         ),
     ],
@@ -71,7 +71,7 @@ def test_what_cannot_be_known_or_is_there_is_not_refused(ask, project, command):
 
 def test_each_of_several_commands_is_looked_at(ask, project):
     (project / "commands.txt").write_text("python train.py\npython tran.py\n")
-    with pytest.raises(UsageError, match=r"there is no `tran\.py`"):
+    with pytest.raises(UsageError, match=r"has no `tran\.py`"):
         ask(command=None, each=Path("commands.txt"))
 
 

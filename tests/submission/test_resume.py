@@ -69,8 +69,8 @@ def test_torn_ones_are_passed_over_with_a_warning(run, tmp_path):
     )
     (newest / "COMPLETE").write_text("{")
     assert refusal("last", tmp_path) == (
-        "run `k3f9q2` has no whole checkpoint to begin from",
-        f"the writing of `{run.where.checkpoints}/step-8.tmp` was cut short",
+        "run `k3f9q2` has no complete checkpoint",
+        f"`{run.where.checkpoints}/step-8.tmp` was not written completely",
     )
 
 
@@ -86,7 +86,7 @@ def test_a_run_that_may_go_on_is_pointed_out(tmp_path):
     run = RunOnDisk(tmp_path / "scratch")
     checkpoint(run.where.checkpoints, 1)
     warning = (
-        "run `k3f9q2` may still be running, and remove this checkpoint before the new run begins: "
+        "run `k3f9q2` may still be running and remove this checkpoint before the new run begins: "
         "`serried stop k3f9q2` first"
     )
     assert resume_from("last", None, tmp_path).warnings == (warning,)
@@ -98,7 +98,7 @@ def test_each_element_goes_on_from_the_same_element(array, tmp_path):
     assert found == Resume((str(paths[0]), str(paths[2])), "abc234")
     assert str(found) == "abc234, each task from its own"
     assert refusal("abc234", tmp_path, Array((1, 2, 3))) == (
-        "run `abc234` has no whole checkpoint of task 3",
+        "run `abc234` has no complete checkpoint of task 3",
         "`--array 1-2` leaves them out",
     )
     assert refusal("abc234", tmp_path, Array((2, 5, 6))) == (
@@ -133,7 +133,7 @@ def test_a_path_is_taken_as_it_is_unless_it_holds_whole_checkpoints(tmp_path):
 def test_the_directory_of_a_run_means_the_run(run, tmp_path):
     (run.where.path / "plan.json").touch()
     assert refusal(f"{run.where.path}", tmp_path) == (
-        f"the run in `{run.where.path}` has no whole checkpoint to begin from",
+        f"the run in `{run.where.path}` has no complete checkpoint",
         f"it would be in `{run.where.checkpoints}`",
     )
     newest = checkpoint(run.where.checkpoints, 7)
@@ -141,23 +141,23 @@ def test_the_directory_of_a_run_means_the_run(run, tmp_path):
 
 
 def test_what_is_not_there_is_an_error_before_anything_begins(run, tmp_path):
-    assert refusal("", tmp_path) == ("`--resume` names nothing", "RUN, `last`, or the path of a checkpoint")
+    assert refusal("", tmp_path) == ("`--resume` needs a value", "RUN, `last`, or the path of a checkpoint")
     path = checkpoint(tmp_path / "ours", 7)
     (path / "COMPLETE").unlink()
     assert refusal("ours/step-7", tmp_path) == (
-        f"the checkpoint `{path}` is not whole",
-        f"`--resume {tmp_path}/ours` takes the newest that is",
+        f"the checkpoint `{path}` is incomplete",
+        f"`--resume {tmp_path}/ours` takes the newest complete one",
     )
-    assert refusal("ours", tmp_path)[0] == f"`{tmp_path}/ours` has no whole checkpoint to begin from"
-    assert refusal("./none", tmp_path)[0] == f"there is no `{tmp_path}/none` to begin from"
+    assert refusal("ours", tmp_path)[0] == f"`{tmp_path}/ours` has no complete checkpoint"
+    assert refusal("./none", tmp_path)[0] == f"`{tmp_path}/none` does not exist"
     with pytest.raises(RunNotFoundError, match=r"there is no run `k3f9q3`, and no such path here"):
         resume_from("k3f9q3", None, tmp_path)
     assert refusal("last", tmp_path) == (
-        "run `k3f9q2` has no whole checkpoint to begin from",
+        "run `k3f9q2` has no complete checkpoint",
         f"it would be in `{run.where.checkpoints}`",
     )
     run.where.path.rename(tmp_path / "purged")
-    assert refusal("last", tmp_path)[0] == "the run directory of `k3f9q2` is gone, and its checkpoints with it"
+    assert refusal("last", tmp_path)[0] == "the run directory of `k3f9q2` was removed together with its checkpoints"
 
 
 def test_what_another_program_did_not_finish_is_passed_over_with_a_warning(run, tmp_path):
@@ -194,8 +194,8 @@ def test_a_path_with_checkpoints_of_a_known_framework_means_the_newest_whole_one
     assert (found.resume, found.warnings) == (Resume((f"{output}/checkpoint-1000",)), (warning,))
     assert resume_from(f"{output}/checkpoint-900", None, tmp_path).resume == Resume((f"{output}/checkpoint-900",))
     assert refusal(str(torn), tmp_path) == (
-        f"the checkpoint `{torn}` is not whole",
-        f"`--resume {output}` takes the newest that is",
+        f"the checkpoint `{torn}` is incomplete",
+        f"`--resume {output}` takes the newest complete one",
     )
 
 

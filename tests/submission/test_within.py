@@ -67,7 +67,7 @@ def test_all_nodes_of_salloc_are_used_and_the_failing_rank_is_named(project):
     assert {"3 4 n2 2"} <= printed <= {"0 4 n1 2", "1 4 n1 2", "2 4 n2 2", "3 4 n2 2"}
     assert said[end + 1] == "0 1 n1 2"
     assert said[-2:] == [
-        f"error: 3 nodes were asked for and job {job_of(done)} has 2",
+        f"error: 3 nodes were requested, but job {job_of(done)} has 2",
         "here, 0",
     ]
 

@@ -173,7 +173,7 @@ class Run:
 
         Raises as `submit`.
         """
-        from serried.submission.rerun import prepare_again
+        from serried.submission.resume import prepare_again
 
         return delivered(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
 

@@ -12,7 +12,7 @@ from serried.errors import reason
 from serried.fs import locks, removal
 from serried.records.record import Record, records_directory
 from serried.records.status import status
-from serried.submission.run_directory import remove_empty_above
+from serried.submission.prepared import remove_empty_above
 
 
 def remove(thing: Thing) -> str | None:

@@ -18,7 +18,6 @@ from serried.records.status import statuses_of
 from serried.submission import fetch, fetch_copy
 from serried.submission.fetch import Back, Found
 from serried.submission.fetch_copy import Report
-from serried.submission.run_root import check_there
 from serried.ui import console
 from serried.ui.text import printable
 
@@ -54,7 +53,7 @@ def command(
     target = target or (Path() if patterns else None)
     if not status.has_ended:
         console.note(f"run `{status.id}` has not ended: there may be more later")
-    check_there(selection.record, "results")
+    selection.record.check_directory("results")
     lacking = missing_outputs.of(selection, has_ended=status.has_ended)
     back = _bring_back(selection, lacking, dry_run=dry_run)
     report, found = Report(), None

@@ -22,10 +22,9 @@ from serried.records.logs import smoke_result
 from serried.records.run_status import warnings
 from serried.records.status import status
 from serried.schedulers import job_around
-from serried.submission import in_allocation
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
-from serried.submission.request import decide
+from serried.submission.request import decide, decide_inside
 from serried.ui import console
 from serried.ui.plan_lines import smoke_text
 from serried.ui.text import duration, printable
@@ -62,7 +61,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     asked = options.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
     if gpus and "resources.gpus" not in asked.overrides:
         asked = asked.with_setting("resources.gpus", value=len(gpus))
-    decided = in_allocation.decide(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
+    decided = decide_inside(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
     with options.progress(dry_run=dry_run) as observe:
         prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each, observe=observe)
     if dry_run:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serried import schedulers
-from serried.errors import SerriedError
+from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.plan import After, Plan
@@ -243,6 +243,14 @@ class Record:
         if not record.directory.plan.exists() and not record.directory.exit.exists():
             raise RecordUnreadable(f"run `{run}` has no record")
         return record
+
+    def check_directory(self, what: str) -> None:
+        """Raises UsageError if the run directory, and `what` lies in it, has been removed."""
+        if not self.where.path.is_dir():
+            raise UsageError(
+                f"the run directory of `{self.id}` was removed together with its {what}",
+                hint=f"it was `{self.where.path}`; a site purges old files",
+            )
 
     @functools.cached_property
     def plan(self) -> Plan:

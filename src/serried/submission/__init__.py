@@ -1,10 +1,10 @@
 """From a plan to a job, at most once.
 
-    request.decide(…)        what was asked for, made into a plan
-    prepare.prepare(…)       everything that can be refused is refused; environment and data are made if need be
+    request.decide(…)        a request as a plan
+    prepare.prepare(…)       all checks; an environment is built and data is prepared if needed
     deliver.deliver(…)       intent, run directory, scheduler, record
-    foreground.run_here(…)   the same run directory, here and now
-    reconcile.reconcile(…)   what became of a submission whose end nobody saw
+    foreground.run_here(…)   the same run directory, on this machine
+    reconcile.reconcile(…)   the outcome of an uncertain submission
 
-Readers import the last alone: it needs nothing of the others.
+Readers import only the last, which needs nothing from the others.
 """

@@ -28,9 +28,15 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, records_directory
 from serried.records.run_status import RunStatus
 from serried.snapshot import Archive
-from serried.submission import run_directory
-from serried.submission.prepared import Prepared, handover_of
-from serried.submission.run_root import plain_errors, probe
+from serried.submission.prepared import (
+    Prepared,
+    handover_of,
+    make_run_directory,
+    plain_errors,
+    probe,
+    remove,
+    write_source,
+)
 
 FIND_OUT = "do not submit it again: the next `serried ps` finds out; `serried forget {run}` gives it up"
 
@@ -53,7 +59,7 @@ def deliver(prepared: Prepared) -> Record:
         error.hint = FIND_OUT.format(run=record.id)
         raise
     except SerriedError as error:
-        run_directory.remove(record, plan)
+        remove(record, plan)
         if isinstance(error, SubmissionRefused):
             error.hint = error.hint or whom_to_ask(plan.site.contact, plan.site.docs)
         raise
@@ -145,11 +151,11 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
         record = Record.create(plan, intent(prepared.token, plan))
     try:
         with plain_errors(record.directory.path):
-            run_directory.write_source(record, prepared, plan, archive)
+            write_source(record, prepared, plan, archive)
         with plain_errors(root):
-            run_directory.make_run_directory(prepared, plan)
+            make_run_directory(prepared, plan)
     except BaseException:
-        run_directory.remove(record, plan)
+        remove(record, plan)
         raise
     return record, plan
 

@@ -1,12 +1,12 @@
-"""What `--after RUN:ok` and `after = "prepare"` mean: a run that is there, and those of its jobs that are waited for.
+"""The dependencies of a run: `--after RUN:ok` and `after = "prepare"` as a run and the jobs to wait for.
 
-The scheduler is only told to start a job after any end of those. Whether that was the end of the run, and a good one,
-is checked by the job itself (agent/attempts/dependency.py): to a scheduler, a job that continues elsewhere has failed.
+The scheduler only starts a job after any end of those jobs. The job itself checks if the run has ended, and in which
+state (agent/attempts): for a scheduler, a job that continues elsewhere has failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from serried import schedulers
@@ -23,53 +23,53 @@ from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.submission.reconcile import find_out
 
 MOST_JOBS = 20
-"""Of an array that goes on in jobs of its own for each task: behind these it looks again."""
+"""Jobs of an array whose tasks continue in separate jobs. A job that starts after these checks again."""
 
 
 @dataclass(frozen=True)
 class Followed:
     after: After
     jobs: tuple[str, ...] = ()
-    """What its scheduler is to wait for; none where it has ended already."""
+    """Jobs that the scheduler waits for; none if the run has ended already."""
     notes: tuple[str, ...] = ()
 
 
 def split(text: str) -> tuple[str, str]:
-    """`prepare:any` is the run or experiment `prepare`, and how it is to end. Raises UsageError."""
+    """`prepare:any` as the run or experiment `prepare` and the condition on its end. Raises UsageError."""
     word, colon, condition = text.rpartition(":")
     if not colon or condition not in names.AFTER_CONDITIONS:
         word, condition = text, names.AFTER_OK
     if not word.strip():
-        raise UsageError(f"`{text}` names no run to come after", hint="RUN, `last`, `RUN:any` or `RUN:notok`")
+        raise UsageError(f"the dependency `{text}` names no run", hint="RUN, `last`, `RUN:any` or `RUN:notok`")
     return word, condition
 
 
 def run(text: str, plan: Plan) -> Followed:
-    """The run, or the task of one, that `--after TEXT` means for `plan`.
+    """The run, or the task of a run, in `--after TEXT` for `plan`.
 
-    Raises UsageError where there is none, where it has ended and not as it was to, or where it is on another cluster.
+    Raises UsageError if it does not exist, has ended and missed the condition, or is on another cluster.
     """
     word, condition = split(text)
     try:
         selection = index.find(word)
     except RunNotFoundError as error:
         if ":" in word:
-            error.hint = "how it is to end is `:ok`, `:any` or `:notok`"
+            error.hint = "the condition is `:ok`, `:any` or `:notok`"
         raise
-    hint = f"`--after {word}:any` begins after any end, and without `--after` it begins by itself"
+    hint = f"`--after {word}:any` accepts any end; without `--after` the run does not wait"
     return _follow(selection, condition, plan, hint)
 
 
 def experiment(text: str, plan: Plan) -> Followed:
-    """The same for `after = TEXT` in the file: the newest run of that experiment in the project."""
+    """The same for `after = TEXT` in the file: the newest run of the experiment in the project."""
     word, condition = split(text)
     both = f"`serried submit {word} {plan.experiment}` submits both"
     if word == plan.experiment:
-        both = "the first one waits for nothing: `--set 'after=[]'`"
-    found = max(_runs_of(word, plan), key=index.made_at, default=None)
-    if found is None:
-        raise UsageError(f"`{plan.experiment}` comes after `{word}`, which has not run yet", hint=both)
-    return _follow(Selection(found), condition, plan, both)
+        both = "the first run waits for nothing: `--set 'after=[]'`"
+    newest = max(_runs_of(word, plan), key=index.made_at, default=None)
+    if newest is None:
+        raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
+    return _follow(Selection(newest), condition, plan, both)
 
 
 def _runs_of(name: str, plan: Plan) -> Iterable[Record]:
@@ -95,7 +95,10 @@ def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Foll
     )
     notes = (selection.note,) if selection.note else ()
     if not record.where.path.is_dir():
-        notes = (*notes, f"the run directory of `{record.id}` ({after.name}), `{{after}}`, is gone: {after.directory}")
+        notes = (
+            *notes,
+            f"the run directory of `{record.id}` ({after.name}), `{{after}}`, does not exist: {after.directory}",
+        )
     if status.has_ended and status.verdict.stale is None:
         if not holds(condition, status.state):
             raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)
@@ -104,16 +107,16 @@ def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Foll
 
 
 def holds(condition: str, state: str) -> bool:
-    """Whether a run that has ended in `state` has ended as it was to."""
+    """Does a run that has ended in `state` meet the condition?"""
     return condition == names.AFTER_ANY or (state == names.COMPLETED) == (condition == names.AFTER_OK)
 
 
 def _open(after: After, status: RunStatus, plan: Plan) -> After:
-    """With the job by which its first is known. Raises UsageError where it cannot be waited for."""
-    first = next((one for one in status.record.first_submissions if one.job), None)
+    """With the id of its first job. Raises UsageError if no job can wait for it."""
+    first = next((submission for submission in status.record.first_submissions if submission.job), None)
     if status.state in (SUBMITTING, UNCERTAIN) or first is None or first.job is None:
         raise SubmissionUncertain(
-            f"it is not known yet whether the scheduler has run `{status.id}`", hint=f"serried why {status.id}"
+            f"the scheduler may or may not have run `{status.id}`", hint=f"serried why {status.id}"
         )
     other = status.record.plan
     check_pair(other, plan)
@@ -121,11 +124,11 @@ def _open(after: After, status: RunStatus, plan: Plan) -> After:
 
 
 def check_pair(other: Plan, plan: Plan) -> None:
-    """Raises UsageError where a job of `plan` cannot wait for one of `other`."""
+    """Raises UsageError if a job of `plan` cannot wait for a job of `other`."""
     if (other.site.name, other.site.scheduler) != (plan.site.name, plan.site.scheduler):
         raise UsageError(
             f"`{other.name}` is on `{other.site.name}` and `{plan.name}` on `{plan.site.name}`: "
-            "no scheduler knows of another's jobs",
+            "a scheduler cannot wait for the jobs of another",
             hint=f"serried wait {other.run} && serried submit …",
         )
     if (
@@ -135,8 +138,8 @@ def check_pair(other: Plan, plan: Plan) -> None:
         and other.limit.form == names.SUCCESSOR
     ):
         raise UsageError(
-            f"`{other.name}` goes on in jobs that are submitted one by one, and the jobs of `{plan.name}` would all be "
-            "queued now: none of them could wait for its last",
+            f"`{other.name}` continues in jobs that are submitted one by one, but all jobs of `{plan.name}` are queued "
+            "at once: they cannot wait for its last job",
             hint="give both the same `continue` in `[limit]`",
         )
 
@@ -159,3 +162,29 @@ def _jobs(selection: Selection) -> tuple[str, ...]:
     spelling = schedulers.traits(submitted[0].scheduler).dialect.element
     live = {name for number, index in open_ for name in (number, job_of(number, index, spelling))}
     return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]
+
+
+def order(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names, each behind its dependencies, else in the given order. Raises UsageError for a circle."""
+    ordered: list[str] = []
+    while len(ordered) < len(after):
+        left = [name for name in after if name not in ordered]
+        free = next((name for name in left if set(after[name]) <= set(ordered)), None)
+        if free is None:
+            circle = _circle(after, left)
+            raise UsageError(
+                f"experiments depend on each other in a circle: {' → '.join(f'`{name}`' for name in circle)}",
+                hint="one of them has to be first: see `after` in the file",
+            )
+        ordered.append(free)
+    return ordered
+
+
+def _circle(after: Mapping[str, Sequence[str]], left: Sequence[str]) -> list[str]:
+    """From every name in `left`, the way back through its dependencies ends in a circle."""
+    path = [left[0]]
+    while True:
+        before = next(name for name in after[path[-1]] if name in left)
+        if before in path:
+            return [before, *reversed(path[path.index(before) :])]
+        path.append(before)

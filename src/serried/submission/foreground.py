@@ -1,4 +1,4 @@
-"""`serried run`: the same plan, run directory and record as a submitted run, here and now, output passed on."""
+"""`serried run`: a run on this machine, with the plan, run directory and record of a submitted run, and live output."""
 
 from __future__ import annotations
 
@@ -6,34 +6,37 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from serried.fs.files import read_json
+from serried.protocol.json_lines import LineBuffer
+from serried.protocol.layout import RunDirectory
 from serried.protocol.names import CANCELLED, REQUEUE
 from serried.protocol.reasons import Reason
 from serried.records.record import Record
 from serried.records.status import status as stand
 from serried.schedulers.current_job import Inside
-from serried.submission import run_directory
 from serried.submission.deliver import establish
-from serried.submission.output_stream import LiveOutput
-from serried.submission.prepared import Prepared
+from serried.submission.prepared import Prepared, remove
 
 if TYPE_CHECKING:
     from serried.schedulers.local import foreground
 
 INTERRUPTED = 130
+LONGEST_PART = 65_536
+"""A longer line is printed in parts."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     record: Record
     status: int
-    """The program's own exit status; 130 when it was interrupted from the terminal."""
+    """The program's exit status; 130 after an interruption from the terminal."""
     end: dict[str, Any] | None
-    """The run's exit.json; None where there is none."""
+    """The run's exit.json, if there is one."""
 
 
 def run_here(
@@ -44,15 +47,15 @@ def run_here(
     output: BinaryIO | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run it to its end, here or on the nodes of the job that we are in.
+    """Run it to its end, here or on the nodes of the job `inside` which we run.
 
     The ranks' output goes to `output` (stdout) as they write it; `tick` is called meanwhile.
 
-    Raises UsageError where this machine has not what the plan asks for; nothing is left then.
+    Raises UsageError, and leaves no files, if this machine lacks what the plan requests.
     """
     from serried.schedulers.local import foreground
 
-    # Who sits in front of it need not queue again: it goes on in this very job.
+    # Later attempts run here, too, without another wait in the queue.
     limit = prepared.plan.limit._replace(form=REQUEUE)
     prepared = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, limit=limit), commands=None)
     record, plan = establish(prepared)
@@ -67,7 +70,7 @@ def run_here(
         try:
             live.pass_on()
         except BrokenPipeError:
-            # `serried run … | head` is over: so is the run, as it would be without us. What is left goes nowhere.
+            # `serried run … | head` ends the run, as it would end a program. The rest of the output is dropped.
             os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
             signal.raise_signal(signal.SIGTERM)
 
@@ -87,7 +90,7 @@ def run_here(
         )
     except BaseException:
         if not started:
-            run_directory.remove(record, plan)
+            remove(record, plan)
         raise
     live.finish()
     end = read_json(record.where.exit)
@@ -95,13 +98,89 @@ def run_here(
 
 
 def _status(record: Record, ended: foreground.ForegroundEnd, end: dict[str, Any] | None) -> int:
-    if end is None:  # job.sh was killed: by a second Ctrl-C, at the limit, or by something else
+    if end is None:  # job.sh was killed: by a second Ctrl-C, at the time limit, or for another reason
         verdict = stand(record).verdict
         if ended.was_interrupted or verdict.state == CANCELLED:
             return INTERRUPTED
         return ended.status if verdict.exit_code is None else verdict.exit_code
-    # Another terminal's `serried stop` has the cause `user`.
+    # `serried stop` in another terminal has the cause `user`.
     if end.get("state") == CANCELLED and end.get("cause") == Reason.CANCEL:
         return INTERRUPTED
     code = end.get("exit_code")
     return code if isinstance(code, int) else ended.status
+
+
+class LiveOutput:
+    """The logs of all ranks of a run as one stream; with several ranks, whole lines behind the rank."""
+
+    def __init__(self, run: RunDirectory, *, several: bool, to: BinaryIO) -> None:
+        self._run = run
+        self._several = several
+        self._to = to
+        self._logs: dict[Path, _Log] = {}
+
+    def pass_on(self) -> None:
+        """Write the output since the last call."""
+        for path in self._new_logs():
+            self._logs[path] = _Log(path, self._label(path))
+        wrote = False
+        for log in self._logs.values():
+            for part in log.parts() if self._several else log.chunks():
+                self._to.write(part)
+                wrote = True
+        if wrote:
+            self._to.flush()
+
+    def finish(self) -> None:
+        """Write the rest, also an unfinished line."""
+        self.pass_on()
+        for log in self._logs.values():
+            if log.rest:
+                self._to.write(log.label + log.rest + b"\n")
+            log.close()
+        self._to.flush()
+
+    def _new_logs(self) -> Iterator[Path]:
+        paths = [*self._run.path.glob("attempts/*/node-*/rank-*.log")]
+        if self._run.elements.is_dir():
+            paths += self._run.elements.glob("*/attempts/*/node-*/rank-*.log")
+        yield from sorted(path for path in paths if path not in self._logs)
+
+    def _label(self, path: Path) -> bytes:
+        rank = path.stem.removeprefix("rank-")
+        inside = path.relative_to(self._run.path).parts
+        element = f"{inside[1]}/" if inside[0] == self._run.elements.name else ""
+        return f"[{element}{rank}] ".encode()
+
+
+class _Log:
+    def __init__(self, path: Path, label: bytes) -> None:
+        self.label = label
+        self._buffer = LineBuffer()
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def rest(self) -> bytes:
+        return self._buffer.rest
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def chunks(self) -> Iterator[bytes]:
+        while chunk := os.read(self._descriptor, LONGEST_PART):
+            yield chunk
+
+    def parts(self) -> Iterator[bytes]:
+        """Whole lines with labels. Of a line that a progress bar overwrote, its last state."""
+        for chunk in self.chunks():
+            yield from (self.label + _last_state(line) + b"\n" for line in self._buffer.lines(chunk))
+            self._buffer.rest = _last_state(self._buffer.rest)
+            if len(self._buffer.rest) >= LONGEST_PART:
+                yield self.label + self._buffer.rest + b"\n"
+                self._buffer.rest = b""
+
+
+def _last_state(line: bytes) -> bytes:
+    r"""`a\rb\r` shows as `b`."""
+    body = line.rstrip(b"\r")
+    return body.rpartition(b"\r")[2] + line[len(body) :]

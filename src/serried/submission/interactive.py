@@ -23,9 +23,7 @@ from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
-from serried.submission import run_directory
-from serried.submission.prepared import Prepared
-from serried.submission.run_root import plain_errors, probe
+from serried.submission.prepared import Prepared, make_run_directory, plain_errors, probe, remove_empty_above
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
 """After how many seconds the scheduler is asked again, the last one from then on."""
@@ -61,7 +59,7 @@ def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
     root = Path(plan.site.root)
     probe(root, 0, MODES[plan.share].directory)
     with plain_errors(root):
-        run_directory.make_run_directory(made, plan)
+        make_run_directory(made, plan)
     watch = _Watch(schedulers.get(plan.site.scheduler), made.token, now=now, say=say)
     handover = made.handover
     try:
@@ -175,7 +173,7 @@ def _tidy(where: RunDirectory, say: Say) -> None:
         say(f"what was written is in {' and '.join(map(str, kept))}")
         return
     shutil.rmtree(where.path, ignore_errors=True)
-    run_directory.remove_empty_above(where.path)
+    remove_empty_above(where.path)
 
 
 def join(status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]) -> int:

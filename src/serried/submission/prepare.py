@@ -1,4 +1,4 @@
-"""Everything that can be refused is refused, and what is missing is made, before anything is submitted."""
+"""Check all that can be checked, and build or prepare what is missing, before the submit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from serried import config, inherit, schedulers, snapshot
 from serried.builds import Observe, silent
+from serried.config import shell_words
 from serried.environments import activation, containers
 from serried.environments.select import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
@@ -19,13 +20,14 @@ from serried.plan import Plan
 from serried.planning import arrays
 from serried.planning.launch import warnings as command_warnings
 from serried.protocol import names, settings
-from serried.records.record import Record
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
-from serried.submission import data, environment_build, path_check
+from serried.submission import data, environment_build
 from serried.submission.prepared import Prepared, assemble
 
 MOST_PREQUEUED = 100
+_UNKNOWN = re.compile(r"[{$~*?]")
+"""In words that only a placeholder or a shell completes."""
 
 
 def prepare(
@@ -37,18 +39,18 @@ def prepare(
     *,
     observe: Observe | None = silent,
 ) -> Prepared:
-    """Check and collect what `deliver` hands over.
+    """Check and collect all that `deliver` submits.
 
-    `environ` is the submitting shell's environment, `jobs` are those that it comes after. `observe` is told how an
-    environment, or data, is made that is not there yet; with None it is not, and what is prepared can only be shown.
+    `environ` is the submitting shell's environment. The scheduler starts the run after `jobs`. `observe` follows the
+    build of an environment and the preparation of data; with None nothing is built, and the result can only be shown.
 
-    Raises UsageError for whatever cannot be: a missing working directory, program or secret, a project that is too
-    large, an editable install that cannot be redirected, data that is not there or too much; EnvironmentFailed where
-    the environment fails its check, and DataFailed where what makes the data does.
+    Raises UsageError, for example for a missing working directory, program or secret, a project that is too large, an
+    editable install that cannot be redirected, or data that is missing or too large; EnvironmentFailed if the
+    environment fails its check; DataFailed if the command that prepares the data fails.
     """
     project = Path(plan.source.directory)
     _check_jobs(plan)
-    plan = _divided(plan)
+    plan = divide(plan)
     _check_workdir(plan, project)
     _check_settings(plan, each)
     _check_after(plan, each)
@@ -58,7 +60,7 @@ def prepare(
     if not said:
         inside = plan.container is not None
         plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
-    environment = _environment(plan, environ)
+    environment = job_environment(plan, environ)
     if not said:
         workdir = project / plan.source.workdir
         activation.check(plan.environment, environment, workdir, containers.entering(plan))
@@ -70,9 +72,9 @@ def prepare(
     plan, noted = data.settle(plan, resolved, environment, observe)
     plan, surveyed, cautions = _surveyed(plan, resolved, project)
     if surveyed is not None:
-        path_check.check(plan, each, surveyed)
+        _check_paths(plan, each, surveyed)
         plan = _with_snapshot(plan, surveyed, environment)
-        cautions = (*cautions, *_about_snapshot(plan, surveyed), *path_check.warnings(plan, each, surveyed))
+        cautions = (*cautions, *_about_snapshot(plan, surveyed), *_path_warnings(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
         *command_warnings(resolved.experiment.command),
@@ -84,27 +86,8 @@ def prepare(
     return dataclasses.replace(made, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
 
 
-def prepare_recorded(
-    plan: Plan, code: Record, environ: Mapping[str, str], each: Sequence[Sequence[str]], warnings: tuple[str, ...]
-) -> Prepared:
-    """The same for a plan that has run before, with the `code` that it had then: its archive, links and paths.
-
-    Raises UsageError where the archive is gone, or a secret is not set.
-    """
-    if plan.source.archive is None or not Path(plan.source.archive).is_file():
-        raise UsageError(
-            f"the code of run `{code.id}` is not there any more: `{plan.source.archive}`",
-            hint="`--new-code` takes the project as it is now; commit and diff of then are in the record",
-        )
-    containers.check(plan)
-    data.check(plan)
-    choose(plan.environment, environ)
-    plan = _divided(plan)
-    return dataclasses.replace(assemble(plan, _environment(plan, environ), each, warnings), code_of=code)
-
-
 _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
-"""What urllib can post to: it takes a user before `@` for a part of the host."""
+"""An address that urllib can post to: it reads a user before `@` as a part of the host."""
 
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
 
@@ -114,45 +97,45 @@ _SETTING = re.compile(
 
 
 def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
-    """`{config.lr}` needs an `lr`; it is known here, and would be found out on the node."""
+    """Raises UsageError for `{config.lr}` without an `lr`, before the node does."""
     for word in itertools.chain(plan.command, *each):
-        for found in filter(None, _SETTING.findall(word)):
-            if found.removeprefix("config.") not in plan.config:
+        for setting in filter(None, _SETTING.findall(word)):
+            if setting.removeprefix("config.") not in plan.config:
                 known = [f"config.{name}" for name in plan.config]
                 raise UsageError(
-                    f"the command says `{{{found}}}`, and `config` has no such setting",
-                    hint=did_you_mean(found, known) or f"set it, or write `{{{{{found}}}}}` for the word itself",
+                    f"the command uses `{{{setting}}}`, but `config` has no such setting",
+                    hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",
                 )
 
 
 def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
-    """`{after}` of a run that comes after none would be an empty word, and `{after}/results` a folder of the system."""
+    """Raises UsageError for `{after}` without a dependency: `{after}/results` would be a folder of the system."""
     if not plan.after and any(_AFTER.search(word) for word in itertools.chain(plan.command, *each)):
         raise UsageError(
-            "the command says `{after}`, the directory of a run that it comes after, and it comes after none",
-            hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` waits for none",
+            "the command uses `{after}`, but this run has no dependency",
+            hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits",
         )
 
 
 def _check_jobs(plan: Plan) -> None:
-    """All jobs of a prequeued run are in the queue at once: a slip in its total time would fill that for everybody."""
+    """All jobs of a prequeued run are queued at once. A typing error in its total time must not fill the queue."""
     if plan.has_links and plan.limit.form == names.PREQUEUED and plan.limit.restarts >= MOST_PREQUEUED:
         raise UsageError(
-            f"{plan.limit.restarts + 1:,} jobs would be queued now, and {MOST_PREQUEUED} is the most for one run",
-            hint="a longer `--time` makes fewer links; or ask for fewer, and `serried rerun` goes on from the last",
+            f"the run needs {plan.limit.restarts + 1:,} jobs in the queue, but {MOST_PREQUEUED} is the most",
+            hint="a longer `--time` needs fewer jobs; or run for a shorter time, then `serried rerun` continues it",
         )
 
 
-def _divided(plan: Plan) -> Plan:
-    """The plan, its array in as many jobs as the scheduler needs for it. Raises UsageError where it is too large."""
+def divide(plan: Plan) -> Plan:
+    """The plan, with its array in as many jobs as the scheduler needs. Raises UsageError if it is too large."""
     if plan.array is None:
         return plan
     limits = schedulers.site(plan.site.scheduler).array_limits(os.environ)
     indices = plan.array.indices
     if limits.jobs is not None and len(indices) >= limits.jobs:
         raise UsageError(
-            f"the array has {len(indices):,} tasks, and `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
-            hint=f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count too",
+            f"the array has {len(indices):,} tasks, but `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
+            hint=f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count, too",
         )
     size = limits.below or limits.elements
     is_large = bool(
@@ -161,8 +144,8 @@ def _divided(plan: Plan) -> Plan:
     offsets = arrays.divide(indices, size) if size and is_large else ()
     if offsets and plan.has_links and plan.limit.form == names.PREQUEUED:
         raise UsageError(
-            f"`{plan.site.name}` takes arrays of up to {size:,} tasks, and the further jobs of a larger one cannot "
-            "all be queued now",
+            f"`{plan.site.name}` accepts arrays of up to {size:,} tasks, and the later jobs of a larger array cannot "
+            "be queued now",
             hint=f'submit up to {size:,} tasks at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
         )
     holds = schedulers.traits(plan.site.scheduler).hold_options
@@ -186,7 +169,7 @@ def _check_workdir(plan: Plan, project: Path) -> None:
         )
 
 
-def _environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     made = inherit.job_environment(plan.environment, environ)
     webhook = plan.notify.webhook if plan.notify else None
     if webhook and not _ADDRESS.fullmatch(made.get(webhook, "")):
@@ -264,3 +247,83 @@ def _is_in(surveyed: Survey, folder: str) -> bool:
     if any(folder == link or folder.startswith(f"{link}/") for link in surveyed.links):
         return True
     return any(path.startswith(f"{folder}/") for path in (*surveyed.files, *surveyed.links))
+
+
+def _check_paths(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> None:
+    """Raises UsageError for a script that the snapshot lacks. Otherwise the job would fail after its wait."""
+    for command in _commands(plan, each):
+        script = shell_words.script_of(command)
+        if script is None or script.startswith("/") or _UNKNOWN.search(script):
+            continue
+        path = _in_snapshot(plan, script)
+        if not _is_held(survey, path):
+            raise _missing_script(script, path, survey)
+
+
+def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
+    """A warning for each other path in the command that exists here and that the job will not have."""
+    for name in dict.fromkeys(path for command in _commands(plan, each) for path in _paths(command)):
+        path = _in_snapshot(plan, name)
+        if _leads_out(path):
+            yield (
+                f"`{name}` in the command leads out of the snapshot, and the job has no files beside it: "
+                "use its absolute path, or `--stage` it"
+            )
+        elif os.path.lexists(survey.project / path) and not _is_held(survey, path):
+            yield (
+                f"`{name}` in the command is not in the snapshot: git ignores it, or it is an empty folder. "
+                f'`project.link = ["{path}"]` links to it'
+            )
+
+
+def _commands(plan: Plan, each: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """Nothing for a shell's text, which may create files first."""
+    if not plan.shell:
+        yield from each or [plan.command]
+
+
+def _paths(command: Sequence[str]) -> Iterator[str]:
+    """Relative paths among the arguments, also `--data=../data`, but not the script."""
+    script = shell_words.script_of(command)
+    for word in command[1:]:
+        name = word.partition("=")[2] if word.startswith("-") else word
+        if name and name != script and not name.startswith(("/", "-")) and not _UNKNOWN.search(name):
+            yield name
+
+
+def _in_snapshot(plan: Plan, name: str) -> str:
+    """Relative to the snapshot's root."""
+    return os.path.normpath(f"{plan.source.workdir}/{name}")
+
+
+def _leads_out(path: str) -> bool:
+    return path.split("/", 1)[0] == os.pardir
+
+
+def _is_held(survey: Survey, path: str) -> bool:
+    if path == os.curdir:
+        return True
+    above = [str(parent) for parent in Path(path).parents]
+    # Through a symbolic link that the snapshot has, or an entry that it links to.
+    if any(name in survey.links or name in survey.known for name in (path, *above)):
+        return True
+    return any(file.startswith(f"{path}/") for file in survey.files)
+
+
+def _missing_script(script: str, path: str, survey: Survey) -> UsageError:
+    if _leads_out(path):
+        return UsageError(
+            f"`{script}` is outside of the snapshot that the job gets, which is of `{survey.project}`",
+            hint="submit from the folder that holds all of the code, with `workdir` in its `serried.toml`",
+        )
+    if os.path.lexists(survey.project / path):
+        return UsageError(
+            f"`{script}` is not in the snapshot that the job gets: git ignores it",
+            hint=f'`link = ["{path}"]` under `[project]` links to it; or `git add` it',
+        )
+    folder = Path(path).parent
+    there = [Path(file).name for file in survey.files if Path(file).parent == folder]
+    return UsageError(
+        f"`{survey.project / folder}` has no `{script}`",
+        hint=did_you_mean(Path(path).name, there) or "paths in a command are relative to `workdir`",
+    )

@@ -1,4 +1,4 @@
-"""What the command line and the Python API ask for, made into a plan."""
+"""Requests of the command line and the Python API as plans: one, several at once, or one for the job that we are in."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from serried import config
+from serried import config, schedulers
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Array, Plan
+from serried.plan import After, Allocation, Array, Plan
 from serried.planning import arrays, elements
 from serried.planning import plan as make_plan
 from serried.planning.allocate import partition_notes
@@ -21,6 +21,9 @@ from serried.protocol.times import iso
 from serried.records.record import new_id
 from serried.submission import dependencies
 from serried.submission.resume import resume_from
+
+if TYPE_CHECKING:
+    from serried.schedulers.current_job import Inside
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,15 @@ class Request:
     """`0-999`, `0-10:2`, `1,3`."""
     parallel: int | None = None
     each: Path | None = None
-    """A file of commands, one for each element."""
+    """A file of commands, one for each task."""
     repeat: int | None = None
-    """How many tasks run the command, or each of the file's, with one seed after the other."""
+    """Tasks for each command, with consecutive seeds."""
     resume: str | None = None
-    """A run, `last` or a path, whose newest whole checkpoint it begins from."""
+    """A run, `last` or a path. The new run resumes from its newest complete checkpoint."""
     smoke: bool = False
-    """A few steps, saved and loaded, and out."""
+    """Train a few steps, save, load and exit."""
     after: Sequence[str] | None = ()
-    """Runs that it comes after: `k3f9q2`, `last:any`; None leaves that to the file, which names experiments."""
+    """Dependencies: `k3f9q2`, `last:any`; None for those in the file, which are experiments."""
 
     def with_setting(self, key: str, *, value: Any) -> Request:
         return dataclasses.replace(self, overrides={**self.overrides, key: value})
@@ -56,21 +59,21 @@ class Decided:
     resolved: config.Resolved
     each: tuple[tuple[str, ...], ...]
     jobs: tuple[str, ...] = ()
-    """What its scheduler is to start it after."""
+    """Jobs that its scheduler waits for."""
     together: Mapping[str, str] = field(default_factory=dict)
-    """Experiments submitted with it that it comes after, and how they are to end."""
+    """Dependencies that are submitted with it, by experiment, and the conditions on their ends."""
 
 
 def decide(request: Request, directory: Path, environ: Mapping[str, str], *, among: Sequence[str] = ()) -> Decided:
-    """The plan of a request made in `directory`. Reads configuration, writes nothing. Raises UsageError.
+    """The plan of a request in `directory`. Reads configuration, writes nothing. Raises UsageError.
 
-    `among` are experiments that are submitted with it.
+    `among` are the experiments that are submitted with it.
     """
     if request.command is not None and not any(request.command):
-        raise UsageError("there is no command after `--`", hint="for example `-- python train.py`")
+        raise UsageError("no command after `--`", hint="for example `-- python train.py`")
     each = arrays.read_each(directory / request.each) if request.each else ()
     array, each = _array(request, each)
-    # With --commands the lines are the commands; the first stands for all of them where one is asked for.
+    # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
@@ -84,30 +87,112 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     if request.smoke:
         plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
     if request.resume is not None:
-        found = resume_from(request.resume, array, directory)
-        plan = dataclasses.replace(plan, resume=found.resume)
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *found.warnings))
+        beginning = resume_from(request.resume, array, directory)
+        plan = dataclasses.replace(plan, resume=beginning.resume)
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *beginning.warnings))
     return _behind(Decided(plan, resolved, each), request, among)
 
 
+def decide_all(
+    request: Request, experiments: Sequence[str], directory: Path, environ: Mapping[str, str]
+) -> list[Decided]:
+    """Plans of several experiments, in an order in which they can be submitted. Writes nothing.
+
+    `request.after` applies to those that depend on none of the others. Raises UsageError.
+    """
+    twice = next((name for name in experiments if experiments.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"`{twice}` is named twice", hint="submit it again separately")
+    each = {
+        name: decide(dataclasses.replace(request, experiment=name), directory, environ, among=experiments)
+        for name in experiments
+    }
+    ordered = dependencies.order({name: tuple(decided.together) for name, decided in each.items()})
+    return [_after_others(each[name], each) for name in ordered]
+
+
+def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
+    """With the dependencies that are submitted with it, in the file's order: `{after}` is the first of all."""
+    if not decided.together:
+        return decided
+    existing = iter(decided.plan.after)
+    afters = []
+    for name in dict.fromkeys(dependencies.split(text)[0] for text in decided.resolved.experiment.after):
+        if name in decided.together:
+            other = each[name].plan
+            dependencies.check_pair(other, decided.plan)
+            # Its job is known once it is submitted.
+            afters.append(After(other.run, other.name, other.directory, decided.together[name], None, ""))
+        else:
+            afters += itertools.islice(existing, 1)
+    return dataclasses.replace(decided, plan=dataclasses.replace(decided.plan, after=tuple(afters)))
+
+
+def decide_inside(request: Request, inside: Inside, directory: Path, environ: Mapping[str, str]) -> Decided:
+    """The plan for the job that we are in: its nodes, GPUs and time. The command line may request less.
+
+    Raises UsageError if it requests more.
+    """
+    available = {"nodes": len(inside.hosts), "gpus": inside.gpus}
+    if inside.seconds is not None:
+        available["time"] = inside.seconds
+    for name, amount in available.items():
+        if f"resources.{name}" not in request.overrides:
+            request = request.with_setting(f"resources.{name}", value=f"{amount}s" if name == "time" else amount)
+    if request.cluster is None and "SERRIED_CLUSTER" not in environ and schedulers.here(environ) != inside.scheduler:
+        # Compute nodes may lack the scheduler's commands. `serried shell` sets the cluster.
+        request = dataclasses.replace(request, cluster=inside.scheduler)
+    decided = decide(request, directory, environ)
+    plan = decided.plan
+    own = schedulers.traits(schedulers.LOCAL).dialect
+    dialect = schedulers.traits(inside.scheduler).dialect._replace(
+        element=own.element, awaited=own.awaited, state_query=own.state_query
+    )
+    site = plan.site._replace(
+        scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
+    )
+    allocation = _allocation(plan.allocation, inside, ranks_are_set="resources.ranks" not in plan.defaults)
+    return dataclasses.replace(decided, plan=dataclasses.replace(plan, site=site, allocation=allocation))
+
+
+def _allocation(requested: Allocation, inside: Inside, *, ranks_are_set: bool) -> Allocation:
+    for what, wanted, there in (
+        ("nodes", requested.nodes, len(inside.hosts)),
+        ("GPUs per node", requested.gpus, inside.gpus),
+    ):
+        if wanted > there:
+            raise UsageError(
+                f"{wanted} {what} were requested, but job {inside.job} has {there}",
+                hint="leave the option out: `serried run` uses the whole job",
+            )
+    return Allocation(
+        nodes=requested.nodes,
+        ranks=requested.ranks if ranks_are_set or requested.gpus else inside.tasks,
+        gpus=requested.gpus,
+        cpus=inside.cpus,
+        memory_mb=None,
+        time_seconds=requested.time_seconds,
+    )
+
+
 def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided:
-    """With what it comes after: those of the file that are submitted `among` it, and runs that are there."""
+    """With its dependencies: experiments of the file that are submitted with it, and existing runs."""
     in_file = {dependencies.split(text)[0]: text for text in decided.resolved.experiment.after}
     _check_experiments(in_file, decided.resolved)
     together = {name: dependencies.split(text)[1] for name, text in in_file.items() if name in among}
     if request.after is not None:
-        # What the command line names is for those that would begin at once.
-        found = [dependencies.run(text, decided.plan) for text in request.after if not together]
+        # Dependencies on the command line are for experiments that depend on none of the others.
+        followed = [dependencies.run(text, decided.plan) for text in request.after if not together]
     else:
         rest = [text for name, text in in_file.items() if name not in among]
-        found = [dependencies.experiment(text, decided.plan) for text in rest]
-    plan = dataclasses.replace(decided.plan, after=tuple(one.after for one in found))
-    warnings = (*decided.resolved.warnings, *(note for one in found for note in one.notes))
+        followed = [dependencies.experiment(text, decided.plan) for text in rest]
+    plan = dataclasses.replace(decided.plan, after=tuple(each.after for each in followed))
+    warnings = (*decided.resolved.warnings, *(note for each in followed for note in each.notes))
     return Decided(
         plan,
         dataclasses.replace(decided.resolved, warnings=warnings),
         decided.each,
-        tuple(dict.fromkeys(job for one in found for job in one.jobs)),
+        tuple(dict.fromkeys(job for each in followed for job in each.jobs)),
         together,
     )
 
@@ -115,15 +200,15 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
 def _check_experiments(named: Iterable[str], resolved: config.Resolved) -> None:
     for name in named:
         if name not in resolved.experiments:
-            known = ", ".join(f"`{one}`" for one in resolved.experiments)
+            known = ", ".join(f"`{experiment}`" for experiment in resolved.experiments)
             raise UsageError(
-                f"`{resolved.experiment.name}` comes after `{name}`, and there is no such experiment",
+                f"`{resolved.experiment.name}` depends on `{name}`, which is not an experiment",
                 hint=did_you_mean(name, resolved.experiments) or f"there are {known}",
             )
 
 
 def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array | None, tuple[tuple[str, ...], ...]]:
-    """The array that is asked for, and the commands of its tasks in their order."""
+    """The requested array, and the commands of its tasks in their order."""
     for flag, number in (("--parallel", request.parallel), ("--repeat", request.repeat)):
         if number is not None and number < 1:
             raise UsageError(f"`{flag}` must be 1 or more")
@@ -136,7 +221,7 @@ def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array |
     indices = arrays.parse_indices(request.array) if request.array is not None else tuple(range(len(each)))
     if each and indices[-1] >= len(each):
         raise UsageError(
-            f"`--array` asks for task {indices[-1]}, and `{request.each}` has {len(each)} commands, from 0",
+            f"`--array` has task {indices[-1]}, but `{request.each}` has {len(each)} commands, counted from 0",
             hint="leave out `--array` to run them all",
         )
     return Array(indices, request.parallel, bool(each)), tuple(each[index] for index in indices) if each else ()
@@ -145,7 +230,7 @@ def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array |
 def _repeated(
     request: Request, repeat: int, each: tuple[tuple[str, ...], ...]
 ) -> tuple[Array, tuple[tuple[str, ...], ...]]:
-    """The same with repeats: those of one command are tasks in a row."""
+    """The same with repeats: the repeats of a command are consecutive tasks."""
     if request.array is not None:
         raise UsageError(
             "`--repeat` numbers the tasks itself, so `--array` cannot be given with it",
@@ -159,7 +244,7 @@ def _repeated(
 
 
 def _same_repeats(plan: Plan, each: tuple[tuple[str, ...], ...]) -> Iterator[str]:
-    """Repeats that nothing in the command tells apart may all come out the same."""
+    """Repeats whose command contains no number of theirs may all give the same result."""
     if plan.array is None or (plan.array.repeat or 1) == 1:
         return
     text = "\0".join(itertools.chain(plan.command, *each))

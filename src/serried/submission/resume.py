@@ -1,37 +1,47 @@
-"""What `--resume WORD` means: the newest whole checkpoint of a run, or in a path. Found before anything begins."""
+"""A run from earlier results: `--resume` with the newest complete checkpoint, and `serried rerun` of a whole plan."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from serried import config
+from serried.builds import Observe, silent
+from serried.environments import containers
+from serried.environments.select import choose
 from serried.errors import RunNotFoundError, UsageError
 from serried.fs.files import read_json
-from serried.plan import Array, Resume
+from serried.plan import Array, Plan, Resume
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
+from serried.protocol.names import COMPLETED
+from serried.protocol.times import iso
 from serried.records import index
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record, RecordUnreadable, new_id
 from serried.schedulers.indices import compress
-from serried.submission.run_root import check_there
+from serried.submission import data
+from serried.submission.prepare import divide, job_environment, prepare
+from serried.submission.prepared import Prepared, assemble
 
 
 @dataclass(frozen=True)
-class Found:
+class Beginning:
     resume: Resume | None
     warnings: tuple[str, ...]
 
 
-def resume_from(word: str, array: Array | None, directory: Path) -> Found:
-    """What a run begins from; `array` is the new run's.
+def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
+    """The checkpoints from which a run begins; `array` is the new run's.
 
-    Raises UsageError where there is no such run or path, no whole checkpoint in it, or none for some element.
+    Raises UsageError if the run or path does not exist, or has no complete checkpoint for one of the tasks.
     """
     if not word.strip():
-        raise UsageError("`--resume` names nothing", hint="RUN, `last`, or the path of a checkpoint")
+        raise UsageError("`--resume` needs a value", hint="RUN, `last`, or the path of a checkpoint")
     if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
         return _path(Path(os.path.abspath(directory / Path(word).expanduser())))  # noqa: PTH100 - links stay
     try:
@@ -43,8 +53,8 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Found:
     return _of_run(selection, array)
 
 
-def _of_run(selection: Selection, array: Array | None) -> Found:
-    """The same for a run that is known. Each task of an array goes on from the same task of an array."""
+def _of_run(selection: Selection, array: Array | None) -> Beginning:
+    """The same for a run. Each task of an array resumes from the task with its number."""
     record = selection.record
     _check_place(record)
     theirs = record.plan.array
@@ -63,52 +73,37 @@ def _of_run(selection: Selection, array: Array | None) -> Found:
     if lacking and len(elements) == 1:
         raise _nothing_in(folders[0], f"run `{selection}`", watch)
     if array is not None:
-        _check_elements(record, {each for each in lacking if each is not None}, "has no whole checkpoint of", array)
+        _check_elements(record, {each for each in lacking if each is not None}, "has no complete checkpoint of", array)
     resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
-    return Found(resume, tuple(_warnings(selection, folders, elements)))
+    return Beginning(resume, tuple(_warnings(selection, folders, elements)))
 
 
-def go_on(selection: Selection, array: Array | None, beginning: Resume | None) -> Found:
-    """From where a run had come to: its newest whole checkpoints, or what it began from itself where it has none."""
-    record = selection.record
-    elements = array.indices if array is not None else (selection.element,)
-    folders = [record.where.element(element).checkpoints for element in elements]
-    watch = _watch(record)
-    own = [checkpoints.newest(folder, watch) for folder in folders]
-    if not any(own):
-        return Found(beginning, ())
-    before = beginning.checkpoints if beginning else ("",)
-    before = before * len(own) if len(before) == 1 else before
-    paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
-    return Found(Resume(paths, str(selection)), tuple(_warnings(selection, folders, elements)))
-
-
-def _path(path: Path) -> Found:
-    """A path as it stands; of a run directory, or of a folder of known checkpoints, the newest whole one."""
+def _path(path: Path) -> Beginning:
+    """The path itself; in a run directory or a folder of known checkpoints, the newest complete one."""
     if not path.exists():
-        raise UsageError(f"there is no `{path}` to begin from", hint="RUN, `last`, or the path of a checkpoint")
+        raise UsageError(f"`{path}` does not exist", hint="RUN, `last`, or the path of a checkpoint")
     run = RunDirectory(path)
     if run.plan.is_file():
         watch = ((read_json(run.plan) or {}).get("sync") or {}).get("watch", ())
         newest = checkpoints.newest(run.checkpoints, watch)
         if newest is None:
             raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
-        return Found(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
+        return Beginning(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
     layout = checkpoint_layouts.of_folder(path)
     if checkpoints.is_of_train(path) or (layout is None and any(checkpoint_layouts.recognised(path))):
         newest = checkpoints.newest(path)
         if newest is None:
             raise _nothing_in(path, f"`{path}`", ())
-        return Found(Resume((str(newest),)), tuple(_torn([path], ())))
+        return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
     is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
     if is_torn_of_train or (layout is not None and not checkpoint_layouts.is_whole(path)):
         raise _not_whole(path)
-    return Found(Resume((str(path),)), ())
+    return Beginning(Resume((str(path),)), ())
 
 
 def _not_whole(path: Path) -> UsageError:
     return UsageError(
-        f"the checkpoint `{path}` is not whole", hint=f"`--resume {path.parent}` takes the newest that is"
+        f"the checkpoint `{path}` is incomplete", hint=f"`--resume {path.parent}` takes the newest complete one"
     )
 
 
@@ -117,7 +112,7 @@ def _check_place(record: Record) -> None:
         _ = record.plan
     except RecordUnreadable as error:
         raise UsageError(error.message, hint=error.hint) from None
-    check_there(record, "checkpoints")
+    record.check_directory("checkpoints")
 
 
 def _check_elements(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
@@ -126,7 +121,7 @@ def _check_elements(record: Record, wrong: Iterable[int], what: str, array: Arra
         return
     left = [index for index in array.indices if index not in set(indices)]
     tasks = f"task {indices[0]}" if len(indices) == 1 else f"tasks {compress(indices)}"
-    hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` tells more"
+    hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` shows the run"
     raise UsageError(f"run `{record.id}` {what} {tasks}", hint=hint)
 
 
@@ -137,10 +132,10 @@ def _watch(record: Record) -> Sequence[str]:
 def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
     cut_short = checkpoints.torn(folder, watch)
     if cut_short:
-        hint = f"the writing of `{cut_short[-1]}` was cut short"
+        hint = f"`{cut_short[-1]}` was not written completely"
     else:
         hint = f"it would be in `{folder}`" if str(folder) not in whose else "name the path of a checkpoint"
-    return UsageError(f"{whose} has no whole checkpoint to begin from", hint=hint)
+    return UsageError(f"{whose} has no complete checkpoint", hint=hint)
 
 
 def _warnings(selection: Selection, folders: list[Path], elements: Sequence[int | None]) -> Iterator[str]:
@@ -152,7 +147,7 @@ def _warnings(selection: Selection, folders: list[Path], elements: Sequence[int 
         yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
     if record.end is None and any(read_json(record.where.element(each).exit) is None for each in elements):
         yield (
-            f"run `{selection}` may still be running, and remove this checkpoint before the new run begins: "
+            f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
             f"`serried stop {record.id}` first"
         )
     yield from _torn(folders, _watch(record))
@@ -162,3 +157,118 @@ def _torn(folders: list[Path], watch: Sequence[str]) -> Iterator[str]:
     for folder in folders:
         for path in checkpoints.torn(folder, watch):
             yield f"skipping checkpoint `{path}`: it was not written completely"
+
+
+def prepare_again(
+    selection: Selection,
+    environ: Mapping[str, str],
+    *,
+    fresh: bool = False,
+    new_code: bool = False,
+    name: str | None = None,
+    observe: Observe | None = silent,
+) -> Prepared:
+    """`serried rerun`: another run of a plan, by default with its code and from its newest complete checkpoint.
+
+    Args:
+        selection: the run, or one task of an array.
+        environ: the submitting shell's environment, from which the job inherits as at any submit.
+        fresh: begin where that run began, not from its newest complete checkpoint.
+        new_code: use the code as it is now, not the code of that run.
+        name: the name of the new run; None for the old name.
+        observe: as for `prepare`.
+
+    Raises UsageError if the plan, the code or the commands of its tasks do not exist any more.
+    """
+    record = selection.record
+    try:
+        old = record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    array, each = old.array, _commands(selection)
+    if array is not None and selection.element is not None:
+        array = array._replace(indices=(selection.element,), parallel=None)
+    origin = _origin(old, array)
+    beginning = Beginning(origin, ()) if fresh else _newest(selection, array, origin)
+    plan = dataclasses.replace(
+        old,
+        run=new_id(),
+        name=name or old.name,
+        created=iso(time.time()),
+        command=each[0] if each else old.command,
+        array=array,
+        resume=beginning.resume,
+        rerun_of=str(selection),
+        after=tuple(after._replace(job=None) for after in old.after),
+    )
+    warnings = (*beginning.warnings, *(() if beginning.resume is None or fresh else _completed(selection)))
+    if plan.source.snapshot and not new_code:
+        return _prepare_recorded(plan, record, environ, each, warnings)
+    if not plan.source.snapshot:
+        warnings = (*warnings, f"run `{record.id}` ran in place, so the new run uses the code as it is now")
+    plan = dataclasses.replace(plan, source=plan.source._replace(archive=None))
+    project = Path(plan.source.directory)
+    if not project.is_dir():
+        raise UsageError(f"the project's folder `{project}` does not exist")
+    resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
+    return prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each, observe=observe)
+
+
+def _prepare_recorded(
+    plan: Plan, code: Record, environ: Mapping[str, str], each: Sequence[Sequence[str]], warnings: tuple[str, ...]
+) -> Prepared:
+    """`plan` with the `code` of an earlier run: its archive, links and paths. Raises UsageError."""
+    if plan.source.archive is None or not Path(plan.source.archive).is_file():
+        raise UsageError(
+            f"the code of run `{code.id}` does not exist any more: `{plan.source.archive}`",
+            hint="`--new-code` uses the project as it is now; the record has the commit and the diff of that run",
+        )
+    containers.check(plan)
+    data.check(plan)
+    choose(plan.environment, environ)
+    plan = divide(plan)
+    return dataclasses.replace(assemble(plan, job_environment(plan, environ), each, warnings), code_of=code)
+
+
+def _newest(selection: Selection, array: Array | None, origin: Resume | None) -> Beginning:
+    """The newest complete checkpoints of a run; those from which it began where it has none."""
+    record = selection.record
+    elements = array.indices if array is not None else (selection.element,)
+    folders = [record.where.element(element).checkpoints for element in elements]
+    watch = _watch(record)
+    own = [checkpoints.newest(folder, watch) for folder in folders]
+    if not any(own):
+        return Beginning(origin, ())
+    before = origin.checkpoints if origin else ("",)
+    before = before * len(own) if len(before) == 1 else before
+    paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
+    return Beginning(Resume(paths, str(selection)), tuple(_warnings(selection, folders, elements)))
+
+
+def _origin(old: Plan, array: Array | None) -> Resume | None:
+    """The checkpoints from which the old run began, for the tasks of `array`."""
+    if old.resume is None or old.array is None or array is None or len(old.resume.checkpoints) == 1:
+        return old.resume
+    paths = dict(zip(old.array.indices, old.resume.checkpoints, strict=True))
+    return old.resume._replace(checkpoints=tuple(paths[index] for index in array.indices))
+
+
+def _completed(selection: Selection) -> tuple[str, ...]:
+    end = selection.record.end if selection.element is None else None
+    if end is None:
+        end = read_json(selection.place.exit)
+    if end is None or end.get("state") != COMPLETED:
+        return ()
+    return (f"run `{selection}` has completed, so little may be left to train; `--fresh` begins from its start",)
+
+
+def _commands(selection: Selection) -> tuple[tuple[str, ...], ...]:
+    record, array = selection.record, selection.record.plan.array
+    if array is None or not array.each:
+        return ()
+    try:
+        indices = array.indices if selection.element is None else (selection.element,)
+        return tuple(record.command_of(index) for index in indices)
+    except RecordUnreadable as error:
+        hint = "submit the file of commands again: `serried submit --commands FILE`"
+        raise UsageError(error.message, hint=hint) from error
