@@ -116,7 +116,7 @@ def train(config: Config, run: st.Run) -> None:
             optimizer.step()
             schedule.step()
             run.log(loss=loss, lr=schedule.get_last_lr()[0])
-            if checkpoints.step():  # asked to stop, and all is saved: the next attempt goes on from here
+            if checkpoints.step():  # a stop was requested, and all is saved: the next attempt resumes here
                 return
             if config.dry_run:
                 break

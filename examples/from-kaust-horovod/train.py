@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--write-checkpoints-to", type=Path, required=True)
-    parser.add_argument("--read-checkpoints-from", default="", help="a file; nothing to begin anew")
+    parser.add_argument("--read-checkpoints-from", default="", help="a file; empty for a new training")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=0.0125)

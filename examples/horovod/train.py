@@ -42,7 +42,7 @@ class Config:
 CHECKPOINTS = Path(os.environ.get("SERRIED_CHECKPOINT_DIR", "checkpoints"))
 BEGIN_FROM = os.environ.get("SERRIED_RESUME_FROM", "")  # where there is no checkpoint of this run's own yet
 STOP_FILE = Path(os.environ.get("SERRIED_STOP_FILE", "/nowhere"))
-SAVED = 85  # exit status: "you asked me to leave, and I have saved"
+SAVED = 85  # exit status: the stop was requested, and a checkpoint is saved
 
 
 def network() -> nn.Module:
@@ -84,7 +84,7 @@ class Trainer:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.share_of_lr)
 
         self.epoch = self.resume()  # how many are done
-        # What rank 0 has read, or made up, is what all begin with.
+        # All ranks begin with the state that rank 0 has read or created.
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
         hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
         self.schedule.load_state_dict(hvd.broadcast_object(self.schedule.state_dict(), root_rank=0))
@@ -109,7 +109,7 @@ class Trainer:
         return hvd.broadcast_object(epoch, root_rank=0)
 
     def save(self) -> None:
-        """Whole or not at all: a job can be killed at any moment, this one included."""
+        """By rename: a job can be killed at any moment, also during a save."""
         CHECKPOINTS.mkdir(parents=True, exist_ok=True)
         state = {
             "model": self.model.state_dict(),
@@ -141,19 +141,19 @@ class Trainer:
         return right / len(self.tests.sampler)
 
     def train(self) -> bool:
-        """All epochs that are left. False: asked to leave before the last one."""
+        """Train the remaining epochs. Returns False after a stop request before the last."""
         while self.epoch < self.config.epochs:
-            told = Tensor([self.learn(), self.accuracy(), STOP_FILE.is_file()])
+            values = Tensor([self.learn(), self.accuracy(), STOP_FILE.is_file()])
             self.epoch += 1
             # The wish to stop is averaged too, because the file may appear to one rank before another.
-            loss, accuracy, asked = hvd.allreduce(told, name="epoch").tolist()
+            loss, accuracy, is_stopping = hvd.allreduce(values, name="epoch").tolist()
             if hvd.rank() == 0:
                 print(
                     f"epoch {self.epoch:>2}/{self.config.epochs}  loss {loss:.4f}  accuracy {accuracy:.3f}", flush=True
                 )
                 self.save()
-            if asked and self.epoch < self.config.epochs:
-                hvd.barrier()  # nobody leaves before rank 0 has saved
+            if is_stopping and self.epoch < self.config.epochs:
+                hvd.barrier()  # no rank leaves before rank 0 has saved
                 return False
         return True
 

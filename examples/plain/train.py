@@ -5,8 +5,8 @@
     serried run                              two, as serried.toml says; `serried submit` for a cluster
 
 The digits come with scikit-learn: real scans, 8 x 8 pixels, nothing to download. The script is plain PyTorch; what it
-does by hand, `examples/digits` leaves to Serried's library. Of Serried it knows three environment variables, each
-optional: where results and checkpoints go, and the file that appears when it is time to leave.
+does by hand, `examples/digits` leaves to Serried's library. The script reads three environment variables of Serried,
+all optional: the folders for results and checkpoints, and the file that appears when it is time to leave.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DEVICE = torch.device("cuda", LOCAL_RANK) if ON_GPU else torch.device("cpu")
 RESULTS = os.environ.get("SERRIED_RESULTS_DIR")
 CHECKPOINTS = os.environ.get("SERRIED_CHECKPOINT_DIR")
 STOP_FILE = os.environ.get("SERRIED_STOP_FILE", "")
-SAVED = 85  # exit status: "you asked me to leave, and I have saved"
+SAVED = 85  # exit status: the stop was requested, and a checkpoint is saved
 
 
 class Block(nn.Module):
@@ -140,18 +140,18 @@ class Trainer:
         return int((answers == self.test_y[RANK::WORLD_SIZE]).sum())
 
     def train(self) -> bool:
-        """All epochs that are left. False: asked to leave before the last one."""
+        """Train the remaining epochs. Returns False after a stop request before the last."""
         for epoch in range(len(self.history), self.config.epochs):
             began = time.monotonic()
             loss = self.learn(epoch)
             rate = self.steps * self.share * WORLD_SIZE / (time.monotonic() - began)
             # The wish to stop is summed too, because the file may appear to one rank before another.
-            loss, right, asked = sum_over_ranks(loss / WORLD_SIZE, self.count_right(), Path(STOP_FILE).is_file())
+            loss, right, is_stopping = sum_over_ranks(loss / WORLD_SIZE, self.count_right(), Path(STOP_FILE).is_file())
             self.history.append({"epoch": epoch + 1, "loss": loss, "accuracy": right / len(self.test_x)})
             if RANK == 0:
                 self.report(rate)
                 self.save()
-            if asked and epoch + 1 < self.config.epochs:
+            if is_stopping and epoch + 1 < self.config.epochs:
                 return False
         return True
 
@@ -167,7 +167,7 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Whole or not at all: a job can be killed at any moment, this one included."""
+        """By rename: a job can be killed at any moment, also during a save."""
         if not self.checkpoint:
             return
         state = {

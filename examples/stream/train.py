@@ -41,7 +41,7 @@ class Config:
 
 
 class Digits(IterableDataset[Record]):
-    """All records of all files, whoever asks: who reads which is the loader's business."""
+    """All records of all files; the loader decides which rank reads which."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -63,7 +63,7 @@ def decode(record: Record) -> tuple[Tensor, Tensor]:
 
 
 def own(paths: list[Path], config: Config, run: st.Run) -> Iterable[list[Tensor]]:
-    """Shared out by record, shuffled in windows, decoded by who needs it; goes on at any record in any world."""
+    """Split by record, shuffled in windows, decoded where needed; resumes at any record with any number of ranks."""
     records = st.shard(Digits(paths), shuffle=config.window, transform=decode, tail="repeat")
     return run.loader(records, batch_size=config.batch_size, num_workers=config.workers)
 
@@ -91,7 +91,7 @@ def webdataset(paths: list[Path], config: Config, run: st.Run) -> Iterable[list[
 
 
 def torchdata(paths: list[Path], config: Config, run: st.Run) -> Iterable[list[Tensor]]:
-    """Torchdata's loader, which keeps where each worker is; it goes on with as many ranks and workers only."""
+    """Torchdata's loader keeps the position of each worker, so it needs the same number of ranks and workers."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     records = st.shard(Digits(paths), seed=config.seed, shuffle=config.window, transform=decode, tail="drop")

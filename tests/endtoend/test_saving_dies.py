@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
+from serried.protocol.checkpoints import REPLICATED  # noqa: E402 - after the skip
 from serried.train.checkpoints import store  # noqa: E402 - after the skip
 
 TRAINS = """
@@ -56,7 +57,7 @@ def loads(directory: Path) -> list[int]:
     found = store.whole(directory)
     for checkpoint in found:
         assert store.find_damage(checkpoint) is None
-        torch.load(checkpoint.path / store.REPLICATED, weights_only=True)
+        torch.load(checkpoint.path / REPLICATED, weights_only=True)
     return [checkpoint.step for checkpoint in found]
 
 

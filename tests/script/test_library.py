@@ -126,7 +126,7 @@ def test_this_python_can_read_all_of_it(library, say, python):
     """Without torch: what needs it is compiled, and the rest imported."""
     program = (
         "import sys, zipfile\n"
-        "import serried.train as st, serried.train.checkpoints.writer, serried.train.data.shards\n"
+        "import serried.train as st, serried.train.checkpoints.writer, serried.train.data.sources\n"
         "from serried.train.configuration import config\n"
         "file = zipfile.ZipFile(sys.path[1])\n"
         "for name in file.namelist():\n"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 from train_alone import Alone, Holding, Training, through, whole_steps  # noqa: E402 - after the skip
 
 from serried.train.checkpoints import Checkpoints, store  # noqa: E402 - after the skip
-from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
+from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
 
 KNOWS_COUNTERS = torch.__version__ >= "2.6"
 """Before, `weights_only` refuses the Counter that MultiStepLR keeps."""

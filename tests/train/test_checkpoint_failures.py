@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 from train_alone import Alone, Holding, whole_steps  # noqa: E402 - after the skip
 
 from serried.train.checkpoints import Checkpoints  # noqa: E402 - after the skip
-from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
+from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
 
 
 def test_a_full_disk_is_said_aloud_and_training_goes_on(root, train, warnings_of):

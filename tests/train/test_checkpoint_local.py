@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 from train_alone import Alone, whole_steps  # noqa: E402 - after the skip
 
 from serried.train.checkpoints import Checkpoints, store  # noqa: E402 - after the skip
-from serried.train.checkpoints.resuming import CheckpointError  # noqa: E402 - after the skip
+from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.train.data.order import Layout, count_steps, pick, steps
+from serried.train.data.order import ReaderLayout, count_steps, pick, steps
 from serried.train.data.sources import Streamed, source_of
 
 WORLDS = st.integers(1, 4)
@@ -32,7 +32,11 @@ class Segment:
 
 
 LAYOUTS = st.builds(
-    lambda rank, world, batch, tail: Layout(rank % world, world, batch, tail), st.integers(0, 3), WORLDS, BATCHES, TAILS
+    lambda rank, world, batch, tail: ReaderLayout(rank % world, world, batch, tail),
+    st.integers(0, 3),
+    WORLDS,
+    BATCHES,
+    TAILS,
 )
 SEGMENTS = st.lists(st.builds(Segment, WORLDS, BATCHES, WORKERS, st.integers(0, 5)), max_size=4)
 LAST = st.builds(Segment, WORLDS, BATCHES, WORKERS, st.just(1000))
@@ -66,7 +70,7 @@ def batches_of(source, layout, workers, start, *, seed=0, epoch=0):
 
 def attempt(source, segment, tail, start, **order):
     """Steps over all ranks, each a list of the ranks' items, and where the next attempt goes on."""
-    layouts = [Layout(rank, segment.world_size, segment.batch_size, tail) for rank in range(segment.world_size)]
+    layouts = [ReaderLayout(rank, segment.world_size, segment.batch_size, tail) for rank in range(segment.world_size)]
     ranks = [list(islice(batches_of(source, each, segment.workers, start, **order), segment.steps)) for each in layouts]
     position = max((rank[-1][0] for rank in ranks if rank), default=start)
     taken = [[rank[step][1] if step < len(rank) else [] for rank in ranks] for step in range(max(map(len, ranks)))]
@@ -154,7 +158,7 @@ def test_with_blocks_of_one_item_i_is_for_shard_i_modulo_shards(total, world_siz
     shards = world_size * workers
     for rank in range(world_size):
         for worker in range(workers):
-            layout = Layout(rank, world_size, worker=worker, workers=workers)
+            layout = ReaderLayout(rank, world_size, worker=worker, workers=workers)
             mine = list(chain.from_iterable(step.positions for step in steps(total, 0, layout)))
             assert mine == [i for i in range(total) if i % shards == worker * world_size + rank]
 
@@ -181,7 +185,7 @@ def test_other_seeds_and_epochs_have_other_orders_and_neighbours_share_none(shuf
 @settings(deadline=None)
 @given(TOTALS, st.integers(1, 9), st.integers(0, 45), st.integers(0, 3))
 def test_windows_are_shuffled_alike_in_data_with_a_length_and_without(total, window, start, epoch):
-    layout = Layout(0, 1)
+    layout = ReaderLayout(0, 1)
     blocks = [
         [
             item
@@ -211,14 +215,14 @@ class Tape(Words):
 
 def test_data_that_can_begin_in_the_middle_are_not_read_up_to_there():
     tape = Tape(100)
-    layout = Layout(1, 2, 3, "repeat")
+    layout = ReaderLayout(1, 2, 3, "repeat")
     assert list(Streamed(tape, False).blocks(layout, 0, 4, 90)) == [(96, [91, 93, 95]), (100, [97, 99])]
     assert (tape.asked, tape.epochs) == ([88], [4])
 
 
 def test_a_function_that_makes_an_iterable_is_called_for_every_pass():
     data = source_of(lambda: (letter for letter in "abc"), False)
-    assert [[list(data.blocks(Layout(0, 1), 0, 0, 0))] for _ in range(2)] == [
+    assert [[list(data.blocks(ReaderLayout(0, 1), 0, 0, 0))] for _ in range(2)] == [
         [[(1, ["a"]), (2, ["b"]), (3, ["c"])]]
     ] * 2
 
@@ -250,7 +254,7 @@ def test_what_cannot_be_read_every_epoch_is_refused(data, shuffle, message):
 )
 def test_a_layout_that_cannot_be_is_refused(layout, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Layout(**layout)
+        ReaderLayout(**layout)
 
 
 def test_each_step_is_announced_before_its_first_item_is_read():
@@ -261,7 +265,7 @@ def test_each_step_is_announced_before_its_first_item_is_read():
             said.append(f"read {item}")
             yield item
 
-    layout = Layout(0, 1, 2, worker=1, workers=2)
+    layout = ReaderLayout(0, 1, 2, worker=1, workers=2)
     for _, block in pick(stream(), layout, begin=lambda first: said.append(f"begin {first}")):
         said.append(block)
     assert said == [

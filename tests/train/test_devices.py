@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-from serried.train import group, wrapping  # noqa: E402 - after the skip
+from serried.train import group, parallel  # noqa: E402 - after the skip
 from serried.train.errors import DeviceError, StartError  # noqa: E402 - after the skip
 from serried.train.identities import Identity  # noqa: E402 - after the skip
 
@@ -37,30 +37,30 @@ def gpus(monkeypatch):
 )
 def test_a_rank_takes_the_gpu_of_its_local_rank_or_the_only_one_it_sees(gpus, visible, asked, device):
     gpus(visible)
-    assert wrapping.choose_device(RANK_2, asked) == torch.device(device)
+    assert parallel.choose_device(RANK_2, asked) == torch.device(device)
 
 
 def test_without_a_gpu_it_is_the_cpu_and_asking_for_one_is_an_error(gpus, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert wrapping.choose_device(ALONE) == CPU
+    assert parallel.choose_device(ALONE) == CPU
     gpus(0)
     with pytest.raises(DeviceError, match="this rank needs a GPU and sees none"):
-        wrapping.choose_device(RANK_2, "cuda")
+        parallel.choose_device(RANK_2, "cuda")
 
 
 def test_fewer_gpus_than_ranks_are_an_error_on_every_rank(gpus):
     gpus(2)
     for local_rank in range(4):
         with pytest.raises(DeviceError, match="4 ranks on this node see 2 GPUs"):
-            wrapping.choose_device(replace(RANK_2, rank=local_rank, local_rank=local_rank))
+            parallel.choose_device(replace(RANK_2, rank=local_rank, local_rank=local_rank))
 
 
 def test_apples_gpu_serves_one_rank(gpus, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     gpus(0)
-    assert [wrapping.choose_device(who).type for who in (ALONE, RANK_2)] == ["mps", "cpu"]
+    assert [parallel.choose_device(who).type for who in (ALONE, RANK_2)] == ["mps", "cpu"]
     with pytest.raises(DeviceError, match="Apple's GPU serves one rank"):
-        wrapping.choose_device(RANK_2, "mps")
+        parallel.choose_device(RANK_2, "mps")
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_nccl_without_a_gpu_is_an_error():
 def test_one_rank_is_left_bare_and_dataparallel_is_for_one_process(gpus):
     gpus(0)
     model = torch.nn.Linear(2, 1)
-    assert wrapping.wrap(model, ALONE, CPU) is model
-    assert wrapping.wrap(model, ALONE, CPU, "dp") is model
+    assert parallel.wrap(model, ALONE, CPU) is model
+    assert parallel.wrap(model, ALONE, CPU, "dp") is model
     with pytest.raises(DeviceError, match="DataParallel works in one process only"):
-        wrapping.wrap(model, RANK_2, CPU, "dp")
+        parallel.wrap(model, RANK_2, CPU, "dp")
     with pytest.raises(ValueError, match="`parallel` must be `ddp`, `dp` or `none`, not 'tp'"):
-        wrapping.wrap(model, ALONE, CPU, "tp")
-    assert isinstance(wrapping.wrap(torch.nn.DataParallel(model), ALONE, CPU), torch.nn.DataParallel)
+        parallel.wrap(model, ALONE, CPU, "tp")
+    assert isinstance(parallel.wrap(torch.nn.DataParallel(model), ALONE, CPU), torch.nn.DataParallel)

@@ -213,39 +213,39 @@ def test_each_launcher_is_understood(environ, source, expected):
     [
         pytest.param(
             {**STEP, "RANK": "0", "WORLD_SIZE": "1"},
-            "a Slurm step says `SLURM_PROCID=3`, but the environment says `RANK=0`",
+            "a Slurm step sets `SLURM_PROCID=3`, but the environment sets `RANK=0`",
             id="a stale RANK from the login shell",
         ),
         pytest.param(
             {**STEP, **GENERIC, "LOCAL_RANK": "0"},
-            "a Slurm step says `SLURM_STEP_NUM_TASKS=5`, but the environment says `WORLD_SIZE=4`",
+            "a Slurm step sets `SLURM_STEP_NUM_TASKS=5`, but the environment sets `WORLD_SIZE=4`",
             id="a stale world",
         ),
         pytest.param(
             {**STEP, **TORCHRUN},
-            "torchrun says `WORLD_SIZE=4`, but a Slurm step says `SLURM_STEP_NUM_TASKS=5`\n"
+            "torchrun sets `WORLD_SIZE=4`, but a Slurm step sets `SLURM_STEP_NUM_TASKS=5`\n"
             "hint: start torchrun once on each node: `srun --ntasks-per-node=1`",
             id="torchrun in each of several tasks",
         ),
         pytest.param(
             {**OPEN_MPI, **AGENT},
-            "Serried's agent says `RANK=5`, but Open MPI says `OMPI_COMM_WORLD_RANK=3`",
+            "Serried's agent sets `RANK=5`, but Open MPI sets `OMPI_COMM_WORLD_RANK=3`",
             id="two launchers of several ranks",
         ),
         pytest.param({**GENERIC, "RANK": "4"}, "`RANK=4`, but `WORLD_SIZE=4`", id="a rank beyond the world"),
         pytest.param({**GENERIC, "RANK": "three"}, "`RANK=three` is not a number", id="no number"),
-        pytest.param({"RANK": "1"}, "`RANK=1` but no `WORLD_SIZE` and no `MASTER_ADDR`", id="RANK alone"),
+        pytest.param({"RANK": "1"}, "`RANK=1` without `WORLD_SIZE` and `MASTER_ADDR`", id="RANK alone"),
         pytest.param(
-            {"RANK": "0", "WORLD_SIZE": "2"}, "`RANK=0` and `WORLD_SIZE=2` but no `MASTER_ADDR`", id="no address"
+            {"RANK": "0", "WORLD_SIZE": "2"}, "`RANK=0` and `WORLD_SIZE=2` without `MASTER_ADDR`", id="no address"
         ),
         pytest.param(
             {"PMI_RANK": "1", "PMI_SIZE": "2"},
-            "MPICH or Intel MPI started this process, but does not say `MPI_LOCALRANKID` or `PMI_LOCAL_RANK`",
+            "MPICH or Intel MPI started this process, but does not set `MPI_LOCALRANKID` or `PMI_LOCAL_RANK`",
             id="no local rank",
         ),
         pytest.param(
             {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "5", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2"},
-            "Flux started this process, but does not say how many of its ranks are on this node\nhint: ",
+            "Flux started this process, but does not set the number of its ranks on this node\nhint: ",
             id="uneven nodes of which nobody tells",
         ),
         pytest.param(
@@ -264,7 +264,7 @@ def test_contradictions_are_refused_by_name(environ, message):
 def test_explain_shows_what_was_read():
     assert identity(STEP).explain() == (
         "rank 3 of 5, local rank 1 of 2, node 1\n"
-        "as a Slurm step says:\n"
+        "according to a Slurm step:\n"
         "  SLURM_PROCID=3\n"
         "  SLURM_STEP_NUM_TASKS=5\n"
         "  SLURM_LOCALID=1\n"
@@ -277,8 +277,8 @@ def test_explain_shows_what_was_read():
 def test_explain_says_why_a_batch_shell_is_one_process():
     assert identity(BATCH_SHELL).explain() == (
         "rank 0 of 1, local rank 0 of 1, node 0\n"
-        "no launcher has set its variables: one process\n"
-        "SLURM_NTASKS=5 is what the job may start; this process is no task of a step: `srun` starts one rank for each"
+        "one process: no launcher set variables\n"
+        "SLURM_NTASKS=5 tasks may run in this job, and this process is not one of them: `srun` starts one rank for each"
     )
 
 

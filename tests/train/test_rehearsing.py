@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 import serried.train as st  # noqa: E402 - only where torch is
 from serried.protocol.layout import RunDirectory  # noqa: E402
 from serried.resume_check import traces  # noqa: E402
-from serried.train import inventory  # noqa: E402
+from serried.train import resume_trace  # noqa: E402
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_equal_states_have_equal_digests_whatever_holds_them():
     weight = torch.randn(3, 4)
     state = {"b": [1, 2.5, None, "x"], "a": weight, "c": {1: True}}
     same = {"c": {1: True}, "a": weight.clone().t().contiguous().t(), "b": (1, 2.5, None, "x")}
-    assert inventory.digest(state) == inventory.digest(same)
+    assert resume_trace.digest(state) == resume_trace.digest(same)
     others = [
         {**state, "a": weight + 1e-6},
         {**state, "a": weight.reshape(4, 3)},
@@ -145,7 +145,7 @@ def test_equal_states_have_equal_digests_whatever_holds_them():
         {**state, "c": {1: False}},
         {**state, "d": {}},
     ]
-    digests = {inventory.digest(each) for each in (state, *others)}
+    digests = {resume_trace.digest(each) for each in (state, *others)}
     assert len(digests) == len(others) + 1
 
 

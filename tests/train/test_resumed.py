@@ -132,14 +132,14 @@ def test_a_zero_redundancy_optimizer_that_cannot_go_on_is_refused(tmp_path):
 
 
 def test_a_torch_without_the_functions_used_keeps_its_own_buckets(monkeypatch):
-    from serried.train import buckets
+    from serried.train import parallel
 
     monkeypatch.delattr(torch.nn.parallel.DistributedDataParallel, "_build_params_for_reducer")
-    buckets._is_known_torch.cache_clear()
+    parallel._is_known_torch.cache_clear()
     try:
-        assert not buckets._rebuilds(object())
+        assert not parallel._rebuilds(object())
     finally:
-        buckets._is_known_torch.cache_clear()
+        parallel._is_known_torch.cache_clear()
 
 
 FLAT = """

@@ -98,7 +98,7 @@ def test_a_second_loop_over_epochs_goes_on_counting_and_one_without_any_is_an_er
     (ended,) = run(PHASES, world_size=1)
     assert ended.output == "[0, 1] [2]\n[3, 4]\n"
     assert ended.errors.endswith(
-        "TrainError: `run.epochs(3)` has none left: an earlier loop ran 5\n"
+        "TrainError: no epoch left in `run.epochs(3)`: an earlier loop ran 5\n"
         "hint: epochs are counted over the whole training: `run.epochs(8)` for 3 more\n"
     )
 

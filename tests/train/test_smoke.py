@@ -8,8 +8,8 @@ import pytest
 import train_ranks
 from train_alone import Training
 
-from serried.train.checkpoints.resuming import CheckpointError
-from serried.train.smoke import Smoke, of
+from serried.train.checkpoints.states import CheckpointError
+from serried.train.progress import Smoke
 
 pytestmark = pytest.mark.torch
 
@@ -111,8 +111,8 @@ def test_a_rank_without_data_is_part_of_it(tmp_path):
 
 
 def test_what_was_not_tried_is_not_claimed(capsys):
-    smoke = Smoke(3)
-    smoke.step()
-    smoke.report()
+    smoke = Smoke({"SERRIED_SMOKE": "3"})
+    smoke.steps += 1
+    smoke.close()
     assert capsys.readouterr().err.splitlines()[-1] == "serried: smoke test: 1 step; nothing was saved"
-    assert [of({"SERRIED_SMOKE": text}, is_main=False).limit for text in ("", "3", "yes")] == [0, 3, 0]
+    assert [Smoke({"SERRIED_SMOKE": text}, is_main=False).limit for text in ("", "3", "yes")] == [0, 3, 0]

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from serried.train.checkpoints import Checkpoints, store
-from serried.train.smoke import Smoke
+from serried.train.progress import Smoke
 
 
 class Alone:
-    """A `Context` whose requests to stop come from the test."""
+    """A `Run` whose requests to stop come from the test."""
 
     rank = local_rank = node_rank = 0
     world_size = local_world_size = attempt = 1
@@ -25,7 +25,7 @@ class Alone:
         self.loaders = []
         self.parts = {}
         self.reason = None
-        self.smoke = Smoke()
+        self.smoke = Smoke({})
         self.saved = None
 
     def barrier(self):
@@ -34,7 +34,7 @@ class Alone:
     def flush(self):
         pass
 
-    def broadcast_object(self, obj, src=0):  # noqa: ARG002 - the Protocol has it
+    def broadcast_object(self, obj, src=0):  # noqa: ARG002 - `Run` has it
         return obj
 
     def all_reduce_max(self, value):

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import serried.train as st
-from serried.train import inventory
+from serried.train import resume_trace
 
 STEPS = 6
 
@@ -238,7 +238,7 @@ def train(folder, kinds, stops):
                 generator = torch.Generator().manual_seed(1000 * run.rank + number)
                 for kind, training in trainings.items():
                     training.step(torch.randn(5, 8, generator=generator), number)
-                    digests[kind].append(inventory.digest(parameters(training)))
+                    digests[kind].append(resume_trace.digest(parameters(training)))
                 checkpoints.step()
             if end < STEPS:
                 checkpoints.save(wait=True)

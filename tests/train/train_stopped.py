@@ -41,7 +41,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 def main(folder, plan):
-    torch.multiprocessing.set_forkserver_preload(["torch", "serried.train.data.datasets"])
+    torch.multiprocessing.set_forkserver_preload(["torch", "serried.train.data.loader"])
     for training in plan:
         for number, attempt in enumerate(training["attempts"]):
             if attempt.get("alone") and RANK != "0":

@@ -1,6 +1,6 @@
-"""Projects to begin with, as `serried init --template NAME` writes them: a folder for each, and `common` for all.
+"""New projects, as `serried init --template NAME` writes them: a folder for each, and `common` for all.
 
-What stands here is what is written, byte for byte; `dot-gitignore` becomes `.gitignore`.
+The files are copied byte for byte; `dot-gitignore` becomes `.gitignore`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TEMPLATES = {
     "lightning": "a LightningModule and its Trainer, stopping in time",
     "stream": "records read one after the other from files, each once an epoch",
 }
-"""What each is for."""
+"""With a description of each."""
 
 _FOLDER = Path(__file__).parent
 _COMMON = "common"
@@ -21,8 +21,8 @@ _COMMON = "common"
 
 def files(template: str) -> dict[str, bytes]:
     """The content of each file of a template, by its name in the project."""
-    found = [path for folder in (_COMMON, template) for path in (_FOLDER / folder).iterdir() if path.is_file()]
-    return {_named(path.name): path.read_bytes() for path in sorted(found, key=lambda path: _named(path.name))}
+    paths = [path for folder in (_COMMON, template) for path in (_FOLDER / folder).iterdir() if path.is_file()]
+    return {_named(path.name): path.read_bytes() for path in sorted(paths, key=lambda path: _named(path.name))}
 
 
 def _named(name: str) -> str:

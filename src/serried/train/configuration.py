@@ -7,7 +7,8 @@
 
     cfg = st.config(Config)         # python train.py --lr 0.1 --model.width 64
 
-A setting keeps its type, and one that the defaults do not name is refused.
+A setting keeps the type of its default, and a setting that the defaults do not name is refused. Argparse cannot read
+`model.width=8`, as sweeps write it, nor a value such as `-1e-3` after a space.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import types
 import typing
 from pathlib import Path, PurePath
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
 
 from serried.fs import files
 from serried.protocol import names, settings
@@ -38,47 +39,50 @@ def config(defaults: Type[C], argv: Optional[Sequence[str]] = None) -> C: ...
 @overload
 def config(defaults: C, argv: Optional[Sequence[str]] = None) -> C: ...
 def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
-    """`defaults`, a dataclass, an instance of one or a dict, with every setting that has been made elsewhere.
+    """Apply the settings from outside to `defaults`, a dataclass, an instance of a dataclass, or a dict.
 
-    Within a session rank 0's answer is everybody's. Under Serried it is kept as `config.json` among the results.
-    Raises ConfigError where a setting is unknown or of the wrong type.
+    Within a session all ranks get the settings of rank 0. In a run of Serried they are also written to `config.json`
+    among the results. Raises ConfigError if a setting is unknown or of the wrong type.
     """
-    made: Any = defaults() if isinstance(defaults, type) else defaults
-    tree = _Tree(made)
-    for name, value in _flatten(_from_serried(os.environ)):
+    like: Any = defaults() if isinstance(defaults, type) else defaults
+    tree = _Settings(like)
+    for name, value, _ in _walk(_from_serried(os.environ)):
         tree.set(name, value, "the run's `config`")
     for name, text in _options(sys.argv[1:] if argv is None else argv, tree):
         tree.set(name, text, "the command line")
     session = sys.modules.get("serried.train.sessions")
     run = session.current() if session else None
     values = run.broadcast_object(tree.values) if run else tree.values
-    result = _build(made, values)
-    _keep(result)
+    result = _build(like, values)
+    results = os.environ.get(names.RESULTS_DIR)
+    if results and identity().rank == 0:
+        plain = json.loads(json.dumps(result, default=_as_json), parse_constant=str)  # JSON has no NaN
+        files.make_directory(Path(results))
+        files.write_json(Path(results, names.CONFIG_FILE), {"config": plain, "fingerprint": fingerprint(result)})
     return result
 
 
 def fingerprint(config: Any) -> str:
     """Twelve characters that identify the settings, the same on any machine: paths do not count."""
-    return settings.fingerprint(dict(_flatten(_plain(config))))
+    return settings.fingerprint({name: value for name, value, _ in _walk(config)})
 
 
-class _Tree:
+class _Settings:
     """All settings by dotted name, with their types."""
 
     def __init__(self, defaults: Any) -> None:
-        self.values: Dict[str, Any] = dict(_flatten(_plain(defaults)))
-        self.kinds = dict(_kinds(defaults))
+        self.values: Dict[str, Any] = {}
+        self.kinds: Dict[str, Any] = {}
+        for name, value, kind in _walk(defaults):
+            self.values[name], self.kinds[name] = value, kind
 
     def set(self, name: str, value: Any, origin: str) -> None:
         if name not in self.values:
             near = difflib.get_close_matches(name, self.values, n=1)
-            hint = (
-                f"did you mean `{near[0]}`?"
-                if near
-                else f"there are {', '.join(f'`{known}`' for known in self.values)}"
-            )
+            known = ", ".join(f"`{setting}`" for setting in self.values)
+            hint = f"did you mean `{near[0]}`?" if near else f"the settings are {known}"
             raise ConfigError(f"{origin} sets the unknown setting `{name}`", hint)
-        kind = self.kinds.get(name)
+        kind = self.kinds[name]
         try:
             self.values[name] = _convert(value, kind, self.values[name])
         except (ValueError, TypeError):
@@ -91,54 +95,43 @@ def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
     """The experiment's `config` table and a sweep's values, merged, from the variable that the agent sets."""
     text = environ.get(names.CONFIG) or "{}"
     try:
-        told = json.loads(text)
+        table = json.loads(text)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        table = None
+    if not isinstance(table, dict):
         raise ConfigError(f"`{names.CONFIG}` must be a JSON object, not `{text[:60]}`")
-    return told
+    return table
 
 
-def _plain(value: Any) -> Any:
-    """Dataclasses as dicts, one inside another."""
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return value
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
-    flat: List[Tuple[str, Any]] = []
-    for name, value in tree.items():
-        is_table = isinstance(value, dict) and value
-        flat += _flatten(value, f"{prefix}{name}.") if is_table else [(prefix + name, value)]
-    return flat
-
-
-def _kinds(defaults: Any, prefix: str = "") -> List[Tuple[str, Any]]:
-    """Every setting's type: its annotation, else the type of its default."""
-    if dataclasses.is_dataclass(defaults):
-        hints = _hints(type(defaults))
-        pairs = [(field.name, getattr(defaults, field.name)) for field in dataclasses.fields(defaults)]
+def _walk(tree: Any, prefix: str = "") -> Iterator[Tuple[str, Any, Any]]:
+    """Dotted name, value and type of each setting in dataclasses and dicts. The type is the annotation, if any."""
+    if _is_record(tree):
+        hints = _hints(type(tree))
+        pairs = [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
     else:
-        hints, pairs = {}, list(defaults.items())
-    found: List[Tuple[str, Any]] = []
+        hints, pairs = {}, list(tree.items())
     for name, value in pairs:
-        if dataclasses.is_dataclass(value) or (isinstance(value, dict) and value):
-            found += _kinds(value, f"{prefix}{name}.")
+        if _is_record(value) or (isinstance(value, dict) and value):
+            yield from _walk(value, f"{prefix}{name}.")
         else:
-            found.append((prefix + name, hints.get(name, type(value))))
-    return found
+            yield prefix + name, value, hints.get(name, type(value))
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _as_json(value: Any) -> Any:
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)} if _is_record(value) else str(value)
 
 
 def _hints(kind: Any) -> Dict[str, Any]:
-    """The types of a dataclass's fields, as far as this Python can evaluate them."""
+    """The types of a dataclass's fields, if this Python can evaluate them."""
     try:
         return typing.get_type_hints(kind)
     except NameError:
         return {}
-    except TypeError:  # `int | None`, which Python 3.9 takes as an annotation and cannot evaluate
+    except TypeError:  # `int | None`, which Python 3.9 accepts as an annotation but cannot evaluate
         written = {field.name: field.type for field in dataclasses.fields(kind)}
     spelled = {name: f"Union[{text.replace('|', ',')}]" for name, text in written.items() if isinstance(text, str)}
     fields = type("Fields", (), {"__annotations__": {**written, **spelled}})
@@ -149,12 +142,12 @@ def _hints(kind: Any) -> Dict[str, Any]:
 
 
 def _spelled(kind: Any) -> str:
-    """A type as it is written in Python."""
+    """A type in the syntax of Python."""
     inner = typing.get_args(kind)
     if _is_union(kind):
         return " | ".join("None" if each is type(None) else _spelled(each) for each in inner)
     if _choices(kind):
-        return " | ".join(str(called[-1]) for called in _choices(kind).values())
+        return " | ".join(str(spellings[-1]) for spellings in _choices(kind).values())
     return kind.__name__ if isinstance(kind, type) and not inner else str(kind).replace("typing.", "")
 
 
@@ -183,7 +176,7 @@ def _convert(value: Any, kind: Any, default: Any) -> Any:
 
 
 def _convert_to_one(value: Any, kinds: Tuple[Any, ...], default: Any) -> Any:
-    """`value` as the first of `kinds` that it can be: an integer before other numbers, and text last."""
+    """`value` as the first of `kinds` that fits: an integer before other numbers, and text last."""
     if type(None) in kinds and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
         return None
     for kind in sorted(kinds, key=lambda each: (each is str, each is float)):
@@ -196,7 +189,7 @@ def _convert_to_one(value: Any, kinds: Tuple[Any, ...], default: Any) -> Any:
 
 
 def _choices(kind: Any) -> Dict[Any, Tuple[Any, ...]]:
-    """What an enumeration or a `Literal` may be, and what each is called."""
+    """The values of an enumeration or a `Literal`, with the spellings of each."""
     if typing.get_origin(kind) is typing.Literal:
         return {each: (each,) for each in typing.get_args(kind)}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -205,10 +198,10 @@ def _choices(kind: Any) -> Dict[Any, Tuple[Any, ...]]:
 
 
 def _choose(value: Any, choices: Mapping[Any, Tuple[Any, ...]]) -> Any:
-    """The one of `choices` that `value` names, as such or in a command line's spelling."""
+    """The choice that `value` spells, by a value of the same type, or else as text."""
     for is_same in (lambda name: type(name) is type(value) and name == value, lambda name: str(name) == value):
-        for choice, called in choices.items():
-            if any(map(is_same, called)):
+        for choice, spellings in choices.items():
+            if any(map(is_same, spellings)):
                 return choice
     raise ValueError
 
@@ -237,14 +230,16 @@ def _read(text: str, kind: Any) -> Any:
         return text
 
 
-def _options(argv: Sequence[str], tree: _Tree) -> List[Tuple[str, Any]]:
+def _options(argv: Sequence[str], tree: _Settings) -> List[Tuple[str, Any]]:
     """`--lr 0.1`, `--lr=0.1`, `--verbose`, `--no-verbose`, and `lr=0.1` as sweeps write it."""
-    found: List[Tuple[str, Any]] = []
+    options: List[Tuple[str, Any]] = []
     words = list(reversed(argv))
     while words:
         word = words.pop()
         if word in ("-h", "--help"):
-            _show(tree)
+            width = max(map(len, tree.values), default=0)
+            for name, default in tree.values.items():
+                print(f"  --{name:{width}}  {default}")
             raise SystemExit(0)
         name, equals, value = word.lstrip("-").partition("=")
         name = name if name in tree.values else name.replace("-", "_")
@@ -252,37 +247,23 @@ def _options(argv: Sequence[str], tree: _Tree) -> List[Tuple[str, Any]]:
             raise ConfigError(f"`{word}` is not a setting", "write `--name value`; `--help` lists them")
         negated = name[3:] if name.startswith("no_") and name not in tree.values else ""
         if equals:
-            found.append((name, value))
+            options.append((name, value))
         elif tree.kinds.get(name) is bool and not (words and words[-1].lower() in _TRUE + _FALSE):
-            found.append((name, True))
+            options.append((name, True))
         elif tree.kinds.get(negated) is bool:
-            found.append((negated, False))
+            options.append((negated, False))
         elif not words and name in tree.values:
             raise ConfigError(f"`{word}` needs a value", f"write `{word} VALUE`, or `{word}=` for an empty one")
         else:
-            found.append((name, words.pop() if words else ""))
-    return found
-
-
-def _show(tree: _Tree) -> None:
-    width = max(map(len, tree.values), default=0)
-    for name, value in tree.values.items():
-        print(f"  --{name:{width}}  {value}")
+            options.append((name, words.pop() if words else ""))
+    return options
 
 
 def _build(like: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
     """A copy of `like` with the values of `flat`."""
-    if dataclasses.is_dataclass(like) and not isinstance(like, type):
+    if _is_record(like):
         fields = {f.name: _build(getattr(like, f.name), flat, f"{prefix}{f.name}.") for f in dataclasses.fields(like)}
         return dataclasses.replace(like, **{f.name: fields[f.name] for f in dataclasses.fields(like) if f.init})
     if isinstance(like, dict) and (like or not prefix):
         return {name: _build(value, flat, f"{prefix}{name}.") for name, value in like.items()}
     return flat[prefix[:-1]]
-
-
-def _keep(config: Any) -> None:
-    results = os.environ.get(names.RESULTS_DIR)
-    if results and identity().rank == 0:
-        kept = json.loads(json.dumps(_plain(config), default=str), parse_constant=str)  # JSON has no NaN
-        files.make_directory(Path(results))
-        files.write_json(Path(results, names.CONFIG_FILE), {"config": kept, "fingerprint": fingerprint(config)})

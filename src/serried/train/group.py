@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from serried.train import network, rendezvous
+from serried.train import rendezvous
 from serried.train.errors import StartError
 from serried.train.identities import Identity
 
@@ -38,15 +38,15 @@ _FOR_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_FR_BUFFER_SIZE": "20
 """A rank that waits for a dead rank ends, and NCCL's flight recorder writes which collective it waited for."""
 
 
-def choose_backend(device: torch.device, asked: Optional[str]) -> str:
-    """`asked`, else the default for `device`; with gloo for the CPU beside the GPU's backend."""
-    if asked and (":" in asked or asked == "gloo"):
-        return asked
+def choose_backend(device: torch.device, requested: Optional[str]) -> str:
+    """`requested`, else the default for `device`; with gloo for the CPU beside the GPU's backend."""
+    if requested and (":" in requested or requested == "gloo"):
+        return requested
     if device.type == "cuda":
-        return f"cpu:gloo,cuda:{asked or 'nccl'}"
-    if asked == "nccl":
+        return f"cpu:gloo,cuda:{requested or 'nccl'}"
+    if requested == "nccl":
         raise StartError("the backend `nccl` needs a GPU, and this rank uses none", "leave `backend` out")
-    return asked or "gloo"
+    return requested or "gloo"
 
 
 class Group:
@@ -85,7 +85,7 @@ class Group:
             for name, value in _FOR_NCCL.items():
                 os.environ.setdefault(name, value)
         store = rendezvous.join(self._who, start_seconds)
-        interface = network.gloo_interface(self._who, os.environ["MASTER_ADDR"], os.environ)
+        interface = rendezvous.gloo_interface(self._who, os.environ["MASTER_ADDR"], os.environ)
         if interface:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
         watch = threading.Timer(start_seconds, _give_up, (self._who, self.backend))

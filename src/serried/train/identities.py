@@ -1,7 +1,7 @@
 """The identity of this process: its rank and the world size, from any launcher's variables. Needs no torch.
 
-The first launcher whose marker variables are present decides. All others that are present must agree, or must have
-started only the launcher itself: one task per node. With a wrong rank a training hangs, or runs eight times.
+The first launcher whose marker variables are present decides. All other launchers that are present must agree, or must
+have started only that launcher: one task per node. With a wrong rank a training hangs, or runs eight times.
 """
 
 from __future__ import annotations
@@ -44,12 +44,9 @@ class Identity:
         """A description of the identity and its evidence, in a few lines."""
         titles = {source.name: source.title for source in launcher_env.SOURCES}
         place = f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank}"
-        lines = [
-            f"rank {self.rank} of {self.world_size}, {place}",
-            f"as {titles[self.source]} says:" if self.evidence else "no launcher has set its variables: one process",
-        ]
-        lines += [f"  {name}={value}" for name, value in self.evidence.items()]
-        return "\n".join([*lines, *self.notes])
+        origin = f"according to {titles[self.source]}:" if self.evidence else "one process: no launcher set variables"
+        variables = [f"  {name}={value}" for name, value in self.evidence.items()]
+        return "\n".join([f"rank {self.rank} of {self.world_size}, {place}", origin, *variables, *self.notes])
 
     def variables(self) -> Dict[str, str]:
         """The identity as torchrun's variables, for libraries that read only these."""
@@ -128,7 +125,7 @@ class _Reading:
         return int(value)
 
     def _of_node_file(self) -> Optional[int]:
-        """PBS writes a line for each MPI rank, but on the first node only."""
+        """PBS writes a line for each MPI rank, on the first node only."""
         path = self.environ.get("PBS_NODEFILE", "")
         if self.source is not launcher_env.PALS or not os.path.isfile(path):  # noqa: PTH113 - "" is no path
             return None
@@ -137,28 +134,30 @@ class _Reading:
             return sum(1 for line in lines if line.strip())
 
     def _local_world_size(self) -> Optional[int]:
-        told = self._number(self.source.local_world_size)
+        count = self._number(self.source.local_world_size)
         layout = self._value(self.source.tasks_per_node)
-        if told is None and layout is not None:
+        if count is None and layout is not None:
             counts = tasks_per_node(layout)
             node = self.node_rank or 0
             if node >= len(counts):
-                raise IdentityError(f"{self.said(self.source.node_rank)}, but {self.said(self.source.tasks_per_node)}")
+                raise IdentityError(
+                    f"{self.quote(self.source.node_rank)}, but {self.quote(self.source.tasks_per_node)}"
+                )
             return counts[node]
         nodes = self._number(self.source.nodes)
-        if told is None and nodes and self.world_size and self.world_size % nodes == 0:
+        if count is None and nodes and self.world_size and self.world_size % nodes == 0:
             return self.world_size // nodes
-        return 1 if told is None and self.world_size == 1 else told
+        return 1 if count is None and self.world_size == 1 else count
 
     def _check(self) -> None:
         for part, whole in (("rank", "world_size"), ("local_rank", "local_world_size")):
             inner, outer = getattr(self, part), getattr(self, whole)
             if inner is not None and outer is not None and inner >= outer:
-                said = f"{self.said(getattr(self.source, part))}, but {self.said(getattr(self.source, whole))}"
-                raise IdentityError(said, "one of them is left over from another launch; `unset` it")
+                conflict = f"{self.quote(getattr(self.source, part))}, but {self.quote(getattr(self.source, whole))}"
+                raise IdentityError(conflict, "one of them is left over from another launch; `unset` it")
 
-    def said(self, names: Sequence[str]) -> str:
-        """The variables of `names` that are set, with their values, to be shown."""
+    def quote(self, names: Sequence[str]) -> str:
+        """The variables of `names` that are set, with their values, for a message."""
         return " and ".join(f"`{name}={self.environ[name]}`" for name in names if self.environ.get(name))
 
     @property
@@ -167,18 +166,18 @@ class _Reading:
 
     @property
     def carries(self) -> bool:
-        """Whether it may merely have started a launcher on this node."""
+        """Whether this launcher may only have started another launcher on this node."""
         return self.source.can_carry and self.local_world_size == 1
 
     def agrees(self, other: _Reading) -> bool:
-        """As far as both know: same rank, same world, same place on the node."""
+        """Whether rank, world size and local rank are the same, as far as both are known."""
         pairs = [(getattr(self, name), getattr(other, name)) for name in ("rank", "world_size", "local_rank")]
         return all(mine == theirs for mine, theirs in pairs if mine is not None and theirs is not None)
 
     def conclude(self) -> Identity:
         if self.rank is None or self.world_size is None or self.local_rank is None or self.local_world_size is None:
             raise IdentityError(
-                f"{self.source.title} started this process, but does not say {self._missing()}", _EXPORT
+                f"{self.source.title} started this process, but does not set {self._missing()}", _EXPORT
             )
         node = self.rank // self.local_world_size if self.node_rank is None else self.node_rank
         hosts = self._value(self.source.hosts) or ""
@@ -198,21 +197,21 @@ class _Reading:
     def _missing(self) -> str:
         what = ("world_size", "local_rank", "local_world_size")
         names = [getattr(self.source, part) for part in what if getattr(self, part) is None]
-        told = " nor ".join(" or ".join(f"`{name}`" for name in group) for group in names if group)
-        return told or "how many of its ranks are on this node"
+        missing = " nor ".join(" or ".join(f"`{name}`" for name in group) for group in names if group)
+        return missing or "the number of its ranks on this node"
 
 
 _EXPORT = "export RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
 
 
 def _decide(readings: Sequence[_Reading]) -> _Reading:
-    """The first, unless it only carried another, or knows less than another that agrees with it."""
+    """The first, unless it only started another launcher, or another agrees with it and is more complete."""
     winner = readings[0]
     for other in readings[1:]:
         is_launcher = other.source is not launcher_env.GENERIC or winner.world_size == 1
-        was_carried = winner.carries and is_launcher and not winner.agrees(other) and not other.carries
-        says_more = not winner.is_complete and winner.agrees(other)
-        if other.is_complete and (was_carried or says_more):
+        has_started_it = winner.carries and is_launcher and not winner.agrees(other) and not other.carries
+        is_more_complete = not winner.is_complete and winner.agrees(other)
+        if other.is_complete and (has_started_it or is_more_complete):
             winner = other
     return winner
 
@@ -223,17 +222,17 @@ def _cross_check(winner: _Reading, other: _Reading) -> None:
     if other.source in (launcher_env.TORCHRUN, launcher_env.GENERIC) and _is_present(
         launcher_env.SERRIED, other.environ
     ):
-        return  # our agent's variables, which also read as these
+        return  # the agent sets these variables too
     part = next(name for name in ("rank", "world_size", "local_rank") if getattr(winner, name) != getattr(other, name))
-    mine, theirs = winner.said(getattr(winner.source, part)), other.said(getattr(other.source, part))
+    mine, theirs = winner.quote(getattr(winner.source, part)), other.quote(getattr(other.source, part))
     hint = "one of them is left over from another launch; `unset` it"
     if winner.source is launcher_env.TORCHRUN and other.source is launcher_env.SLURM:
         hint = "start torchrun once on each node: `srun --ntasks-per-node=1`"
-    raise IdentityError(f"{winner.source.title} says {mine}, but {other.source.title} says {theirs}", hint)
+    raise IdentityError(f"{winner.source.title} sets {mine}, but {other.source.title} sets {theirs}", hint)
 
 
 def _check_leftovers(winner: _Reading, readings: Sequence[_Reading]) -> None:
-    """RANK and its kin without an address are no launch of their own, but must not contradict the one there is."""
+    """Variables such as RANK without an address do not count as a launch, but must not contradict the launcher."""
     if any(
         reading.source in (launcher_env.SERRIED, launcher_env.TORCHRUN, launcher_env.GENERIC) for reading in readings
     ):
@@ -243,18 +242,29 @@ def _check_leftovers(winner: _Reading, readings: Sequence[_Reading]) -> None:
 
 
 def _alone(environ: Mapping[str, str]) -> Identity:
-    """One process, unless something says that there ought to be more."""
+    """One process. Raises IdentityError if variables claim several ranks."""
     size, rank = environ.get("WORLD_SIZE") or "1", environ.get("RANK") or "0"
     if (size, rank) != ("1", "0"):
         given = " and ".join(f"`{name}={environ[name]}`" for name in ("RANK", "WORLD_SIZE") if environ.get(name))
         missing = [f"`{name}`" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR") if not environ.get(name)]
-        raise IdentityError(f"{given} but no {' and no '.join(missing)}", "set all of them, or none")
+        raise IdentityError(f"{given} without {' and '.join(missing)}", "set all of them, or none")
     notes = []
     if environ.get("SLURM_JOB_ID") and int(environ.get("SLURM_NTASKS") or 1) > 1:
         notes.append(
-            f"SLURM_NTASKS={environ['SLURM_NTASKS']} is what the job may start; this process is no task of a step: "
+            f"SLURM_NTASKS={environ['SLURM_NTASKS']} tasks may run in this job, and this process is not one of them: "
             "`srun` starts one rank for each"
         )
     elif environ.get("PBS_NODEFILE"):
-        notes.append("PBS says nothing of ranks: start them with Serried, or with the site's MPI")
+        notes.append("PBS does not start ranks: start them with Serried, or with the site's MPI")
     return Identity(notes=tuple(notes))
+
+
+def threads(who: Identity, environ: Mapping[str, str]) -> Optional[int]:
+    """The number of threads for torch, if no variable sets it: this rank's share of the node."""
+    if environ.get("OMP_NUM_THREADS") or who.local_world_size == 1:
+        return None
+    count = environ.get("SLURM_CPUS_PER_TASK", "")
+    if who.source == "slurm" and count.isdecimal():
+        return max(1, int(count))
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, allowed // who.local_world_size)

@@ -40,12 +40,12 @@ def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
     return place.attempt(int(environ[names.ATTEMPT])).metrics(int(environ.get(names.NODE) or 0), rank)
 
 
-def choose_path(asked: Union[str, Path, None], environ: Mapping[str, str], rank: int) -> Optional[Path]:
+def choose_path(requested: Union[str, Path, None], environ: Mapping[str, str], rank: int) -> Optional[Path]:
     """The script's choice, or the default. A resume check reads the default path, so it always writes there."""
     default = default_path(environ, rank)
     if environ.get(names.REHEARSAL) and default is not None:
         return default
-    return Path(asked) if asked else default
+    return Path(requested) if requested else default
 
 
 class Metrics:
@@ -147,7 +147,7 @@ def peak_memory(device: torch.device) -> int:
         return int(sys.modules["torch"].cuda.max_memory_allocated(device))
     try:
         import resource
-    except ImportError:  # no such thing on this system
+    except ImportError:  # not on this system
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if os.uname().sysname == "Darwin" else peak * 1024

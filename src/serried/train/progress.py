@@ -1,10 +1,14 @@
-"""The progress of a script: its epoch and its step of metrics."""
+"""The progress of a script: its epoch, its step of metrics, and the steps of a smoke test."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
+from serried.fs import files
+from serried.protocol import names
 from serried.train.errors import TrainError
 
 
@@ -21,39 +25,35 @@ class Progress:
         self.is_done = False
         """The last loop over epochs has ended."""
         self._is_within = False
+        """The script is within an epoch."""
         self._counts = [0]
         """The epoch counts of this process's loops."""
 
-    def until(self, count: int) -> Iterator[None]:
-        """Yield while there is an epoch left of `count`.
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs left of `count`. The caller raises `epoch`, unless the script leaves within the epoch.
 
         Raises TrainError if an earlier loop used up these epochs: this loop would train nothing, and exit with 0.
         """
         if self.epoch >= count and count <= max(self._counts):
             more = f"`run.epochs({max(self._counts) + count})` for {count} more"
             raise TrainError(
-                f"`run.epochs({count})` has none left: an earlier loop ran {self.epoch}",
+                f"no epoch left in `run.epochs({count})`: an earlier loop ran {self.epoch}",
                 f"epochs are counted over the whole training: {more}",
             )
         self._counts.append(count)
         self.is_done = False
         while self.epoch < count:
-            yield
+            yield self.epoch
         self.is_done = True
 
     @contextlib.contextmanager
-    def within(self) -> Iterator[int]:
+    def within(self) -> Iterator[None]:
         """While the script is in this epoch."""
         self._is_within = True
         try:
-            yield self.epoch
+            yield
         finally:
             self._is_within = False
-
-    def tell(self, loader: Any) -> None:
-        """Set the epoch of `loader`."""
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(self.epoch)
 
     def register(self, loader: Any, *, resume: bool) -> bool:
         """Whether checkpoints keep the position of a new loader."""
@@ -64,8 +64,12 @@ class Progress:
                 "`run.loader` is called within an epoch: a resumed run could not match loaders to their positions",
                 "call it once, before `run.epochs`; within an epoch, an evaluation needs `resume=False`",
             )
-        self.tell(loader)
+        self.set_epoch(loader)
         return False
+
+    def set_epoch(self, loader: Any) -> None:
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(self.epoch)
 
     def state_dict(self) -> Dict[str, Any]:
         return {"epoch": self.epoch, "step": self.step}
@@ -73,3 +77,53 @@ class Progress:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
         self._on_resume(self.step)
+
+
+class Smoke:
+    """With `--smoke` a training makes a few steps, saves and loads a checkpoint, and exits with 0.
+
+    Counts the steps, on all ranks alike, so that all ranks end at the same step. `limit` is 0 in all other runs.
+    """
+
+    def __init__(self, environ: Mapping[str, str], *, is_main: bool = True) -> None:
+        limit = environ.get(names.SMOKE, "")
+        self.limit = int(limit) if limit.isdecimal() else 0
+        self.steps = 0
+        self.loaded_step: Optional[int] = None
+        """The step of the checkpoint that was saved and loaded: the test has passed."""
+        self.own_step: Optional[int] = None
+        """The step that the script has saved itself."""
+        self._results = environ.get(names.RESULTS_DIR)
+        self._is_main = is_main
+        if self.limit:
+            self._report(f"this is a smoke test, which ends after {_count(self.limit)}")
+
+    @property
+    def is_over(self) -> bool:
+        return 0 < self.limit <= self.steps
+
+    def close(self) -> None:
+        """Report the result, here and for `serried show`."""
+        if not self.limit:
+            return
+        proof = "nothing was saved"
+        if self.loaded_step is not None:
+            proof = f"a checkpoint of step {self.loaded_step} was saved and loaded"
+        elif self.own_step is not None:
+            proof = f"the program saved step {self.own_step} itself; loading it was not tried"
+        self._report(f"smoke test: {_count(self.steps)}; {proof}")
+        if self._is_main and self._results:
+            with contextlib.suppress(OSError):
+                files.make_directory(Path(self._results))
+                result = {"steps": self.steps, "loaded_step": self.loaded_step}
+                if self.own_step is not None:
+                    result["own_step"] = self.own_step
+                files.write_json(Path(self._results, names.SMOKE_FILE), result)
+
+    def _report(self, text: str) -> None:
+        if self._is_main:
+            print(f"serried: {text}", file=sys.stderr, flush=True)
+
+
+def _count(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"

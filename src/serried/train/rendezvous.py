@@ -1,22 +1,23 @@
-"""The rendezvous of the ranks: one store at rank 0, and a roll call that names missing ranks."""
+"""The rendezvous of the ranks: addresses, one store at rank 0, and a roll call that names missing ranks."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import os
 import socket
 import tempfile
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import torch.distributed
 
 from serried.fs import files
-from serried.protocol import addresses
-from serried.train import network
+from serried.protocol import addresses, hostlist
 from serried.train.errors import StartError
 from serried.train.identities import Identity
 
@@ -31,6 +32,8 @@ PATIENCE_SECONDS = 10.0
 FAREWELL_SECONDS = 60.0
 """How long rank 0 keeps the store alive, so that the other ranks can read which ranks are missing."""
 _ALL_HERE = "all"
+_PORTS = range(10000, 30000)
+_CANDIDATES = 20
 
 _stores: Dict[Tuple[str, int], Store] = {}
 """One per address, for the life of the process: a second session must not race with the end of the first."""
@@ -42,7 +45,7 @@ def join(who: Identity, seconds: float) -> Store:
     global _joins  # noqa: PLW0603 - sessions of this process are numbered, the same on every rank
     _joins += 1
     end = time.monotonic() + seconds
-    host, port = network.given(who, os.environ) or (None, None)
+    host, port = given(who, os.environ) or (None, None)
     if host and port:
         store = _open(who, host, port, seconds)
     elif who.rank == 0:
@@ -63,7 +66,7 @@ def join(who: Identity, seconds: float) -> Store:
 
 def _open(who: Identity, host: str, port: int, seconds: float) -> Store:
     if (host, port) not in _stores:
-        # torchrun's agent serves the store itself, and says so.
+        # torchrun's agent may serve the store itself.
         serves = who.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             _stores[host, port] = dist.TCPStore(
@@ -75,19 +78,19 @@ def _open(who: Identity, host: str, port: int, seconds: float) -> Store:
 
 
 def _unreachable(who: Identity, where: str, error: Exception) -> StartError:
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if who.rank == 0:
-        return StartError(f"rank 0 cannot serve at `{where}`: {said}", "another program may hold that port")
+        return StartError(f"rank 0 cannot serve at `{where}`: {reason}", "another program may hold that port")
     return StartError(
-        f"rank {who.rank} on {socket.gethostname()} got no answer from rank 0 at `{where}`: {said}",
+        f"rank {who.rank} on {socket.gethostname()} got no answer from rank 0 at `{where}`: {reason}",
         "rank 0 has not started, has ended, or is on a network that this node cannot reach",
     )
 
 
 def _serve(who: Identity, seconds: float) -> Tuple[str, int, Store]:
-    """Open the store at the first free port, and write its address to a file."""
-    host, problem = network.own_address(who), ""
-    for port in network.ports(who):
+    """Open the store at the first free port, and write the address to a file."""
+    host, problem = own_address(who), ""
+    for port in ports(who):
         try:
             store = _open(who, host, port, seconds)
         except StartError as error:
@@ -102,13 +105,13 @@ def _serve(who: Identity, seconds: float) -> Tuple[str, int, Store]:
 def _find(who: Identity, end: float) -> Tuple[str, int]:
     """Rank 0's address from its file, or the most likely address if this node does not see the file."""
     note, began = _note(who), time.monotonic()
-    likely = addresses.LOOPBACK if not who.spans_nodes else network.first_host(who)
+    likely = addresses.LOOPBACK if not who.spans_nodes else first_host(who)
     while time.monotonic() < end:
-        said = files.read_json(note)
-        if said:
-            return str(said["host"]), int(said["port"])
+        address = files.read_json(note)
+        if address:
+            return str(address["host"]), int(address["port"])
         if likely and time.monotonic() - began > PATIENCE_SECONDS:
-            return likely, next(network.ports(who))
+            return likely, next(ports(who))
         time.sleep(min(1.0, 0.02 + (time.monotonic() - began) / 10))
     raise StartError(
         f"rank {who.rank} on {socket.gethostname()} cannot find rank 0: no address file at `{note}`",
@@ -152,14 +155,14 @@ def _await_roll_call(store: Store, who: Identity, end: float) -> str:
     # The others wait a little longer, so that rank 0 writes the message for all.
     left = max(1.0, end - time.monotonic()) + (0.0 if who.rank == 0 else 5.0)
     try:
-        store.wait(["called"], timedelta(seconds=left))  # in torch 2.1, `compare_set` wakes nobody
+        store.wait(["called"], timedelta(seconds=left))  # in torch 2.1, `compare_set` does not end a wait
     except RuntimeError:
         if who.rank != 0:
             raise
         here = _present_ranks(store, who)
-        said = bytes(store.compare_set("roll", "", _describe_missing(store, who, here))).decode()
+        answer = bytes(store.compare_set("roll", "", _describe_missing(store, who, here))).decode()
         store.set("called", "")
-        if said != _ALL_HERE:
+        if answer != _ALL_HERE:
             _await_acknowledgements(store, len(here))
     answer = bytes(store.get("roll")).decode()
     if answer != _ALL_HERE:
@@ -182,10 +185,9 @@ def _present_ranks(store: Store, who: Identity) -> List[int]:
 def _describe_missing(store: Store, who: Identity, here: List[int]) -> str:
     hosts = sorted({bytes(store.get(f"host/{rank}")).decode() for rank in here})
     missing = [rank for rank in range(who.world_size) if rank not in here]
-    few = "rank" if len(missing) == 1 else "ranks"
-    verb = "has" if len(missing) == 1 else "have"
+    ranks, have = ("rank", "has") if len(missing) == 1 else ("ranks", "have")
     return (
-        f"{few} {_spans(missing)} of {who.world_size} {verb} not joined; "
+        f"{ranks} {_spans(missing)} of {who.world_size} {have} not joined; "
         f"joined: {_spans(here)} on {', '.join(hosts)}"
     )  # fmt: skip
 
@@ -199,3 +201,85 @@ def _spans(numbers: List[int]) -> str:
         else:
             spans.append([number])
     return ", ".join("-".join(str(end) for end in span) for span in spans)
+
+
+# Addresses, ports and interfaces, if the launcher does not set them.
+
+
+def given(who: Identity, environ: Mapping[str, str]) -> Optional[Tuple[str, int]]:
+    """Rank 0's address and port from the launcher, or None. Raises StartError if they cannot be right."""
+    host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    if not host:
+        return None
+    if who.spans_nodes and is_loopback(host):
+        raise StartError(
+            f"`MASTER_ADDR={host}` is a loopback address, but the {who.world_size} ranks are on several nodes",
+            "export the first node's address, or leave MASTER_ADDR unset",
+        )
+    if port and not port.isdecimal():
+        raise StartError(f"`MASTER_PORT={port}` is not a number")
+    return host, int(port) if port else next(ports(who))
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def ports(who: Identity) -> Iterator[int]:
+    """The same few ports on every rank of this launch, and probably different ones for another launch.
+
+    Outside the range from which the system takes ports for outgoing connections.
+    """
+    digest = hashlib.sha256((who.launch or "serried").encode()).digest()
+    low, high = _ephemeral()
+    allowed = [port for port in _PORTS if not low <= port <= high] or list(_PORTS)
+    start = int.from_bytes(digest[:4], "big")
+    for step in range(_CANDIDATES):
+        yield allowed[(start + step * 7) % len(allowed)]
+
+
+def _ephemeral() -> Tuple[int, int]:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return 32768, 60999
+    return int(low), int(high)
+
+
+def own_address(who: Identity) -> str:
+    """This host's address for the other nodes."""
+    if not who.spans_nodes:
+        return addresses.LOOPBACK
+    own = addresses.own(hostlist.expand(who.hosts))
+    if not own:
+        warnings.warn(
+            f"`{socket.gethostname()}` has only loopback addresses, so other nodes cannot reach rank 0\n"
+            "hint: export MASTER_ADDR, an address of this node that the other nodes can reach",
+            stacklevel=2,
+        )
+    return own[0] if own else addresses.LOOPBACK
+
+
+def first_host(who: Identity) -> Optional[str]:
+    """Rank 0's host as the launcher names it, if this node can resolve the name."""
+    hosts = hostlist.expand(who.hosts)
+    return hosts[0] if hosts and addresses.resolve(hosts[0]) else None
+
+
+def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Optional[str]:
+    """The interface to set for gloo; None if gloo selects a good one itself.
+
+    Gloo binds to the address of the host's name. On many Debian systems that is 127.0.1.1, which no other node reaches.
+    """
+    if not who.spans_nodes or environ.get("GLOO_SOCKET_IFNAME"):
+        return None
+    named = addresses.resolve(socket.gethostname())
+    if named and not is_loopback(named[0]):
+        return None
+    towards = addresses.route_to(master)
+    return None if towards is None or is_loopback(towards) else addresses.interface_of(towards)

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
+import socket
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, Optional, TypeVar, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    TypeVar,
+    Union,
+)
 
 import torch
 from torch import nn
 
 from serried.protocol import names
 from serried.protocol.reasons import Reason
-from serried.train import metrics, rank_logging, smoke, uneven_inputs, wrapping
-from serried.train.buckets import Buckets
-from serried.train.context import Stateful
+from serried.train import metrics
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity
-from serried.train.progress import Progress
-from serried.train.resume_trace import rehearsal
+from serried.train.parallel import Buckets, wrap
+from serried.train.progress import Progress, Smoke
+from serried.train.resume_trace import Entry, start_trace
 from serried.train.run_first import RunFirst
 from serried.train.stopping import StopAgreement, StopListener
+from serried.train.uneven_inputs import UnevenInputs
 
 if TYPE_CHECKING:
     from serried.train.checkpoints import Checkpoints
     from serried.train.checkpoints.cadence import Every
+    from serried.train.checkpoints.states import Stateful
 
 T = TypeVar("T")
+
+_HANDLER = "serried"
 
 
 class SessionExit(BaseException):
@@ -59,24 +77,31 @@ class Run:
         self.device = device
         self.backend = group.backend
         self.seed = seed
+        """The same on every rank."""
         self.directory = directory
+        """The folder for checkpoints."""
         self.resume_from = _elsewhere(directory)
+        """A checkpoint, or a directory of checkpoints, to start from while `directory` has none."""
         self.attempt = int(os.environ.get(names.ATTEMPT) or 1)
+        """1 for the first attempt, one more for each that continues it; 1 if Serried did not start this process."""
         self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
+        """The end of the attempt's time limit, in seconds since the epoch, if known."""
         self.loaders: List[Stateful] = []
+        """The loaders whose positions checkpoints save, in order of creation, which is the same on every rank."""
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._progress = Progress(self._metrics.resume)
         self._buckets = Buckets(group)
         self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
+        """Further replicated state of the session."""
+        self.all_checkpoints: List[Checkpoints] = []
+        self.smoke = Smoke(os.environ, is_main=self.is_main)
         self._group = group
         self._listener = listener
         self._stop = StopAgreement(listener, group.reduce_max if group.is_open else None)
         self._run_first = RunFirst(who, group.store, group.nodes)
-        self._checkpoints: List[Checkpoints] = []
-        self._rehearsal = rehearsal(self, metrics_path)
-        self.smoke = smoke.of(os.environ, is_main=self.is_main)
+        self._trace = start_trace(self, metrics_path)
         self._saved_step: Optional[int] = None
-        self._uneven_inputs = uneven_inputs.UnevenInputs(group, self._checkpoints, self._leave_if_saved)
+        self._uneven_inputs = UnevenInputs(group, self.all_checkpoints, self._leave_if_saved)
 
     # Collectives.
 
@@ -102,16 +127,34 @@ class Run:
     def print(self, *values: Any, everywhere: bool = False, **options: Any) -> None:
         """Print on rank 0 only; or on every rank, with rank and host as a prefix."""
         if everywhere:
-            print(rank_logging.prefix(self.rank), *values, **{"flush": True, **options})
+            print(self._prefix, *values, **{"flush": True, **options})
         elif self.is_main:
             print(*values, **{"flush": True, **options})
 
     def logging(self, level: Union[int, str] = "INFO", *, everywhere: bool = False) -> None:
         """Send Python's `logging` to stderr: on rank 0 from `level` on, on other ranks from WARNING on.
 
-        `everywhere`: from `level` on, on every rank. Lines then start with rank and host.
+        `everywhere`: from `level` on, on every rank. Lines then start with rank and host. Replaces the handler of an
+        earlier call; other handlers stay. Raises ValueError if there is no such level.
         """
-        rank_logging.start_logging(self.rank, level, everywhere=everywhere)
+        form = "%(levelname)s %(name)s: %(message)s"
+        if everywhere or not self.is_main:
+            form = f"{self._prefix.replace('%', '%%')} {form}"
+        handler = logging.StreamHandler(sys.stderr)
+        handler.set_name(_HANDLER)
+        handler.setFormatter(logging.Formatter(form))
+        handler.setLevel(level)
+        if not (everywhere or self.is_main):
+            handler.setLevel(max(handler.level, logging.WARNING))
+        root = logging.getLogger()
+        for earlier in [each for each in root.handlers if each.get_name() == _HANDLER]:
+            root.removeHandler(earlier)
+        root.addHandler(handler)
+        root.setLevel(handler.level)
+
+    @property
+    def _prefix(self) -> str:
+        return f"[rank {self.rank} on {socket.gethostname()}]"
 
     def first(self, scope: str = "job") -> ContextManager[bool]:
         """Let one rank of the job (or of each `node`) prepare something: `with run.first() as is_first:`.
@@ -129,21 +172,21 @@ class Run:
         `parallel`: `dp` for DataParallel over the GPUs of one process, `none` for no wrapper. Models that are
         parallel or sharded already pass through. `options` go to DistributedDataParallel.
         """
-        return wrapping.wrap(model, self.identity, self.device, parallel, **options)
+        return wrap(model, self.identity, self.device, parallel, **options)
 
     def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
         """Batches of this rank's share of `dataset`. Checkpoints keep the position. See `make_loader`."""
         from serried.train.data import make_loader
 
-        made = make_loader(
+        loader = make_loader(
             dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
         )
-        made.on_pass = self._rehearsal.begin
-        if self._progress.register(made, resume=options.get("resume", True)):
-            self.loaders.append(made)
-            for checkpoints in self._checkpoints:
-                checkpoints.adopt(made)
-        return made
+        loader.on_pass = self._trace.begin
+        if self._progress.register(loader, resume=options.get("resume", True)):
+            self.loaders.append(loader)
+            for checkpoints in self.all_checkpoints:
+                checkpoints.adopt(loader)
+        return loader
 
     def checkpoints(
         self,
@@ -160,28 +203,28 @@ class Run:
         """
         from serried.train.checkpoints import Checkpoints
 
-        if self._checkpoints and self.directory is not None:
+        if self.all_checkpoints and self.directory is not None:
             raise TrainError(
                 "this session has checkpoints already", "pass all objects with a state to one `run.checkpoints`"
             )
-        made = Checkpoints(self, every=every, keep=keep, best=best, local=local, **objects)
-        self._checkpoints.append(made)
-        return made
+        checkpoints = Checkpoints(self, every=every, keep=keep, best=best, local=local, **objects)
+        self.all_checkpoints.append(checkpoints)
+        return checkpoints
 
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
-        for _ in self._progress.until(count):
+        for epoch in self._progress.epochs(count):
             for loader in self.loaders:
-                self._progress.tell(loader)
-            self._rehearsal.begin()
-            with self._progress.within() as epoch:
+                self._progress.set_epoch(loader)
+            self._trace.begin()
+            with self._progress.within():
                 yield epoch
             if self.is_saved or self.stop_requested:  # perhaps within this epoch
                 return
             self._progress.epoch = epoch + 1
-            for checkpoints in self._checkpoints:
+            for checkpoints in self.all_checkpoints:
                 checkpoints.epoch()
-        for checkpoints in self._checkpoints:
+        for checkpoints in self.all_checkpoints:
             checkpoints.finish()
 
     def log(self, step: Optional[int] = None, **values: Any) -> None:
@@ -220,18 +263,18 @@ class Run:
         """
         if self._uneven_inputs.is_unmirrored or self._stop.agreed:
             return self._stop.agreed
-        self._rehearsal.step()
-        is_over = self.smoke.step()
+        self._trace.step()
+        self.smoke.steps += 1
         reason = self._stop.reason()
         if reason is not None:
             self._buckets.settle()
-            self._rehearsal.stop(reason)
-        return reason or (Reason.SMOKE if is_over else None)
+            self._trace.stop(reason)
+        return reason or (Reason.SMOKE if self.smoke.is_over else None)
 
     def await_stop(self, seconds: float) -> None:
         """Wait until this rank has received a stop request; the next `stop_reason()` returns it on all ranks."""
         self._listener.wait_for_request(seconds)
-        self._stop.ask_next()
+        self._stop.agree_next()
 
     @property
     def stop_requested(self) -> bool:
@@ -251,11 +294,7 @@ class Run:
         if self._stop.agreed or not self.smoke.is_over:
             self._saved_step = step
         else:
-            self.smoke.saved(step)
-
-    @property
-    def made_checkpoints(self) -> List[Checkpoints]:
-        return self._checkpoints
+            self.smoke.own_step = step
 
     @property
     def is_saved(self) -> bool:
@@ -270,13 +309,13 @@ class Run:
         """Finish saves and logs that are in progress, within `seconds`."""
         self._metrics.close()
         self._buckets.close()
-        self._rehearsal.close()
-        self.smoke.report()
-        for made in self._checkpoints:
-            made.close(seconds)
+        self._trace.close()
+        self.smoke.close()
+        for checkpoints in self.all_checkpoints:
+            checkpoints.close(seconds)
 
-    def reductions(self, event: str) -> List[Dict[str, str]]:
-        """For a resume check: how gradients are reduced from here on."""
+    def reductions(self, event: str) -> List[Entry]:
+        """For the trace of a resume check: the order in which gradients are reduced from here on."""
         return self._buckets.entries(event)
 
     def _gauges(self) -> Dict[str, float]:
@@ -289,7 +328,7 @@ class Run:
 
 def _elsewhere(directory: Optional[Path]) -> Optional[Path]:
     """The checkpoint to start from if `directory` has none: the attempt's, unless that one is in `directory`."""
-    told = os.environ.get(names.RESUME_FROM, "")
-    if told and directory is not None and os.path.realpath(directory) == os.path.dirname(os.path.realpath(told)):  # noqa: PTH120
-        told = os.environ.get(names.BEGIN_FROM, "")
-    return Path(told) if told else None
+    checkpoint = os.environ.get(names.RESUME_FROM, "")
+    if checkpoint and directory is not None and Path(checkpoint).resolve().parent == directory.resolve():
+        checkpoint = os.environ.get(names.BEGIN_FROM, "")
+    return Path(checkpoint) if checkpoint else None

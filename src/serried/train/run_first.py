@@ -1,4 +1,4 @@
-"""`run.first`: one rank prepares something while the others wait, for hours if need be.
+"""`run.first`: one rank prepares something while the others wait, if necessary for hours.
 
 They do not wait in a collective, which would fail after the process group's time-out. They poll the store that all
 ranks share, and a thread of the preparing rank writes a heartbeat there every few seconds.
@@ -22,7 +22,7 @@ SILENT_SECONDS = 300.0
 LONGEST_PAUSE = 1.0
 STOPPED_SECONDS = 10.0
 """If two polls are this far apart, this rank was stopped itself, and perhaps all ranks were."""
-FIRST_WORD_SECONDS = 60.0
+FIRST_REPORT_SECONDS = 60.0
 FAREWELL_SECONDS = 60.0
 INTERRUPTED_SECONDS = 5.0
 LONGEST_TEXT = 4000
@@ -76,10 +76,10 @@ class RunFirst:
 class _Turn:
     def __init__(self, store: Any, key: str, preparing: int, who: Identity) -> None:
         self._store = store
-        self._done, self._beats, self._failures, self._reason, self._heard = (
+        self._done, self._beats, self._failures, self._reason, self._received = (
             f"{key}/{name}" for name in ("done", "beats", "failures", "reason", "heard")
         )
-        self._run_first = preparing
+        self._preparing = preparing
         """How many ranks prepare: one, or one on each node."""
         self._who = who
 
@@ -87,11 +87,11 @@ class _Turn:
 
     @contextlib.contextmanager
     def heart(self) -> Iterator[None]:
-        is_over = threading.Event()
+        has_ended = threading.Event()
 
         def beat() -> None:
             with contextlib.suppress(RuntimeError):  # the store is gone, and so are the waiting ranks
-                while not is_over.wait(BEAT_SECONDS):
+                while not has_ended.wait(BEAT_SECONDS):
                     self._store.add(self._beats, 1)
 
         self._store.add(self._beats, 1)
@@ -100,7 +100,7 @@ class _Turn:
         try:
             yield
         finally:
-            is_over.set()
+            has_ended.set()
             thread.join()
 
     def finish(self) -> None:
@@ -109,12 +109,12 @@ class _Turn:
     def fail(self, error: BaseException, waiting: int) -> None:
         """Publish the error, and stay until the waiting ranks have read it: the store may end with this rank."""
         text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
-        told = f"rank {self._who.rank} on {socket.gethostname()} failed while others waited for it: {text}"
+        message = f"rank {self._who.rank} on {socket.gethostname()} failed while others waited for it: {text}"
         end = time.monotonic() + (FAREWELL_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS)
         with contextlib.suppress(RuntimeError):
-            self._store.set(self._reason, told.encode(errors="replace"))
+            self._store.set(self._reason, message.encode(errors="replace"))
             self._store.add(self._failures, 1)
-            while self._store.add(self._heard, 0) < waiting and time.monotonic() < end:
+            while self._store.add(self._received, 0) < waiting and time.monotonic() < end:
                 time.sleep(0.02)
 
     # The waiting ranks.
@@ -129,32 +129,32 @@ class _Turn:
             raise TrainError(f"rank {self._who.rank} lost rank 0 in `run.first`: {error}") from None
 
     def _wait(self) -> None:
-        began = heard = looked = time.monotonic()
-        beats, pause, next_word = 0, 0.02, FIRST_WORD_SECONDS
-        while self._store.add(self._done, 0) < self._run_first:
+        began = last_beat = last_poll = time.monotonic()
+        beats, pause, next_report = 0, 0.02, FIRST_REPORT_SECONDS
+        while self._store.add(self._done, 0) < self._preparing:
             if self._store.add(self._failures, 0):  # torch 2.1 has no `check`
-                told = bytes(self._store.get(self._reason)).decode(errors="replace")
+                message = bytes(self._store.get(self._reason)).decode(errors="replace")
                 with contextlib.suppress(RuntimeError):  # the store ends as soon as all have read the error
-                    self._store.add(self._heard, 1)
-                raise TrainError(told, "its log has the traceback")
+                    self._store.add(self._received, 1)
+                raise TrainError(message, "its log has the traceback")
             now = time.monotonic()
             latest = self._store.add(self._beats, 0)
-            if latest != beats or now - looked > STOPPED_SECONDS:
-                beats, heard = latest, now
-            elif beats and now - heard > SILENT_SECONDS:
-                raise TrainError(f"no heartbeat from a preparing rank for {now - heard:.0f} s; it may have died")
-            looked = now
-            if now - began > next_word:
-                self._say(now - began)
-                next_word *= 2
+            if latest != beats or now - last_poll > STOPPED_SECONDS:
+                beats, last_beat = latest, now
+            elif beats and now - last_beat > SILENT_SECONDS:
+                raise TrainError(f"no heartbeat from a preparing rank for {now - last_beat:.0f} s; it may have died")
+            last_poll = now
+            if now - began > next_report:
+                self._report(now - began)
+                next_report *= 2
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def _say(self, seconds: float) -> None:
+    def _report(self, seconds: float) -> None:
         done = self._store.add(self._done, 0)
         print(
             f"serried: rank {self._who.rank} has waited {seconds / 60:.0f} min in `run.first`: "
-            f"{done} of {self._run_first} done",
+            f"{done} of {self._preparing} done",
             file=sys.stderr,
             flush=True,
         )

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
+import io
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any, Iterator, Optional, Union
 
 import torch
 
-from serried.protocol import names
-from serried.train import failure, fast_exit, metrics, network, wrapping
+from serried.protocol import failure_report, names
+from serried.train import metrics
 from serried.train.errors import TrainError
 from serried.train.group import Group
-from serried.train.identities import Identity, identity
+from serried.train.identities import Identity, identity, threads
+from serried.train.parallel import choose_device
 from serried.train.run import Run, SessionExit
 from serried.train.stopping import StopListener
 
 START_SECONDS = 180.0
 FAILED_SECONDS = 10.0
 """How long a failing rank waits for its checkpoint to complete: ranks that have exited cannot write their part."""
+
+LONGEST_ERROR = 300
+
+_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 _UNSAVED = """\
 serried: stop requested; exiting without a checkpoint (exit status 143)
@@ -77,11 +87,14 @@ def session(
             'move the training below `if __name__ == "__main__":`, or start workers by fork',
         )
     who = identity()
-    chosen = wrapping.choose_device(who, device)
-    _limit_threads(who)
+    chosen = choose_device(who, device)
+    thread_count = threads(who, os.environ)
+    if thread_count:
+        os.environ["OMP_NUM_THREADS"] = str(thread_count)
+        torch.set_num_threads(thread_count)
     group = Group(who)
     _is_open = True
-    failure.retract(who)
+    _retract_report(who)
     try:
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
@@ -106,11 +119,8 @@ def session(
     finally:
         _is_open, _current = False, None
     if run.is_saved or run.has_left:
-        fast_exit.skip_garbage_collection()
-    if run.is_saved:
-        raise SystemExit(names.EXIT_SAVED)
-    if run.has_left:
-        raise SystemExit(names.EXIT_LEFT)
+        atexit.register(_flush_and_freeze)
+        raise SystemExit(names.EXIT_SAVED if run.is_saved else names.EXIT_LEFT)
 
 
 def _run_script(run: Run, group: Group, listener: StopListener) -> Iterator[Run]:
@@ -127,7 +137,8 @@ def _run_script(run: Run, group: Group, listener: StopListener) -> Iterator[Run]
             _finish(run, group, listener)
             raise
     except BaseException as error:
-        _tell(run, error)
+        place = f"rank {run.rank} of {run.world_size} on {socket.gethostname()}"
+        print(f"serried: {place} leaves with {type(error).__name__}", file=sys.stderr, flush=True)
         _fail(run, group, listener, error)
         raise
     if run.has_left and run.is_main:
@@ -139,7 +150,7 @@ def _fail(run: Run, group: Group, listener: StopListener, error: BaseException) 
     """Leave because of `error`. Report first: the others fail as soon as this rank closes its connections."""
     at = time.monotonic()
     listener.ignore()
-    failure.report(error, run.identity, at, group.count_failure())
+    _report(error, run.identity, at, group.count_failure())
     with contextlib.suppress(Exception):  # the first error is the one to report
         run.close(FAILED_SECONDS)
     group.close(failed=True)
@@ -154,24 +165,60 @@ def _finish(run: Run, group: Group, listener: StopListener) -> None:
         raise
 
 
-def _tell(run: Run, error: BaseException) -> None:
-    who = f"rank {run.rank} of {run.world_size} on {socket.gethostname()}"
-    print(f"serried: {who} leaves with {type(error).__name__}", file=sys.stderr, flush=True)
+def _report(error: BaseException, who: Identity, at: float, order: Optional[int]) -> None:
+    """Report to the agent that `error` ends this rank. Does nothing if no agent started the rank."""
+    stop_file = os.environ.get(names.STOP_FILE)
+    if not stop_file:
+        return
+    code: Optional[int] = 1
+    number = None
+    if isinstance(error, KeyboardInterrupt):
+        code, number = None, int(signal.SIGINT)
+    elif isinstance(error, SystemExit) and isinstance(error.code, int):
+        code = error.code & 0xFF
+    lines = [traceback.format_exception_only(type(each), each)[-1].partition("\n")[0] for each in _chain(error)]
+    lost_peer = failure_report.comes_from_a_lost_peer(lines)
+    word = failure_report.Word(who.world_size, at, code, number, lines[0][:LONGEST_ERROR], lost_peer, order)
+    with contextlib.suppress(OSError):
+        failure_report.write(stop_file, who.rank, word)
 
 
-def _directory(asked: Union[str, Path, None]) -> Optional[Path]:
+def _retract_report(who: Identity) -> None:
+    """Delete the report of an earlier failure that this process survived."""
+    stop_file = os.environ.get(names.STOP_FILE)
+    if stop_file:
+        with contextlib.suppress(OSError):
+            failure_report.path(stop_file, who.rank).unlink(missing_ok=True)
+
+
+def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
+    """`error`, its cause or context, and so on."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _flush_and_freeze() -> None:
+    """Skip the final garbage collections: between a scheduler's TERM and its KILL each second counts.
+
+    Python ends with several collections over all objects of torch. They take half a second, and several seconds on a
+    node where all ranks exit at once. An exiting process needs none of them, except that open files must be flushed.
+    """
+    for obj in gc.get_objects():
+        if type(obj) in _BUFFERED:  # not `isinstance`: proxies answer it with code of their own
+            with contextlib.suppress(OSError, ValueError):  # full, or closed
+                obj.flush()
+    gc.freeze()
+
+
+def _directory(requested: Union[str, Path, None]) -> Optional[Path]:
     # One folder for all nodes: the watched folder on a node's disk is for programs that save without this library.
     given = os.environ.get(names.KEPT_DIR) or os.environ.get(names.CHECKPOINT_DIR)
     # The two runs of a resume check must not share a folder that the script names.
-    told = given or asked if os.environ.get(names.REHEARSAL) else asked or given
-    return Path(told).absolute() if told else None  # a script may change its working directory
-
-
-def _limit_threads(who: Identity) -> None:
-    count = network.threads(who, os.environ)
-    if count:
-        os.environ["OMP_NUM_THREADS"] = str(count)
-        torch.set_num_threads(count)
+    directory = given or requested if os.environ.get(names.REHEARSAL) else requested or given
+    return Path(directory).absolute() if directory else None  # a script may change its working directory
 
 
 def seed_everything(seed: int) -> None:

@@ -65,7 +65,7 @@ class StopListener:
             return None
 
     def listen(self) -> None:
-        """Handle TERM too, if an agent may write the stop file: then TERM does not end the rank before it saves.
+        """Handle TERM too, if an agent may write the stop file, so that TERM does not end the rank before it saves.
 
         The signal's number comes through a pipe to a thread, which receives it even while the main thread waits for
         a rank that will never answer.
@@ -84,7 +84,7 @@ class StopListener:
             return
         signal.signal(signal.SIGTERM, _noop)
         os.register_at_fork(after_in_child=_forget_signals)
-        threading.Thread(target=self._hear, args=(reader,), name="serried-term", daemon=True).start()
+        threading.Thread(target=self._receive, args=(reader,), name="serried-term", daemon=True).start()
 
         def restore() -> None:
             signal.set_wakeup_fd(-1)
@@ -103,7 +103,7 @@ class StopListener:
         with contextlib.suppress(ValueError):  # not the main thread: the process is ending anyway
             restore()
 
-    def _hear(self, reader: int) -> None:
+    def _receive(self, reader: int) -> None:
         while True:
             received = os.read(reader, 64)
             if not received:
@@ -143,7 +143,7 @@ class StopAgreement:
         self._since = 0
         """Calls since the last agreement."""
         self._wait = 1
-        """How many of them until the next."""
+        """Calls from one agreement to the next."""
         self._last = clock()
 
     @property
@@ -151,7 +151,7 @@ class StopAgreement:
         """The reason, if the ranks have agreed on one. Not collective."""
         return self._reason
 
-    def ask_next(self) -> None:
+    def agree_next(self) -> None:
         """Make the next `reason()` collective, however recent the last agreement. Call it on every rank."""
         self._wait = 0
 
@@ -164,16 +164,16 @@ class StopAgreement:
         self._since += 1
         if self._since < self._wait:
             return None
-        return self._ask(self._agree)
+        return self._share(self._agree)
 
-    def _ask(self, agree: AgreeMax) -> Optional[str]:
+    def _share(self, agree: AgreeMax) -> Optional[str]:
         now = self._clock()
         seconds = max(now - self._last, 1e-6) / self._since
         # The wait at most doubles: the first steps may be slow, and later ones slower still.
-        wish = max(1, min(int(AGREE_SECONDS / seconds), 2 * self._wait, LONGEST_WAIT))
+        wanted = max(1, min(int(AGREE_SECONDS / seconds), 2 * self._wait, LONGEST_WAIT))
         requested = self._listener.reason()
         weight = STOPS.index(requested) + 1 if requested else 0
-        weight, shortest = agree((weight, -wish))
+        weight, shortest = agree((weight, -wanted))
         self._wait, self._since, self._last = -shortest, 0, self._clock()
         self._reason = STOPS[weight - 1] if weight else None
         return self._reason

@@ -29,7 +29,7 @@ from serried.train.errors import TrainError
 
 if TYPE_CHECKING:
     from serried.train.checkpoints import Checkpoints
-    from serried.train.context import Stateful
+    from serried.train.checkpoints.states import Stateful
     from serried.train.group import Group
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class UnevenInputs:
         """Leaves the script if the checkpoint is saved: a rank without data has no loop to leave."""
         self._now: Optional[MirroredState] = None
         self.is_unmirrored = False
-        """Some rank may be out of data, and mirrors the model's all-reduces only: nothing else can be collective."""
+        """A rank may be out of data, and mirror only the model's all-reduces: nothing else can be collective."""
 
     @contextlib.contextmanager
     def of(self, model: nn.Module, batches: Iterable[T], optimizers: Iterable[Any]) -> Iterator[Iterable[T]]:
@@ -56,17 +56,12 @@ class UnevenInputs:
             return
         self._now = MirroredState(model, optimizers, self._checkpoints, self._group)
         self.is_unmirrored = not self._checkpoints
-        kept = (
-            obj.optimizer for made in self._checkpoints for obj in made.objects.values() if isinstance(obj, ZeroShard)
-        )
-        stepping = {id(each): each for each in (*optimizers, *kept) if isinstance(each, Joinable)}
+        saved = (obj for checkpoints in self._checkpoints for obj in checkpoints.objects.values())
+        zero = (obj.optimizer for obj in saved if isinstance(obj, ZeroShard))
+        stepping = {id(each): each for each in (*optimizers, *zero) if isinstance(each, Joinable)}
+        mirrored = [model, *stepping.values(), self._now]
         try:
-            mirrored = [model, *stepping.values(), self._now]
-            with (
-                _local_without_gradients(model),
-                warnings.catch_warnings(),
-                Join(mirrored),
-            ):  # which changes the filters
+            with _local_without_gradients(model), warnings.catch_warnings(), Join(mirrored):  # Join changes the filters
                 yield batches
         finally:
             self._now, self.is_unmirrored = None, False
@@ -122,8 +117,8 @@ class MirroredState(Joinable):
     ) -> None:
         super().__init__()
         self._model, self._checkpoints, self._group = model, checkpoints, group
-        kept = [obj for made in checkpoints for obj in made.replicated]
-        self._changing = [*kept, *(each for each in optimizers if each not in kept)]
+        saved = [obj for each in checkpoints for obj in each.replicated]
+        self._changing = [*saved, *(each for each in optimizers if each not in saved)]
         """Objects that steps change, and that Join does not mirror."""
         self._has_run_out = False
 
@@ -142,16 +137,16 @@ class MirroredState(Joinable):
     def mirror(self) -> None:
         """This rank ran out, and the others made another step."""
         self._has_run_out = True
-        for made in self._checkpoints:
-            made.step()
+        for checkpoints in self._checkpoints:
+            checkpoints.step()
 
     def catch_up(self, objects: Sequence[Stateful]) -> None:
-        """Let rank 0 have the state of `objects`. Collective."""
+        """Send the state of `objects` to rank 0, if it ran out. Collective."""
         out = self._has_run_out
         _hand_over(objects, self._group, has=not out, lacks=out and self._group.rank == 0)
 
     def end(self, *, is_last: bool) -> None:
-        """All ranks ran out; `is_last`: this one among the last. After an evaluation none has missed a step."""
+        """All ranks ran out; `is_last`: this rank among the last. After an evaluation no rank has missed a step."""
         _hand_over(self._changing, self._group, has=is_last, lacks=self._has_run_out)
 
 
@@ -184,7 +179,7 @@ def _hand_over(objects: Sequence[Stateful], group: Group, *, has: bool, lacks: b
 
 
 def together(batches: Iterable[T], reduce_max: Callable[[Sequence[int]], List[int]]) -> Iterator[T]:
-    """`batches`, as long as every rank has one; costs a small all-reduce per batch."""
+    """`batches`, until a rank has none left; costs a small all-reduce per batch."""
     source = iter(batches)
     while True:
         batch = next(source, _END)

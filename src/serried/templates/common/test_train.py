@@ -1,4 +1,4 @@
-"""Two ranks on CPUs, in seconds: `pytest`. It needs Serried, and what requirements.txt names."""
+"""Two ranks on CPUs, in seconds: `pytest`. Needs Serried and the packages of requirements.txt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_two_ranks_learn() -> None:
     assert float(epochs[-1][1]) > 0.9
 
 
-def test_asked_to_stop_it_saves_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_a_stopped_training_saves_and_resumes(tmp_path: Path) -> None:
     train = (sys.executable, "train.py", "--epochs", "2")
     stop = tmp_path / "stop"
     stop.write_text("limit")

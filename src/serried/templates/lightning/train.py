@@ -1,10 +1,10 @@
-"""Train a LightningModule on as many ranks as there are; it goes on where it was stopped.
+"""Train a LightningModule on as many ranks as there are. A stopped training resumes.
 
     python train.py                            one process
     torchrun --nproc-per-node 2 train.py       two, by PyTorch's own launcher
     serried run                                as serried.toml says
 
-Lightning trains. Serried's session tells it of the ranks, and when it is time to save and leave.
+Lightning trains. Serried's session identifies the ranks, and reports when it is time to save and leave.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 2 train.py       two, by PyTorch's own launcher
     serried run                                as serried.toml says
 
-Of Serried it knows two variables, and does without them: where checkpoints go, and the file that appears when it is
-time to leave.
+The script reads two variables of Serried, both optional: the folder for checkpoints, and the file that appears when it
+is time to leave.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEVICE = torch.device("cuda", LOCAL_RANK) if ON_GPU else torch.device("cpu")
 
 CHECKPOINT = Path(os.environ.get("SERRIED_CHECKPOINT_DIR", "/nowhere"), "last.pt")
 STOP_FILE = Path(os.environ.get("SERRIED_STOP_FILE", "/nowhere"))
-SAVED = 85  # exit status: "you asked me to leave, and I have saved"
+SAVED = 85  # exit status: the stop was requested, and a checkpoint is saved
 
 
 def make_data(count: int, seed: int) -> TensorDataset:
@@ -58,7 +58,7 @@ def train_epoch(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Opt
 
 @torch.no_grad()
 def count_right(model: nn.Module, data: TensorDataset) -> float:
-    """How many of this rank's share of `data` it gets right."""
+    """The number of correct answers in this rank's share of `data`."""
     model.eval()
     points, sides = data[RANK::WORLD_SIZE]
     return float((model(points.to(DEVICE)).argmax(1).cpu() == sides).sum())
@@ -72,7 +72,7 @@ def sum_over_ranks(*values: float) -> list[float]:
 
 
 def save(state: dict) -> None:
-    """Whole or not at all: a job can be killed at any moment, this one included."""
+    """By rename: a job can be killed at any moment, also during a save."""
     if not CHECKPOINT.parent.is_dir():
         return
     unfinished = CHECKPOINT.with_suffix(".unfinished")
@@ -101,26 +101,26 @@ def main(args: argparse.Namespace) -> int:
     for epoch in range(done, args.epochs):
         sampler.set_epoch(epoch)
         loss = train_epoch(model, loader, optimizer)
-        # The wish to stop is summed too: the file may appear to one rank before another.
-        loss, right, asked = sum_over_ranks(loss, count_right(bare, held_out), STOP_FILE.is_file())
+        # The stop is summed too: one rank may see the file before another.
+        loss, right, is_stopping = sum_over_ranks(loss, count_right(bare, held_out), STOP_FILE.is_file())
         if RANK == 0:
             accuracy = right / len(held_out)
             print(f"epoch {epoch + 1}: loss {loss / WORLD_SIZE:.4f}, accuracy {accuracy:.3f} ({WORLD_SIZE} ranks)")
             save({"model": bare.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1})
-        if asked and epoch + 1 < args.epochs:
+        if is_stopping and epoch + 1 < args.epochs:
             return SAVED
     return 0
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Train a small network on made-up points.")
+    parser = argparse.ArgumentParser(description="Train a small network on synthetic points.")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
     status = main(parser.parse_args())
     sys.stdout.flush()
-    # All is written: leave without taking anything down. A thread of gloo's may want the interpreter once more; when it
-    # has gone, one exit in thirty or so aborts, and with the group destroyed first the model's end may wait for that
-    # thread for ever (torch 2.13). Either would count as failed. Serried's library needs no such care.
+    # Exit without destroying the group. A thread of gloo may still need the interpreter: about one normal exit in 30
+    # aborts, and after `destroy_process_group` the model may wait for that thread for ever (torch 2.13). Both would
+    # count as failed. Serried's library handles this itself.
     os._exit(status)

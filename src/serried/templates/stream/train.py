@@ -4,8 +4,7 @@
     torchrun --nproc-per-node 2 train.py       two, by PyTorch's own launcher
     serried run                                as serried.toml says
 
-Every record is used once an epoch, on any number of ranks and workers, and a run goes on at the record where it was
-stopped.
+Every record is used once an epoch, on any number of ranks and workers. A stopped run resumes at the next record.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Config:
 
 
 class Records(IterableDataset[str]):
-    """All records of all files, from the first to the last, whoever asks. Put your own reading here.
+    """All records of all files, from the first to the last, for every rank. Put your own reading here.
 
     It knows nothing of ranks and workers: `run.loader` gives each its part. What is dear belongs in `decode`.
     """
@@ -94,7 +93,7 @@ def main(config: Config) -> None:
                 right += int((answers.argmax(1).cpu() == sides).sum())
                 count += len(sides)
                 run.log(loss=loss, records=len(sides))
-                if checkpoints.step():  # asked to stop, and all is saved
+                if checkpoints.step():  # a stop was requested, and all is saved
                     return
             reached = run.all_reduce_mean({"accuracy": right / max(count, 1)}, weight=max(count, 1))["accuracy"]
             run.print(f"epoch {epoch + 1}: accuracy {reached:.3f} while learning ({run.world_size} ranks)")

@@ -1,4 +1,4 @@
-"""Train on as many ranks as there are, with Serried's library: it goes on where it was stopped.
+"""Train on as many ranks as there are, with Serried's library. A stopped training resumes.
 
     python train.py                            one process
     torchrun --nproc-per-node 2 train.py       two, by PyTorch's own launcher
@@ -67,7 +67,7 @@ def main(config: Config) -> None:
                 loss.backward()
                 optimizer.step()
                 run.log(loss=loss, points=len(sides))
-                if checkpoints.step():  # asked to stop, and all is saved
+                if checkpoints.step():  # a stop was requested, and all is saved
                     return
             reached = accuracy(network, held_out, run)
             run.print(f"epoch {epoch + 1}: accuracy {reached:.3f} ({run.world_size} ranks)")

@@ -7,14 +7,16 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Union
 
 from serried.fs.files import make_directory
 from serried.protocol.reasons import Reason
-from serried.train.checkpoints import cadence, resuming, sharded, states, store
-from serried.train.checkpoints.resuming import CheckpointError
+from serried.train.checkpoints import cadence, sharded, states, store
 from serried.train.checkpoints.saver import Saver
-from serried.train.context import Context, Stateful
+from serried.train.checkpoints.states import CheckpointError, Stateful
+
+if TYPE_CHECKING:
+    from serried.train.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +42,8 @@ class Checkpoints:
 
     def __init__(
         self,
-        context: Context,
+        run: Run,
+        /,
         *,
         every: cadence.Every = "auto",
         keep: int = 3,
@@ -52,10 +55,14 @@ class Checkpoints:
             raise ValueError(f"`keep` is {keep}, and one checkpoint may be damaged: keep 2 or more")
         if best not in (None, "max", "min"):
             raise ValueError(f"`best` is {best!r}: it can be 'max' or 'min'")
-        self._context, self._best = context, best
+        self._run, self._best = run, best
         self._cadence = cadence.parse(every)
         self._objects = _stateful(objects)
-        self.replicated = [each for each in self._objects.values() if _is_replicated(each)]
+        self.replicated = [
+            obj
+            for obj in self._objects.values()
+            if states.is_replicated(obj, otherwise=True) and not sharded.is_sharded(obj)
+        ]
         """The objects with the same state on all ranks: rank 0 saves them."""
         self.steps = 0
         """Steps of the training, including those of earlier attempts."""
@@ -64,15 +71,16 @@ class Checkpoints:
         self._epochs = 0
         self._best_value: Optional[float] = None
         self._late_loaders: Dict[int, Dict[str, Any]] = {}
+        """States of loaders that are not created yet, by number."""
         self._is_reserved = False
         self._saver: Optional[Saver] = None
         self._clock: Optional[cadence.Clock] = None
-        if context.directory is None:
-            if context.is_main:
+        if run.directory is None:
+            if run.is_main:
                 _log.warning("not saving checkpoints: set st.session(directory=...)")
             return
-        make_directory(context.directory)
-        self._saver = Saver(context, context.directory, self._objects, keep=keep, best=best, local=_local(local))
+        make_directory(run.directory)
+        self._saver = Saver(run, run.directory, self._objects, keep=keep, best=best, local=_local(local))
         atexit.register(self.close)
         try:
             self._resume(self._saver)
@@ -85,25 +93,22 @@ class Checkpoints:
             self._clock = cadence.Clock(seconds, time.monotonic(), self.steps)
 
     def _resume(self, saver: Saver) -> None:
-        root = self._context.directory
-        assert root is not None  # noqa: S101 - for mypy: there is a saver
-        checkpoint = resuming.find(self._context, root)
-        best = store.best_of(store.whole(root), self._best) if self._context.is_main else None
-        self._best_value = self._context.broadcast_object(best and best.metric)
+        checkpoint = states.find(self._run, saver.root)
+        best = store.best_of(store.whole(saver.root), self._best) if self._run.is_main else None
+        self._best_value = self._run.broadcast_object(best and best.metric)
         if checkpoint is None:
             return
-        group = None if saver.shards is None else saver.shards.group
-        own, loaders = resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
+        own, self._late_loaders = saver.restore(checkpoint)
         self.steps = self.resumed_step = checkpoint.step
-        if checkpoint.path.parent == root:
+        if checkpoint.path.parent == saver.root:
             saver.begun_step = checkpoint.step
         self._epochs = own["epochs"]
-        states.load_loaders(self._context.loaders, loaders)
-        self._late_loaders = {number: each for number, each in loaders.items() if number >= len(self._context.loaders)}
+        for loader in self._run.loaders:
+            self.adopt(loader)
 
     def adopt(self, loader: Stateful) -> None:
-        """Restore the position of a loader that was created after this object."""
-        number = list(self._context.loaders).index(loader)
+        """Restore the position of a loader, which may be created after this object."""
+        number = self._run.loaders.index(loader)
         if number in self._late_loaders:
             loader.load_state_dict(self._late_loaders.pop(number))
 
@@ -112,7 +117,7 @@ class Checkpoints:
     def step(self) -> bool:
         """Count a step, and save if it is time. True after a stop request, once saved: leave the training loop."""
         self.steps += 1
-        reason = self._context.stop_reason()
+        reason = self._run.stop_reason()
         if self._saver is None:
             return reason is not None
         self._saver.poll()
@@ -144,7 +149,7 @@ class Checkpoints:
         """Rate the current state by rank 0's `value`. Returns whether it is the best so far; a best state is saved."""
         if self._best is None:
             raise ValueError("`rate` needs `run.checkpoints(..., best='max')` or best='min'")
-        rated: float = self._context.broadcast_object(float(value))
+        rated: float = self._run.broadcast_object(float(value))
         known = self._best_value
         is_best = known is None or (rated > known if self._best == "max" else rated < known)
         if math.isnan(rated) or not is_best:
@@ -161,7 +166,7 @@ class Checkpoints:
         if self._saver is None:
             return
         if self._saver.begun_step != self.steps:
-            self._context.catch_up(self.replicated)
+            self._run.catch_up(self.replicated)
             self._saver.begin(self.steps, self._epochs, metric)
         if self._clock is not None:
             self._clock.restart(time.monotonic(), self.steps)
@@ -172,7 +177,7 @@ class Checkpoints:
         """Wait until all saves have ended on all ranks. `last_step` is then the newest complete checkpoint."""
         if self._saver is not None:
             self._saver.wait()
-            self._saver.last_step = self._context.broadcast_object(self._saver.last_step)
+            self._saver.last_step = self._run.broadcast_object(self._saver.last_step)
 
     def close(self, seconds: float = math.inf) -> None:
         """Wait up to `seconds` for the save in progress, then end the writer."""
@@ -219,13 +224,11 @@ class Checkpoints:
         if clock is None or self.steps < clock.next_look:
             return is_due
         left = 0
-        if self._context.is_main:
+        if self._run.is_main:
             if self._cadence.is_auto and saver.last_step is not None:
-                clock.interval = cadence.best_interval(
-                    saver.stall_seconds, saver.write_seconds, self._context.world_size
-                )
+                clock.interval = cadence.best_interval(saver.stall_seconds, saver.write_seconds, self._run.world_size)
             left = clock.steps_left(time.monotonic(), self.steps)
-        left = self._context.all_reduce_max(max(left, int(saver.is_busy)))
+        left = self._run.all_reduce_max(max(left, int(saver.is_busy)))
         clock.next_look = self.steps + left
         return is_due or left == 0
 
@@ -238,7 +241,7 @@ class Checkpoints:
         self.save(wait=True)
         if saver.last_step is None:
             raise CheckpointError(f"stop requested, but this attempt could not save a checkpoint (step {self.steps})")
-        self._context.saved_for_stop(saver.last_step)
+        self._run.saved_for_stop(saver.last_step)
 
     def _try_out(self, saver: Saver) -> None:
         """The end of a smoke test: save a checkpoint and load it.
@@ -246,21 +249,14 @@ class Checkpoints:
         Raises:
             CheckpointError: it could not be saved, or does not fit.
         """
-        if self._context.smoke.has_passed:  # the script did not leave its loop
+        if self._run.smoke.loaded_step is not None:  # the script did not leave its loop
             return
         self.save(wait=True)
-        root = self._context.directory
-        assert root is not None  # noqa: S101 - for mypy: there is a saver
-        checkpoint = resuming.find(self._context, root)
+        checkpoint = states.find(self._run, saver.root)
         if checkpoint is None or checkpoint.step != self.steps:
             raise CheckpointError(f"smoke test: step {self.steps} could not be saved")
-        group = None if saver.shards is None else saver.shards.group
-        resuming.restore(checkpoint, self._context, self._objects, saver.spread, group)
-        self._context.smoke.passed(self.steps)
-
-
-def _is_replicated(obj: Stateful) -> bool:
-    return states.is_replicated(obj, otherwise=True) and not sharded.is_sharded(obj)
+        saver.restore(checkpoint)
+        self._run.smoke.loaded_step = self.steps
 
 
 def _local(path: Union[str, Path, None]) -> Optional[Path]:

@@ -1,4 +1,4 @@
-"""Saving: gathers the states, copies them, commands the writer process, and receives its answers."""
+"""Saving: gathers the states, copies them, and has them written by a process of its own (`writer`)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ import contextlib
 import logging
 import math
 import os
+import select
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from serried.fs.files import make_directory, write_json
-from serried.protocol import names
-from serried.train.checkpoints import serializable, sharded, states, store, writer
-from serried.train.checkpoints.resuming import CheckpointError
-from serried.train.checkpoints.shared_memory import Memory, Stage
-from serried.train.checkpoints.writer_client import WriterClient
-from serried.train.context import Context
+from serried.protocol import json_lines, names
+from serried.protocol.checkpoints import REPLICATED, SCHEMA
+from serried.train.checkpoints import sharded, shared_memory, states, store, writer
+from serried.train.checkpoints.shared_memory import SharedMemory, Stage
+from serried.train.checkpoints.states import CheckpointError
+
+if TYPE_CHECKING:
+    from serried.train.run import Run
 
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
+
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from serried.train.checkpoints.writer import main; main()"
+_HOME = str(Path(__file__).parents[3])
+"""The import path of `serried`: a folder, or the run's library.zip."""
 
 
 class Saver:
@@ -32,7 +42,7 @@ class Saver:
 
     def __init__(
         self,
-        context: Context,
+        run: Run,
         root: Path,
         objects: Mapping[str, Any],
         *,
@@ -40,22 +50,23 @@ class Saver:
         best: Optional[str],
         local: Optional[Path] = None,
     ) -> None:
-        self.spread = [name for name, obj in objects.items() if sharded.is_sharded(obj)]
-        self.shards = sharded.Shards(pinned=context.device.type == "cuda") if self.spread else None
+        self._spread = [name for name, obj in objects.items() if sharded.is_sharded(obj)]
+        self._shards = sharded.Shards(pinned=run.device.type == "cuda") if self._spread else None
         self.last_step: Optional[int] = None
         self.begun_step: Optional[int] = None
         self.stall_seconds = 0.0
         self.write_seconds = 0.0
         self.failures = 0
-        self._context, self._root, self._objects = context, root, objects
+        self.root = root
+        self._run, self._objects = run, objects
         self._retention = {"keep": keep, "best": best}
-        self._local = None if local is None else store.rank_folder(local, root, context.rank)
-        self._memory = Memory(context.device)
+        self._local = None if local is None else store.rank_folder(local, root, run.rank)
+        self._memory = SharedMemory(run.device)
         self._stage = Stage(self._memory)
         self._writer = WriterClient(self._memory.descriptor)
         self._carrier = None if local is None else WriterClient(self._memory.descriptor)
         """Copies from the node's own disk to the root, while the memory is free for the next save."""
-        self._token = context.broadcast_object(os.urandom(8).hex())
+        self._token = run.broadcast_object(os.urandom(8).hex())
         self._staged: Optional[Dict[str, Any]] = None
         """The command that uses the memory."""
         self._written: Optional[Dict[str, Any]] = None
@@ -89,18 +100,18 @@ class Saver:
 
     def _files(self, epochs: int) -> Dict[str, Any]:
         by_rank = {name: obj for name, obj in self._objects.items() if self._is_by_rank(name)}
-        files = {store.rank_file(self._context.rank): states.rank_state(self._context, by_rank)}
-        if self._context.is_main:
-            replicated = [name for name in self._objects if name not in by_rank and name not in self.spread]
-            own = {**states.own_state(self._context), "checkpoints": {"epochs": epochs}}
-            files[store.REPLICATED] = {
+        files = {store.rank_file(self._run.rank): states.rank_state(self._run, by_rank)}
+        if self._run.is_main:
+            replicated = [name for name in self._objects if name not in by_rank and name not in self._spread]
+            own = {**states.own_state(self._run), "checkpoints": {"epochs": epochs}}
+            files[REPLICATED] = {
                 **{name: self._objects[name].state_dict() for name in replicated},
                 states.OWN: own,
             }
         return files
 
     def _is_by_rank(self, name: str) -> bool:
-        return name not in self.spread and not states.is_replicated(self._objects[name], otherwise=True)
+        return name not in self._spread and not states.is_replicated(self._objects[name], otherwise=True)
 
     def reserve(self, epochs: int) -> None:
         """Allocate memory for a save of the current states.
@@ -110,12 +121,17 @@ class Saver:
         """
         _kept(self._stage.reserve, self._files(epochs))
 
+    def restore(self, checkpoint: store.Checkpoint) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
+        """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number."""
+        group = None if self._shards is None else self._shards.group
+        return states.restore(checkpoint, self._run, self._objects, self._spread, group)
+
     # Saving.
 
     def begin(self, step: int, epochs: int, metric: Optional[float] = None) -> None:
         """Copy the current states, and have them written. Waits until the memory is free."""
         entered = time.monotonic()
-        self._context.flush()
+        self._run.flush()
         self._wait_until(lambda: not self.is_busy)
         self.begun_step = step
         self._staged = command = self._make_command(step, metric)
@@ -124,35 +140,35 @@ class Saver:
             command["capacity"] = self._memory.capacity
         except (CheckpointError, OSError) as error:
             command["problem"] = str(error)
-        if self.shards is not None:  # collective, so also if this rank's own part has failed
+        if self._shards is not None:  # collective, so also if this rank's own part has failed
             place = self._aside(step) / store.SHARDED
             with contextlib.suppress(OSError):  # torch reports it to all ranks at once
                 make_directory(place)
-            self.shards.save({name: sharded.state_of(name, self._objects) for name in self.spread}, place)
+            self._shards.save({name: sharded.state_of(name, self._objects) for name in self._spread}, place)
         self.poll()
         self.stall_seconds = time.monotonic() - entered
 
     def _aside(self, step: int) -> Path:
         """The folder that this rank writes to first."""
-        return store.partial_directory(self._local or self._root, step)
+        return store.partial_directory(self._local or self.root, step)
 
     def _make_command(self, step: int, metric: Optional[float]) -> Dict[str, Any]:
         document = {
-            "schema": store.SCHEMA,
+            "schema": SCHEMA,
             "step": step,
-            "attempt": self._context.attempt,
-            "world_size": self._context.world_size,
+            "attempt": self._run.attempt,
+            "world_size": self._run.world_size,
             "written": int(time.time()),
-            "sharded": self.spread,
+            "sharded": self._spread,
             "shared": [name for name, obj in self._objects.items() if isinstance(obj, states.ZeroShard)],
             "metric": metric,
         }
         return {
             "step": step,
-            "root": str(self._root),
+            "root": str(self.root),
             "local": None if self._local is None else str(self._local),
-            "rank": self._context.rank,
-            "world_size": self._context.world_size,
+            "rank": self._run.rank,
+            "world_size": self._run.world_size,
             "token": f"{self._token}-{step}",
             "began": time.monotonic(),
             "sharded": [],
@@ -162,24 +178,24 @@ class Saver:
 
     def rate(self, step: int, metric: float) -> None:
         """Add `metric` to the checkpoint of `step`, once it is complete."""
-        if not self._context.is_main:
+        if not self._run.is_main:
             return
         if self._carrier is not None and self._staged is not None and self._staged["step"] == step:
             self._staged["document"]["metric"] = metric
         else:
-            self._rating = {"rate": step, "root": str(self._root), "metric": metric, **self._retention}
+            self._rating = {"rate": step, "root": str(self.root), "metric": metric, **self._retention}
         self.poll()
 
     # Progress.
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Process the writers' answers that have arrived, or that arrive within `seconds`."""
+        """Process the writers' answers that arrive within `seconds`."""
         if self._staged is not None and "sent" not in self._staged:
             self._poll_copies(self._staged, seconds)
         for client in filter(None, (self._writer, self._carrier)):
-            word = client.poll(seconds)
-            if word is not None:
-                self._note(*word)
+            answered = client.poll(seconds)
+            if answered is not None:
+                self._note(*answered)
         self._send_next()
 
     def wait(self, seconds: float = math.inf) -> None:
@@ -194,13 +210,13 @@ class Saver:
 
     def _poll_copies(self, command: Dict[str, Any], seconds: float) -> None:
         """Send the command once torch has written the shards, if any: the writer takes their checksums."""
-        if self._writer.is_busy or (self.shards is not None and self.shards.is_busy(seconds)):
+        if self._writer.is_busy or (self._shards is not None and self._shards.is_busy(seconds)):
             return
         problem = command.get("problem")
-        if self.shards is not None:
-            problem = self.shards.finish() or problem
+        if self._shards is not None:
+            problem = self._shards.finish() or problem
             try:
-                command["sharded"] = self.shards.written(self._aside(command["step"]) / store.SHARDED)
+                command["sharded"] = self._shards.written(self._aside(command["step"]) / store.SHARDED)
             except OSError as error:
                 problem = problem or error.strerror or str(error)
         if problem is None:
@@ -219,7 +235,7 @@ class Saver:
         else:
             self._staged = None if self._staged is command else self._staged
             self.write_seconds = command["sent"] - command["began"] + answer["seconds"]
-            if self._context.is_main:
+            if self._run.is_main:
                 self.last_step = command["step"]
 
     def _send_next(self) -> None:
@@ -246,19 +262,19 @@ class Saver:
         if self._local is not None:
             shutil.rmtree(self._aside(step), ignore_errors=True)
         if not has_given_up:
-            writer.give_up(self._root, step, self._context.rank)
-        if self._context.is_main:
+            writer.give_up(self.root, step, self._run.rank)
+        if self._run.is_main:
             _report_to_agent(self.failures, problem)
 
     def close(self, seconds: float) -> None:
         """Wait up to `seconds` for saves in progress, then end the writers."""
         self.wait(seconds)
-        if self.failures and self._context.is_main:
-            newest = "there is none" if self.last_step is None else f"the newest one is of step {self.last_step}"
+        if self.failures and self._run.is_main:
+            newest = "none is complete" if self.last_step is None else f"the newest one is of step {self.last_step}"
             count = "1 checkpoint" if self.failures == 1 else f"{self.failures} checkpoints"
             _log.error("%s of this attempt could not be saved; %s", count, newest)
-        if self.shards is not None:
-            self.shards.close()
+        if self._shards is not None:
+            self._shards.close()
         for client in filter(None, (self._writer, self._carrier)):
             client.close()
         self._memory.close()
@@ -285,13 +301,91 @@ def _kept(use: Any, files: Dict[str, Any]) -> Any:
     """`use(files)`, with simplified values if some cannot be saved. Raises CheckpointError, naming the value."""
     try:
         return use(files)
-    except serializable.NotSerializableError:
-        simple = {name: serializable.simplified(state) for name, state in files.items()}
+    except shared_memory.NotSerializableError:
+        simple = {name: shared_memory.simplified(state) for name, state in files.items()}
     try:
         return use(simple)
-    except serializable.NotSerializableError as error:
-        places = (serializable.place_of(error.value, state) for state in simple.values())
+    except shared_memory.NotSerializableError as error:
+        places = (shared_memory.place_of(error.value, state) for state in simple.values())
         place = next((f" in state {place}" for place in places if place), "")
         raise CheckpointError(
             f"{error}{place}\nhint: a checkpoint holds tensors, numbers, text and containers of them"
         ) from None
+
+
+class WriterClient:
+    """Starts a writer, and sends one command at a time: `is_busy` until the answer arrives, or the writer dies.
+
+    Create it in the main thread: the writer ends with the thread that started it (`PR_SET_PDEATHSIG`).
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._pending: Optional[Dict[str, Any]] = None
+        self._owner = os.getpid()
+        self._start()
+
+    def _start(self) -> None:
+        self._received = json_lines.LineBuffer()
+        commands, self._commands = os.pipe()
+        self._answers, answers = os.pipe()
+        # -B: on a full disk Python writes truncated byte code, and fails to load it from then on.
+        argv = [sys.executable, "-I", "-S", "-B", "-c", _START, _HOME, str(self._memory), str(os.getpid())]
+        # Signals may arrive at any time: they are blocked until the writer ignores them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in writer.IGNORED])
+        try:
+            self._process = subprocess.Popen(argv, stdin=commands, stdout=answers, pass_fds=(self._memory,))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(commands)
+            os.close(answers)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process was forked from the rank."""
+        return os.getpid() != self._owner
+
+    @property
+    def is_busy(self) -> bool:
+        return self._pending is not None
+
+    def send(self, command: Dict[str, Any]) -> None:
+        """Send a command. Restarts the writer if it has died."""
+        if self._process.poll() is not None:
+            self.close()
+            self._start()
+        self._pending = command
+        with contextlib.suppress(BrokenPipeError):  # the writer died just now: `poll` reports it
+            os.write(self._commands, json_lines.encode(command))
+
+    def poll(self, seconds: float = 0.0) -> Optional[Tuple[Dict[str, Any], Dict[str, Any]]]:
+        """The pending command and its answer, if it arrives within `seconds`; an `error` if the writer has died."""
+        deadline = time.monotonic() + seconds
+        while self._pending and self._has_answer(max(0.0, deadline - time.monotonic())):
+            command, received = self._pending, os.read(self._answers, 1 << 16)
+            answers = self._received.messages(received)
+            if not received:
+                status = self._process.wait()
+                death = f"signal {-status}" if status < 0 else f"status {status}"
+                answers = [{"error": f"the process that writes checkpoints has died ({death})"}]
+            if answers:
+                self._pending = None
+                return command, answers[0]
+        return None
+
+    def _has_answer(self, seconds: float) -> bool:
+        """By poll: select cannot wait for descriptors beyond 1023, and loaders with many workers open more."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def close(self) -> None:
+        """Kill the writer, even during a save."""
+        os.close(self._commands)
+        os.close(self._answers)
+        self._process.kill()  # closing the pipe is not enough: forked data workers hold it open too
+        self._process.wait()

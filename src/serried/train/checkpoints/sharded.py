@@ -1,7 +1,7 @@
-"""State that is spread over ranks (DTensor: FSDP2, tensor parallelism; and FSDP1), by torch.distributed.checkpoint.
+"""State that is sharded over ranks (DTensor: FSDP2, tensor parallelism; and FSDP1), by torch.distributed.checkpoint.
 
-Models and optimizers are saved under the names of parameters, not their numbers, and each tensor as pieces of a whole:
-any number of ranks can read them, and a model that is not sharded at all.
+Models and optimizers are saved under the names of parameters, not their numbers, and each tensor as parts of a whole.
+So any number of ranks can read them, also into a model that is not sharded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _dcp() -> Any:
 class TooOldError(RuntimeError):
     def __init__(self) -> None:
         super().__init__(
-            f"sharded state cannot be saved with torch {torch.__version__}: it takes torch 2.4\n"
-            "hint: what is not sharded can be, models in DistributedDataParallel among it"
+            f"sharded state cannot be saved with torch {torch.__version__}\n"
+            "hint: use torch 2.4 or later, or a model that is not sharded, for example in DistributedDataParallel"
         )
 
 
 def _sharded_tensors() -> Iterator[type]:
-    """Where nobody has imported DTensor there are none, and importing it takes a while."""
+    """DTensor, if a module has imported it already: the import takes a while."""
     for home in _DTENSOR_HOMES:
         found = getattr(sys.modules.get(home), "DTensor", None)
         if found is not None:
@@ -41,7 +41,7 @@ def _sharded_tensors() -> Iterator[type]:
 
 
 def is_sharded(obj: Any) -> bool:
-    """Whether the state of `obj` is spread over ranks."""
+    """Whether the state of `obj` is sharded over ranks."""
     if isinstance(obj, nn.Module):
         fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
         return _holds_shards([*obj.parameters(), *obj.buffers()]) or any(isinstance(m, fsdp) for m in obj.modules())
@@ -51,7 +51,7 @@ def is_sharded(obj: Any) -> bool:
 
 
 def refuse_flat(name: str, obj: Any) -> None:
-    """Raises ValueError: the shards are pieces of flat parameters, which torch's stager does not copy."""
+    """Raises ValueError if the shards of `obj` are parts of flat parameters, which torch's stager does not copy."""
     fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
     modules = obj.modules() if isinstance(obj, nn.Module) else ()
     if any(isinstance(module, fsdp) and getattr(module, "_device_mesh", None) is None for module in modules):
@@ -108,7 +108,7 @@ def _owner(name: str, objects: Mapping[str, Any]) -> nn.Module:
 
 
 def load(path: Path, names: Iterable[str], objects: Mapping[str, Any], group: Any) -> None:
-    """Restore the objects `names` from the directory `path`, whatever number of ranks has written it. Collective."""
+    """Restore the objects `names` from the directory `path`, written by any number of ranks. Collective."""
     from torch.distributed.checkpoint import state_dict
 
     dcp = _dcp()
@@ -125,7 +125,7 @@ def load(path: Path, names: Iterable[str], objects: Mapping[str, Any], group: An
 
 
 def load_full(name: str, state: Mapping[str, Any], objects: Mapping[str, Any]) -> None:
-    """Restore a sharded object from a state that was saved whole, by ranks that had no shards. Collective."""
+    """Restore a sharded object from a state that ranks without shards have saved. Collective."""
     from torch.distributed.checkpoint import state_dict
 
     options = state_dict.StateDictOptions(full_state_dict=True)
@@ -140,7 +140,7 @@ def load_full(name: str, state: Mapping[str, Any], objects: Mapping[str, Any]) -
 
 
 def _spread_like(own: Any, state: Any) -> Any:
-    """`state` with tensors spread over the ranks where those of `own` are. Collective."""
+    """`state` with tensors sharded like those of `own`. Collective."""
     if isinstance(own, Mapping):
         return {name: _spread_like(own.get(name), value) for name, value in state.items()}
     if _holds_shards([own]):
@@ -150,7 +150,7 @@ def _spread_like(own: Any, state: Any) -> Any:
 
 
 def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> Dict[str, Any]:
-    """An optimizer's own state, which numbers parameters, with their names instead."""
+    """An optimizer's own state, with the names of parameters in place of their numbers."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     called: Dict[int, str] = {}
     groups = []
@@ -161,17 +161,17 @@ def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -
 
 
 def _among(group: Any, function: Any) -> Dict[str, Any]:
-    """The ranks that take part. Without a group torch before 2.7 sees by itself that there are no others."""
+    """The option for the ranks that take part. Without a group, torch before 2.7 needs no option."""
     if group is None:
         return {"no_dist": True} if "no_dist" in inspect.signature(function).parameters else {}
     return {"process_group": group}
 
 
 class Shards:
-    """Saves what is sharded, in a thread: by a gloo group of its own, and a stager that keeps its memory.
+    """Saves sharded state, in a thread: by a gloo group of its own, and a stager that keeps its memory.
 
-    On the default group its collectives and the training's would meet in the wrong order and hang. That is what torch's
-    own `async_save` does too, but from version to version it takes other arguments, or copies nothing on the CPU.
+    On the default group, its collectives and those of the training could run in different orders, and hang. Torch's own
+    `async_save` does the same, but its arguments change with the version, or it copies nothing on the CPU.
     """
 
     def __init__(self, *, pinned: bool) -> None:
@@ -194,11 +194,11 @@ class Shards:
         self._future = self._thread.submit(dcp.save, staged, storage_writer=writer, **_among(self.group, dcp.save))
 
     def is_busy(self, seconds: float = 0.0) -> bool:
-        """Whether the save is still going on after `seconds`."""
+        """Whether the save is still in progress after `seconds`."""
         return self._future is not None and bool(wait([self._future], seconds).not_done)
 
     def finish(self) -> Optional[str]:
-        """What went wrong with the save that has ended, in words."""
+        """The problem of the save that has ended, or None."""
         future, self._future = self._future, None
         if future is None:
             return None
@@ -221,7 +221,7 @@ class Shards:
 
 
 def _make_stager(*, pinned: bool) -> Any:
-    """One that keeps its memory from one save to the next."""
+    """A stager that keeps its memory from one save to the next."""
     from torch.distributed.checkpoint import staging
 
     if hasattr(staging, "DefaultStager"):
@@ -230,7 +230,7 @@ def _make_stager(*, pinned: bool) -> Any:
 
 
 class _Stager:
-    """What `BlockingAsyncStager` of torch 2.4 to 2.8 does; that one pins memory without CUDA too, and fails."""
+    """As `BlockingAsyncStager` of torch 2.4 to 2.8, which pins memory without CUDA too, and fails."""
 
     def __init__(self, *, pinned: bool) -> None:
         self._pinned = pinned
@@ -245,7 +245,7 @@ class _Stager:
 
 
 def _spell(error: BaseException) -> str:
-    """The ranks' own words: torch wraps what happened on each of them into one exception."""
+    """The message of the first rank: torch wraps the errors of all ranks into one exception."""
     failures = getattr(error, "failures", None) or {}
     for rank, failure in sorted(failures.items()):
         cause = failure[0] if isinstance(failure, tuple) else failure

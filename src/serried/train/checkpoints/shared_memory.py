@@ -1,33 +1,44 @@
-"""The one copy that a checkpoint costs: from the state into memory that is shared with the writer, and touched before.
+"""The one copy that a checkpoint costs: from the state into memory that is shared with the writer.
 
-A first write to fresh memory costs ten times the copy itself (the kernel has to find and clear each page), so memory
-is reserved ahead of the first save, and touched by a thread while the training continues.
+A first write to fresh memory costs ten times the copy itself, because the kernel has to find and clear each page. So
+memory is reserved ahead of the first save, and a thread touches each page while the training continues.
+
+A checkpoint may hold the values that `torch.load(weights_only=True)` reads. That is checked before writing.
 """
 
 from __future__ import annotations
 
+import _codecs
 import ctypes
+import functools
 import io
 import mmap
 import os
 import pickle
 import struct
+import sys
 import tempfile
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from serried.train.checkpoints import serializable
+REBUILDERS = ("_rebuild_tensor_v2", "_rebuild_tensor_v3")
+"""Functions that rebuild a tensor; the second one, since torch 2.3, for dtypes newer than torch's storages."""
 
 _ALIGNMENT = 64
 _GRAIN = 2 << 20
 _PROTOCOL = 2  # what torch.save writes and `weights_only` reads
 _PAIR = struct.Struct("=QQ")
 _PORTABLE = 1  # cudaHostRegisterPortable
+_CONTAINERS = (list, tuple)
+_READS_ALL = (2, 6)
+"""Since this torch, `weights_only` reads every value that a checkpoint may hold."""
 
 
-class Memory:
+class SharedMemory:
     """Memory that this process and the writer share; pinned for copies from `device`, if that is a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -39,7 +50,7 @@ class Memory:
         self._toucher: Optional[threading.Thread] = None
 
     def reserve(self, size: int) -> None:
-        """Have room for `size` bytes and a little more. Returns at once; `settle` waits until they are touched."""
+        """Reserve `size` bytes and a few more. Returns at once; `settle` waits until a thread has touched them."""
         if size <= self.capacity:
             return
         self.settle()
@@ -51,15 +62,15 @@ class Memory:
         self._toucher.start()
 
     def _touch(self, memory: mmap.mmap, start: int) -> None:
-        """From `start` on: the writer may still be reading what comes before.
+        """Touch the pages from `start` on: the writer may still read the bytes before.
 
-        By ctypes, which lets the interpreter go meanwhile; torch would start threads of its own for this.
+        Ctypes releases the interpreter's lock meanwhile; torch would start threads of its own.
         """
         ctypes.memset(_address(memory) + start, 0, len(memory) - start)
         if self._device.type == "cuda":
-            with torch.cuda.device(self._device):  # or this thread would wake up GPU 0, whosever it is
+            with torch.cuda.device(self._device):  # or this thread would create a context on GPU 0
                 status = _cudart().cudaHostRegister(_address(memory), len(memory), _PORTABLE)
-            # What cannot be pinned is copied through CUDA's own buffer: slower, as right.
+            # Without pinning, copies go through CUDA's own buffer: slower, and as correct.
             self._is_pinned = int(status) == 0
 
     def _unpin(self) -> None:
@@ -109,7 +120,7 @@ class _Copy(NamedTuple):
 
 
 class _Pickler(pickle.Pickler):
-    """Writes `data.pkl` of a torch file, and notes which tensors have to be copied where."""
+    """Writes `data.pkl` of a torch file, and lists the tensors to copy, with their offsets."""
 
     def __init__(self, file: io.BytesIO, offset: int) -> None:
         super().__init__(file, protocol=_PROTOCOL)
@@ -125,13 +136,13 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
             return self._reduce(obj)
-        if serializable.is_serializable(obj):
+        if is_serializable(obj):
             return NotImplemented
-        raise serializable.NotSerializableError(obj)
+        raise NotSerializableError(obj)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
-        if not serializable.is_plain_tensor(tensor):
-            raise serializable.NotSerializableError(tensor)
+        if not is_plain_tensor(tensor):
+            raise NotSerializableError(tensor)
         dtype, shape = tensor.dtype, tuple(tensor.shape)
         stride = tensor.stride()
         if not tensor.is_contiguous():  # keeps a dense layout, such as channels_last; packs a view
@@ -144,8 +155,8 @@ class _Pickler(pickle.Pickler):
             self.copies.append(_Copy(tensor, self.offset, stride))
             self._known[known] = key
             self.offset += -(-count * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
-        kind = serializable.storage_types().get(dtype)
-        # The last but one would be hooks: torch writes an empty OrderedDict, which costs a third of this.
+        kind = storage_types().get(dtype)
+        # For the hooks, last but one, torch writes an empty OrderedDict, which would cost a third of this method.
         if kind is not None:
             storage = _Storage(kind, key, count)
             return torch._utils._rebuild_tensor_v2, (storage, 0, shape, stride, False, None)  # noqa: SLF001 - torch's file format
@@ -154,20 +165,20 @@ class _Pickler(pickle.Pickler):
 
 
 class Stage:
-    """Copies states into the shared memory. What a tensor is copied into is kept, for the layout seldom changes."""
+    """Copies states into the shared memory. Keeps the target of each tensor, because the layout seldom changes."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._targets: Dict[Tuple[Any, ...], torch.Tensor] = {}
         self._map: Optional[mmap.mmap] = None
         self._is_one_thread = False
 
     def reserve(self, files: Dict[str, Any]) -> None:
-        """Have memory ready for states like these."""
+        """Reserve memory for states like these."""
         self._memory.reserve(self._plan(files)[1])
 
     def copy(self, files: Dict[str, Any]) -> List[Dict[str, Any]]:
-        """Copy the states of `files` (name: state); return what the writer has to know of each."""
+        """Copy the states of `files` (name: state). Returns the writer's description of each file."""
         planned, size = self._plan(files)
         self._memory.reserve(size)
         self._memory.settle()
@@ -177,24 +188,19 @@ class Stage:
         self._is_one_thread = torch.get_num_threads() == 1
         with torch.no_grad():
             devices = {self._copy(copy) for _, pickler, _ in planned for copy in pickler.copies}
-        told, offset = [], planned[-1][1].offset
+        descriptions, offset = [], planned[-1][1].offset
         for name, pickler, content in planned:
             table = b"".join(
                 _PAIR.pack(copy.offset, copy.source.numel() * copy.source.element_size()) for copy in pickler.copies
             )
             start = offset
             offset = self._put(self._put(offset, table), content)
-            told.append(
-                {
-                    "name": name,
-                    "table": [start, len(pickler.copies)],
-                    "pickle": [start + len(table), len(content)],
-                }
-            )
+            place = {"table": [start, len(pickler.copies)], "pickle": [start + len(table), len(content)]}
+            descriptions.append({"name": name, **place})
         for device in devices:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-        return told
+        return descriptions
 
     def _plan(self, files: Dict[str, Any]) -> Tuple[List[Tuple[str, _Pickler, bytes]], int]:
         planned, offset, words = [], 0, 0
@@ -214,7 +220,7 @@ class Stage:
         target = self._targets.get(key)
         if target is None:
             target = self._targets[key] = self._target(copy)
-        if self._is_one_thread and _is_plain_memory(source):  # a quarter quicker than what torch does by one thread
+        if self._is_one_thread and _is_plain_memory(source):  # a quarter faster than torch with one thread
             ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())
         else:
             target.copy_(source, non_blocking=True)
@@ -237,3 +243,105 @@ class Stage:
 def _is_plain_memory(tensor: torch.Tensor) -> bool:
     """Whether its bytes are its values, one after the other, on the CPU."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+# Values that a checkpoint may hold.
+
+_TYPES = {OrderedDict, Counter, set, bytes, bytearray, complex, torch.Size, torch.dtype, torch.device, torch.layout}
+
+
+class NotSerializableError(TypeError):
+    """A value that `torch.load(weights_only=True)` would refuse."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        super().__init__(f"cannot be saved: `{type(value).__module__}.{type(value).__qualname__}`")
+
+
+@functools.lru_cache(maxsize=1)
+def storage_types() -> Dict[torch.dtype, Any]:
+    """Storage classes by dtype, as torch's files name them; newer dtypes have none."""
+    names: Dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()  # noqa: SLF001 - torch's file format
+    return {dtype: getattr(torch, name) for dtype, name in names.items() if hasattr(torch, name)}
+
+
+@functools.lru_cache(maxsize=1)
+def _globals() -> FrozenSet[Any]:
+    """Globals that the pickle of a serializable value refers to."""
+    rebuild = (getattr(torch._utils, name, None) for name in REBUILDERS)  # noqa: SLF001 - as above
+    own = {OrderedDict, Counter, set, bytearray, complex, torch.Size, torch.device, _codecs.encode}
+    return frozenset({*filter(None, rebuild), *own, *storage_types().values(), torch.UntypedStorage})
+
+
+def is_serializable(value: Any) -> bool:
+    """Whether pickle may write `value`, which is neither a tensor nor a builtin container, as it is."""
+    if type(value) in _TYPES:
+        return True
+    try:
+        return value in _globals() or {value, type(value)} & _allowed() != set()
+    except TypeError:  # not hashable
+        return type(value) in _allowed()
+
+
+def _allowed() -> FrozenSet[Any]:
+    """Globals that the script allows by `torch.serialization.add_safe_globals`."""
+    known: List[Any] = getattr(torch.serialization, "get_safe_globals", list)()
+    return frozenset(entry[0] if isinstance(entry, tuple) else entry for entry in known)
+
+
+def read_file(path: Path) -> Dict[str, Any]:
+    """Load a file of a checkpoint to the CPU. A hostile file cannot run code: it can only build allowed values."""
+    state: Dict[str, Any]
+    if tuple(int(number) for number in torch.__version__.split(".")[:2]) >= _READS_ALL:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_SafePickle)
+    return state
+
+
+class _SafeUnpickler(pickle.Unpickler):
+    """`weights_only` for older torch, whose own lacks Counter, set, bytes and some dtypes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if isinstance(found, torch.dtype) or found in _globals() | _allowed():
+            return found
+        raise pickle.UnpicklingError(f"`{module}.{name}` is not allowed in a checkpoint")
+
+
+class _SafePickle:
+    """A pickle module for `torch.load`."""
+
+    Unpickler = _SafeUnpickler
+
+
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    if not hasattr(torch._utils, REBUILDERS[1]) and tensor.dtype not in storage_types():  # noqa: SLF001 - as above
+        return False
+    is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "Buffer"
+    return is_known and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def simplified(value: Any) -> Any:
+    """`value` with numpy scalars, as learning-rate schedulers produce them, as Python numbers."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, simplified(each)) for key, each in value.items())
+    if type(value) in _CONTAINERS:
+        return type(value)(simplified(each) for each in value)
+    return value
+
+
+def place_of(value: Any, state: Any, path: str = "") -> Optional[str]:
+    """The path of the object `value` in `state`, such as `['a'][0]`; None if absent."""
+    if state is value:
+        return path
+    pairs: Any = ()
+    if isinstance(state, dict):
+        pairs = state.items()
+    elif isinstance(state, _CONTAINERS):
+        pairs = enumerate(state)
+    found = (place_of(value, each, f"{path}[{key!r}]") for key, each in pairs)
+    return next((place for place in found if place is not None), None)

@@ -24,17 +24,11 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional
 
 from serried.fs.files import make_directory, write_json
-from serried.protocol import checkpoints as layout
+from serried.protocol.checkpoints import COMPLETE, complete, directory_of, step_of, steps
 
-SCHEMA = layout.SCHEMA
-COMPLETE = layout.COMPLETE
-REPLICATED = layout.REPLICATED
 SHARDED = "sharded"
 CHUNK = 1 << 20
 """Bytes: small enough that a chunk is still in the processor's cache when it is written after its checksum."""
-
-steps = layout.steps
-directory_of = layout.directory_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ def rank_file(rank: int) -> str:
 
 def open_checkpoint(path: Path) -> Optional[Checkpoint]:
     """The checkpoint in `path`; None if it is partial. Does not read the files: `find_damage` does."""
-    document = layout.complete(path)
+    document = complete(path)
     try:
         if document is None:
             return None
@@ -221,6 +215,6 @@ def apply_retention(root: Path, keep: int, best: Optional[str]) -> None:
 def remove_partial(root: Path, before: Optional[int] = None) -> None:
     """Delete the partial checkpoints of dead writers (of steps before `before`)."""
     for path in root.glob("step-*.tmp"):
-        step = layout.step_of(path.name.partition(".")[0])
+        step = step_of(path.name.partition(".")[0])
         if step is not None and (before is None or step < before):
             shutil.rmtree(path, ignore_errors=True)

@@ -14,12 +14,15 @@ A table holds pairs of 64-bit numbers: offset and size of a tensor in bytes. Ran
 their file names, or a `rank-R.failed`; rank 0's writer waits for all and commits. The ranks coordinate by these files
 only, without collectives. With a node's own disk (`"local": "…"`), the answer has the files' sizes and checksums, and
 a second such process copies them to the root while the next save begins.
+
+Files are in torch's own format (`torch.serialization`, format 3), written without torch: a zip of stored records, each
+at a multiple of 64 bytes. `data.pkl` names tensors, `data/K` holds their bytes. The zipfile module would need two
+passes for the bytes and the checksum of the whole file. Sizes and offsets are always zip64: one form to test.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import select
@@ -28,12 +31,16 @@ import signal
 import struct
 import sys
 import time
+import zlib
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from serried.fs.files import make_directory, read_json, write_json
 from serried.process import linux
-from serried.train.checkpoints import store, torch_zip
+from serried.protocol import json_lines
+from serried.protocol.checkpoints import COMPLETE, directory_of
+from serried.train.checkpoints import store
+from serried.train.checkpoints.store import CHUNK
 
 NICENESS = 10
 PATIENCE_SECONDS = 120.0
@@ -42,7 +49,24 @@ PATIENCE_SECONDS = 120.0
 IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """Slurm sends TERM and USR1 to every process of a step. The rank handles them, and may still need this process."""
 
+Buffer = Union[bytes, memoryview]
+File = Dict[str, Any]
+"""`size` and `crc32` of a file, as in COMPLETE."""
+
+ALIGNMENT = 64
+FOLDER = "archive"
+
 _PAIR = struct.Struct("=QQ")
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
+_END = struct.Struct("<4s4H2IH")
+_VERSION = 45
+_FLAGS = 0x800  # names are UTF-8
+_DAY = 0x21  # 1 January 1980: equal states give equal files
+_MAXIMUM = 0xFFFFFFFF
+_PADDING = 0x4246  # the id that torch gives to its padding
 
 
 class PartError(OSError):
@@ -53,8 +77,8 @@ class CopyError(OSError):
     """A file on the node's own disk changed after it was written."""
 
 
-class Memory:
-    """The shared memory of the rank, as mapped by the writer."""
+class MappedMemory:
+    """The memory that the rank shares with this process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -74,27 +98,25 @@ def main() -> None:
     linux.die_with_parent(signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    memory = Memory(descriptor)
+    memory = MappedMemory(descriptor)
     for command in _commands(parent):
         answer = _rate(command) if "rate" in command else _save(command, memory, parent)
-        os.write(1, (json.dumps(answer) + "\n").encode())
+        os.write(1, json_lines.encode(answer))
 
 
-def _commands(parent: int) -> Iterator[Dict[str, Any]]:
+def _commands(parent: int) -> Iterator[json_lines.Message]:
     """Commands until the rank closes the pipe or exits: forked data workers hold the pipe open too."""
-    rest = b""
+    buffer = json_lines.LineBuffer()
     while os.getppid() == parent:
         if not select.select([0], [], [], 1.0)[0]:
             continue
         received = os.read(0, 1 << 16)
         if not received:
             return
-        *lines, rest = (rest + received).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+        yield from buffer.messages(received)
 
 
-def _save(command: Dict[str, Any], memory: Memory, parent: int) -> Dict[str, Any]:
+def _save(command: Dict[str, Any], memory: MappedMemory, parent: int) -> Dict[str, Any]:
     began = time.monotonic()
     root, step = Path(command["root"]), command["step"]
     try:
@@ -111,7 +133,7 @@ def _save(command: Dict[str, Any], memory: Memory, parent: int) -> Dict[str, Any
     return {"step": step, "seconds": seconds, "files": files}
 
 
-def _commit(aside: Path, command: Dict[str, Any], files: Dict[str, Dict[str, Any]], parent: int, began: float) -> None:
+def _commit(aside: Path, command: Dict[str, Any], files: Dict[str, File], parent: int, began: float) -> None:
     rank = command["rank"]
     if rank > 0:
         write_json(_part(aside, rank), {"token": command["token"], "files": files})
@@ -121,7 +143,7 @@ def _commit(aside: Path, command: Dict[str, Any], files: Dict[str, Dict[str, Any
     store.commit(aside.parent, command["step"], document)
 
 
-def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
+def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, File]:
     """Move files from the node's own disk to `aside`, durably."""
     source, files = Path(command["from"]), command["carry"]
     if any("/" in name for name in files):
@@ -135,9 +157,9 @@ def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
     return dict(files)
 
 
-def _write_files(aside: Path, command: Dict[str, Any], memory: Memory) -> Dict[str, Dict[str, Any]]:
+def _write_files(aside: Path, command: Dict[str, Any], memory: MappedMemory) -> Dict[str, File]:
     view = memory.view(command["capacity"])
-    files = {file["name"]: _write_archive(aside / file["name"], file, view) for file in command["files"]}
+    files = {file["name"]: _write_file(aside / file["name"], file, view) for file in command["files"]}
     for shard in command["sharded"]:  # written and synced by torch.distributed.checkpoint
         name = f"{store.SHARDED}/{shard}"
         files[name] = {"size": (aside / name).stat().st_size, "crc32": store.checksum(aside / name)}
@@ -146,19 +168,88 @@ def _write_files(aside: Path, command: Dict[str, Any], memory: Memory) -> Dict[s
     return files
 
 
-def _write_archive(path: Path, file: Dict[str, Any], view: memoryview) -> Dict[str, Any]:
+def _write_file(path: Path, file: Dict[str, Any], view: memoryview) -> File:
     start, size = file["pickle"]
     table, count = file["table"]
     pairs = _PAIR.iter_unpack(view[table : table + count * _PAIR.size])
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        sink = torch_zip.Sink(descriptor)
         tensors = (view[offset : offset + length] for offset, length in pairs)
-        torch_zip.write(sink, torch_zip.records(view[start : start + size], tensors))
+        written = write_archive(descriptor, view[start : start + size], tensors)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return written
+
+
+def write_archive(descriptor: int, pickle: Buffer, tensors: Iterable[Buffer]) -> File:
+    """Write a file for `torch.load`: `pickle` names the tensors by their numbers."""
+    sink = _Sink(descriptor)
+    records = [
+        ("data.pkl", pickle),
+        ("byteorder", sys.byteorder.encode()),
+        *((f"data/{key}", data) for key, data in enumerate(tensors)),
+        ("version", b"3\n"),
+    ]
+    entries: List[Tuple[bytes, int, int, int]] = []
+    for name, data in records:
+        entry = (f"{FOLDER}/{name}".encode(), _checksum(data), len(data), sink.size)
+        entries.append(entry)
+        sink.write(_local_header(*entry))
+        sink.write(data)
+    start = sink.size
+    for entry in entries:
+        sink.write(_central_header(*entry))
+    sink.write(_end(len(entries), start, sink.size - start))
     return {"size": sink.size, "crc32": store.spelled(sink.crc32)}
+
+
+class _Sink:
+    """A file that is only appended to, with its size and checksum so far."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size = 0
+        self.crc32 = 0
+
+    def write(self, buffer: Buffer) -> None:
+        view = memoryview(buffer)
+        for start in range(0, len(view), CHUNK):
+            chunk = view[start : start + CHUNK]
+            self.crc32 = zlib.crc32(chunk, self.crc32)
+            while chunk:
+                chunk = chunk[os.write(self._descriptor, chunk) :]
+        self.size += len(view)
+
+
+def _checksum(data: Buffer) -> int:
+    """In chunks: zlib releases the interpreter's lock for long buffers only."""
+    value = 0
+    view = memoryview(data)
+    for start in range(0, len(view), CHUNK):
+        value = zlib.crc32(view[start : start + CHUNK], value)
+    return value
+
+
+def _local_header(name: bytes, crc32: int, size: int, offset: int) -> bytes:
+    wide = struct.pack("<HHQQ", 1, 16, size, size)
+    padding = -(offset + _LOCAL.size + len(name) + len(wide) + 4) % ALIGNMENT
+    extra = wide + struct.pack("<HH", _PADDING, padding) + b"Z" * padding
+    head = (b"PK\3\4", _VERSION, _FLAGS, 0, 0, _DAY, crc32, _MAXIMUM, _MAXIMUM, len(name), len(extra))
+    return _LOCAL.pack(*head) + name + extra
+
+
+def _central_header(name: bytes, crc32: int, size: int, offset: int) -> bytes:
+    extra = struct.pack("<HHQQQ", 1, 24, size, size, offset)
+    head = (b"PK\1\2", _VERSION, _VERSION, _FLAGS, 0, 0, _DAY, crc32, _MAXIMUM, _MAXIMUM, len(name), len(extra))
+    return _CENTRAL.pack(*head, 0, 0, 0, 0, _MAXIMUM) + name + extra
+
+
+def _end(count: int, start: int, size: int) -> bytes:
+    end64 = _END64.pack(b"PK\6\6", _END64.size - 12, _VERSION, _VERSION, 0, 0, count, count, size, start)
+    locator = _LOCATOR.pack(b"PK\6\7", 0, start + size, 1)
+    short = min(count, 0xFFFF)
+    return end64 + locator + _END.pack(b"PK\5\6", 0, 0, short, short, min(size, _MAXIMUM), min(start, _MAXIMUM), 0)
 
 
 def _part(aside: Path, rank: int) -> Path:
@@ -170,10 +261,10 @@ def _failed(aside: Path, rank: int) -> Path:
     return aside / f"rank-{rank}.failed"
 
 
-def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds: float) -> Dict[str, Dict[str, Any]]:
+def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds: float) -> Dict[str, File]:
     """Wait for the files of the other ranks, and remove their markers."""
     missing = set(range(1, command["world_size"]))
-    files: Dict[str, Dict[str, Any]] = {}
+    files: Dict[str, File] = {}
     patience = PATIENCE_SECONDS + 10 * own_seconds
     began, pause = time.monotonic(), 0.002
     while missing:
@@ -214,11 +305,11 @@ def give_up(root: Path, step: int, rank: int) -> None:
 
 def _rate(command: Dict[str, Any]) -> Dict[str, Any]:
     root = Path(command["root"])
-    checkpoint = store.open_checkpoint(store.directory_of(root, command["rate"]))
+    checkpoint = store.open_checkpoint(directory_of(root, command["rate"]))
     if checkpoint is None:
         return {"rate": command["rate"], "error": "no such checkpoint"}
     try:
-        write_json(checkpoint.path / store.COMPLETE, {**checkpoint.document, "metric": command["metric"]})
+        write_json(checkpoint.path / COMPLETE, {**checkpoint.document, "metric": command["metric"]})
     except OSError as error:
         return {"rate": command["rate"], "error": error.strerror or str(error)}
     store.apply_retention(root, command["keep"], command["best"])

@@ -1,7 +1,7 @@
 """Data for ranks and workers, in an order that an interrupted run resumes exactly.
 
-`order` computes which rank reads which item, `sources` the order of items, `position` the position in an epoch.
-Scripts iterate over a `loader` or a `third_party` loader. Importing this package loads no torch.
+`order` computes which rank reads which item, and `sources` the order of items. Scripts iterate over a `loader` or a
+`third_party` loader. Importing this package loads no torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 if TYPE_CHECKING:
     from serried.train.data.loader import Loader
-    from serried.train.data.shards import Shard
+    from serried.train.data.sources import Shard
     from serried.train.data.third_party import ThirdPartyLoader
 
 __all__ = ["make_loader", "shard"]
@@ -48,7 +48,7 @@ def shard(
     """
     from importlib.util import find_spec
 
-    from serried.train.data.order import Layout
+    from serried.train.data.order import ReaderLayout
 
     if rank is None or world_size is None:
         from serried.train.identities import identity
@@ -57,10 +57,10 @@ def shard(
         rank = here.rank if rank is None else rank
         world_size = here.world_size if world_size is None else world_size
     if find_spec("torch") is None:
-        from serried.train.data.shards import Shard
+        from serried.train.data.sources import Shard
     else:
-        from serried.train.data.datasets import ShardDataset as Shard
-    layout = Layout(rank, world_size, batch_size, tail or "keep")
+        from serried.train.data.loader import ShardDataset as Shard
+    layout = ReaderLayout(rank, world_size, batch_size, tail or "keep")
     return Shard(data, layout=layout, seed=seed, shuffle=shuffle, transform=transform, tail=tail)
 
 
@@ -100,23 +100,30 @@ def make_loader(
 
     if third_party.is_loader(dataset):
         given = {"shuffle": shuffle, "tail": tail, **options}
-        asked = sorted(name for name, value in given.items() if value is not None)
-        if asked or batch_size not in (1, getattr(dataset, "batch_size", 1)):
+        options_given = sorted(name for name, value in given.items() if value is not None)
+        if options_given or batch_size not in (1, getattr(dataset, "batch_size", 1)):
             raise TypeError(
-                f"a ready loader takes no options: {', '.join(asked) or 'batch_size'}\n"
+                f"a ready loader takes no options: {', '.join(options_given) or 'batch_size'}\n"
                 "hint: pass them where the loader is created"
             )
         return third_party.ThirdPartyLoader(dataset, rank=rank, world_size=world_size, resume=resume)
-    from serried.train.data.loader import make
+    from serried.train.data.loader import Loader
+    from serried.train.data.order import ReaderLayout
+    from serried.train.data.sources import Indexed, Shard, is_indexed
 
-    return make(
-        dataset,
-        batch_size=batch_size,
-        rank=rank,
-        world_size=world_size,
-        seed=seed,
-        shuffle=shuffle,
-        tail=tail,
+    if isinstance(dataset, Shard):
+        if shuffle is not None:
+            raise TypeError("a shard has an order of its own\nhint: pass shuffle= to serried.train.shard")
+        shard = dataset
+    else:
+        shard = Shard(dataset, layout=ReaderLayout(0, 1), shuffle=is_indexed(dataset) if shuffle is None else shuffle)
+    if not shard.is_seeded:
+        shard.seed = seed
+    return Loader(
+        shard,
+        ReaderLayout(rank, world_size, 1 if batch_size is None else batch_size, tail or shard.tail or "repeat"),
+        batched=batch_size is not None,
+        by_index=shard is not dataset and isinstance(shard.source, Indexed),
         resume=resume,
         options=options,
     )

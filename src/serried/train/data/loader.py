@@ -1,19 +1,19 @@
-"""A loader that counts the samples that all ranks consumed, and resumes there with any number of ranks."""
+"""A loader that counts the samples that all ranks consumed, and resumes there with any number of ranks.
+
+Torch's DataLoader reads its datasets: each yields (one past a step's last position, items).
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Callable, Dict, Iterator, MutableSequence, Optional, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, List, MutableSequence, Optional, Tuple, cast
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
 
-from serried.train.data.datasets import BlockDataset, Collate, IndexedDataset, StepSampler
-from serried.train.data.order import Layout, count_steps, key
-from serried.train.data.position import DataWait, Position
-from serried.train.data.shards import Shard
-from serried.train.data.sources import Indexed, is_indexed
-from serried.train.data.workers import WorkerStart, remember, signals_blocked
+from serried.train.data.order import DataWait, LoaderPosition, ReaderLayout, count_steps, key
+from serried.train.data.sources import Indexed, Shard, fetch
+from serried.train.data.workers import WorkerStart, remember, reseed, signals_blocked
 
 OURS = {
     "sampler": "the order follows from seed and epoch, so that it can be resumed",
@@ -22,6 +22,64 @@ OURS = {
     "drop_last": 'use tail="drop"',
     "in_order": "batches out of order have no position to resume from",
 }
+
+
+Pick = Tuple[int, int, List[int]]
+"""A seed, one past the step's last position, and indices."""
+
+
+class ShardDataset(Shard, IterableDataset[Any]):
+    """A shard that torch's DataLoader knows as data to iterate."""
+
+
+class StepSampler:
+    """The sampler: a rank's steps, from the position that `clock` has when a pass begins."""
+
+    def __init__(self, source: Indexed, layout: ReaderLayout, clock: MutableSequence[int]) -> None:
+        self.source = source
+        self.layout = layout
+        self.clock = clock
+
+    def __iter__(self) -> Iterator[Pick]:
+        seed, epoch, start = self.clock
+        for step, indices in self.source.picked(self.layout, seed, epoch, start):
+            yield key(seed, epoch, step.first, self.layout.rank), step.last, indices
+
+
+class IndexedDataset(Dataset[Any]):
+    def __init__(self, data: Any) -> None:
+        self.users_data = data
+
+    def __getitem__(self, pick: Pick) -> Tuple[int, List[Any]]:
+        seed, last, indices = pick
+        reseed(seed)
+        return last, fetch(self.users_data, indices)
+
+
+class BlockDataset(IterableDataset[Any]):
+    """A shard step by step. `clock` is shared memory if workers outlive a pass: they read it when the next begins."""
+
+    def __init__(self, shard: Shard, layout: ReaderLayout, clock: Any) -> None:
+        self.shard = shard
+        self.users_data = shard.source.data
+        self.layout = layout
+        self.clock = clock
+
+    def __iter__(self) -> Iterator[Tuple[int, List[Any]]]:
+        seed, epoch, start = (int(value) for value in self.clock)
+        return self.shard.blocks(self.layout, seed, epoch, start)
+
+
+class Collate:
+    """Creates a batch from a step's items, and keeps its position beside it."""
+
+    def __init__(self, collate: Optional[Callable[[Any], Any]], *, batched: bool) -> None:
+        self.collate = collate or (default_collate if batched else default_convert)
+        self.batched = batched
+
+    def __call__(self, block: Tuple[int, List[Any]]) -> Tuple[int, Any]:
+        last, items = block
+        return last, self.collate(items if self.batched else items[0])
 
 
 class Loader:
@@ -33,14 +91,24 @@ class Loader:
     replicated = True
 
     def __init__(
-        self, shard: Shard, layout: Layout, *, batched: bool, by_index: bool, resume: bool, options: Dict[str, Any]
+        self,
+        shard: Shard,
+        layout: ReaderLayout,
+        *,
+        batched: bool,
+        by_index: bool,
+        resume: bool,
+        options: Dict[str, Any],
     ) -> None:
-        _refuse(options)
+        for name in sorted(OURS.keys() & options.keys()):
+            raise TypeError(
+                f"this loader does not take `{name}`: {OURS[name]}\nhint: a ready DataLoader passes through"
+            )
         self._shard = shard
         self._layout = layout
         self._resume = resume
         self._seed = shard.seed
-        self._position = Position()
+        self._position = LoaderPosition()
         self._data_wait = DataWait()
         self.on_pass: Callable[[], object] = dict
         """Called when a pass begins."""
@@ -49,9 +117,11 @@ class Loader:
         """Seed, epoch and position, as the next pass begins."""
         if options.get("persistent_workers") and not by_index:
             self._clock = torch.zeros(3, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        data, sampler = (
-            _by_index(shard, layout, self._clock) if by_index else (BlockDataset(shard, layout, self._clock), None)
-        )
+        data: Dataset[Any] = BlockDataset(shard, layout, self._clock)
+        sampler: Any = None
+        if by_index:
+            data = IndexedDataset(shard.source.data)
+            sampler = StepSampler(cast("Indexed", shard.source), layout, self._clock)
         self._loader: DataLoader[Any] = DataLoader(
             data,
             batch_size=None,
@@ -111,8 +181,8 @@ class Loader:
             return iter(())
         position = self._position
         self._clock[0], self._clock[1], self._clock[2] = self._seed, position.epoch, position.samples
-        # Else the loader would draw the workers' seed from the model's generator, and resuming in the middle of an
-        # epoch would shift every later dropout.
+        # Else torch would draw the workers' seed from the model's generator, and resuming in the middle of an epoch
+        # would shift every later dropout.
         self._generator.manual_seed(key(self._seed, position.epoch, position.samples, self._layout.rank))
         with signals_blocked():
             batches = iter(self._loader)
@@ -123,7 +193,7 @@ class Loader:
         for samples, batch in self._data_wait.timed(batches):
             self._position.samples = int(samples)
             yield batch
-        self._position.finished = True
+        self._position.has_ended = True
 
     def state_dict(self) -> Dict[str, Any]:
         """The position after the last batch that the script received; prefetched batches do not count."""
@@ -157,16 +227,7 @@ class Loader:
             warnings.warn(message, stacklevel=3)
 
 
-def _refuse(options: Dict[str, Any]) -> None:
-    for name in sorted(OURS.keys() & options.keys()):
-        raise TypeError(f"this loader does not take `{name}`: {OURS[name]}\nhint: a ready DataLoader passes through")
-
-
-def _by_index(shard: Shard, layout: Layout, clock: MutableSequence[int]) -> Tuple[Dataset[Any], Any]:
-    return IndexedDataset(shard.source.data), StepSampler(cast("Indexed", shard.source), layout, clock)
-
-
-def _changed_batch(before: int, layout: Layout) -> str:
+def _changed_batch(before: int, layout: ReaderLayout) -> str:
     ranks = f"{layout.world_size} ranks of {layout.batch_size}"
     message = (
         f"the global batch size changed from {before} to {layout.global_batch} ({ranks}): "
@@ -174,34 +235,3 @@ def _changed_batch(before: int, layout: Layout) -> str:
     )
     each, rest = divmod(before, layout.world_size)
     return message if rest else f"{message}\nhint: batch_size={each} keeps it"
-
-
-def make(
-    data: Any,
-    *,
-    batch_size: Optional[int],
-    rank: int,
-    world_size: int,
-    seed: int,
-    shuffle: Any,
-    tail: Optional[str],
-    resume: bool,
-    options: Dict[str, Any],
-) -> Loader:
-    """Create a `Loader`. Raises TypeError if `data` cannot be read once per epoch."""
-    if isinstance(data, Shard):
-        if shuffle is not None:
-            raise TypeError("a shard has an order of its own\nhint: pass shuffle= to serried.train.shard")
-        shard = data
-    else:
-        shard = Shard(data, layout=Layout(0, 1), shuffle=is_indexed(data) if shuffle is None else shuffle)
-    if not shard.is_seeded:
-        shard.seed = seed
-    return Loader(
-        shard,
-        Layout(rank, world_size, 1 if batch_size is None else batch_size, tail or shard.tail or "repeat"),
-        batched=batch_size is not None,
-        by_index=shard is not data and isinstance(shard.source, Indexed),
-        resume=resume,
-        options=dict(options),
-    )

@@ -1,4 +1,4 @@
-"""Which rank and worker reads which item: arithmetic on positions in an epoch, the same for all kinds of data.
+"""Which rank and worker reads which item, and the position of a loader: the same for all kinds of data.
 
 An epoch is one sequence of items in an order that depends on seed and epoch only. A step takes the next
 `global_batch` items, whatever the number of ranks and workers. Of a step's items, rank r has those at r, r + world,
@@ -11,10 +11,11 @@ shard = worker x world + rank.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Callable, Deque, Iterable, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
 T = TypeVar("T")
 
@@ -22,8 +23,8 @@ TAILS = ("repeat", "drop", "keep")
 
 
 @dataclass(frozen=True)
-class Layout:
-    """One of the readers: a worker of a rank."""
+class ReaderLayout:
+    """The place of one reader, a worker of a rank, among all readers."""
 
     rank: int
     world_size: int
@@ -53,7 +54,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Step:
+class ReaderStep:
     """One reader's items of one step, as positions in the epoch's sequence."""
 
     first: int
@@ -75,7 +76,7 @@ def stand_in(position: int, total: int, world_size: int) -> int:
     return position - world_size if position >= world_size else position % total
 
 
-def steps(total: int, start: int, layout: Layout) -> Iterator[Step]:
+def steps(total: int, start: int, layout: ReaderLayout) -> Iterator[ReaderStep]:
     """A reader's steps over a sequence of `total` items, from `start` on."""
     stride = layout.global_batch
     for first in range(start + layout.worker * stride, total, layout.workers * stride):
@@ -87,10 +88,10 @@ def steps(total: int, start: int, layout: Layout) -> Iterator[Step]:
         if layout.tail == "repeat" and len(positions) < -(-(last - first) // layout.world_size):
             positions.append(stand_in(lacking, total, layout.world_size))
         if positions:
-            yield Step(first, last, positions)
+            yield ReaderStep(first, last, positions)
 
 
-def count_steps(total: int, layout: Layout) -> int:
+def count_steps(total: int, layout: ReaderLayout) -> int:
     """Steps of a rank in a whole epoch, with all its workers."""
     whole, rest = divmod(total, layout.global_batch)
     if layout.tail == "drop" or rest == 0 or (layout.tail == "keep" and layout.rank >= rest):
@@ -100,7 +101,7 @@ def count_steps(total: int, layout: Layout) -> int:
 
 def pick(
     stream: Iterable[T],
-    layout: Layout,
+    layout: ReaderLayout,
     *,
     start: int = 0,
     behind: Iterable[T] = (),
@@ -140,3 +141,61 @@ def pick(
         own.append(recent[stand_in(lacking, position, layout.world_size) - (position - len(recent))])
     if own:
         yield position, own
+
+
+class LoaderPosition:
+    """The position of a loader: epoch, samples of it that all ranks consumed, and whether its pass has ended.
+
+    Maps passes over the data to epochs. A pass after `set_epoch` starts at the epoch's first item. Without `set_epoch`,
+    every pass is a new epoch. The first pass after `load` resumes at the saved position. If the saved pass had ended
+    and its epoch is set again, as by a loop over epochs that resumes in the middle of one, the pass is empty.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.samples = 0
+        self.has_ended = False
+        self._is_set = False
+        self._begun = False
+        self._resuming = False
+
+    def set_epoch(self, epoch: int) -> None:
+        self._is_set = True
+        if epoch != self.epoch:
+            self.epoch, self.samples, self.has_ended, self._resuming = epoch, 0, False, False
+
+    def begin(self) -> bool:
+        """Begin a pass. Returns whether it has items."""
+        resumes = self._resuming and (self._is_set or not self.has_ended)
+        if not resumes:
+            if (self._begun or self._resuming) and not self._is_set:
+                self.epoch += 1
+            self.samples, self.has_ended = 0, False
+        self._begun, self._resuming = True, False
+        return not self.has_ended
+
+    def state(self) -> Dict[str, Any]:
+        return {"epoch": self.epoch, "samples": self.samples, "finished": self.has_ended}
+
+    def load(self, state: Dict[str, Any]) -> None:
+        self.epoch, self.samples = int(state["epoch"]), int(state["samples"])
+        self.has_ended = bool(state["finished"])
+        self._is_set, self._begun, self._resuming = False, False, True
+
+
+class DataWait:
+    """The time that a loop has waited for its batches."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.seconds += time.perf_counter() - began
+            yield batch

@@ -1,17 +1,63 @@
-"""Data in the order of an epoch: by index if they have a length, else in sequence."""
+"""Data in the order of an epoch: by index if they have a length, else in sequence. And the shard of a reader."""
 
 from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Callable, Iterator, List, Optional, Tuple, Union
 
-from serried.train.data.order import Layout, Step, key, pick, steps
+from serried.train.data.order import ReaderLayout, ReaderStep, key, pick, steps
+from serried.train.data.workers import reseed, worker_of_this_process
 
 Shuffle = Union[bool, int]
 """True: the whole epoch; a number: within windows of that many items; False: in the given order."""
 Begin = Callable[[int], object]
+
+
+class Shard:
+    """The value of `serried.train.shard`. Iterates over this rank's items; in a DataLoader worker, the worker's."""
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        layout: ReaderLayout,
+        seed: Optional[int] = None,
+        shuffle: Shuffle = False,
+        transform: Optional[Callable[[Any], Any]] = None,
+        tail: Optional[str] = None,
+    ) -> None:
+        self.source = source_of(data, shuffle)
+        self.layout = layout
+        self.is_seeded = seed is not None
+        self.seed = seed or 0
+        self.transform = transform
+        self.tail = tail
+        """None leaves the choice to the reader: a loader gives ranks equal lengths, a plain loop does not."""
+        self.epoch = 0
+        self.start = 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Set the epoch of the next pass, and the position: the number of items that all ranks consumed."""
+        self.epoch, self.start = epoch, start
+
+    def __iter__(self) -> Iterator[Any]:
+        return (item for _, block in self.blocks(self.layout, self.seed, self.epoch, self.start) for item in block)
+
+    def blocks(self, layout: ReaderLayout, seed: int, epoch: int, start: int) -> Iterator[Tuple[int, List[Any]]]:
+        """(one past the step's last position, this reader's items), step after step."""
+        worker = worker_of_this_process()
+        if worker is not None:
+            layout = replace(layout, worker=worker.id, workers=worker.num_workers)
+        blocks = self.source.blocks(
+            layout, seed, epoch, start, begin=lambda first: reseed(key(seed, epoch, first, layout.rank))
+        )
+        if self.transform is None:
+            return blocks
+        transform = self.transform
+        return ((last, [transform(item) for item in block]) for last, block in blocks)
 
 
 def is_indexed(data: Any) -> bool:
@@ -70,13 +116,13 @@ class Indexed:
             return _windows(total, int(self.shuffle), seed, epoch)
         return lambda positions: positions
 
-    def picked(self, layout: Layout, seed: int, epoch: int, start: int) -> Iterator[Tuple[Step, List[int]]]:
+    def picked(self, layout: ReaderLayout, seed: int, epoch: int, start: int) -> Iterator[Tuple[ReaderStep, List[int]]]:
         indices = self.indices(seed, epoch)
         for step in steps(self.length(), start, layout):
             yield step, indices(step.positions)
 
     def blocks(
-        self, layout: Layout, seed: int, epoch: int, start: int, begin: Optional[Begin] = None
+        self, layout: ReaderLayout, seed: int, epoch: int, start: int, begin: Optional[Begin] = None
     ) -> Iterator[Tuple[int, List[Any]]]:
         for step, indices in self.picked(layout, seed, epoch, start):
             if begin is not None:
@@ -103,7 +149,7 @@ class Streamed:
             return None
 
     def blocks(
-        self, layout: Layout, seed: int, epoch: int, start: int, begin: Optional[Begin] = None
+        self, layout: ReaderLayout, seed: int, epoch: int, start: int, begin: Optional[Begin] = None
     ) -> Iterator[Tuple[int, List[Any]]]:
         before = max(0, start - layout.world_size) if layout.tail == "repeat" else start
         stream = self._ordered(seed, epoch, before)
@@ -142,7 +188,7 @@ def fetch(data: Any, indices: List[int]) -> List[Any]:
 
 
 def _permutation(total: int, seed: int, epoch: int) -> Callable[[List[int]], List[int]]:
-    import torch  # the order must not depend on what is installed, and Python's own shuffle takes seconds for millions
+    import torch  # Python's own shuffle takes seconds for millions of items
 
     order = torch.randperm(total, generator=torch.Generator().manual_seed(key(seed, epoch)))
     return lambda positions: [int(index) for index in order[torch.tensor(positions, dtype=torch.int64)].tolist()]

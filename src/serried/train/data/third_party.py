@@ -7,7 +7,7 @@ import warnings
 from itertools import islice
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from serried.train.data.position import DataWait, Position
+from serried.train.data.order import DataWait, LoaderPosition
 from serried.train.data.workers import WorkerStart, remember, signals_blocked
 
 
@@ -37,7 +37,7 @@ class ThirdPartyLoader:
         self._world_size = world_size
         self._resume = resume
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        self._position = Position()  # its samples are batches of this rank
+        self._position = LoaderPosition()  # its samples are batches of this rank
         self._data_wait = DataWait()
         self.on_pass: Callable[[], object] = dict
         """Called when a pass begins."""
@@ -88,7 +88,7 @@ class ThirdPartyLoader:
         for batch in self._data_wait.timed(batches):
             self._position.samples += 1
             yield batch
-        self._position.finished = True
+        self._position.has_ended = True
 
     def _is_at(self, state: Dict[str, Any]) -> bool:
         return (self._position.epoch, self._position.samples) == (state["epoch"], state["samples"])

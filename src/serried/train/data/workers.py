@@ -24,16 +24,14 @@ _worker_number: List[int] = []
 
 
 class WorkerStart:
-    """A `worker_init_fn`: ignore `QUIET`, then do what the user wants. A class, for spawned workers are sent it."""
+    """A `worker_init_fn`: ignores `QUIET`, then calls the user's. A class, because spawned workers unpickle it."""
 
     def __init__(self, then: Optional[Callable[[int], Any]] = None) -> None:
         self.then = then
         _end_all_at_exit()
 
     def __call__(self, worker: int) -> None:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # else a worker is a thread of the rank, which answers
+        if threading.current_thread() is threading.main_thread():  # else a worker is a thread of the rank
             for number in QUIET:
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, QUIET)
@@ -44,7 +42,7 @@ class WorkerStart:
 
 
 def _expose_user_dataset() -> None:
-    """Let `get_worker_info().dataset` be the user's data, as in any loader, not what they are wrapped in."""
+    """Let `get_worker_info().dataset` be the user's data, as in any loader, and not their wrapper."""
     from torch.utils.data import get_worker_info
 
     info = get_worker_info()
@@ -55,7 +53,7 @@ def _expose_user_dataset() -> None:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Start workers within: they are born with `QUIET` blocked, and let go of it once they ignore it."""
+    """Start workers within: they start with `QUIET` blocked, and unblock these signals once they ignore them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, QUIET)
     try:
         yield
@@ -64,16 +62,16 @@ def signals_blocked() -> Iterator[None]:
 
 
 def worker_of_this_process() -> Any:
-    """What torch tells of this worker; None in the main process."""
+    """Torch's description of this worker; None in the main process."""
     torch_data = sys.modules.get("torch.utils.data")
     return None if torch_data is None else torch_data.get_worker_info()
 
 
 def reseed(seed: int) -> None:
-    """In a loader's worker, seed what draws random numbers; elsewhere nothing: a model draws from the same ones there.
+    """Seed the random generators of a loader's worker. Do nothing in the main process: the model draws from them there.
 
-    A batch's augmentations then depend on where it stands, not on what its worker read before: they come out the same
-    after a stop. Torch's generator is seeded directly: `torch.manual_seed` would ask CUDA too, which a worker must not.
+    A batch's augmentations then depend on its position, and not on what its worker read before: they are the same
+    after a stop. Torch's generator is seeded directly: `torch.manual_seed` would touch CUDA, which a worker must not.
     """
     if not _worker_number:
         return
@@ -88,16 +86,16 @@ os.register_at_fork(after_in_child=_started.clear)
 
 
 def remember(iterator: Any) -> None:
-    """Note the workers of a torch loader's iterator, so that none outlives this process."""
+    """Remember the workers of a torch loader's iterator, so that none outlives this process."""
     _started[:] = [worker for worker in _started if worker.is_alive()]
     _started.extend(getattr(iterator, "_workers", ()))
 
 
 @lru_cache(maxsize=None)
 def _end_all_at_exit() -> None:
-    """Python ends its daemons by TERM, which ours ignore, and then waits: one stuck in a read would hold the exit.
+    """Kill the workers at exit. Python ends daemons by TERM, which these ignore, and then waits for them for ever.
 
-    What is registered last is done first. This comes after `multiprocessing` has registered, before a loader has.
+    The function registered last is called first: this one after `multiprocessing`, and before a loader.
     """
     import torch.utils.data  # noqa: F401 - registers
 
@@ -106,7 +104,7 @@ def _end_all_at_exit() -> None:
 
 def _end_all() -> None:
     if any(worker.is_alive() for worker in _started):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's would raise for each that is killed
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise for each killed worker
     for worker in _started:
         if worker.is_alive():
             worker.kill()

@@ -1,12 +1,12 @@
-"""The buckets in which DistributedDataParallel reduces gradients, kept from one attempt to the next.
+"""A model on this rank's device, in DistributedDataParallel, with gradient buckets that are kept between attempts.
 
 DDP learns in its first backward in which order gradients become ready, and rebuilds its buckets at the next forward.
-From three ranks on, how an all-reduce rounds a number depends on where in a bucket it lies. The first step of a resumed
-run would thus round otherwise than the same step of an uninterrupted one. So the order of the parameters goes into the
-checkpoint, and a resumed run reduces in the same buckets from its first step on.
+From three ranks on, the rounding of an all-reduce depends on the place of a number in its bucket. The first step of a
+resumed run would thus round differently than the same step of an uninterrupted run. So checkpoints hold the order of
+the parameters, and a resumed run reduces in the same buckets from its first step on.
 
-What torch (2.1 to 2.13) offers for that: a new Reducer whose parameters are numbered in the order wanted,
-`_push_all_rebuilt_params`, which says that they became ready in the order of their numbers, and `_rebuild_buckets`.
+Torch 2.1 to 2.13 has three means for that: a new Reducer with parameters in any order, `_push_all_rebuilt_params`,
+which records that they became ready in that order, and `_rebuild_buckets`.
 """
 
 # ruff: noqa: SLF001 - see above
@@ -17,28 +17,89 @@ import contextlib
 import re
 from functools import cache
 from inspect import signature
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 from weakref import WeakKeyDictionary, WeakSet
 
-import torch.distributed as dist
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from serried.train import inventory
+from serried.train import resume_trace
+from serried.train.checkpoints import sharded
+from serried.train.errors import DeviceError
 from serried.train.group import Group
+from serried.train.identities import Identity
 
 SAMPLE_RATE = 100
-"""In how many steps DDP takes note of its own state, unless someone sets another number; torch cannot be asked."""
+"""DDP notes its own state every so many steps, unless the script sets another number; torch cannot be queried."""
 
-torch_distributed: Any = dist
-"""With the names that torch does not publish."""
+torch_distributed: Any = torch.distributed
+"""With names that torch does not publish."""
 
 Order = List[str]
 """Names of parameters, bucket by bucket."""
 
 _OF_DDP = ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_get_ddp_logging_data")
 _OF_REDUCER = ("_push_all_rebuilt_params", "_rebuild_buckets")
+
+
+def choose_device(who: Identity, requested: Union[str, torch.device, None] = None) -> torch.device:
+    """`requested`, else the GPU of the local rank or the only visible one, else Apple's for one rank, else the CPU."""
+    device = torch.device(_best_kind(who) if requested is None else requested)
+    if device.type == "cuda":
+        device = torch.device("cuda", _index(who) if device.index is None else device.index)
+        torch.cuda.set_device(device)
+    elif device.type == "mps" and who.world_size > 1:
+        raise DeviceError("Apple's GPU serves one rank only", "use `device='cpu'`, or one rank")
+    return device
+
+
+def _best_kind(who: Identity) -> str:
+    if torch.cuda.device_count():
+        return "cuda"
+    return "mps" if who.world_size == 1 and torch.backends.mps.is_available() else "cpu"
+
+
+def _index(who: Identity) -> int:
+    """This rank's GPU. A launcher that gives each rank a GPU of its own shows it to each rank as number 0."""
+    visible = torch.cuda.device_count()
+    if visible == 0:
+        raise DeviceError("this rank needs a GPU and sees none", "check `CUDA_VISIBLE_DEVICES`")
+    if visible == 1:
+        return 0
+    if visible < who.local_world_size:
+        raise DeviceError(
+            f"{who.local_world_size} ranks on this node see {visible} GPUs",
+            "start one rank per GPU, or let each rank see only its own",
+        )
+    return who.local_rank
+
+
+def wrap(
+    model: nn.Module, who: Identity, device: torch.device, parallel: Optional[str] = None, **options: Any
+) -> nn.Module:
+    """Move `model` to `device` and wrap it for data parallelism if there are several ranks or GPUs.
+
+    Parallel and sharded models pass through. `options` go to DistributedDataParallel.
+
+    Raises:
+        ValueError: `parallel` is unknown.
+        DeviceError: DataParallel with several ranks.
+    """
+    if parallel not in (None, "ddp", "dp", "none"):
+        raise ValueError(f"`parallel` must be `ddp`, `dp` or `none`, not {parallel!r}")
+    if isinstance(model, (DistributedDataParallel, DataParallel)) or sharded.is_sharded(model):
+        return model
+    model = model.to(device)
+    if parallel == "dp":
+        if who.world_size > 1:
+            raise DeviceError("DataParallel works in one process only", "leave `parallel` out")
+        return DataParallel(model) if torch.cuda.device_count() > 1 else model
+    has_gradients = any(parameter.requires_grad for parameter in model.parameters())
+    if parallel == "none" or who.world_size == 1 or not has_gradients:
+        return model
+    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None, **options)
 
 
 class Buckets:
@@ -49,14 +110,14 @@ class Buckets:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._models: WeakKeyDictionary[DistributedDataParallel, int] = WeakKeyDictionary()
-        """Each with its number: how many were made before it."""
+        """Each with its number, in order of creation."""
         self._orders: WeakKeyDictionary[DistributedDataParallel, Order] = WeakKeyDictionary()
-        """Of those that have rebuilt their buckets."""
+        """The orders of models that have rebuilt their buckets."""
         self._count = 0
         self._restored: Dict[int, Optional[Order]] = {}
         """From the checkpoint, by the models' numbers; each is taken once."""
         self._late: WeakSet[DistributedDataParallel] = WeakSet()
-        """Made after the checkpoint was read, and not used yet."""
+        """Created after the checkpoint was read, and not used yet."""
         self._hook = register_module_module_registration_hook(self._see) if group.is_open else None
 
     def close(self) -> None:
@@ -82,32 +143,25 @@ class Buckets:
         handle = module.register_forward_pre_hook(at_first_forward)
 
     def settle(self) -> None:
-        """Before a checkpoint, let DDP rebuild what it would rebuild at the next forward. Collective."""
+        """Before a checkpoint, let DDP rebuild the buckets that it would rebuild at the next forward. Collective."""
         unknown = [model for model in self._models if model not in self._orders and _rebuilds(model)]
         for model in self._agree(unknown):
-            with contextlib.suppress(RuntimeError):  # gradients are missing; DDP says so at the next forward
+            with contextlib.suppress(RuntimeError):  # gradients are missing; DDP raises the same at the next forward
                 order = _rebuilt(model)
                 if order is not None:
                     self._orders[model] = order
 
-    def orders(self) -> Iterator[Tuple[DistributedDataParallel, Optional[Order]]]:
-        """Each model with its order; None if it has none yet, or never changes it."""
+    def entries(self, event: str) -> List[resume_trace.Entry]:
+        """For the trace of a resume check: the order in which gradients are reduced from here on."""
+        entries = []
         for model in self._by_number():
             number = self._number_restored(model) if model in self._late else None
-            yield model, self._orders.get(model) if number is None else self._restored[number]
-
-    def entries(self, event: str) -> List[Dict[str, str]]:
-        """For the trace of a rehearsal: how gradients are added up from here on."""
-        return [
-            {
-                "name": type(model.module).__name__,
-                "kind": "DistributedDataParallel",
-                "role": "order",
-                # An order that torch has yet to find is another one in each attempt.
-                "digest": "fixed" if _is_fixed(model) else inventory.digest(order or event),
-            }
-            for model, order in self.orders()
-        ]
+            order = self._orders.get(model) if number is None else self._restored[number]
+            # An order that torch has yet to learn differs in each attempt, as `event` does.
+            digest = "fixed" if _is_fixed(model) else resume_trace.digest(order or event)
+            name = type(model.module).__name__
+            entries.append({"name": name, "kind": "DistributedDataParallel", "role": "order", "digest": digest})
+        return entries
 
     def state_dict(self) -> Dict[str, Any]:
         return {"orders": {self._models[model]: self._orders.get(model) for model in self._by_number()}}
@@ -126,7 +180,7 @@ class Buckets:
             self._orders[model] = order
 
     def _number_restored(self, model: DistributedDataParallel) -> Optional[int]:
-        """Which of the restored orders is this model's: its own number's, or that of one with the same parameters."""
+        """The restored order for this model: of its own number, else of a model with the same parameters."""
         if not self._restored or not _rebuilds(model):
             return None
         own = self._models[model]
@@ -139,7 +193,7 @@ class Buckets:
         return sorted(self._models, key=self._models.__getitem__)
 
     def _agree(self, models: Iterable[DistributedDataParallel]) -> List[DistributedDataParallel]:
-        """Those of `models` that all ranks name: the garbage of one rank may have been collected already on another."""
+        """The `models` that all ranks still have: one rank may have collected garbage that another has not."""
         here = {self._models[model]: model for model in models}
         if self._group.reduce_max((len(here),)) == [0]:
             return []
@@ -152,7 +206,7 @@ class Buckets:
 
 @cache
 def _is_known_torch() -> bool:
-    """Whether torch still has the private functions used here. Without them the first step after a stop rounds anew."""
+    """Whether torch still has the private functions used here. Else the first resumed step rounds differently."""
     reducer = getattr(torch_distributed, "Reducer", None)
     has_names = all(hasattr(DistributedDataParallel, name) for name in _OF_DDP)
     if not has_names or not all(hasattr(reducer, name) for name in _OF_REDUCER):
@@ -170,17 +224,17 @@ def _is_fixed(model: Any) -> bool:
 
 
 def _rebuilds(model: Any) -> bool:
-    """Whether DDP changes its buckets after the first backward, and we know how to have them as they will be."""
+    """Whether DDP changes its buckets after the first backward, and this module can change them beforehand."""
     if not _is_known_torch():
         return False
     if getattr(model, "reducer", None) is None or getattr(model, "_use_python_reducer", False) or _is_fixed(model):
         return False
     has_other_hook = not _comm_hooks(model) and bool(model._get_ddp_logging_data().get("comm_hook"))
-    return not has_other_hook  # which could not be given to another reducer
+    return not has_other_hook  # another reducer could not get such a hook
 
 
 def _comm_hooks(model: Any) -> List[Any]:
-    """Those that DDP remembers: none of C++, and none at all before torch 2.2."""
+    """The hooks that DDP remembers: none of C++, and none at all before torch 2.2."""
     return getattr(model, "_comm_hooks", [])
 
 
@@ -191,7 +245,7 @@ def _names(model: Any) -> Order:
 
 
 def _rebuilt(model: Any) -> Optional[Order]:
-    """The order in the buckets, which are rebuilt now if that is due. Collective."""
+    """The order in the buckets; rebuilds them if that is due. Collective."""
     model.reducer._rebuild_buckets()
     model._set_ddp_runtime_logging_sample_rate(1)
     model.logger.set_runtime_stats_and_log()
@@ -204,7 +258,7 @@ def _rebuilt(model: Any) -> Optional[Order]:
 
 
 def _rearrange(model: Any, order: Order) -> None:
-    """Have the buckets that DDP would rebuild if gradients became ready in this order. Collective."""
+    """Create the buckets that DDP would rebuild if gradients became ready in this order. Collective."""
     numbers = {name: number for number, name in enumerate(_names(model))}
     given, given_sparse = model._build_params_for_reducer()
     parameters = [given[numbers[name]] for name in order]
