@@ -14,8 +14,8 @@ from place import Place, environment
 from serried.fs.files import read_json
 from serried.protocol.layout import RecordDirectory, RunDirectory
 from serried.records.logs import metrics
-from serried.resume_check.conduct import Prompter
-from serried.resume_check.curves import compare
+from serried.resume_check.check import Prompter
+from serried.resume_check.judge import compare
 
 pytestmark = pytest.mark.torch
 

@@ -82,7 +82,7 @@ def test_no_run_is_the_last_one(verb, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["serried", verb])
     with pytest.raises(SystemExit):
         cli.main()
-    assert capsys.readouterr().err.startswith("error: there is no run `last`, nor any other yet\n")
+    assert capsys.readouterr().err.startswith("error: unknown run: `last`; you have no runs yet\n")
 
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():

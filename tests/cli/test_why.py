@@ -48,11 +48,9 @@ def test_a_run_that_got_nowhere_is_told_so_and_what_to_do(serried, make):
     make().ending("TIMEOUT", exit_code=124, cause="no-progress", message=message, number=3)
     said = serried("why", "last").out
     assert said.startswith(f"k3f9q2 train TIMEOUT: {message}\n")
-    assert (
-        "means       it would have gone on, but the attempt got no further than it began: the next would do the" in said
-    )
+    assert "means       not continued: the attempt got no further than the checkpoint that it started" in said
     assert "  - or give each attempt more time: serried submit --time 4h …\n" in said
-    assert "  - see what it was doing: serried logs k3f9q2 --attempt 3\n" in said
+    assert "  - see its output: serried logs k3f9q2 --attempt 3\n" in said
 
 
 def test_the_node_that_was_lost_is_the_one_to_leave_out(serried, make):
@@ -150,12 +148,12 @@ def test_a_failure_that_nothing_explains_is_not_laid_on_the_program(serried, mak
     assert serried("why", "last").out == (
         "k3f9q2 train FAILED: the job failed before an agent could record why\n"
         "\n"
-        "  means       the job's script could not write why: it was killed, a disk is full, or its folder is gone\n"
+        "  means       the job script could not record why: it was killed, a disk is full, or its folder is gone\n"
         "  exit code   70\n"
         "  ended       2026-11-18 12:06:40, just now\n"
         "\n"
         "  what to do\n"
-        "  - see what is known, and what is left: serried show k3f9q2\n"
+        "  - see the known facts and the files that are left: serried show k3f9q2\n"
         "  - look at the disk and at your quotas, then submit it again\n"
     )
 
@@ -178,7 +176,7 @@ def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
     run.where.scheduler_log().write_text("srun: error: Unable to create step\n")
     out = serried("why", "last").out
     assert "  last lines of the job's script\n  | srun: error: Unable to create step\n" in out
-    assert "  means       no rank ever started; that is not the program's fault\n" in out
+    assert "  means       no rank started; the program is not at fault\n" in out
 
 
 def test_an_array_is_explained_by_its_first_bad_element(serried, make):
@@ -196,7 +194,7 @@ def test_json_carries_failure_tail_and_advice(serried, make):
     assert (run["id"], run["state"], run["exit_code"]) == ("k3f9q2", "OUT_OF_MEMORY", 137)
     assert run["first_failure"]["host"] == "n2"
     assert run["tail"] == ["Killed"]
-    assert run["advice"][0].startswith("ask for more: --set resources.mem=20G")
+    assert run["advice"][0].startswith("request more: --set resources.mem=20G")
 
 
 def test_nothing_known_and_no_answer_is_exit_code_3(serried, make, slurm):
@@ -222,7 +220,7 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 def test_every_row_of_advice_fills_in():
     for advice in (*ADVICE.values(), *HERE.values()):
         for step in advice.steps:
-            filled = step.format(run="r", rank=0, host="n1", attempt=1, verb="run", time="4h", restarts=3, here="h")
+            filled = step.format(run="r", rank=0, host="n1", attempt=1, command="run", time="4h", restarts=3, here="h")
             assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts|here)\}", filled)
 
 
@@ -314,7 +312,7 @@ def test_a_run_that_used_its_restarts_is_not_told_to_set_them(serried, make):
 
 def test_more_time_is_more_than_it_had(serried, make):
     make(time_seconds=5400).ending("TIMEOUT", exit_code=124, cause="limit")
-    assert "  - ask for more: serried submit --time 3h …\n" in serried("why", "last").out
+    assert "  - request more: serried submit --time 3h …\n" in serried("why", "last").out
 
 
 def test_where_each_rank_was_when_time_was_over(serried, make):

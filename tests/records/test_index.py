@@ -46,7 +46,7 @@ def test_a_name_of_several_runs_means_the_newest_and_says_so():
 def test_an_ambiguous_prefix_lists_the_candidates():
     make("k3f9q2", name="one")
     make("k3zzzz", name="two")
-    assert refusal("k3") == ("`k3` is the start of 2 runs' ids", "k3f9q2 (one), k3zzzz (two)")
+    assert refusal("k3") == ("`k3` matches the ids of 2 runs", "k3f9q2 (one), k3zzzz (two)")
 
 
 def test_a_name_wins_over_a_prefix():
@@ -70,16 +70,16 @@ def test_an_element_that_is_not_there_is_refused():
     make("k3f9q2", indices=range(20))
     make("abcdef", name="plain", age=5)
     assert refusal("k3f9q2/20") == ("run `k3f9q2` has no task 20", "its tasks are 0 to 19")
-    assert refusal("plain/1") == ("run `abcdef` is no array, so it has no task 1", "serried show abcdef")
+    assert refusal("plain/1") == ("run `abcdef` is not an array, so it has no task 1", "serried show abcdef")
 
 
 def test_a_misspelt_name_gets_a_suggestion():
     make("k3f9q2", name="digits")
-    assert refusal("digit5") == ("there is no run `digit5`", "did you mean `digits`? (serried ps --all lists them)")
+    assert refusal("digit5") == ("unknown run: `digit5`", "did you mean `digits`? (serried ps --all lists them)")
 
 
 def test_no_runs_at_all_says_how_to_make_one():
-    assert refusal("last") == ("there is no run `last`, nor any other yet", "serried submit -- python train.py")
+    assert refusal("last") == ("unknown run: `last`; you have no runs yet", "serried submit -- python train.py")
 
 
 @pytest.mark.parametrize("selector", ["", "/", "..", "../..", "/17", "a/b/c", "$(id)", "-rf", "\x1b[2J", "x" * 300])

@@ -10,9 +10,8 @@ import pytest
 from serried.errors import SerriedError
 from serried.protocol.layout import RunDirectory
 from serried.resume_check import judge, traces
-from serried.resume_check.conduct import Prompter, choose_stops
-from serried.resume_check.curves import Difference, compare, is_left_out
-from serried.resume_check.judge import check_stopped, check_whole
+from serried.resume_check.check import Prompter, choose_stops
+from serried.resume_check.judge import Difference, check_stopped, check_whole, compare, is_left_out
 from serried.resume_check.traces import Lost
 from tables import for_each
 
@@ -178,11 +177,11 @@ def trace(*events):
     ("curves", "found", "said"),
     [
         ({}, [], "nothing to compare: no rank has logged anything"),
-        ({0: [{"step": 1, "t": 5.0, "img/s": 7}]}, [], "nothing to compare: all that was logged says how fast it went"),
-        ({0: curve(1)}, [], "never asks whether to stop"),
-        ({0: curve(1)}, trace(begin()), "never asks whether to stop"),
-        ({0: curve(1)}, trace(*made(1)), "makes 1 step, too few to be stopped 3 times"),
-        ({0: curve(1)}, trace(*made(1, 2, 3)), "makes 3 steps, too few to be stopped 3 times"),
+        ({0: [{"step": 1, "t": 5.0, "img/s": 7}]}, [], "nothing to compare: all logged metrics measure speed"),
+        ({0: curve(1)}, [], "never checks for a stop notice"),
+        ({0: curve(1)}, trace(begin()), "never checks for a stop notice"),
+        ({0: curve(1)}, trace(*made(1)), "takes 1 step, too few for 3 stops"),
+        ({0: curve(1)}, trace(*made(1, 2, 3)), "takes 3 steps, too few for 3 stops"),
     ],
 )
 def test_where_there_is_nothing_to_compare_it_says_so(curves, found, said):
@@ -198,9 +197,9 @@ def test_four_steps_are_enough_for_three_stops():
 @for_each(
     ("events", "said"),
     [
-        ([*made(1), {"event": "waiting", "step": 2}], "waited after step 2 to be asked to stop, and did not hear it"),
-        (stop(2), "was to be stopped after steps 2, 5, and was after 2: it then ended COMPLETED"),
-        ([], "and was after none"),
+        ([*made(1), {"event": "waiting", "step": 2}], "waited for a stop notice after step 2, and did not see it"),
+        (stop(2), "stops were planned after steps 2, 5, and took place after 2; it ended COMPLETED"),
+        ([], "and took place after none"),
     ],
 )
 def test_a_training_that_did_not_heed_the_request_is_no_success(events, said):

@@ -102,13 +102,13 @@ UNSAID = None
         (
             ["prepare", "train"],
             ["gone"],
-            "there is no run `gone`, nor any other yet",
+            "unknown run: `gone`; you have no runs yet",
             "serried submit -- python train.py",
         ),
         (
             ["prepare", "train"],
             ["last:failed"],
-            "there is no run `last:failed`, nor any other yet",
+            "unknown run: `last:failed`; you have no runs yet",
             "the condition is `:ok`, `:any` or `:notok`",
         ),
     ],

@@ -150,7 +150,7 @@ def test_what_is_not_there_is_an_error_before_anything_begins(run, tmp_path):
     )
     assert refusal("ours", tmp_path)[0] == f"`{tmp_path}/ours` has no complete checkpoint"
     assert refusal("./none", tmp_path)[0] == f"`{tmp_path}/none` does not exist"
-    with pytest.raises(RunNotFoundError, match=r"there is no run `k3f9q3`, and no such path here"):
+    with pytest.raises(RunNotFoundError, match=r"unknown run: `k3f9q3`, and no such path here"):
         resume_from("k3f9q3", None, tmp_path)
     assert refusal("last", tmp_path) == (
         "run `k3f9q2` has no complete checkpoint",

@@ -393,5 +393,5 @@ def test_at_its_own_limit_nobody_has_interrupted_it(project):
     assert (done.returncode, "interrupted" in done.stderr) == (124, False)
     assert "\ntimeout" in done.stderr
     said = cli("why", "last").stdout
-    assert "  - ask for more: serried run --time 16s …\n" in said
+    assert "  - request more: serried run --time 16s …\n" in said
     assert "serried submit --time" not in said

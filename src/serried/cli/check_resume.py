@@ -13,8 +13,7 @@ from serried.cli import options
 from serried.clusters import LOCAL
 from serried.errors import UsageError
 from serried.protocol.sizes import counted
-from serried.resume_check.check import DOING, Rehearsal, Terms, rehearse
-from serried.resume_check.conduct import STOPPED, WHOLE, Observer, prepare_take
+from serried.resume_check.check import DOING, STOPPED, WHOLE, Observer, Rehearsal, Terms, prepare_take, rehearse
 from serried.resume_check.judge import explain, is_rounding
 from serried.resume_check.traces import ORDER
 from serried.ui import console

@@ -12,18 +12,18 @@ from serried.protocol.reasons import Reason, parse
 
 @dataclass(frozen=True)
 class Ended:
-    """What is known of an end."""
+    """The known facts of an end."""
 
     state: str
     cause: str | None = None
     output: Sequence[str] = ()
-    """The last lines of the rank that failed: the program's own words."""
+    """The last lines of the rank that failed."""
     script: Sequence[str] = ()
     """The last lines of the job's script, or of the launcher."""
     exit_code: int | None = None
     signal: int | None = None
     restarts: int = 0
-    """How many attempts were allowed after the first."""
+    """The number of attempts that were allowed after the first."""
     attempt: int = 1
     is_here: bool = False
     """It was started by `serried run`."""
@@ -42,7 +42,7 @@ CRASHES = frozenset({4, 6, 8, 11})  # ILL, ABRT, FPE, SEGV
 NOT_EXECUTABLE = 126
 
 GPU_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
-"""Agents call it out of memory like any other."""
+"""Agents report it as out of memory, without a distinction."""
 
 OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
     (
@@ -79,10 +79,10 @@ OF_SCRIPT: Sequence[tuple[re.Pattern[str], Reason]] = (
     (re.compile(r"No space left on device|Disk quota exceeded"), Reason.DISK_FULL),
     (re.compile(r"oom[-_ ]kill|Out Of Memory|Cannot allocate memory"), Reason.OUT_OF_MEMORY),
 )
-"""The same of the job's script, where nothing else says how it ended."""
+"""The same for the output of the job script, if nothing else explains the end."""
 
 OF_LAUNCH: Sequence[tuple[re.Pattern[str], Reason]] = ((re.compile(r"No module named"), Reason.NO_LAUNCHER),)
-"""The same of a launcher that failed."""
+"""The same for a launcher that failed."""
 
 _BY_STATE = {
     names.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
@@ -94,11 +94,11 @@ _BY_STATE = {
     names.CANCELLED: Reason.CANCEL,
     names.FAILED: Reason.UNRECORDED,
 }
-"""Where no cause is known, as in what earlier versions recorded."""
+"""For an end without a cause, as earlier versions recorded it."""
 
 
 def closer(ended: Ended) -> Reason | None:
-    """None where nothing is known but the state, and that explains itself."""
+    """None if only the state is known, and that explains itself."""
     reason = parse(ended.cause) or _BY_STATE.get(ended.state)
     for holds, better in _REFINED.get(reason, ()) if reason else ():
         if holds(ended):
@@ -120,11 +120,11 @@ _REFINED: Mapping[Reason, Sequence[tuple[Callable[[Ended], bool], Reason]]] = {
         (lambda ended: ended.signal in CRASHES, Reason.CRASH),
     ),
 }
-"""By codes and numbers alone: what else is known of the end explains more than its cause."""
+"""By codes and numbers alone: other facts of the end explain more than its cause."""
 
 
 def _by_text(reason: Reason | None, ended: Ended) -> Reason | None:
-    """By what others printed: the program, Python, a shell, a launcher."""
+    """By the output of others: the program, Python, a shell, a launcher."""
     if reason is Reason.EXIT:
         return _first(OF_OUTPUT, ended.output) or reason
     if reason is Reason.UNRECORDED:
@@ -144,41 +144,41 @@ def _first(table: Sequence[tuple[re.Pattern[str], Reason]], lines: Sequence[str]
 @dataclass(frozen=True)
 class Advice:
     meaning: str
-    """One sentence: what this kind of end is."""
+    """One sentence about this kind of end."""
     steps: tuple[str, ...]
-    """What to do. Filled in are `{run}`, `{rank}`, `{host}`, `{attempt}`, `{verb}` (`submit`, or `run`), and, for the
-    next try, `{time}`, `{restarts}` and `{here}`, the same command for `serried run`."""
+    """Next steps, with the placeholders `{run}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or `run`), and
+    `{time}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next try."""
 
 
 ADVICE: Mapping[Reason, Advice] = {
     Reason.EXIT: Advice(
         "the program itself ended with an error",
-        ("read all that the rank wrote: serried logs {run} --rank {rank}", "try it here: {here}"),
+        ("read all output of the rank: serried logs {run} --rank {rank}", "try it here: {here}"),
     ),
     Reason.SAVED_UNASKED: Advice(
-        "85 says `I have saved, go on`, but nobody had asked the program to stop",
+        "exit status 85 means `saved, please continue`, but no stop was requested",
         (
-            "leave with 0 when the work is done, and with 85 only when `$SERRIED_STOP_FILE` exists: see docs/ending.md",
-            "read all that the rank wrote: serried logs {run} --rank {rank}",
+            "exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: see docs/ending.md",
+            "read all output of the rank: serried logs {run} --rank {rank}",
         ),
     ),
     Reason.SIGNAL: Advice(
         "a signal ended the rank, and Serried did not send it",
-        ("read what it wrote before: serried logs {run} --rank {rank}",),
+        ("read its output before that: serried logs {run} --rank {rank}",),
     ),
     Reason.KILLED: Advice(
-        "signal 9 (SIGKILL) ended the rank: almost always because the node ran out of memory",
+        "signal 9 (SIGKILL) ended the rank: almost always because the node has too little memory",
         (
-            "ask for more memory: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
-            "use fewer data loading workers: each holds its own copy of what it loads",
-            "read what it wrote before: serried logs {run} --rank {rank}",
+            "request more memory: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
+            "use fewer data loading workers: each holds its own copy of the data",
+            "read its output before that: serried logs {run} --rank {rank}",
         ),
     ),
     Reason.CRASH: Advice(
-        "compiled code crashed: torch, a CUDA library, or an extension of the program's",
+        "compiled code crashed: torch, a CUDA library, or an extension of the program",
         (
-            "find the Python line in what the rank wrote: serried logs {run} --rank {rank}",
-            "compare the versions of what it loads: extensions must be built for this torch and this CUDA",
+            "find the Python line in the rank's output: serried logs {run} --rank {rank}",
+            "compare the versions of its libraries: extensions must be built for this torch and this CUDA",
         ),
     ),
     Reason.SHARED_MEMORY: Advice(
@@ -189,70 +189,70 @@ ADVICE: Mapping[Reason, Advice] = {
         ),
     ),
     Reason.OUT_OF_MEMORY: Advice(
-        "it needed more main memory (not GPU memory) than it had asked for",
+        "it needed more main memory (not GPU memory) than it requested",
         (
-            "ask for more: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
-            "use fewer data loading workers: each holds its own copy of what it loads",
+            "request more: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
+            "use fewer data loading workers: each holds its own copy of the data",
         ),
     ),
     Reason.GPU_MEMORY: Advice(
         "a GPU's own memory was full",
         (
-            "use a smaller batch, or let it be accumulated over several steps",
+            "use a smaller batch, or accumulate gradients over several steps",
             "use a GPU with more memory: --set resources.gpu_type=TYPE (serried clusters lists them)",
         ),
     ),
     Reason.LIMIT: Advice(
         "it reached its time limit",
         (
-            "ask for more: serried {verb} --time {time} …",
-            "or let it go on by itself: save at `limit.warn_before` before the end, exit 85, and set `limit.restarts`",
+            "request more: serried {command} --time {time} …",
+            "or let it continue: save at `limit.warn_before` before the end, exit with 85, and set `limit.restarts`",
         ),
     ),
     Reason.LIMIT_UNSAVED: Advice(
-        "it reached its time limit and did not go on, though `limit.restarts` allows it",
+        "it reached its time limit and did not continue, though `limit.restarts` allows it",
         (
-            "save within `limit.warn_before` before the end, and exit 85: see docs/ending.md",
+            "save within `limit.warn_before` before the end, and exit with 85: see docs/ending.md",
             "resume from its newest checkpoint, if it has one: serried rerun {run}",
-            "or ask for more: serried {verb} --time {time} …",
+            "or request more: serried {command} --time {time} …",
         ),
     ),
     Reason.RESTARTS_USED: Advice(
-        "it has used all of its attempts (`limit.restarts`)",
+        "it used all of its attempts (`limit.restarts`)",
         (
             "resume from its newest checkpoint: serried rerun {run}",
             "or allow more attempts: serried submit --chain {restarts} …, or a longer --time",
         ),
     ),
     Reason.NO_PROGRESS: Advice(
-        "it would have gone on, but the attempt got no further than it began: the next would do the same",
+        "not continued: the attempt got no further than the checkpoint that it started from",
         (
-            "save more often, so that an attempt reaches a checkpoint before it is asked to stop",
+            "save more often, so that an attempt reaches a checkpoint before its stop notice",
             "or give each attempt more time: serried submit --time 4h …",
-            "see what it was doing: serried logs {run} --attempt {attempt}",
+            "see its output: serried logs {run} --attempt {attempt}",
         ),
     ),
     Reason.NODE_LOST: Advice(
-        "a node failed under it; that is the cluster's fault, not the program's",
+        "a node failed while it ran; the program is not at fault",
         (
             "submit it again",
-            "leave the node out if it fails again; on Slurm: --set 'resources.extra=[\"--exclude={host}\"]'",
+            "exclude the node if it fails again; on Slurm: --set 'resources.extra=[\"--exclude={host}\"]'",
         ),
     ),
     Reason.SUPERVISOR_GONE: Advice(
-        "this machine was restarted, or somebody killed the process that looked after the job",
-        ("resume from its newest checkpoint, or begin again: serried rerun {run}",),
+        "this machine restarted, or the supervisor of the job was killed",
+        ("resume from its newest checkpoint, or from the start: serried rerun {run}",),
     ),
     Reason.AGENT_KILLED: Advice(
-        "Serried's own process on a node was killed, by the node's memory limit or by somebody",
+        "Serried's own process on a node was killed, by the node's memory limit or by a person",
         (
-            "read what the job's script said: serried logs {run} --attempt {attempt}",
-            "ask for more memory if this happens again: --set resources.mem=20G",
+            "read the output of the job script: serried logs {run} --attempt {attempt}",
+            "request more memory if this happens again: --set resources.mem=20G",
         ),
     ),
     Reason.JOB_SCRIPT_KILLED: Advice(
-        "the job's script was killed on the first node, by the node's memory limit or by somebody",
-        ("submit it again", "ask for more memory if this happens again: --set resources.mem=20G"),
+        "the job's script was killed on the first node, by the node's memory limit or by a person",
+        ("submit it again", "request more memory if this happens again: --set resources.mem=20G"),
     ),
     Reason.IMPORT_ERROR: Advice(
         "Python did not find a module in the environment of the job",
@@ -263,195 +263,198 @@ ADVICE: Mapping[Reason, Advice] = {
     ),
     Reason.COMMAND_NOT_FOUND: Advice(
         "the program to run does not exist on the node",
-        ("name it by its whole path, or load its module before you submit", "see the command: serried show {run}"),
+        ("use its full path, or load its module before you submit", "see the command: serried show {run}"),
     ),
     Reason.NOT_EXECUTABLE: Advice(
-        "the file to run may not be executed",
-        ("allow it: chmod +x FILE, then submit again", "or name what reads it: `python FILE`, `bash FILE`"),
+        "the file to run is not executable",
+        ("make it executable: chmod +x FILE, then submit again", "or name its interpreter: `python FILE`, `bash FILE`"),
     ),
     Reason.PERMISSION: Advice(
         "the program may not read or write a file",
         (
-            "find the path in what the rank wrote: serried logs {run} --rank {rank}",
+            "find the path in the rank's output: serried logs {run} --rank {rank}",
             "look at it on the node: serried shell {run}, then ls -ld PATH",
         ),
     ),
     Reason.WORKDIR_MISSING: Advice(
         "the folder to start in does not exist in the snapshot",
         (
-            "correct `workdir`; it is relative to the project's folder",
-            "is it ignored by git? then add it to `project.link`",
+            "correct `workdir`, which is relative to the project's folder",
+            "if git ignores the folder, add it to `project.link`",
         ),
     ),
     Reason.MOUNT: Advice(
-        "a folder that the container is to see is not on the node, or has no place in the image",
+        "a folder for the container is not on the node, or the image has no mount point for it",
         (
-            "look at `container.binds`: is each there on compute nodes too?",
-            "in a `.sqfs` or with Charliecloud the image needs a folder to mount it on: see docs/containers.md",
+            "check that each of `container.binds` exists on compute nodes too",
+            "in a `.sqfs` or with Charliecloud the image needs the folder as a mount point: see docs/containers.md",
         ),
     ),
     Reason.CONTAINER: Advice(
         "the container runtime could not start the rank",
         (
             "try the image where it failed: serried shell {run}",
-            "where nodes cannot mount a `.sif` (no FUSE), a folder as image can do: apptainer build --sandbox",
+            "if nodes cannot mount a `.sif` (no FUSE), use a folder as the image: apptainer build --sandbox",
         ),
     ),
     Reason.NOT_IN_IMAGE: Advice(
         "the program to run is not in the container's image",
         (
-            "name it as it is called inside: `python3` perhaps, or by its whole path",
-            "a program of the host's needs its folder in `container.binds`, and all that it needs itself",
+            "use its name inside the image: perhaps `python3`, or its full path",
+            "a program of the host needs its folder in `container.binds`, and so do its libraries",
         ),
     ),
     Reason.FILE_MISSING: Advice(
-        "a file that the program wanted is not there",
+        "a file that the program needs does not exist",
         (
-            "see where it ran: serried show {run}; `serried config show` says where its command comes from",
+            "see where it ran: serried show {run}; `serried config show` shows the origin of its command",
             "a job runs in a copy of the code, where `../data` leads nowhere: use absolute paths, or `--stage` them",
-            "what git ignores is linked to only at the project's top, and in `workdir`: see `project.link`",
+            "files that git ignores are linked only at the project's top, and in `workdir`: see `project.link`",
         ),
     ),
     Reason.DISK_FULL: Advice(
         "a disk or a quota was full",
         (
             "look at your quotas; many sites count files as well as bytes: serried du, then serried clean",
-            "see where the run writes: serried show {run}",
+            "see where the run writes its files: serried show {run}",
         ),
     ),
     Reason.NO_RANK: Advice(
-        "the program wants to be one of several ranks; one process on CPUs is started without RANK and WORLD_SIZE",
-        ("ask for several: --ranks 2, or --gpus 2", "or have the variables for one rank: --launch agent"),
+        "the program expects to be one of several ranks; a single process on CPUs has no RANK and WORLD_SIZE",
+        ("request several: --ranks 2, or --gpus 2", "or set the variables for one rank: --launch agent"),
     ),
     Reason.NCCL_WITHOUT_GPU: Advice(
-        "the program wants NCCL, which needs GPUs, and the rank has none",
+        "the program uses NCCL, which needs GPUs, and the rank has none",
         (
-            "ask for GPUs: --gpus 1",
+            "request GPUs: --gpus 1",
             "or use the backend `gloo` on CPUs",
-            "a program that trains alone unless it finds RANK: --launch single",
+            "for a program that trains alone unless RANK is set: --launch single",
         ),
     ),
     Reason.NCCL: Advice(
-        "GPUs could not talk to each other; often another rank failed first, or the network interface is wrong",
+        "communication between GPUs failed; often another rank failed first, or the network interface is wrong",
         (
             "look at the other ranks: serried logs {run}",
             'set `environment.env = {{NCCL_DEBUG = "INFO"}}` and submit again',
         ),
     ),
     Reason.CUDA: Advice(
-        "the GPU, its driver and this build of torch do not fit together, or the rank sees no GPU",
-        ("compare `nvidia-smi` on the node with torch.version.cuda", "did you ask for GPUs? serried show {run}"),
+        "the GPU, its driver and this build of torch are not compatible, or the rank sees no GPU",
+        (
+            "compare `nvidia-smi` on the node with torch.version.cuda",
+            "did the run request GPUs? serried show {run}",
+        ),
     ),
     Reason.PEER_LOST: Advice(
-        "ranks failed because they lost another one, which left no failure of its own",
+        "ranks failed because they lost another rank, which recorded no failure",
         (
-            "did one leave its loop too early, or hang? serried logs {run}",
-            "look at the network of the nodes, with --debug",
+            "check whether a rank left its loop too early, or hangs: serried logs {run}",
+            "check the network of the nodes, with --debug",
         ),
     ),
     Reason.SILENCE: Advice(
-        "no rank wrote anything for `limit.output_timeout`, so it was taken for hung",
+        "no rank wrote any output for `limit.output_timeout`, so it counts as hung",
         (
             "see where each rank stopped: serried logs {run}",
-            "ranks that wait for each other for ever often differ in their number of batches",
-            "if it is only quiet, let it print now and then, or raise `limit.output_timeout`",
+            "ranks that wait for each other forever often differ in their number of batches",
+            "if it only prints rarely, print more often, or raise `limit.output_timeout`",
         ),
     ),
     Reason.LEFT_RUNNING: Advice(
-        "every rank ended well, but something that it had started in the background still ran and was ended",
-        ("wait for what you start, or start it as a rank's own thread", "see what it was: serried logs {run}"),
+        "every rank succeeded, but a background process of one still ran and was ended",
+        ("wait for the process before you exit, or use a thread of the rank", "see its name: serried logs {run}"),
     ),
-    Reason.USER: Advice("somebody stopped it with `serried stop`", ()),
+    Reason.USER: Advice("it was stopped with `serried stop`", ()),
     Reason.CANCEL: Advice(
         "it was cancelled by Ctrl-C, by scancel or by an administrator",
-        ("ask the site if it was not you",),
+        ("ask the site, if it was not you",),
     ),
     Reason.AFTER: Advice(
-        "it was to begin after another run, and that did not end as it should have; nothing of it ever ran",
+        "it depends on another run, which did not end as required; it never ran",
         (
-            "see what became of the other: serried ps",
+            "see how the other run ended: serried ps",
             "submit both again, or this one with `--after RUN:any`, or by itself: --set 'after=[]'",
         ),
     ),
     Reason.PREEMPT: Advice(
         "a job of higher priority took its nodes",
-        ("submit it again", "let it go on by itself: set `limit.restarts`, and save when asked to"),
+        ("submit it again", "let it continue: set `limit.restarts`, and save at the stop notice"),
     ),
     Reason.LAUNCHER: Advice(
-        "what starts the ranks (`launch.kind`) ended before they did, or did not start them as planned",
+        "the launcher (`launch.kind`) ended before the ranks, or did not start them as planned",
         (
-            "read all that it said: serried logs {run} --launcher",
-            "leave it out, if the program does not need it: serried submit --launch agent …",
+            "read all its output: serried logs {run} --launcher",
+            "do without it, if the program does not need it: serried submit --launch agent …",
         ),
     ),
     Reason.LAUNCH: Advice(
-        "no rank ever started; that is not the program's fault",
+        "no rank started; the program is not at fault",
         (
-            "read what the job's script said: serried logs {run}; and with `--launch`, the launcher: --launcher",
+            "read the output of the job script: serried logs {run}; and with `--launch`, the launcher: --launcher",
             "submit it again if a node or the network was at fault",
         ),
     ),
     Reason.NO_LAUNCHER: Advice(
-        "what should start the ranks (`launch.kind`) is not where the job looks for it",
+        "the job cannot find the launcher (`launch.kind`)",
         (
-            "install it in what `serried env` shows, or name the module that has it in `environment.modules`",
-            "leave it out, if the program does not need it: serried submit --launch agent …",
+            "install it in the environment of `serried env show`, or add its module to `environment.modules`",
+            "do without it, if the program does not need it: serried submit --launch agent …",
         ),
     ),
     Reason.NO_DATA: Advice(
-        "a node could not have the data that the ranks need, so none of them started",
+        "a node could not get the data that the ranks need, so no rank started",
         (
-            "see what that is, and how far it came: serried show {run}",
-            "see what it takes on a node's disk: serried stage EXPERIMENT, or PATHS",
-            "a path that is not there for the node, but here, is on a file system that it does not have",
+            "see the data, and how far it came: serried show {run}",
+            "see how much of a node's disk it needs: serried stage EXPERIMENT, or PATHS",
+            "a path that exists here but not on the node is on a file system that the node lacks",
         ),
     ),
     Reason.UNRECORDED: Advice(
-        "the job's script could not write why: it was killed, a disk is full, or its folder is gone",
+        "the job script could not record why: it was killed, a disk is full, or its folder is gone",
         (
-            "see what is known, and what is left: serried show {run}",
+            "see the known facts and the files that are left: serried show {run}",
             "look at the disk and at your quotas, then submit it again",
         ),
     ),
     Reason.SUBMISSION: Advice(
-        "no job exists: `serried submit` ended, or was given up, before the scheduler had it",
+        "no job exists: `serried submit` ended, or was given up, before the scheduler accepted it",
         ("submit it again: serried rerun {run}",),
     ),
     Reason.LOST: Advice(
-        "the job is over and nothing says how: a file system or a node may have failed, or the folder was purged",
-        ("ask the scheduler: sacct -j JOB", "look at what is left: serried show {run}"),
+        "the job left no record of its end: a file system or a node may have failed, or the folder was purged",
+        ("ask the scheduler: sacct -j JOB", "look at the files that are left: serried show {run}"),
     ),
     Reason.UNCERTAIN: Advice(
-        "whether the scheduler has the job is not known; do not submit it again yet",
+        "the scheduler may have the job or not; do not submit it again yet",
         (
-            "the next serried command that reaches the scheduler finds out by the job's name",
+            "the next serried command that reaches the scheduler looks up the job's name",
             "serried forget {run} gives it up",
         ),
     ),
     Reason.UNREACHABLE: Advice(
-        "the scheduler does not answer", ("try again in a minute; the run does not need this command",)
+        "the scheduler does not answer", ("retry in a minute; the run does not need this command",)
     ),
-    Reason.UNREADABLE: Advice("its record cannot be read", ("upgrade Serried, or look at the file that is named",)),
+    Reason.UNREADABLE: Advice("its record cannot be read", ("upgrade Serried, or look at the named file",)),
 }
 
 
 HERE: Mapping[Reason, Advice] = {
     Reason.EXIT: Advice(
-        "the program itself ended with an error", ("read all that the rank wrote: serried logs {run} --rank {rank}",)
+        "the program itself ended with an error", ("read all output of the rank: serried logs {run} --rank {rank}",)
     ),
     Reason.KILLED: Advice(
-        "signal 9 (SIGKILL) ended the rank: almost always because this machine ran out of memory",
+        "signal 9 (SIGKILL) ended the rank: almost always because this machine has too little memory",
         (
-            "look at the memory that is left while it runs: free -h",
-            "use fewer ranks or data loading workers: each holds its own copy of what it loads",
-            "read what it wrote before: serried logs {run} --rank {rank}",
+            "watch the free memory while it runs: free -h",
+            "use fewer ranks or data loading workers: each holds its own copy of the data",
+            "read its output before that: serried logs {run} --rank {rank}",
         ),
     ),
     Reason.OUT_OF_MEMORY: Advice(
         "it needed more main memory (not GPU memory) than this machine had left",
         (
-            "look at the memory that is left while it runs: free -h",
-            "use fewer ranks or data loading workers: each holds its own copy of what it loads",
+            "watch the free memory while it runs: free -h",
+            "use fewer ranks or data loading workers: each holds its own copy of the data",
         ),
     ),
     Reason.IMPORT_ERROR: Advice(
@@ -462,15 +465,15 @@ HERE: Mapping[Reason, Advice] = {
         ),
     ),
     Reason.FILE_MISSING: Advice(
-        "a file that the program wanted is not there",
+        "a file that the program needs does not exist",
         ("relative paths begin in the folder where ranks start: see `source` in serried show {run}, and `workdir`",),
     ),
 }
-"""What differs for an end of `serried run` on this machine."""
+"""Advice that differs for an end of `serried run` on this machine."""
 
 
 def advice_for(ended: Ended) -> tuple[Reason, Advice] | None:
-    """The reason that explains most, and its advice; None where there is nothing to say."""
+    """The reason that explains most, and its advice; None without advice."""
     reason = closer(ended)
     if reason is None or reason not in ADVICE:
         return None

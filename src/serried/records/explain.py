@@ -165,7 +165,7 @@ def _ended(status: RunStatus) -> Explanation:
         "rank": failure.get("rank") if failure else 0,
         "host": failure.get("host") if failure else _lost_host(status),
         "attempt": status.attempt or 1,
-        "verb": "run" if facts.is_here else "submit",
+        "command": "run" if facts.is_here else "submit",
         "time": show_duration(2 * limit) if limit else "4h",
         "restarts": 2 * (facts.restarts + 1),
         "here": _here(status),

@@ -1,4 +1,4 @@
-"""Which runs there are, and which one a word on the command line means."""
+"""The list of runs, and the run that a word on the command line means."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Selection:
-    """A run, or one element of it."""
+    """A run, or one task of an array."""
 
     record: Record
     element: int | None = None
     note: str | None = None
-    """What the user should know about how it was chosen."""
+    """A note for the user about the choice."""
 
     def __str__(self) -> str:
         return self.record.id if self.element is None else f"{self.record.id}/{self.element}"
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array as a whole: its elements have attempts, logs and results, and it has none."""
+        """Whether it is a whole array, which has no attempts, logs and results itself: its tasks have them."""
         return self.element is None and self.record.summary.elements is not None
 
     @property
@@ -37,13 +37,13 @@ class Selection:
 
     @property
     def elements(self) -> tuple[int | None, ...]:
-        """What has attempts: an array's elements, or itself alone."""
+        """Where attempts are: an array's tasks, or the run itself (None)."""
         array = self.record.plan.array
         return (self.element,) if array is None or self.element is not None else array.indices
 
 
 def records() -> list[Record]:
-    """All records, by one listing, in no order. What is in there and is no record is left out."""
+    """All records, by one listing, in no order."""
     try:
         with os.scandir(records_directory()) as entries:
             return [Record(records_directory() / entry.name) for entry in entries if _may_be_a_record(entry)]
@@ -56,9 +56,9 @@ def _may_be_a_record(entry: os.DirEntry[str]) -> bool:
 
 
 def find(selector: str) -> Selection:
-    """The run that an id, `last`, a name or a unique prefix of an id means; `RUN/17` is its element 17.
+    """The run that an id, `last`, a name or a unique prefix of an id means; `RUN/17` is its task 17.
 
-    A name that several runs bear means the newest of them, and the selection's note says so.
+    A name of several runs means the newest of them, with a note.
     """
     selection = _find_run(selector)
     if selection is not None:
@@ -74,7 +74,7 @@ def _element(selection: Selection, index: int) -> Selection:
     array = selection.record.plan.array
     if array is None:
         raise RunNotFoundError(
-            f"run `{selection.record.id}` is no array, so it has no task {index}",
+            f"run `{selection.record.id}` is not an array, so it has no task {index}",
             hint=f"serried show {selection.record.id}",
         )
     if index not in array.indices:
@@ -107,7 +107,7 @@ def _by_prefix(selector: str, known: Iterable[Record]) -> Selection | None:
     if len(fitting) > 1:
         shown = ", ".join(f"{record.id} ({_name(record)})" for record in fitting[:_SHOWN])
         more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
-        raise RunNotFoundError(f"`{selector}` is the start of {len(fitting)} runs' ids", hint=f"{shown}{more}")
+        raise RunNotFoundError(f"`{selector}` matches the ids of {len(fitting)} runs", hint=f"{shown}{more}")
     return Selection(fitting[0]) if fitting else None
 
 
@@ -117,7 +117,7 @@ def _newest(known: Iterable[Record]) -> Selection | None:
 
 
 def made_at(record: Record) -> int:
-    """When the plan was written: it never changes, so its time stamp tells, without opening anything."""
+    """When the plan was written: it never changes, so its time stamp suffices."""
     try:
         return record.directory.plan.stat().st_mtime_ns
     except OSError:
@@ -141,10 +141,10 @@ def _not_found(selector: str) -> RunNotFoundError:
     known = records()
     if not known:
         return RunNotFoundError(
-            f"there is no run `{selector}`, nor any other yet", hint="serried submit -- python train.py"
+            f"unknown run: `{selector}`; you have no runs yet", hint="serried submit -- python train.py"
         )
     words = {record.id: record.id for record in known}
     words |= {_name(record): _name(record) for record in known}
     close = difflib.get_close_matches(selector, words, n=1)
     hint = f"did you mean `{close[0]}`? (serried ps --all lists them)" if close else "serried ps --all lists them"
-    return RunNotFoundError(f"there is no run `{selector}`", hint=hint)
+    return RunNotFoundError(f"unknown run: `{selector}`", hint=hint)

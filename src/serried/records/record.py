@@ -31,19 +31,19 @@ _ID_LENGTH = 6
 Document = TypeVar("Document", "Summary", "Submission")
 
 MOST_NAMED = 5
-"""Jobs of one submission that are listed one by one."""
+"""The most jobs of one submission that are listed one by one."""
 
 OPEN = ("submitting", "uncertain")
-"""States of a submission that somebody has to find out about."""
+"""States of a submission whose outcome is unknown."""
 
 
 class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
-    """A record that somebody tore, or that a later Serried wrote."""
+    """A record that is incomplete, or that a later Serried wrote."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a listing shows of a plan. The record's exit.json carries it, so that one file tells all."""
+    """The facts of a plan that a listing shows. The record's exit.json includes it, so that one file suffices."""
 
     name: str
     project: str
@@ -60,19 +60,19 @@ class Summary:
     time_seconds: int | None
     directory: str
     elements: int | None = None
-    """How many an array has; None is no array."""
+    """The number of tasks; None for a run without an array."""
     resumed_from: str | None = None
-    """The run, element or path whose checkpoint it began from."""
+    """The run, task or path of the checkpoint that it resumed from."""
     rerun_of: str | None = None
-    """The run, or the element, whose plan it has too."""
+    """The run, or the task, with the same plan."""
     smoke: bool = False
     """A smoke test."""
     rehearsal: bool = False
-    """A run of `serried rehearse`: it may end after a few steps as well, and is no smoke test."""
+    """A run of `serried check-resume`, which may end after a few steps too."""
     after: tuple[str, ...] = ()
-    """What it comes after: `k3f9q2`, `k3f9q2/17:any`."""
+    """Its dependencies: `k3f9q2`, `k3f9q2/17:any`."""
     stages: bool = False
-    """Its ranks wait for data."""
+    """Whether its ranks wait for data."""
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -80,7 +80,7 @@ class Summary:
 
     @classmethod
     def from_plan(cls, plan: Mapping[str, Any]) -> Summary:
-        """From plan.json as it is read: building a whole Plan would cost a listing a millisecond for each run."""
+        """From plan.json as it is read: a whole Plan would cost a listing a millisecond for each run."""
         try:
             site, allocation, array = plan["site"], plan["allocation"], plan.get("array")
             rehearsal = names.REHEARSAL in ((plan.get("environment") or {}).get("env") or {})
@@ -105,7 +105,7 @@ class Summary:
                 stages=bool((plan.get("data") or {}).get("stage")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordUnreadable(f"its plan.json makes no sense ({error!r})") from error
+            raise RecordUnreadable(f"its plan.json is not valid ({error!r})") from error
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Summary:
@@ -118,7 +118,7 @@ def _after(value: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Submission:
-    """One job given, or about to be given, to the scheduler: `submissions/S.json`."""
+    """One job at the scheduler, or on its way there: `submissions/S.json`."""
 
     token: str
     state: str
@@ -129,18 +129,18 @@ class Submission:
     """UTC, ISO 8601."""
     by_pid: int
     job: str | None = None
-    """Its id. Of an array in parts the ids of all its jobs, or of those accepted so far, with commas."""
+    """Its id; for an array in parts the ids of all jobs that were accepted so far, with commas."""
     message: str | None = None
     by_host: str = ""
-    """Where `by_pid` means something."""
+    """The host of `by_pid`."""
     by_started: str = ""
-    """When that process started, as the machine counts: a later one may have its pid."""
+    """The start time of that process, as the machine counts: a later process may have its pid."""
     site: str = ""
-    """What the scheduler calls itself, where job ids alone do not say whose they are: Slurm's ClusterName."""
+    """The scheduler's own name, which makes job ids unique: Slurm's ClusterName."""
     moved: bool = False
-    """Its first attempt is here: the job before it was too early for a run that comes after others."""
+    """The first attempt is here, because the job before it was too early for a run with dependencies."""
     missed: float | None = None
-    """When the scheduler was first asked and did not know of it; seconds since the epoch."""
+    """When the scheduler first did not list it; seconds since the epoch."""
     schema: int = SCHEMA
 
     @property
@@ -157,7 +157,7 @@ class Submission:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Submission:
-        return _built(cls, value, "a submission of it")
+        return _built(cls, value, "one of its submissions")
 
 
 def jobs_text(jobs: Sequence[str]) -> str:
@@ -168,21 +168,21 @@ def jobs_text(jobs: Sequence[str]) -> str:
 
 
 def _built(kind: type[Document], value: Mapping[str, Any], whose: str) -> Document:
-    """From what it has of the fields of `kind`: a later Serried may have written more. Raises RecordUnreadable."""
+    """From the known fields: a later Serried may have written more. Raises RecordUnreadable."""
     known = {field.name: value[field.name] for field in dataclasses.fields(kind) if field.name in value}
     try:
         return kind(**known)
     except TypeError as error:
-        raise RecordUnreadable(f"{whose} makes no sense ({error})") from error
+        raise RecordUnreadable(f"{whose} is not valid ({error})") from error
 
 
 def records_directory() -> Path:
-    """Where all records of this user are: `$XDG_STATE_HOME/serried/runs`."""
+    """The folder of all records of this user: `$XDG_STATE_HOME/serried/runs`."""
     return state_directory(os.environ) / "runs"
 
 
 def new_id() -> str:
-    """A run id that no record has: a letter and five letters or digits, without those that look alike."""
+    """A run id that no record has: a letter and five letters or digits, without similar-looking ones."""
     while True:
         run = secrets.choice(_FIRST) + "".join(secrets.choice(_REST) for _ in range(_ID_LENGTH - 1))
         if not (records_directory() / run).exists():
@@ -195,12 +195,12 @@ def is_id(text: str) -> bool:
 
 
 def _aside(path: Path) -> Path:
-    """Beside a record's folder: what bears that name is no record."""
+    """A folder beside the record's, whose name is not an id."""
     return path.with_name(f".{path.name}")
 
 
 class Record:
-    """One run's record. Everything is read when asked for; a missing or torn file raises RecordUnreadable."""
+    """One run's record. Its files are read on demand; a missing or torn file raises RecordUnreadable."""
 
     def __init__(self, path: Path) -> None:
         self.id = path.name
@@ -208,9 +208,9 @@ class Record:
 
     @classmethod
     def create(cls, plan: Plan, first: Submission | None = None) -> Record:
-        """The record of a new run, with the intent to submit it. Raises FileExistsError where the id is taken.
+        """Write the record of a new run, with the intent to submit it. Raises FileExistsError if the id is taken.
 
-        It is made aside and renamed: whoever is killed meanwhile leaves no record, and nobody reads half of one.
+        The folder is written under another name and renamed: no reader sees half a record, even after a kill.
         """
         record = cls(records_directory() / plan.run)
         make_directory(records_directory())
@@ -231,14 +231,14 @@ class Record:
         return record
 
     def remove(self) -> None:
-        """Forget the run, at once for whoever lists records meanwhile."""
+        """Delete the record, at once for all who list records meanwhile."""
         with contextlib.suppress(OSError):
             self.directory.path.rename(_aside(self.directory.path))
             shutil.rmtree(_aside(self.directory.path), ignore_errors=True)
 
     @classmethod
     def load(cls, run: str) -> Record:
-        """The record of an id. Raises RecordUnreadable where there is none."""
+        """The record of an id. Raises RecordUnreadable if it does not exist."""
         record = cls(records_directory() / run)
         if not record.directory.plan.exists() and not record.directory.exit.exists():
             raise RecordUnreadable(f"run `{run}` has no record")
@@ -257,17 +257,17 @@ class Record:
         try:
             return Plan.from_json(self._read(self.directory.plan))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordUnreadable(f"the plan of run `{self.id}` makes no sense ({error})") from error
+            raise RecordUnreadable(f"the plan of run `{self.id}` is not valid ({error})") from error
 
     def plan_of(self, element: int | None) -> Plan:
-        """The plan of one element: its command is that element's own. None is the run."""
+        """The plan of one task, with the task's own command; None is the run."""
         array = self.plan.array
         if element is None or array is None or not array.each:
             return self.plan
         return dataclasses.replace(self.plan, command=self.command_of(element))
 
     def command_of(self, element: int) -> tuple[str, ...]:
-        """That element's own command, where each has one."""
+        """The command of one task, for an array whose tasks have their own."""
         try:
             return self._commands[element]
         except KeyError:
@@ -285,23 +285,23 @@ class Record:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Of an array that is several jobs, what each adds to the scheduler's indices; else empty."""
+        """For an array in several jobs, the number that each adds to the scheduler's indices; else empty."""
         return self.plan.array.offsets if self.plan.array else ()
 
     def job_of(self, job: str, element: int | None) -> str:
-        """An element of an array job as its scheduler writes it; `job` itself where `element` is None."""
+        """The id of a task of an array job, as its scheduler writes it; `job` itself if `element` is None."""
         if element is None:
             return job
         spelling = schedulers.traits(self.plan.site.scheduler).dialect.element
         return job_of(job, element - offset_of(self.offsets, element), spelling)
 
     def tokens_of(self, submission: Submission) -> list[str]:
-        """The tokens of the jobs that a submission is."""
+        """The tokens of the jobs of a submission."""
         return tokens_of(submission.token, self.offsets if submission.number == 1 else ())
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """From the end's file if there is one, else from the plan."""
+        """From exit.json if it exists, else from the plan."""
         end = self.end
         if end is not None and isinstance(end.get("summary"), dict):
             return Summary.from_json(end["summary"])
@@ -309,7 +309,7 @@ class Record:
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """How the run ended, as its first reader wrote it down; None while no reader saw an end."""
+        """The end of the run, by the first reader that saw it; None before that."""
         if self._end is None:
             with contextlib.suppress(FileNotFoundError):
                 self._end = self._read_document(self.directory.exit)
@@ -318,7 +318,7 @@ class Record:
     _end: dict[str, Any] | None = None
 
     def write_end(self, end: Mapping[str, Any]) -> None:
-        """Remember how the run ended, with a summary of its plan, for good."""
+        """Write the end of the run, with a summary of its plan, for good."""
         document = {**end, "schema": SCHEMA, "run": self.id, "summary": dataclasses.asdict(self.summary)}
         write_json(self.directory.exit, document)
         self._end = document
@@ -327,7 +327,7 @@ class Record:
 
     @functools.cached_property
     def where(self) -> RunDirectory:
-        """The run directory. It may be gone: sites purge."""
+        """The run directory. The site may have purged it."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             text = self.directory.where.read_text(encoding="utf-8", errors="surrogateescape").removesuffix("\n")
             if text:
@@ -336,11 +336,11 @@ class Record:
 
     @property
     def submissions(self) -> list[Submission]:
-        """The run's first submission, and its further jobs in their order; without those of single elements."""
+        """The run's first submission, and its further jobs in their order, without those of single tasks."""
         return [*self.first_submissions, *self.links().get(None, ())]
 
     def submissions_of(self, element: int | None) -> list[Submission]:
-        """The jobs that the run, or an element of it, has or may have; the first one first."""
+        """The jobs that the run, or one task, has or may have, the first one first."""
         own = self.links().get(element, ()) if element is not None else ()
         return [*self.submissions, *own]
 
@@ -349,7 +349,7 @@ class Record:
 
     @property
     def first_submissions(self) -> list[Submission]:
-        """What was handed to the scheduler first; at most one."""
+        """The run's first submission; at most one."""
         try:
             files = [int(name[:-5]) for name in os.listdir(self.directory.submissions) if name[:-5].isdecimal()]  # noqa: PTH208
         except OSError:
@@ -357,12 +357,12 @@ class Record:
         return [Submission.from_json(self._read(self.directory.submission(number))) for number in sorted(files)]
 
     def links(self, but: Container[int | None] = ()) -> dict[int | None, tuple[Submission, ...]]:
-        """Further jobs, by element (None: the run's), in their order; those of elements in `but` are not read.
+        """Further jobs, by task (None: the run's), in their order; those of tasks in `but` are not read.
 
-        They are in the run directory, because a job that submits the next one may not see the record. One that is
-        gone or torn is passed over.
+        They are in the run directory, because a job that submits the next one may not see the record. Missing and
+        torn files are skipped.
         """
-        found: dict[int | None, list[Submission]] = {}
+        links: dict[int | None, list[Submission]] = {}
         with contextlib.suppress(OSError):
             for name in os.listdir(self.where.links):  # noqa: PTH208 - a thousand, perhaps
                 token = name.removesuffix(".json")
@@ -370,11 +370,11 @@ class Record:
                 document = read_json(self.where.link(token)) if element not in but and token != name else None
                 if document is not None:
                     with contextlib.suppress(RecordUnreadable):
-                        found.setdefault(element, []).append(Submission.from_json(document))
-        return {element: tuple(sorted(each, key=lambda link: link.number)) for element, each in found.items()}
+                        links.setdefault(element, []).append(Submission.from_json(document))
+        return {element: tuple(sorted(each, key=lambda link: link.number)) for element, each in links.items()}
 
     def write_submission(self, submission: Submission) -> None:
-        """Write what became of a submission: the first into the record, a further one into the run directory."""
+        """Write the outcome of a submission: the first into the record, a further one into the run directory."""
         if submission.number == 1:
             write_json(self.directory.submission(1), submission.to_json())
         else:
@@ -394,7 +394,7 @@ class Record:
         except (OSError, ValueError) as error:
             raise RecordUnreadable(f"{path.name} of run `{self.id}` cannot be read ({_short(error)})") from error
         if not isinstance(value, dict):
-            raise RecordUnreadable(f"{path.name} of run `{self.id}` is no JSON object")
+            raise RecordUnreadable(f"{path.name} of run `{self.id}` is not a JSON object")
         schema = value.get("schema")
         if not isinstance(schema, int) or schema > SCHEMA:
             raise RecordUnreadable(

@@ -1,1 +1,1 @@
-"""A training run twice, once to its end and once stopped and resumed, and what differs between the two."""
+"""Runs a training twice, once to its end and once stopped and resumed, and compares the two."""

@@ -1,26 +1,45 @@
-"""The whole rehearsal: one run to its end, one that is stopped, and where they differ for no known reason, a third."""
+"""Checks that a training resumes exactly: one run to its end, one that is stopped and resumed, and their differences.
+
+If they differ for no known reason, a third run shows whether the training is deterministic at all.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried.builds import Observe, silent
 from serried.errors import RunFailed
+from serried.fs.files import Journal
 from serried.protocol import names
-from serried.resume_check import judge
-from serried.resume_check.conduct import STOPPED, WHOLE, Observer, Take, choose_stops, perform, prepare_take
-from serried.resume_check.curves import Comparison, Difference, compare
-from serried.resume_check.judge import Verdict
-from serried.submission.request import Request
+from serried.protocol.layout import ElementDirectory, RunDirectory
+from serried.protocol.reasons import Reason
+from serried.records import logs
+from serried.records.evidence import attempt_numbers
+from serried.records.record import Record
+from serried.resume_check import judge, traces
+from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, compare
+from serried.resume_check.traces import Trace
+from serried.submission.deliver import see_through
+from serried.submission.foreground import INTERRUPTED, run_here
+from serried.submission.prepare import prepare
+from serried.submission.prepared import Prepared
+from serried.submission.request import Request, decide
 
-AGAIN = "again"
+WHOLE, STOPPED, AGAIN = "whole", "stopped", "again"
 DOING = {WHOLE: "uninterrupted", STOPPED: "stopped and resumed", AGAIN: "uninterrupted once more"}
 
+Observer = Callable[[int, int], None]
+"""Receives the present step of rank 0, and the number of stops so far."""
 TellTake = Callable[[str, str], Observer]
-"""Hears which take begins, and its run's id; returns who hears how it goes."""
+"""Receives the kind of a take that begins, and its run's id; returns the observer of its progress."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +47,9 @@ class Terms:
     stops: int
     seed: int
     is_here: bool
-    """In the foreground on this machine; else by its cluster's scheduler."""
+    """In the foreground on this machine, else through its cluster's scheduler."""
     steps: int = 0
-    """End the training after so many; 0 is when it ends by itself."""
+    """The training ends after this number; 0 means that it ends by itself."""
     tolerance: float | None = None
     ignore: tuple[str, ...] = ()
 
@@ -40,15 +59,15 @@ class Rehearsal:
     terms: Terms
     steps: int
     """Of the training."""
-    verdict: Verdict
+    verdict: Judgement
     runs: dict[str, str]
     """The id of each take's run."""
     by_itself: Comparison | None = None
-    """Two uninterrupted runs, where the difference between the first two had no other explanation."""
+    """Two uninterrupted runs, if the difference between the first two had no other explanation."""
 
     @property
     def is_deterministic(self) -> bool | None:
-        """Whether the training learns the same twice when nobody stops it; None where that was not tried."""
+        """Whether two uninterrupted runs learn the same; None if that was not tried."""
         return None if self.by_itself is None else not self.by_itself.differences
 
     def to_json(self) -> dict[str, Any]:
@@ -75,13 +94,38 @@ class Rehearsal:
         }
 
 
+@dataclass(frozen=True)
+class Take:
+    """One run of the training, ended."""
+
+    record: Record
+    end: Mapping[str, Any]
+    """Its exit.json; empty without one."""
+    is_interrupted: bool
+    """From this terminal."""
+
+    @property
+    def state(self) -> str:
+        return str(self.end.get("state", names.UNKNOWN))
+
+    @property
+    def place(self) -> RunDirectory:
+        return self.record.where
+
+    def curves(self) -> Curves:
+        return {rank: logs.metrics(self.place, rank) for rank in logs.ranks_with_metrics(self.place)}
+
+    def traces(self) -> list[Trace]:
+        return traces.read(self.place)
+
+
 def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) -> Rehearsal:
     """Run the training of `request` twice and compare.
 
     Raises:
-        UsageError: it cannot be, and nothing was run.
-        SerriedError: there is nothing to compare, or it was not stopped as often as it should have been.
-        RunFailed: one of the runs did not come to its end.
+        UsageError: the request is not possible, and nothing ran.
+        SerriedError: there is nothing to compare, or the stops differ from the planned ones.
+        RunFailed: one of the runs did not complete.
         KeyboardInterrupt: from the terminal; the run has ended.
     """
 
@@ -132,7 +176,85 @@ def _difference(one: Difference) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no word for infinity, nor for what is none."""
+    """Infinity and NaN as strings, which JSON lacks."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def prepare_take(
+    request: Request,
+    kind: str,
+    stops: Sequence[int],
+    steps: int,
+    directory: Path,
+    *,
+    observe: Observe | None = silent,
+) -> Prepared:
+    """Prepare and check one run, without a change to anything. It ends after `steps`; 0 means by itself.
+
+    `observe` is as for `prepare`. Raises UsageError.
+    """
+    asked = request.with_setting("limit.restarts", value=len(stops)).with_setting("limit.total_time", value="off")
+    decided = decide(asked, directory, os.environ)
+    plan = decided.plan
+    variables = {**plan.environment.env, names.REHEARSAL: str(list(stops))}
+    plan = dataclasses.replace(
+        plan,
+        name=f"{plan.name}.{kind}",
+        smoke=steps,
+        notify=None,
+        environment=plan.environment._replace(env=variables),
+    )
+    return prepare(plan, decided.resolved, os.environ, observe=observe)
+
+
+def choose_stops(steps: int, count: int, seed: int) -> list[int]:
+    """The steps after which a training is stopped: `count` different ones, never the last."""
+    return sorted(random.Random(seed).sample(range(1, steps), count))  # noqa: S311 - the seed repeats them
+
+
+def perform(prepared: Prepared, *, here: bool, observe: Observer) -> Take:
+    """Run it to its end, with a stop notice whenever its ranks wait for one.
+
+    `here`: in the foreground, in this process; else through the cluster's scheduler.
+    """
+    caller = Prompter(RunDirectory(Path(prepared.plan.directory)), observe)
+    if here:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no file of a project
+            outcome = run_here(prepared, output=nowhere, tick=caller.tick)
+        return Take(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
+    status = see_through(prepared, caller.tick)
+    end = status.record.end or {"state": status.state, "message": status.verdict.message}
+    return Take(status.record, end, is_interrupted=False)
+
+
+class Prompter:
+    """Reads the trace of rank 0, and stops each attempt once, when it waits for that."""
+
+    def __init__(self, place: ElementDirectory, observe: Observer) -> None:
+        self._place = place
+        self._observe = observe
+        self._asked: set[int] = set()
+        self._seen = (-1, -1)
+
+    def tick(self) -> None:
+        numbers = attempt_numbers(self._place)
+        if not numbers:
+            return
+        last = traces.last_event(self._place, numbers[-1])
+        if last is None:
+            return
+        if last["event"] == "waiting" and numbers[-1] not in self._asked:
+            self._asked.add(numbers[-1])
+            self._ask(numbers[-1])
+        seen = (int(last["step"]), len(self._asked))
+        if seen != self._seen:
+            self._seen = seen
+            self._observe(*seen)
+
+    def _ask(self, attempt: int) -> None:
+        journal = Journal(self._place.attempt(attempt).control)
+        request = {"request": "stop", "reason": Reason.LIMIT, "save": True, "by": "serried check-resume"}
+        journal.append({"t": time.time(), **request})
+        journal.close()

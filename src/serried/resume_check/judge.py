@@ -1,33 +1,123 @@
-"""What a rehearsal comes to. Pure: two takes' curves and traces in, a verdict out."""
+"""What a check of resuming finds. Pure: the curves and traces of two runs in, a judgement out."""
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from serried.errors import SerriedError
+from serried.records.logs import Row
 from serried.resume_check import traces
-from serried.resume_check.curves import Comparison, Curves, Difference, compare
 from serried.resume_check.traces import GIVEN, ORDER, RANDOM, Lost, Trace
 
-ELSEWHERE_TOLERANCE = 1e-3
-"""Relative, where a device adds up in an order that is not the same twice."""
+Curves = Mapping[int, Sequence[Row]]
+"""The metrics of each rank."""
 
-ROUNDING = 1e-5
-"""Relative: what adding up in another order changes in single precision, in the first step in which it does."""
+_OURS = ("attempt", "step", "t")
+_OWN_PREFIX = "serried/"
+_TIMING = frozenset(
+    {"time", "seconds", "second", "secs", "sec", "ms", "duration", "elapsed", "eta", "wait", "timestamp", "date"}
+    | {"throughput", "speed", "fps", "memory", "mem"}
+)
+"""Words in names of metrics that measure speed, not learning."""
+
+_ELSEWHERE_TOLERANCE = 1e-3
+"""Relative; other devices than CPUs add in an order that changes from run to run."""
+
+_ROUNDING = 1e-5
+"""Relative: the change by another order of addition, in single precision, in the first step that shows it."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Difference:
+    step: int
+    rank: int
+    name: str
+    """The metric; empty if one of the runs has not logged the step at all."""
+    whole: Any
+    """The value of the uninterrupted run; None if it has none."""
+    stopped: Any
+
+
+@dataclass(frozen=True)
+class Comparison:
+    ranks: int
+    steps: int
+    """Steps of all ranks' curves that were compared."""
+    values: int
+    left_out: tuple[str, ...]
+    """Names that were not compared."""
+    differences: tuple[Difference, ...]
+    """In the order of their steps."""
+
+
+def compare(whole: Curves, stopped: Curves, *, tolerance: float = 0.0, ignore: Sequence[str] = ()) -> Comparison:
+    """Compare every value of every rank and step. `tolerance` is relative, 0 is bit by bit; `ignore` are patterns."""
+    found: list[Difference] = []
+    steps: set[int] = set()
+    values = 0
+    left_out: set[str] = set()
+    ranks = sorted(whole.keys() | stopped.keys())
+    for rank in ranks:
+        left, right = _by_step(whole.get(rank, ())), _by_step(stopped.get(rank, ()))
+        for step in sorted(left.keys() | right.keys()):
+            names = left.get(step, {}).keys() | right.get(step, {}).keys()
+            skipped = {name for name in names if is_left_out(name, ignore)}
+            left_out |= skipped
+            steps.add(step)
+            if step not in left or step not in right:
+                found.append(Difference(step, rank, "", left.get(step), right.get(step)))
+                continue
+            for name in sorted(names - skipped):
+                values += 1
+                one, other = left[step].get(name), right[step].get(name)
+                if not _are_equal(one, other, tolerance):
+                    found.append(Difference(step, rank, name, one, other))
+    found.sort(key=lambda difference: (difference.step, difference.rank, difference.name))
+    return Comparison(len(ranks), len(steps), values, tuple(sorted(left_out)), tuple(found))
+
+
+def is_left_out(name: str, ignore: Sequence[str] = ()) -> bool:
+    """Whether `name` is ignored or measures speed: `images_per_second`, `step_time`, `gpu/memory`."""
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in ignore):
+        return True
+    words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    return bool(words & _TIMING) or name.lower().endswith("/s")
+
+
+def _by_step(rows: Sequence[Row]) -> dict[int, dict[str, Any]]:
+    return {row["step"]: {name: value for name, value in row.items() if _is_logged(name)} for row in rows}
+
+
+def _is_logged(name: str) -> bool:
+    return name not in _OURS and not name.startswith(_OWN_PREFIX)
+
+
+def _are_equal(one: Any, other: Any, tolerance: float) -> bool:
+    if not (isinstance(one, int | float) and isinstance(other, int | float)):
+        return bool(one == other)
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    if one == other:
+        # 0.0 and -0.0 differ in their bits, and in the result of a division by them.
+        return tolerance > 0 or math.copysign(1, one) == math.copysign(1, other)
+    return tolerance > 0 and math.isclose(one, other, rel_tol=tolerance)
+
+
+@dataclass(frozen=True)
+class Judgement:
     comparison: Comparison
     stops: tuple[int, ...]
-    """After which steps it was stopped."""
+    """The steps after which it was stopped."""
     tolerance: float
     lost: tuple[Lost, ...]
-    """States that came back other than they were."""
+    """States that were not restored as they had been."""
     other_batch: tuple[int, int] | None
-    """The first step, and its rank, in which the model was given something else."""
+    """The first step in which the model received another batch, and its rank."""
 
     @property
     def is_exact(self) -> bool:
@@ -35,7 +125,7 @@ class Verdict:
 
 
 def check_whole(curves: Curves, found: Sequence[Trace], stops: int, ignore: Sequence[str] = ()) -> int:
-    """How many steps the uninterrupted training has made. Raises SerriedError where it gives nothing to compare."""
+    """The number of steps of the uninterrupted training. Raises SerriedError if there is nothing to compare."""
     if not any(curves.values()):
         raise SerriedError(
             "nothing to compare: no rank has logged anything",
@@ -43,37 +133,37 @@ def check_whole(curves: Curves, found: Sequence[Trace], stops: int, ignore: Sequ
         )
     if compare(curves, curves, ignore=ignore).values == 0:
         raise SerriedError(
-            "nothing to compare: all that was logged says how fast it went, and not what was learned",
+            "nothing to compare: all logged metrics measure speed, not learning",
             hint="log the loss: `run.log(loss=loss)`",
         )
     steps = min((trace.steps for trace in found), default=0)
     if steps == 0:
         raise SerriedError(
-            "the training never asks whether to stop, so it cannot be stopped and go on",
-            hint="call `ckpt.step()` once a step, and leave when it is true: see docs/train-session.md",
+            "the training never checks for a stop notice, so it cannot be stopped and resumed",
+            hint="call `ckpt.step()` once a step, and exit when it is true: see docs/train-session.md",
         )
     if steps <= stops:
         raise SerriedError(
-            f"the training makes {steps} step{'s' * (steps > 1)}, too few to be stopped {stops} times",
+            f"the training takes {steps} step{'s' * (steps > 1)}, too few for {stops} stops",
             hint=f"at most `--stops {steps - 1}`, or a longer training" if steps > 1 else "a longer training",
         )
     return steps
 
 
 def check_stopped(found: Sequence[Trace], planned: Sequence[int], state: str) -> None:
-    """Raises SerriedError where the training was not stopped as often as it should have been."""
-    made = found[0].stops if found else []
-    if made == list(planned):
+    """Raises SerriedError if the training was not stopped after the planned steps."""
+    stops = found[0].stops if found else []
+    if stops == list(planned):
         return
-    if not made and found and found[0].of("waiting"):
+    if not stops and found and found[0].of("waiting"):
         raise SerriedError(
-            f"the training waited after step {planned[0]} to be asked to stop, and did not hear it",
-            hint="serried why last says how it ended; a file system that shows changes late may be the reason",
+            f"the training waited for a stop notice after step {planned[0]}, and did not see it",
+            hint="serried why last explains its end; a file system that shows changes late may be the reason",
         )
-    done = ", ".join(map(str, made)) or "none"
+    done = ", ".join(map(str, stops)) or "none"
     raise SerriedError(
-        f"it was to be stopped after steps {', '.join(map(str, planned))}, and was after {done}: it then ended {state}",
-        hint="a training that was asked to stop saves all and leaves the session: `if ckpt.step(): return`",
+        f"stops were planned after steps {', '.join(map(str, planned))}, and took place after {done}; it ended {state}",
+        hint="at a stop notice, a training saves all and leaves the session: `if ckpt.step(): return`",
     )
 
 
@@ -85,12 +175,12 @@ def judge(
     *,
     tolerance: float | None,
     ignore: Sequence[str],
-) -> Verdict:
-    """`tolerance` None: bit by bit on CPUs, `ELSEWHERE_TOLERANCE` where any rank had another device."""
+) -> Judgement:
+    """`tolerance` None: bit by bit on CPUs, `_ELSEWHERE_TOLERANCE` if any rank had another device."""
     if tolerance is None:
         devices = {event["device"] for trace in traces_of_whole for event in trace.of("begin")}
-        tolerance = 0.0 if devices <= {"cpu"} else ELSEWHERE_TOLERANCE
-    return Verdict(
+        tolerance = 0.0 if devices <= {"cpu"} else _ELSEWHERE_TOLERANCE
+    return Judgement(
         compare(whole, stopped, tolerance=tolerance, ignore=ignore),
         tuple(traces_of_stopped[0].stops),
         tolerance,
@@ -100,17 +190,17 @@ def judge(
 
 
 def is_rounding(one: Difference) -> bool:
-    """Whether both runs logged the same number but for its last digits."""
+    """Whether both runs logged the same number except for its last digits."""
     numbers = [value for value in (one.whole, one.stopped) if isinstance(value, int | float)]
-    return len(numbers) == 2 and math.isclose(*numbers, rel_tol=ROUNDING)
+    return len(numbers) == 2 and math.isclose(*numbers, rel_tol=_ROUNDING)
 
 
 def explain(one: Lost) -> str:
-    """What was lost, and what to do, in a line."""
+    """The lost state, and what to do, in a line."""
     if one.role == RANDOM:
         what = {"torch": "torch's", "python": "Python's", "numpy": "numpy's"}.get(one.name, f"{one.name}'s")
         return (
-            f"{what} random numbers were others when training went on after step {one.step}: something draws "
+            f"{what} random numbers were others when training resumed after step {one.step}: something draws "
             "from them between `run.checkpoints` and the loop"
         )
     if one.role == ORDER:
@@ -119,5 +209,5 @@ def explain(one: Lost) -> str:
             "rebuilt its buckets: torch's rounding, and no state of the script (docs/train-checkpoints.md, Bit by bit)"
         )
     if one.role == GIVEN:
-        return f"`{one.name}` ({one.kind}) came back after step {one.step} other than it was: its `load_state_dict`"
+        return f"`{one.name}` ({one.kind}) was restored with other values after step {one.step}: its `load_state_dict`"
     return f"`{one.name}` ({one.kind}) was not restored after step {one.step}: give it to `run.checkpoints`"

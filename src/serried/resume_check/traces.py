@@ -1,4 +1,4 @@
-"""What the ranks of a rehearsal left behind (`serried.train.resume_trace`), and which state came back as another."""
+"""The traces that ranks write during a check (`serried.train.resume_trace`), and the states that were not restored."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from serried.records.logs import last_lines
 Event = dict[str, Any]
 
 GIVEN, RANDOM, TORCHS, OTHER, ORDER = "given", "random", "torch", "other", "order"
-"""Roles of what has a state: given to `run.checkpoints`; random numbers; torch's kinds, as an optimizer; any other; and
-the order in which gradients are added up, which is torch's own and no state of the script."""
+"""Roles of a state: given to `run.checkpoints`; random numbers; torch's kinds, as an optimizer; any other; and the
+order in which gradients are added, which belongs to torch and not to the script."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A state that was another after a run was resumed than when it was stopped."""
+    """A state that differs between the stop of a run and its resumption."""
 
     step: int
     rank: int
@@ -33,7 +33,7 @@ class Lost:
 
     @property
     def is_grave(self) -> bool:
-        """Whether a training cannot go on without it, even where no loss has shown it yet."""
+        """Whether a training needs it to resume, even if no loss has shown that yet."""
         return self.role in (GIVEN, TORCHS)
 
 
@@ -54,7 +54,7 @@ class Trace:
 
     @property
     def steps(self) -> int:
-        """How many steps the training has asked whether to stop after."""
+        """The number of steps after which the training has checked for a stop notice."""
         return max((event["step"] for event in self.of("step")), default=0)
 
     @property
@@ -62,7 +62,7 @@ class Trace:
         return [event["step"] for event in self.of("stop")]
 
     def batches(self) -> dict[int, str]:
-        """What the model was given in each step, as the last attempt that made the step was."""
+        """The digest of the model's input in each step, by the last attempt that took the step."""
         return {event["step"]: event["batch"] for event in self.of("step") if event.get("batch")}
 
     def lost(self) -> Iterator[Lost]:
