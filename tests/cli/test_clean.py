@@ -10,7 +10,7 @@ import re
 
 from building import as_json
 from cleaning import OLD, aged, kinds
-from serried.cleanup import disk_usage, removal, run_directories
+from serried.cleanup import disk_items, disk_usage, removal
 from serried.cleanup.disk_items import Thing
 from serried.fs.files import make_directory, write_json
 from serried.plan import After, Data, Resume, Staged
@@ -119,13 +119,13 @@ def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slur
         each[5].err.splitlines()[0],
         "error: run `frgnxx` stays: it holds the plan of another run",
     ]
-    assert each[8].err.startswith("error: run `trnxxx` stays: its record does not say that it has ended\n")
+    assert each[8].err.startswith("error: run `trnxxx` stays: its record does not have an end\n")
     assert each[7].err.startswith("error: run `nkedxx` stays: a link leads there\n")
     assert each[9].err.startswith(
         "error: run `nsetyx` stays: it is NODE_FAIL, but not for certain before some minutes\n"
     )
     stay = {thing["name"].split()[0]: thing["needed"] for thing in as_json(all_of_them.out)["stay"]}
-    assert stay["stxxxx"] == "no record here knows how it stands"
+    assert stay["stxxxx"] == "its state is not known here"
 
 
 def test_what_is_needed_by_the_time_of_the_answer_stays(serried, make, ended, slurm, monkeypatch):
@@ -153,7 +153,7 @@ def test_two_at_once_and_one_that_was_interrupted_lose_nothing_else(ended, monke
     thing = Thing("run", "k3f9q2", run.where.path, run="k3f9q2", has_record=False)
     monkeypatch.setattr(removal.removal, "remove", lambda _: False)
 
-    assert (removal.remove(thing) or "").startswith("what is left of it is in ")
+    assert (removal.remove(thing) or "").startswith("its remaining files are in ")
 
     (aside,) = stays.parent.glob(".removing-*")
     assert not run.where.path.exists()
@@ -166,7 +166,7 @@ def test_two_at_once_and_one_that_was_interrupted_lose_nothing_else(ended, monke
 def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
     experiment = tmp_path / "digits" / "train"
     make_directory(experiment / ".removing-m2n3p4-0123abcd")
-    names, scan = run_directories._names, os.scandir
+    names, scan = disk_items._names, os.scandir
 
     def names_of_what_goes(folder):
         found = names(folder)
@@ -174,8 +174,8 @@ def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monk
             (experiment / found[0]).rmdir()
         return found
 
-    monkeypatch.setattr(run_directories, "_names", names_of_what_goes)
-    assert list(run_directories.half_removed(tmp_path)) == []
+    monkeypatch.setattr(disk_items, "_names", names_of_what_goes)
+    assert list(disk_items.half_removed(tmp_path)) == []
 
     (experiment / "stays").touch()
     (experiment / "goes").touch()

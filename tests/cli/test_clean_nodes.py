@@ -80,5 +80,5 @@ def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, ma
     assert done.err.startswith("error: `no-such-qsub` is not installed, or not on PATH\n")
     assert list(made.where.path.glob("tidying-*")) == []
     assert serried("clean", "--node", "n1", "--node", "n9").err.startswith(
-        "error: no run of yours that still has its directory was on `n9`\n"
+        "error: none of your runs that still have a directory was on `n9`\n"
     )

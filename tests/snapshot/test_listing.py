@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serried.errors import UsageError
-from serried.snapshot import size, survey
+from serried.snapshot import listing, survey
 
 ENVIRONMENT = os.environ | {
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -143,7 +143,7 @@ def test_sockets_and_fifos_are_left_out_with_a_warning(project):
     listed = survey(project)
 
     assert listed.files == ("train.py",)
-    assert listed.warnings == ("`pipe` is neither file nor folder and is left out of the snapshot",)
+    assert listed.warnings == ("`pipe` is neither a file nor a folder and is left out of the snapshot",)
 
 
 def test_a_link_out_of_the_project_is_taken_with_a_warning(repository, tmp_path):
@@ -191,7 +191,7 @@ def test_a_snapshot_over_the_limit_is_refused_with_the_largest_named(repository)
 
 
 def test_too_many_files_are_refused(repository, monkeypatch):
-    monkeypatch.setattr(size, "FILES_LIMIT", 2)
+    monkeypatch.setattr(listing, "FILES_LIMIT", 2)
     with pytest.raises(UsageError, match="would hold 3 files, more than 2"):
         survey(repository)
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from serried import snapshot
-from serried.snapshot import size
+from serried.snapshot import listing
 from serried.submission.deliver import deliver
 from serried.ui.plan_lines import plan_lines
 
@@ -26,12 +26,12 @@ def grow(path, size):
 
 @pytest.fixture
 def limits(monkeypatch):
-    monkeypatch.setattr(size, "GREW_BYTES", 50_000)
-    monkeypatch.setattr(size, "FIRST_BYTES", 200_000)
-    monkeypatch.setattr(size, "LARGE_BYTES", 1_000_000)
+    monkeypatch.setattr(listing, "GREW_BYTES", 50_000)
+    monkeypatch.setattr(listing, "FIRST_BYTES", 200_000)
+    monkeypatch.setattr(listing, "LARGE_BYTES", 1_000_000)
 
 
-OUT = "what is no code stays out by a line in `.gitignore`, or `link` under `[project]`"
+OUT = "keep data out by a line in `.gitignore`, or by `link` under `[project]`"
 
 
 @pytest.mark.usefixtures("limits")
@@ -72,7 +72,7 @@ def test_a_first_snapshot_and_a_large_one_are_named_too(ask, project):
 
 
 def test_an_archive_that_cannot_be_read_is_no_reason_not_to_submit(project, tmp_path, monkeypatch):
-    monkeypatch.setattr(size, "GREW_BYTES", 10)
+    monkeypatch.setattr(listing, "GREW_BYTES", 10)
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources/0123.tar").write_text("x")
     (project / "more.py").write_text("x" * 100)
@@ -82,7 +82,7 @@ def test_an_archive_that_cannot_be_read_is_no_reason_not_to_submit(project, tmp_
 
 def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask, project, monkeypatch):
     (project / "model.py").touch()
-    monkeypatch.setattr(size, "TREES_FILES", 20)
+    monkeypatch.setattr(listing, "TREES_FILES", 20)
     each, many, one = ask(array="1-10"), ask(array="1-11"), ask()
 
     said = (
@@ -97,5 +97,5 @@ def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(
     record = deliver(each)
     assert json.loads(record.where.plan.read_text())["source"]["tree_per_element"] is True
     assert [prepared.plan.source.tree_per_element for prepared in (many, one)] == [False, False]
-    monkeypatch.setattr(size, "TREES_BYTES", 10)
+    monkeypatch.setattr(listing, "TREES_BYTES", 10)
     assert not ask(array="1-2").plan.source.tree_per_element

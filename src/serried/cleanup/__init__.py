@@ -1,1 +1,1 @@
-"""What Serried has put on disks, how large it is, and what of it nobody needs any more."""
+"""The files of Serried on disks: listed, measured, and deleted once no run needs them."""

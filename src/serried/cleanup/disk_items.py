@@ -1,27 +1,30 @@
-"""Everything that Serried has put somewhere: what it is, when it was last used, and what needs it."""
+"""Lists the files and folders of Serried on disks: when each was last used, and why it must stay."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from serried import builds
-from serried.cleanup import run_directories
 from serried.cleanup.disk_usage import newest_within
+from serried.errors import reason
 from serried.fs import locks
 from serried.fs.files import is_ours_alone, read_json
 from serried.plan import Plan
-from serried.protocol import checkpoints
-from serried.protocol.layout import RunDirectory
+from serried.protocol import checkpoints, names
+from serried.protocol.layout import PROGRAMS, RunDirectory, run_directory
 from serried.protocol.outputs import Tree
 from serried.protocol.times import iso, seconds_of
-from serried.records import missing_outputs, outputs
-from serried.records.record import Record, RecordUnreadable, records_directory
+from serried.records import index, missing_outputs, outputs
+from serried.records.record import Record, RecordUnreadable, is_id, records_directory
 from serried.records.run_status import RunStatus
+from serried.records.status import statuses
 
 RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = (
     "run",
@@ -35,7 +38,14 @@ RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = (
     "local disk",
 )
 DATA = "data"
-"""The folder of what is staged, on a disk."""
+"""The folder of staged data on a disk."""
+ASIDE = ".removing-"
+"""Begins the name of a run directory that is being deleted. No reader takes such a folder for a run."""
+_ASIDE = re.compile(r"\.removing-[a-z0-9]{6}-[0-9a-f]{8}")
+_ARCHIVE = re.compile(r"[0-9a-f]{16}\.tar")
+_PROGRAM = re.compile(r"\.?(agent-[0-9a-f]{16}\.pyz|library-[0-9a-f]{16}\.zip)(\.[0-9a-f]{8})?")
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+"""What `Plan.from_json` raises for a plan of another version."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +54,17 @@ class Thing:
     name: str
     path: Path
     used: float = 0.0
-    """When it was last of use, as far as is known; 0 is unknown."""
+    """When it was last used; 0 if unknown."""
     state: str = ""
     """Of a run."""
     needed: str = ""
-    """Why it must stay; empty for what may go."""
+    """Why it must stay; empty if it may be deleted."""
     run: str = ""
-    """The id of the run that it is of."""
+    """The id of its run."""
     has_record: bool = True
     checkpoints: int = 0
     unfetched: int = 0
-    """Files among its outputs that no `serried fetch` has copied, where that was counted."""
+    """Outputs that no `serried fetch` has copied, if they were counted."""
     note: str = ""
     """What would be lost with it."""
 
@@ -73,7 +83,7 @@ class Thing:
 
 @dataclass
 class Known:
-    """What the records say of all runs, asked once."""
+    """All runs with a record."""
 
     statuses: Sequence[RunStatus]
     plans: dict[str, Plan] = field(default_factory=dict)
@@ -83,6 +93,10 @@ class Known:
             plan = _plan(status.record)
             if plan is not None:
                 self.plans[status.record.id] = plan
+
+    @classmethod
+    def load(cls) -> Known:
+        return cls(statuses(index.records()))
 
     @property
     def roots(self) -> list[Path]:
@@ -94,80 +108,73 @@ class Known:
 
     @property
     def disks(self) -> list[str]:
-        """What profiles call a node's own disk, where it is one of this machine or may be."""
+        """The local disks in profiles: one of them may be of this machine."""
         return sorted({os.path.expandvars(plan.site.local_disk or "") for plan in self.plans.values()})
 
     def unfinished(self) -> Iterator[tuple[str, Plan]]:
-        """Of runs that may still do something."""
         for status in self.statuses:
             if not is_over(status) and status.record.id in self.plans:
                 yield status.record.id, self.plans[status.record.id]
 
 
 def is_over(status: RunStatus) -> bool:
-    """Whether it has ended and that is written down for good: what is uncertain or lost sight of may go on."""
+    """Has the run ended, and does its record say so? A lost or uncertain run may still continue."""
     return status.has_ended and status.record.end is not None
 
 
 def _plan(record: Record) -> Plan | None:
-    """The record's; where that cannot be read, what its run directory has: something may depend on what it says."""
+    """The record's plan, or that in the run directory if the record is unreadable."""
     with contextlib.suppress(RecordUnreadable):
         return record.plan
-    with contextlib.suppress(RecordUnreadable, KeyError, TypeError, ValueError, AttributeError):
+    with contextlib.suppress(RecordUnreadable, *_MALFORMED):
         return Plan.from_json(read_json(record.where.plan) or {})
     return None
 
 
+def _plan_in(run: Path) -> Plan | None:
+    with contextlib.suppress(*_MALFORMED):
+        return Plan.from_json(read_json(run / "plan.json") or {})
+    return None
+
+
 def runs(known: Known) -> Iterator[Thing]:
-    """Run directories that are there: those of the records, then those without."""
+    """The run directories that exist: first those of records, then those without a record."""
     needs = _needs(known)
     for status in known.statuses:
-        if status.summary is None:
-            continue
-        path = status.record.where.path
-        if os.path.lexists(path):
-            yield _run(status, path, needs)
-    for lost in _lost(known):
-        needed = "" if lost.state else "no record here knows how it stands"
-        needed = needed or _needed_by(lost.path, needs)
+        if status.summary is not None and os.path.lexists(status.record.where.path):
+            yield _run(status, status.record.where.path, needs)
+    for path, state in _without_record(known):
         yield Thing(
             RUN,
-            lost.path.name,
-            lost.path,
-            newest_within(lost.path),
-            lost.state or "?",
-            needed,
-            lost.path.name,
+            path.name,
+            path,
+            newest_within(path),
+            state or "?",
+            _needed_by(path, needs) if state else "its state is not known here",
+            path.name,
             has_record=False,
-            checkpoints=count_checkpoints(lost.path),
+            checkpoints=count_checkpoints(path),
         )
-
-
-def _lost(known: Known) -> Iterator[run_directories.Lost]:
-    ids = {status.record.id for status in known.statuses}  # also of records that cannot be read
-    for root in known.roots:
-        yield from run_directories.unknown(root, ids)
 
 
 def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
     needed = "" if is_over(status) else f"it is {status.state}"
     needed += ", but not for certain before some minutes" if needed and status.has_ended else ""
-    needed = needed or run_directories.refusal(path, status.record.id) or _needed_by(path, needs)
+    needed = needed or refusal(path, status.record.id) or _needed_by(path, needs)
     summary = status.summary
     name = f"{status.record.id} {summary.name}" if summary else status.record.id
+    missing = missing_outputs.told(status.record.end)
+    note = ", ".join(f"{entry.what} still on {entry.host}" for entry in missing if not entry.is_lost)
     used = status.verdict.since or status.created
-    there = [
-        f"{each.what} still on {each.host}" for each in missing_outputs.told(status.record.end) if not each.is_lost
-    ]
-    count, note = count_checkpoints(path), ", ".join(there)
+    count = count_checkpoints(path)
     return Thing(RUN, name, path, used, status.state, needed, status.record.id, checkpoints=count, note=note)
 
 
 def _needs(known: Known) -> dict[str, str]:
-    """Paths that runs which have not ended depend on, and which run."""
+    """The paths that unfinished runs depend on, with the run."""
     needs: dict[str, str] = {}
     for run, plan in known.unfinished():
-        paths = [one.directory for one in plan.after]
+        paths = [dependency.directory for dependency in plan.after]
         paths += plan.resume.checkpoints if plan.resume else ()
         paths += [*(item.source for item in plan.data.stage), *plan.data.in_place] if plan.data else ()
         needs |= {os.path.normpath(path): run for path in paths if path}
@@ -175,71 +182,75 @@ def _needs(known: Known) -> dict[str, str]:
 
 
 def _needed_by(path: Path, needs: dict[str, str]) -> str:
-    for place, run in needs.items():
-        if Path(place).is_relative_to(path):
-            return f"run {run} needs it"
-    return ""
+    return next((f"run {run} needs it" for place, run in needs.items() if Path(place).is_relative_to(path)), "")
 
 
 def count_checkpoints(path: Path) -> int:
-    """How many there are in a run directory, its elements' included."""
-    places = [RunDirectory(path), *(RunDirectory(one) for one in _entries(path / "elements"))]
-    return sum(1 for place in places for one in _entries(place.checkpoints) if not checkpoints.is_unfinished(one.name))
+    """The checkpoints in a run directory, with those of an array's tasks."""
+    places = [RunDirectory(path), *map(RunDirectory, _entries(path / "elements"))]
+    return sum(not checkpoints.is_unfinished(entry.name) for place in places for entry in _entries(place.checkpoints))
 
 
 def trees(known: Known, thing: Thing) -> list[Tree] | None:
-    """The working trees of a run; None where no plan of it can be read."""
-    plan = known.plans.get(thing.run)
-    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-        plan = plan or Plan.from_json(read_json(thing.path / "plan.json") or {})
-    return outputs.trees(RunDirectory(thing.path), plan) if plan else None
+    """The working trees of a run; None if no plan of the run can be read."""
+    plan = known.plans.get(thing.run) or _plan_in(thing.path)
+    with contextlib.suppress(*_MALFORMED):
+        return outputs.trees(RunDirectory(thing.path), plan) if plan else None
+    return None
 
 
 def records(known: Known) -> Iterator[Thing]:
-    """Records of runs that have ended, and whose directories are gone, or not to be seen from here."""
+    """Records of ended runs whose directories do not exist, or are not visible from here."""
     for status in known.statuses:
         if is_over(status) and not os.path.lexists(status.record.where.path):
             plan = known.plans.get(status.record.id)
-            away = plan is not None and not os.path.lexists(plan.site.root)
-            needed = f"its directory may be there where `{plan.site.root}` is" if plan is not None and away else ""
+            is_away = plan is not None and not os.path.lexists(plan.site.root)
+            needed = f"its directory may exist where `{plan.site.root}` is" if plan is not None and is_away else ""
             used = status.verdict.since or status.created
             path = status.record.directory.path
             yield Thing(RECORD, status.id, path, used, status.state, needed=needed, run=status.record.id)
 
 
 def remains(known: Known) -> Iterator[Thing]:
+    """Run directories whose deletion was interrupted."""
     for root in known.roots:
-        for path in run_directories.half_removed(root):
+        for path in half_removed(root):
             yield Thing(REMAINS, path.name, path, newest_within(path))
 
 
-def sources(known: Known, going: Iterable[Path] = ()) -> Iterator[Thing]:
-    """Archives of code, and of Serried; one that a run names whose directory stays, or that goes on, is needed."""
-    gone = set(going)
+def half_removed(root: Path) -> Iterator[Path]:
+    for experiment in _experiments(root):
+        yield from _ours(experiment, _ASIDE, stat.S_ISDIR)
+
+
+def sources(known: Known, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
+    """Archives of code and of Serried. An archive is needed by run directories that stay and by unfinished runs."""
+    gone = set(deleted)
     moved = {status.record.where.path for status in known.statuses} - gone
+    unfinished = [plan for _, plan in known.unfinished() if plan.source.archive]
     for root in known.roots:
-        plans = {path: plan for path, plan in run_directories.plans_below(root) if path not in gone}
-        named = {run_directories.archive_of(plan, path) for path, plan in plans.items()}
-        named |= run_directories.programs_of([*plans, *moved])
-        going_on = [plan for _, plan in known.unfinished() if plan.source.archive]
-        named |= {Path(os.path.normpath(Path(plan.directory, plan.source.archive or ""))) for plan in going_on}
-        same = run_directories.same_files(named)
-        for path in run_directories.archives(root):
-            needed = "a run has it" if path in named or same & run_directories.same_files([path]) else ""
+        paths = [path for path in _runs_below(root) if path not in gone]
+        named = {_archive_of(path) for path in paths} | _programs_of([*paths, *moved])
+        named |= {Path(os.path.normpath(Path(plan.directory, plan.source.archive or ""))) for plan in unfinished}
+        same = _file_ids(named)
+        for path in _archives(root):
+            needed = "a run has it" if path in named or same & _file_ids([path]) else ""
             yield Thing(SOURCE, f"{path.parent.parent.name}/{path.name}", path, newest_within(path), needed=needed)
 
 
 def built(known: Known) -> Iterator[Thing]:
-    """Environments and images that Serried has built, and what is left of builds that failed."""
+    """Environments and images that Serried has built, and the remains of failed builds."""
     last: dict[str, float] = {}
     for status in known.statuses:
         plan = known.plans.get(status.record.id)
         if plan is not None:
-            moment = max(seconds_of(plan.created) or 0.0, status.verdict.since or 0.0 if status.has_ended else 0.0)
+            used = max(seconds_of(plan.created) or 0.0, status.verdict.since or 0.0 if status.has_ended else 0.0)
             for place in _uses(plan):
-                last[place] = max(last.get(place, 0.0), moment)
+                last[place] = max(last.get(place, 0.0), used)
     live = {place: run for run, plan in known.unfinished() for place in _uses(plan)}
-    live |= {place: lost.path.name for lost in _lost(known) if not lost.state for place in _uses_of(lost.path)}
+    for path, state in _without_record(known):
+        if not state and (plan := _plan_in(path)):
+            live |= dict.fromkeys(_uses(plan), path.name)
     folders = [(ENVIRONMENT, project / builds.ENVIRONMENTS) for project in known.projects]
     folders += [(IMAGE, root / builds.IMAGES) for root in known.roots]
     for kind, folder in folders:
@@ -248,15 +259,25 @@ def built(known: Known) -> Iterator[Thing]:
             used = max(last.get(str(prefix), 0.0), newest_within(prefix))
             needed = f"run {live[str(prefix)]} has it" if str(prefix) in live else ""
             yield Thing(kind, prefix.name, prefix, used, needed=needed)
-        for path in builds.abandoned(folder, complete):
-            yield Thing(ATTEMPT, path.name, path, newest_within(path))
+        yield from _failed_builds(folder, complete)
     for folder in (project / builds.DATA for project in known.projects):
-        for path in builds.abandoned(folder, [prefix for prefix, _ in builds.built(folder)]):
-            yield Thing(ATTEMPT, path.name, path, newest_within(path))
+        yield from _failed_builds(folder, [prefix for prefix, _ in builds.built(folder)])
+
+
+def _failed_builds(folder: Path, complete: list[Path]) -> Iterator[Thing]:
+    for path in builds.abandoned(folder, complete):
+        yield Thing(ATTEMPT, path.name, path, newest_within(path))
+
+
+def _uses(plan: Plan) -> Iterator[str]:
+    """The folders of what was built for a run."""
+    yield from filter(None, (plan.environment.venv, plan.environment.conda))
+    if plan.container is not None:
+        yield os.path.dirname(plan.container.image)  # noqa: PTH120 - may be a name and not a path
 
 
 def staged(known: Known) -> Iterator[Thing]:
-    """What jobs on this machine have let stay on its disk for the next one."""
+    """Data that jobs on this machine have left on its disk for later jobs."""
     for room in _rooms(known.disks):
         for path in locks.things(room / DATA) if is_ours_alone(room / DATA) else ():
             if path.suffix != locks.PART and path.is_dir():
@@ -266,7 +287,7 @@ def staged(known: Known) -> Iterator[Thing]:
 
 
 def kept(known: Known) -> Iterator[Thing]:
-    """What is small and lasts, and what else is on this machine's own disk."""
+    """The records, which are small and stay, and other folders on this machine's own disk."""
     yield Thing(RECORD, "all records", records_directory())
     listed = {room / DATA for room in _rooms(known.disks)}
     for room in _rooms([*known.disks, os.environ.get("TMPDIR", ""), "/tmp"]):  # noqa: S108 - as the agents do
@@ -276,26 +297,108 @@ def kept(known: Known) -> Iterator[Thing]:
 
 
 def _rooms(bases: Iterable[str]) -> list[Path]:
-    """Those of ours that are there, on this machine."""
+    """The folders of this user's agents that exist on this machine."""
     rooms = {Path(base).resolve() / f"serried-{os.getuid()}" for base in bases if base.startswith("/")}
     return sorted(filter(is_ours_alone, rooms))
 
 
-def _uses_of(run: Path) -> list[str]:
-    """The same by a run's own plan, as far as that can be read."""
-    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-        return list(_uses(Plan.from_json(read_json(run / "plan.json") or {})))
-    return []
+def refusal(path: Path, run: str) -> str | None:
+    """Why `path` must not be deleted as the directory of `run`; None if it is this user's, and in its place."""
+    try:
+        if any(not stat.S_ISDIR(place.lstat().st_mode) for place in (path, path.parent, path.parent.parent)):
+            return "a link leads there"
+        if path.lstat().st_uid != os.getuid():
+            return "it belongs to another user"
+    except OSError as error:
+        return reason(error)
+    plan = read_json(path / "plan.json") or {}
+    try:
+        place = run_directory(plan["site"]["root"], plan["project"], plan["experiment"], plan["run"])
+    except (KeyError, TypeError, AttributeError):
+        return "it holds no plan of a run"
+    if plan["run"] != run or not is_id(run) or os.path.normpath(place) != os.path.normpath(path):
+        return "it holds the plan of another run"
+    return None
 
 
-def _uses(plan: Plan) -> Iterator[str]:
-    """Folders of what was built for a run."""
-    yield from filter(None, (plan.environment.venv, plan.environment.conda))
-    if plan.container is not None:
-        yield os.path.dirname(plan.container.image)  # noqa: PTH120 - it may be no path at all
+def _without_record(known: Known) -> Iterator[tuple[Path, str]]:
+    """Run directories below known roots without a record here, with the final state if there is one."""
+    ids = {status.record.id for status in known.statuses}  # also of unreadable records
+    for root in known.roots:
+        for path in _runs_below(root):
+            if path.name not in ids and refusal(path, path.name) is None:
+                state = (read_json(RunDirectory(path).exit) or {}).get("state")
+                yield path, str(state) if state in names.ENDED else ""
+
+
+def _runs_below(root: Path) -> Iterator[Path]:
+    """Every run directory, also those of other users' records."""
+    for experiment in _experiments(root):
+        yield from (experiment / name for name in _names(experiment) if is_id(name) and (experiment / name).is_dir())
+
+
+def _experiments(root: Path) -> Iterator[Path]:
+    for project in _folders(root):
+        yield from _folders(project)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    for name in _names(folder):
+        path = folder / name
+        if not name.startswith(".") and path.is_dir() and not path.is_symlink():
+            yield path
+
+
+def _archives(root: Path) -> Iterator[Path]:
+    """Snapshots of code, which a project's runs share, and the programs of Serried, which all runs share."""
+    for project in _folders(root):
+        yield from _ours(project / "sources", _ARCHIVE, stat.S_ISREG)
+    yield from _ours(root / PROGRAMS, _PROGRAM, stat.S_ISREG)
+
+
+def _programs_of(runs: Iterable[Path]) -> set[Path]:
+    """The files of Serried itself that run directories link to."""
+    programs = set()
+    for run in runs:
+        for path in (RunDirectory(run).agent, RunDirectory(run).library):
+            with contextlib.suppress(OSError):
+                programs.add(Path(os.path.normpath(run / path.readlink())))
+    return programs
+
+
+def _archive_of(run: Path) -> Path | None:
+    """The archive in a run's plan."""
+    source = (read_json(run / "plan.json") or {}).get("source")
+    archive = source.get("archive") if isinstance(source, dict) else None
+    return Path(os.path.normpath(run / str(archive))) if archive else None
+
+
+def _file_ids(paths: Iterable[Path | None]) -> set[tuple[int, int]]:
+    """Device and inode: records may spell one root in several ways, by links or with `..`."""
+    ids = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if path is not None:
+                state = path.stat()
+                ids.add((state.st_dev, state.st_ino))
+    return ids
+
+
+def _ours(folder: Path, pattern: re.Pattern[str], is_kind: Callable[[int], bool]) -> Iterator[Path]:
+    """The entries with such a name that belong to this user."""
+    for name in filter(pattern.fullmatch, _names(folder)):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            state = (folder / name).lstat()
+            if state.st_uid == os.getuid() and is_kind(state.st_mode):
+                yield folder / name
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 - a thousand runs
+    except OSError:
+        return []
 
 
 def _entries(folder: Path) -> list[Path]:
-    with contextlib.suppress(OSError):
-        return list(folder.iterdir())
-    return []
+    return [folder / name for name in _names(folder)]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from serried.cleanup import disk_usage, nodes, policy, removal
-from serried.cleanup.disk_items import Thing
+from serried.cleanup import disk_usage, removal
+from serried.cleanup.disk_items import Known, Thing
 from serried.cleanup.disk_usage import Size
-from serried.cleanup.policy import Choice
+from serried.cleanup.removal import Choice, Left
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
 from serried.protocol.sizes import counted, spell
@@ -98,7 +98,7 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
     for selection in selections:
         if selection.element is not None:
             raise UsageError(f"`{selection}` is a task: a run is removed whole", hint=f"serried clean {runs[0]}")
-    known = policy.look()
+    known = Known.load()
     with console.status_line("looking for outputs") as line:
 
         def tell(name: str, looked: int) -> None:
@@ -106,17 +106,17 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
 
         if runs:
             ids = [selection.record.id for selection in selections]
-            return policy.of_runs(known, ids, records=records, with_outputs=with_outputs, tell=tell)
-        return policy.of_all(known, now, older, records=records, with_outputs=with_outputs, tell=tell)
+            return removal.choose_runs(known, ids, records=records, with_outputs=with_outputs, tell=tell)
+        return removal.choose_all(known, now, older, records=records, with_outputs=with_outputs, tell=tell)
 
 
 def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     """Nothing is asked: what a dead job has left is of no use to anybody."""
     wanted = list(dict.fromkeys(hosts))
-    by_host: dict[str, list[nodes.Left]] = {}
+    by_host: dict[str, list[Left]] = {}
     failed: list[SerriedError] = []
 
-    def heed(host: str, came: list[nodes.Left] | SerriedError) -> None:
+    def heed(host: str, came: list[Left] | SerriedError) -> None:
         if isinstance(came, SerriedError):
             failed.append(came)
             console.print_error(came)
@@ -124,7 +124,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
             by_host[host] = came
 
     with console.status_line("") as line:
-        nodes.sweep(policy.look(), wanted, heed, line.update, dry=dry_run)
+        removal.sweep_nodes(Known.load(), wanted, heed, line.update, dry=dry_run)
     found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
         told = [dataclasses.asdict(each) for each in found]
@@ -135,7 +135,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
         sys.exit(failed[0].exit_code)
 
 
-def _show_left(found: Sequence[nodes.Left], *, dry_run: bool) -> None:
+def _show_left(found: Sequence[Left], *, dry_run: bool) -> None:
     gone = "would go" if dry_run else "removed"
     rows = [[each.host, printable(each.name), f"stays: {each.stays}" if each.stays else gone] for each in found]
     if rows:
@@ -165,7 +165,7 @@ def _show(found: Measured, choice: Choice, now: float) -> None:
         console.note(f"{thing.name} stays: {thing.needed}")
     unfetched = [thing.run for thing in choice.stay if thing.unfetched]
     if unfetched:
-        console.note(policy.TO_FETCH.format(run=unfetched[0] if len(unfetched) == 1 else "RUN"))
+        console.note(removal.TO_FETCH.format(run=unfetched[0] if len(unfetched) == 1 else "RUN"))
 
 
 def _row(thing: Thing, size: Size, now: float) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from serried.cleanup import disk_items, disk_usage, policy
+from serried.cleanup import disk_items, disk_usage
 from serried.cleanup.disk_items import Known, Thing
 from serried.cleanup.disk_usage import Size
 from serried.cli import run_view
@@ -67,7 +67,7 @@ def _look(runs: Sequence[str]) -> list[Row]:
         def tell(name: str, files: int) -> None:
             line.update(f"looking how large {name} is: {files:,} files")
 
-        known = policy.look()
+        known = Known.load()
         chosen = _named(known, runs) if runs else _everything(known)
         rows = [_row(thing, known, lambda files, name=thing.name: tell(name, files)) for thing in chosen]
     return (

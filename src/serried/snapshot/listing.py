@@ -1,7 +1,7 @@
-"""Which files the snapshot takes, and which entries of the project it links to instead.
+"""Which files the snapshot takes, which entries of the project it links instead, and how large it may be.
 
-With git: what is tracked, and what is not but is not ignored either; submodules and repositories within included.
-Without: everything but caches, virtual environments and `node_modules`.
+With git, the snapshot takes files that are tracked or not ignored, also those of submodules and nested repositories.
+Without git, it takes everything except caches, virtual environments and `node_modules`.
 """
 
 from __future__ import annotations
@@ -9,32 +9,53 @@ from __future__ import annotations
 import functools
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serried.errors import UsageError
+from serried.fs import tree
+from serried.protocol.sizes import spell
 from serried.snapshot import git
-from serried.snapshot.size import refuse_if_large
 
 CACHES = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", "*.egg-info", ".eggs", ".cache"),
     *(".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox"),
     *(".serried", ".ipynb_checkpoints", ".coverage", ".DS_Store"),
 )
-"""Neither taken nor linked: they can be made again, and two jobs that share them disturb each other."""
+"""Neither taken nor linked: programs rebuild them, and two jobs that share them disturb each other."""
+NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
+"""Caches that git lists if they are neither tracked nor ignored."""
 
 PRIVATE = ".env"
-"""Holds secrets by convention. Where git does not track it, it is linked to rather than copied."""
+"""This file holds secrets by convention. If git does not track it, the snapshot links it."""
 
 SCAN_LIMIT = 200_000
-"""More entries than this and a folder without git is no project."""
+"""A folder without git and with more entries is not a project."""
+BYTES_LIMIT = 200_000_000
+FILES_LIMIT = 50_000
+"""Each file is an inode of the user's quota, for every run."""
+LISTED = 6
+
+GREW_BYTES = 5_000_000
+"""Growth since the project's last snapshot that is more than code."""
+FIRST_BYTES = 20_000_000
+"""The same for the first snapshot."""
+LARGE_BYTES = BYTES_LIMIT // 2
+"""A snapshot of this size is reported each time."""
+NAMED = 3
+
+TREES_FILES = 100_000
+"""The most files in all working trees of an array: quotas are of some 500,000 and more."""
+TREES_BYTES = 20_000_000_000
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The files of a project, as a list; nothing was read or written yet."""
+    """The files of a project. Nothing was copied yet."""
 
     project: Path
     files: tuple[str, ...]
@@ -42,25 +63,24 @@ class Survey:
     untracked: tuple[str, ...]
     """Those of `files` that git does not track; empty without git."""
     links: tuple[str, ...]
-    """Entries that the unpacked tree links to instead."""
+    """Entries that the unpacked tree links."""
     bytes: int
     warnings: tuple[str, ...] = ()
 
     @functools.cached_property
     def known(self) -> frozenset[str]:
-        """`files`, to look one up."""
+        """`files` as a set."""
         return frozenset(self.files)
 
 
 def root_of(project: Path) -> Path:
-    """The root of the git repository that keeps `project`; `project` itself where none does, or it is a home."""
+    """The root of the git repository with `project`; `project` itself without one, or if the root is a home."""
     try:
-        root = Path(git.ask(project, "rev-parse", "--show-toplevel").rstrip("\n"))
-        is_kept = bool(git.ask(project, "ls-files", "--cached", "--others", "--exclude-standard", "--", "."))
+        root = Path(git.run(project, "rev-parse", "--show-toplevel").rstrip("\n"))
+        has_files = bool(git.run(project, "ls-files", "--cached", "--others", "--exclude-standard", "--", "."))
     except git.GitError:
         return project
-    home = Path.home().resolve()
-    if not is_kept or root in (home, *home.parents) or not project.resolve().is_relative_to(root):
+    if not has_files or _is_home(root) or not project.resolve().is_relative_to(root):
         return project
     return root
 
@@ -68,22 +88,25 @@ def root_of(project: Path) -> Path:
 def survey(
     project: Path, link: Sequence[str] = (), leave_out: Sequence[Path] = (), *, start: str = os.curdir
 ) -> Survey:
-    """List what a snapshot of `project` takes. `start` is the folder in it where ranks start.
+    """List the files of a snapshot of `project`. `start` is the folder in it where ranks start.
 
-    `link` is `project.link`: `data` links to that entry instead of taking it, `!data` does not link to an ignored
-    entry; both may be patterns. `leave_out` never belongs to it: where runs are kept, and the image that ranks run in.
-
-    Raises UsageError where the project is too large, or is no place for a project.
+    `link` is `project.link`: `data` links that entry, `!data` does not link an ignored entry, and both may be
+    patterns. `leave_out` is never part of the snapshot: the folder of the runs, and the image of the ranks.
     """
-    _refuse_home(project)
+    if _is_home(project.resolve()):
+        raise UsageError(
+            f"`{project}` cannot be a project: its snapshot would include your home directory",
+            hint="run this in the folder of your code, or give it a `serried.toml` (serried init); "
+            "`--set project.snapshot=false` runs in place",
+        )
     excluded = [os.path.relpath(path, project) for path in leave_out if path.is_relative_to(project)]
     listed = _from_git(project, start)
     if listed is None:
         listed = _from_walk(project, [pattern for pattern in link if not pattern.startswith("!")], excluded)
     links = _links(project, listed.ignored, link, excluded)
-    taken = [path for path in listed.files if not _below(path, (*links, *excluded)) and not _is_cache(path)]
+    taken = [path for path in listed.files if not _is_below(path, (*links, *excluded)) and not _is_cache(path)]
     sizes = _sizes(project, taken)
-    refuse_if_large(sizes)
+    _refuse_if_large(sizes)
     files = tuple(sorted(sizes))
     untracked = tuple(sorted(listed.untracked & sizes.keys()))
     warnings = (*listed.warnings, *_escaping(project, files))
@@ -99,56 +122,52 @@ class _Listed:
     warnings: tuple[str, ...] = ()
 
 
-def _refuse_home(project: Path) -> None:
+def _is_home(path: Path) -> bool:
     home = Path.home().resolve()
-    if project.resolve() in (home, *home.parents):
-        raise UsageError(
-            f"`{project}` cannot be a project: its snapshot would hold all that you have there",
-            hint="run this in the folder of your code, or give it a `serried.toml` (serried init); "
-            "`--set project.snapshot=false` runs in place",
-        )
+    return path in (home, *home.parents)
 
 
 def _from_git(project: Path, start: str = os.curdir) -> _Listed | None:
-    """None where git does not keep this folder: no repository, no git, or an outer one that ignores it."""
+    """None if git does not keep this folder: no repository, no git, or an outer repository that ignores the folder."""
     try:
         # With a letter before each: `H MODE ID STAGE<tab>PATH`, `? PATH`.
-        listed = git.paths(git.ask(project, "ls-files", "-z", "-t", "--stage", "--others", "--exclude-standard"))
+        listed = git.list_paths(project, "ls-files", "-z", "-t", "--stage", "--others", "--exclude-standard")
     except git.GitError as error:
         if not any((folder / ".git").exists() for folder in (project, *project.parents)):
             return None
         raise UsageError(
             "git does not list this project's files",
-            hint="mend what git says, or use `--set project.snapshot=false` to run in place",
+            hint="fix the error that git reports, or use `--set project.snapshot=false` to run in place",
             details=str(error),
         ) from error
     if not listed:
         return None
-    ignored = git.ask(project, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     files: list[str] = []
     untracked: set[str] = set()
     for tag, entry in (line.split(" ", 1) for line in listed):
         if tag == "?":
-            # A repository within, not a submodule, is listed as a folder: `name/`.
-            found = _inner(project, entry.rstrip("/")) if entry.endswith("/") else [entry]
-            untracked.update(found)
+            # Git lists a nested repository that is not a submodule as a folder: `name/`.
+            paths = _nested(project, entry.rstrip("/")) if entry.endswith("/") else [entry]
+            untracked.update(paths)
         else:
             mode, _, path = entry.partition("\t")
-            found = _inner(project, path) if mode.startswith("160000") else [path]
-        files += found
-    tops = []
+            paths = _nested(project, path) if mode.startswith("160000") else [path]
+        files += paths
+    ignored = []
     folders = (Path(), Path(start))
     for private in dict.fromkeys(str(folder / PRIVATE) for folder in folders):
         if private in untracked:
             files.remove(private)
             untracked.remove(private)
-            tops.append(private)
-    tops += [name for name in (path.rstrip("/") for path in git.paths(ignored)) if Path(name).parent in folders]
-    return _Listed(files, frozenset(untracked), tops)
+            ignored.append(private)
+    options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    names = (path.rstrip("/") for path in git.list_paths(project, "ls-files", *options))
+    ignored += [name for name in names if Path(name).parent in folders]
+    return _Listed(files, frozenset(untracked), ignored)
 
 
-def _inner(project: Path, folder: str) -> list[str]:
-    """The files of a repository within the project; none where it is not checked out."""
+def _nested(project: Path, folder: str) -> list[str]:
+    """The files of a repository within the project; none if the repository is not checked out."""
     if not (project / folder / ".git").exists():
         return []
     listed = _from_git(project / folder)
@@ -161,15 +180,22 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
     warnings: list[str] = []
     pending = [""]
     scanned = 0
+
+    def refuse(error: OSError) -> None:
+        raise UsageError(
+            f"cannot list `{error.filename}`: {error.strerror}",
+            hint=f'make it readable, or link it: `link = ["{folder or "."}"]` under `[project]`',
+        ) from error
+
     while pending:
         folder = pending.pop()
-        for entry in _scan(project, folder):
+        for entry in tree.entries(str(project / folder), refuse):
             scanned += 1
             if scanned > SCAN_LIMIT:
                 raise UsageError(
                     f"`{project}` has more than {SCAN_LIMIT:,} files: too many for a snapshot",
-                    hint="make it a git repository with a `.gitignore`, link to folders of data by "
-                    '`link = ["data"]` under `[project]`, or `--set project.snapshot=false`',
+                    hint="create a git repository there, with a `.gitignore`; or link folders of data by "
+                    '`link = ["data"]` under `[project]`; or use `--set project.snapshot=false`',
                 )
             path = f"{folder}/{entry.name}" if folder else entry.name
             if _matches(entry.name, CACHES) or _matches(path, link) or path in excluded:
@@ -179,7 +205,7 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
             elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 files.append(path)
             elif not entry.is_dir(follow_symlinks=False):
-                warnings.append(f"`{path}` is neither file nor folder and is left out of the snapshot")
+                warnings.append(f"`{path}` is neither a file nor a folder and is left out of the snapshot")
             elif entry.name == "node_modules" or (project / path / "pyvenv.cfg").exists():
                 ignored += [] if folder else [path]
             else:
@@ -187,38 +213,26 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
     return _Listed(files, frozenset(), ignored, tuple(warnings))
 
 
-def _scan(project: Path, folder: str) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(project / folder) as entries:
-            yield from entries
-    except OSError as error:
-        if folder and isinstance(error, FileNotFoundError | NotADirectoryError):
-            return  # gone since its own folder was listed
-        raise UsageError(
-            f"cannot list `{project / folder}`: {error.strerror}",
-            hint=f'make it readable, or link to it instead: `link = ["{folder or "."}"]` under `[project]`',
-        ) from error
-
-
 def _links(project: Path, ignored: Sequence[str], link: Sequence[str], excluded: Sequence[str]) -> tuple[str, ...]:
-    """The entries to link to: the ignored ones but for caches, less what `!name` removes, and what `name` adds."""
+    """The entries to link: ignored ones that are not caches, without those of `!name`, and with those of `name`."""
     added = [pattern.rstrip("/") for pattern in link if not pattern.startswith("!")]
     removed = [pattern[1:].rstrip("/") for pattern in link if pattern.startswith("!")]
     links = {name for name in ignored if not _matches(Path(name).name, CACHES) and not _matches(name, removed)}
     for pattern in added:
-        found = sorted(str(path.relative_to(project)) for path in project.glob(pattern)) if _is_inside(pattern) else []
-        if not found:
+        is_inside = pattern and not Path(pattern).is_absolute() and ".." not in pattern.split("/")
+        paths = [str(path.relative_to(project)) for path in project.glob(pattern)] if is_inside else []
+        if not paths:
             raise UsageError(
                 f"`project.link` names `{pattern}`, which is not in `{project}`",
                 hint="paths are relative to the project's folder and stay within it",
             )
-        links.update(found)
-    # Runs that are kept inside the project are no part of it; a link to them would let runs see each other.
-    return tuple(sorted(name for name in links if not any(_below(path, (name,)) for path in excluded)))
+        links.update(paths)
+    # With a link to the folder of the runs, runs would see each other.
+    return tuple(sorted(name for name in links if not any(_is_below(path, (name,)) for path in excluded)))
 
 
-def _sizes(project: Path, files: Sequence[str]) -> dict[str, int]:
-    """Each file's size; what is gone since it was listed, or is no file any more, is left out."""
+def _sizes(project: Path, files: Iterable[str]) -> dict[str, int]:
+    """The sizes of files and links. Files that disappear after the listing are left out."""
     sizes = {}
     for path in files:
         try:
@@ -231,7 +245,7 @@ def _sizes(project: Path, files: Sequence[str]) -> dict[str, int]:
 
 
 def _escaping(project: Path, files: Sequence[str]) -> Iterator[str]:
-    """A sentence for each symbolic link that leads out of the project: later edits there do reach the job."""
+    """A warning for each symbolic link that leads out of the project: the job sees later edits there."""
     root = project.resolve()
     for path in files:
         if (root / path).is_symlink():
@@ -240,18 +254,90 @@ def _escaping(project: Path, files: Sequence[str]) -> Iterator[str]:
                 yield f"`{path}` is a link to `{target}`, outside the project: its content is not frozen"
 
 
-def _is_inside(pattern: str) -> bool:
-    return bool(pattern) and not Path(pattern).is_absolute() and ".." not in pattern.split("/")
-
-
 def _is_cache(path: str) -> bool:
-    """Caches that somebody neither tracks nor ignores; `.pyc` files above all."""
-    return any(_matches(part, ("__pycache__", "*.pyc", "*.pyo", ".git")) for part in path.split("/"))
+    return any(_matches(part, NEVER_TAKEN) for part in path.split("/"))
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern.rstrip("/")) for pattern in patterns)
 
 
-def _below(path: str, folders: Sequence[str]) -> bool:
+def _is_below(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def fits_each(survey: Survey, tasks: int) -> bool:
+    """May each task of an array have a working tree of its own?"""
+    return len(survey.files) * tasks <= TREES_FILES and survey.bytes * tasks <= TREES_BYTES
+
+
+def growth(survey: Survey, sources: Path) -> Iterator[str]:
+    """A warning if the snapshot is much larger than the newest archive in `sources`, or large in any case.
+
+    Then the project may contain checkpoints and logs of earlier runs on this machine.
+    """
+    last = _newest_archive(sources)
+    grown = survey.bytes - (last.stat().st_size if last else 0)
+    if grown < (GREW_BYTES if last else FIRST_BYTES) and survey.bytes < LARGE_BYTES:
+        return
+    sizes = _sizes(survey.project, survey.files)
+    if last and grown >= GREW_BYTES:
+        before = _sizes_in(last)
+        candidates = {path: size - before.get(path, 0) for path, size in sizes.items() if size > before.get(path, 0)}
+        subject = f"the snapshot is {spell(grown)} larger than the last one of this project"
+    else:
+        candidates, subject = sizes, f"the snapshot holds {spell(survey.bytes)}"
+    largest = sorted(candidates, key=lambda path: (-candidates[path], path))[:NAMED]
+    names = ", ".join(f"`{path}` ({spell(sizes[path])})" for path in largest)
+    more = f" and {len(candidates) - NAMED} more" if len(candidates) > NAMED else ""
+    yield f"{subject}: {names}{more}; keep data out by a line in `.gitignore`, or by `link` under `[project]`"
+
+
+def _newest_archive(sources: Path) -> Path | None:
+    archives = []
+    for path in sources.glob("[0-9a-f]*.tar"):
+        try:
+            archives.append((path.stat().st_mtime, path))
+        except FileNotFoundError:  # `serried clean` may delete archives
+            continue
+    return max(archives)[1] if archives else None
+
+
+def _sizes_in(archive: Path) -> dict[str, int]:
+    try:
+        with tarfile.open(archive) as tar:
+            return {member.name: member.size for member in tar}
+    except (OSError, tarfile.TarError):
+        return {}
+
+
+def _refuse_if_large(sizes: Mapping[str, int]) -> None:
+    """Raises UsageError, with the largest entries, if a snapshot of these files would be too large."""
+    total = sum(sizes.values())
+    if total <= BYTES_LIMIT and len(sizes) <= FILES_LIMIT:
+        return
+    if total > BYTES_LIMIT:
+        message = f"the snapshot would hold {spell(total)}, more than {spell(BYTES_LIMIT)}"
+        largest = [f"{spell(size):>10}  {path}" for path, size in _largest(sizes)]
+    else:
+        message = f"the snapshot would hold {len(sizes):,} files, more than {FILES_LIMIT:,}"
+        largest = [f"{count:>10,}  {path}" for path, count in _largest(dict.fromkeys(sizes, 1))]
+    raise UsageError(
+        message,
+        details="\n".join(largest),
+        hint="add data to `.gitignore` (it is then linked, not copied), link it by "
+        '`link = ["data"]` under `[project]`, or run in place: `--set project.snapshot=false`',
+    )
+
+
+def _largest(weights: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Top-level folders and files by weight, and the entries of a folder that has most of the weight."""
+    top: Counter[str] = Counter()
+    second: Counter[str] = Counter()
+    for path, weight in weights.items():
+        parts = path.split("/")
+        top[parts[0] + ("/" if len(parts) > 1 else "")] += weight
+        if len(parts) > 1:
+            second["/".join(parts[:2]) + ("/" if len(parts) > 2 else "")] += weight
+    both = dict(top) | {path: weight for path, weight in second.items() if weight * 5 > sum(weights.values())}
+    return sorted(both.items(), key=lambda item: (-item[1], item[0]))[:LISTED]

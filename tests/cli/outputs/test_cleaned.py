@@ -81,5 +81,5 @@ def test_a_run_whose_outputs_cannot_be_looked_at_stays(serried, run, monkeypatch
         write_json(path, {**run.plan.to_json(), "schema": 99})
     assert serried("clean", "-y", "k3f9q2").code == 2
     kept = serried("clean", "-y", "--older-than", "2100-01-01").err
-    assert "note: k3f9q2 train stays: outputs: its plan cannot be read, which says where they are\n" in kept
+    assert "note: k3f9q2 train stays: outputs: unknown, because the run's plan cannot be read\n" in kept
     assert run.where.path.exists()
