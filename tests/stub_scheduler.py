@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 from serried import schedulers
 from serried.plan import Dialect, Plan, Site
-from serried.schedulers.description import Traits
-from serried.schedulers.fragment import OF_THIS_MACHINE, Fragment
+from serried.schedulers.interface import OF_THIS_MACHINE, Fragment, Traits
 
 
 class StubScript:

@@ -28,7 +28,7 @@ WORDS_OF_OTHERS = {
     "records/advice.py": "of the program, of containers, of Python and of launchers",
     "schedulers/pbs/parse.py": "of qstat",
     "schedulers/pbs/scheduler.py": "of PBS",
-    "schedulers/slurm/submit_outcome.py": "of sbatch",
+    "schedulers/slurm/parse.py": "of sbatch",
     "schedulers/slurm/scheduler.py": "of Slurm",
 }
 """Modules that read what another program printed, and whose words these are."""

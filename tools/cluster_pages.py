@@ -13,7 +13,7 @@ from serried.config import layers
 from serried.config.definitions import Cluster, Gpu, Partition, keys
 from serried.config.layers import Setting
 from serried.config.toml import Keys
-from serried.schedulers.description import Traits
+from serried.schedulers.interface import Traits
 
 FORMS = {
     "requeue": "the job runs again",

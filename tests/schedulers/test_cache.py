@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from serried.schedulers.cache import Answer, Cache
+from serried.schedulers.client import Answer, Cache
 
 NOW = 1_795_000_000.0
 

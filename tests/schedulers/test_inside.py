@@ -8,9 +8,9 @@ import pytest
 
 from serried import schedulers
 from serried.errors import UsageError
-from serried.schedulers.current_job import Inside
-from serried.schedulers.pbs import current_job as pbs
-from serried.schedulers.slurm import current_job as slurm
+from serried.schedulers.pbs import site as pbs
+from serried.schedulers.slurm import site as slurm
+from serried.schedulers.survey import Inside
 from tables import for_each
 
 NOW = time.mktime(time.strptime("2026-11-21T19:09:31", "%Y-%m-%dT%H:%M:%S"))
@@ -47,7 +47,7 @@ def test_outside_of_any_job_there_is_none():
 
 
 def test_of_a_slurm_job_the_least_that_each_node_has_counts():
-    found = slurm.described(SCONTROL, SALLOC, NOW, "login1.site.edu")
+    found = slurm.described_job(SCONTROL, SALLOC, NOW, "login1.site.edu")
 
     kept = {name: SALLOC[name] for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CONF")}
     assert found == Inside(
@@ -57,8 +57,8 @@ def test_of_a_slurm_job_the_least_that_each_node_has_counts():
 
 
 def test_on_the_first_node_nothing_needs_to_be_started_elsewhere():
-    by_name = slurm.described(SCONTROL, SALLOC, NOW, "n1.site.edu")
-    in_a_step = slurm.described(SCONTROL, {**SALLOC, "SLURMD_NODENAME": "n2"}, NOW, "n1")
+    by_name = slurm.described_job(SCONTROL, SALLOC, NOW, "n1.site.edu")
+    in_a_step = slurm.described_job(SCONTROL, {**SALLOC, "SLURMD_NODENAME": "n2"}, NOW, "n1")
 
     assert (by_name.to_first_node, in_a_step.is_here) == ((), False)
 
@@ -76,7 +76,7 @@ def test_one_task_that_pbsdsh_started_does_not_start_what_each_of_them_would(mor
 
 def test_a_job_without_a_limit_or_gpus_has_none():
     text = "JobId=7 EndTime=Unknown   Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES= MinCPUsNode=1"
-    found = slurm.described(text, {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}, NOW, "n1")
+    found = slurm.described_job(text, {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}, NOW, "n1")
 
     assert (found.cpus, found.gpus, found.tasks, found.seconds) == (1, 0, 1, None)
 
@@ -84,17 +84,17 @@ def test_a_job_without_a_limit_or_gpus_has_none():
 def test_of_a_pbs_job_the_node_file_and_qstat_tell():
     lines = ["pbsn1", "pbsn1", "pbsn2", "pbsn2"]
 
-    assert pbs.described(QSTAT, "53.pbshead", lines, NOW) == Inside(
+    assert pbs.described_job(QSTAT, "53.pbshead", lines, NOW) == Inside(
         "pbs", "53.pbshead", ("pbsn1", "pbsn2"), cpus=2, gpus=1, tasks=2, seconds=4680, is_here=True
     )
 
 
 def test_the_time_that_pbs_says_was_used_is_not_counted_where_it_is_old():
-    assert pbs.described(QSTAT, "53.pbshead", ["pbsn1"], NOW - 600).seconds == 5400 - 630
-    assert pbs.described(QSTAT.replace("stime", "qtime"), "53.pbshead", ["pbsn1"], NOW).seconds == 5400 - 630
+    assert pbs.described_job(QSTAT, "53.pbshead", ["pbsn1"], NOW - 600).seconds == 5400 - 630
+    assert pbs.described_job(QSTAT.replace("stime", "qtime"), "53.pbshead", ["pbsn1"], NOW).seconds == 5400 - 630
 
 
 def test_a_pbs_job_with_gpus_on_some_nodes_alone_has_none_on_each():
     text = QSTAT.replace("mpiprocs=2:ngpus=2", "mpiprocs=2")
 
-    assert pbs.described(text, "53.pbshead", ["pbsn1", "pbsn2"], NOW).gpus == 0
+    assert pbs.described_job(text, "53.pbshead", ["pbsn1", "pbsn2"], NOW).gpus == 0

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.schedulers.job_name import job_name, names_token
+from serried.schedulers.interface import job_name, names_token
 from tables import for_each
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from serried.errors import SchedulerUnreachable, SubmissionRefused
 from serried.fs.files import read_environment
-from serried.schedulers.cache import Cache
+from serried.schedulers.client import Cache
 from serried.schedulers.interface import Submission
 from serried.schedulers.pbs.scheduler import Pbs
 

@@ -12,7 +12,7 @@ import pytest
 from building import a_plan
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.protocol import names
-from serried.schedulers import cache
+from serried.schedulers import client
 from serried.schedulers.slurm.scheduler import Slurm
 
 
@@ -25,8 +25,8 @@ def slurm(fake_slurm):
 @pytest.fixture
 def unshared(monkeypatch):
     """Every question is asked anew."""
-    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.0)
-    monkeypatch.setattr(cache, "LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr(client, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(client, "LONGEST_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_accounts_that_are_down_cannot_tell_whether_a_job_was_accepted(slurm, fa
 
 
 def test_two_processes_that_ask_within_seconds_take_one_squeue(slurm, submit, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 900.0)
+    monkeypatch.setattr(client, "SHORTEST_SECONDS", 900.0)
     job = submit(slurm)
     for each in (slurm, Slurm(), Slurm()):
         each.poll([job])

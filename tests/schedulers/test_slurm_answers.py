@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from serried.schedulers.slurm.submit_outcome import Outcome, classify
+from serried.schedulers.client import SubmitOutcome
+from serried.schedulers.slurm.parse import submit_outcome
 from tables import for_each
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -43,7 +44,7 @@ FROM_THE_SOURCES = [
 
 @for_each("stderr", RECORDED_22_05 + FROM_THE_SOURCES)
 def test_what_was_read_and_refused_is_refused(stderr):
-    assert classify(stderr) is Outcome.REFUSED
+    assert submit_outcome(stderr) is SubmitOutcome.REFUSED
 
 
 @for_each(
@@ -55,7 +56,7 @@ def test_what_was_read_and_refused_is_refused(stderr):
     ],
 )
 def test_what_was_not_delivered_is_unreachable(stderr):
-    assert classify(stderr) is Outcome.UNREACHABLE
+    assert submit_outcome(stderr) is SubmitOutcome.UNREACHABLE
 
 
 @for_each(
@@ -74,4 +75,4 @@ def test_what_was_not_delivered_is_unreachable(stderr):
     ],
 )
 def test_everything_else_is_uncertain(stderr):
-    assert classify(stderr) is Outcome.UNCERTAIN
+    assert submit_outcome(stderr) is SubmitOutcome.UNCERTAIN

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from serried.errors import UsageError
 
 if TYPE_CHECKING:
-    from serried.schedulers.current_job import Inside
-    from serried.schedulers.description import Traits
-    from serried.schedulers.fragment import Script
-    from serried.schedulers.interface import Scheduler
-    from serried.schedulers.survey import Site
+    from serried.schedulers.interface import Scheduler, Script, Traits
+    from serried.schedulers.survey import Inside, Site
 
 NAMES = ("slurm", "pbs", "local")
 """In the order in which they are looked for: where Slurm is, `qsub` may be its own wrapper."""
@@ -67,4 +64,4 @@ def job_around(environ: Mapping[str, str]) -> Inside | None:
     Raises SchedulerUnreachable where the scheduler does not answer.
     """
     name = next((name for name, its in every() if its.is_around(environ)), None)
-    return cast("Inside", _module(name, ".current_job").inside(environ)) if name else None
+    return cast("Inside", _module(name, ".site").inside(environ)) if name else None

@@ -1,39 +1,219 @@
-"""Starts a scheduler's commands, counts them, and says what their silence means."""
+"""Schedulers with commands of their own: how commands are started and counted, and answers shared for a few seconds.
+
+An answer serves until it is `max(3 s, 20 x the time that it took)` old, and no longer than a minute: a slow controller
+gets fewer questions. Our own processes share the last answer by one small file. The last writer wins; a torn or foreign
+file is ignored.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import re
+import time
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 
-from serried import shell
-from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
+from serried import schedulers, shell
+from serried.errors import SchedulerUnreachable, SerriedError, SubmissionRefused, SubmissionUncertain, UsageError
+from serried.fs import files
+from serried.plan import Plan
+from serried.protocol import job_states, successor_commands
+from serried.protocol.layout import state_directory
+from serried.protocol.successor_commands import Commands
+from serried.schedulers.interface import Job, Scheduler
+
+SHORTEST_SECONDS = 3.0
+TIMES_AS_LONG = 20.0
+LONGEST_SECONDS = 60.0
 
 SUBMIT_SECONDS = 60.0
 QUERY_SECONDS = 45.0
-"""A client of Slurm's gives up by itself after 10 s (18 s for two tries); less than 30 would cut off slow but true
-answers."""
+"""A client of Slurm gives up by itself after 10 s (18 s for two tries). Less than 30 s would cut off slow answers."""
 
 VARIABLE = "SERRIED_SCHEDULER_TIMEOUT"
 
+JobKey = tuple[str, int | None]
+"""The scheduler's id of a job, and the index of its task."""
 
-class Calls:
-    def __init__(self, timeout: float | None = None) -> None:
-        self._timeout = timeout or asked()
-        self.counts: Counter[str] = Counter()
 
-    def ask(self, argv: Sequence[str], environment: Mapping[str, str]) -> shell.Result:
-        """Raises SchedulerUnreachable where no answer comes in time."""
-        self.counts[argv[0]] += 1
+@dataclass(frozen=True)
+class Answer:
+    """Output of the scheduler's commands, and the ids in the question."""
+
+    at: float
+    took: float
+    asked: tuple[str, ...]
+    texts: Mapping[str, str]
+
+    def is_fresh(self, now: float) -> bool:
+        return 0 <= now - self.at < max(SHORTEST_SECONDS, min(TIMES_AS_LONG * self.took, LONGEST_SECONDS))
+
+
+class Cache:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, *identity: str) -> Cache:
+        """The cache of one scheduler. `identity` tells it from any other that shares this home."""
+        key = hashlib.sha256("\0".join(identity).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        return cls(state_directory(os.environ) / "cache" / f"{key}.json")
+
+    def get(self, now: float | None = None) -> Answer | None:
+        """The last answer, if it still serves."""
         try:
-            return shell.run(argv, timeout=self._timeout or QUERY_SECONDS, env=environment)
-        except shell.TimedOut as late:
-            raise SchedulerUnreachable(late.message, details=late.details) from late
+            value = files.read_json(self.path) or {}
+            answer = Answer(float(value["at"]), float(value["took"]), tuple(value["asked"]), dict(value["texts"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return answer if answer.is_fresh(time.time() if now is None else now) else None
+
+    def put(self, asked: Sequence[str], texts: Mapping[str, str], took: float, now: float | None = None) -> None:
+        """Share an answer. If that cannot be written (a full home), each process asks for itself."""
+        value = {"at": time.time() if now is None else now, "took": took, "asked": list(asked), "texts": dict(texts)}
+        with contextlib.suppress(OSError):
+            files.make_directory(self.path.parent)
+            files.write_json(self.path, value)
+
+    def forget(self) -> None:
+        """After we have changed something."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+
+class SubmitOutcome(Enum):
+    """Whether a job exists after a command that failed."""
+
+    REFUSED = "refused"
+    """The scheduler read the request and refused it: no job exists."""
+    UNREACHABLE = "unreachable"
+    """The request was not delivered: no job exists."""
+    UNCERTAIN = "uncertain"
+    """A job may exist."""
+
+
+class CommandScheduler(Scheduler):
+    """What Slurm and PBS have in common. A subclass holds its commands, its words and what differs."""
+
+    title: str
+    server: str
+    """The part that answers its commands, in messages."""
+    identity: str
+    """The variable that selects one of several clusters."""
+    survey: str
+    """A command that answers if the server is up."""
+    cancel_command: tuple[str, ...]
+    release_command: tuple[str, ...]
+    gone: re.Pattern[str]
+    """Complaints of `cancel_command` about jobs that have ended; each line of stderr, or the empty one, must match."""
+    begun: re.Pattern[str]
+    """The same for `release_command` and jobs that are not held."""
+    job_changes: tuple[str, ...] = ()
+    """Variables that the scheduler sets in a job to values of that job alone."""
+    strands = False
+    """See `Commands.strands`."""
+
+    def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
+        self._timeout = timeout or timeout_setting()
+        self._counts: Counter[str] = Counter()
+        self._cache = cache or Cache.of(self.name, os.environ.get(self.identity, ""), os.uname().nodename)
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        return self._counts
+
+    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
+        job, element = successor_commands.JOB, successor_commands.ELEMENT if plan.array else ""
+        return Commands(
+            submit=self.submission(plan, successor_commands.TOKEN, {}, after=job, element=element).argv,
+            cancel=(*self.cancel_command, job),
+            ask=job_states.words(schedulers.traits(self.name).dialect.state_query, job),
+            environment={name: environment.get(name) for name in self.job_changes},
+            strands=self.strands,
+        )
+
+    def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[JobKey, Job]:
+        if not ids:
+            return {}
+        answer = self._cache.get()
+        if answer is not None:
+            jobs = self.read(answer.texts)
+            if not set(self.uncovered(ids, jobs)).difference(answer.asked):
+                return self._only(ids, jobs)
+        start = time.monotonic()
+        texts = self.ask(ids, since)
+        self._cache.put(ids, texts, time.monotonic() - start)
+        return self._only(ids, self.read(texts))
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        if ids:
+            self._change((*self.cancel_command, *ids), self.gone, "the jobs may still run")
+
+    def release(self, ids: Sequence[str]) -> None:
+        self._change((*self.release_command, *ids), self.begun, "the jobs are still held")
+
+    def _change(self, argv: Sequence[str], harmless: re.Pattern[str], otherwise: str) -> None:
+        self._cache.forget()
+        result = self.query(argv)
+        complaints = [line for line in result.stderr.splitlines() if line.strip()] or [""]
+        if result.status and not all(map(harmless.search, complaints)):
+            if self.outcome(result) is SubmitOutcome.UNREACHABLE:
+                otherwise = f"{self.server} does not answer; nothing was changed"
+            else:
+                otherwise = f"`{argv[0]}` failed; {otherwise}"
+            raise SchedulerUnreachable(otherwise, details=result.stderr)
+
+    @abstractmethod
+    def ask(self, ids: Sequence[str], since: float | None) -> dict[str, str]:
+        """Output of the commands that list these jobs, by command. Raises SchedulerUnreachable."""
+
+    @abstractmethod
+    def read(self, texts: Mapping[str, str]) -> dict[JobKey, Job]:
+        """The jobs in what `ask` returned. Pure."""
+
+    @abstractmethod
+    def split(self, job: str) -> JobKey:
+        """The job's id and the task's index in an id as the scheduler writes it. Pure."""
+
+    @abstractmethod
+    def outcome(self, result: shell.Result) -> SubmitOutcome:
+        """What a failed submission has left behind. Pure."""
+
+    @abstractmethod
+    def query_environment(self) -> dict[str, str]:
+        """Our environment, without settings that change output."""
+
+    def uncovered(self, ids: Sequence[str], jobs: Mapping[JobKey, Job]) -> list[str]:
+        """The ids of which `jobs` has nothing."""
+        numbers = {number for number, _ in jobs}
+        return [job for job in ids if self.split(job) not in jobs and (job != self.split(job)[0] or job not in numbers)]
+
+    def _only(self, ids: Sequence[str], jobs: Mapping[JobKey, Job]) -> dict[JobKey, Job]:
+        asked = {self.split(job) for job in ids}
+        return {key: job for key, job in jobs.items() if {key, (key[0], None)} & asked}
+
+    def query(self, argv: Sequence[str]) -> shell.Result:
+        """Raises SchedulerUnreachable if no answer comes in time."""
+        self._counts[argv[0]] += 1
+        return query(argv, self.query_environment(), self._timeout)
+
+    def answer(self, argv: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
+        """What a query printed. Raises SchedulerUnreachable if it exits with another status."""
+        result = self.query(argv)
+        if result.status not in statuses:
+            raise SchedulerUnreachable(f"{self.server} does not answer `{argv[0]}`", details=result.stderr)
+        return result.stdout
 
     def deliver(self, argv: Sequence[str], environment: Mapping[str, str], umask: int) -> shell.Result:
-        """The same for a submission: without an answer, SubmissionUncertain."""
+        """Run a submission. Raises SubmissionUncertain if no answer comes in time."""
         # The job's PATH need not be ours, and may be empty.
-        self.counts[argv[0]] += 1
+        self._counts[argv[0]] += 1
         program = shell.which(argv[0]) or argv[0]
         seconds = self._timeout or SUBMIT_SECONDS
         try:
@@ -42,9 +222,31 @@ class Calls:
             message = f"`{argv[0]}` did not answer in time; the job may have been accepted"
             raise SubmissionUncertain(message, details=late.details) from late
 
+    def failure(self, command: str, result: shell.Result) -> SerriedError:
+        """The error for a submission that returned no id."""
+        outcome = self.outcome(result)
+        details = result.stderr.strip() or result.stdout.strip() or None
+        if outcome is SubmitOutcome.REFUSED:
+            return SubmissionRefused(f"{self.title} refused the job", details=details)
+        if outcome is SubmitOutcome.UNREACHABLE:
+            return SchedulerUnreachable(
+                f"{self.server} cannot be reached; nothing was submitted",
+                details=details,
+                hint=f"submit again when `{self.survey}` answers here",
+            )
+        return SubmissionUncertain(f"`{command}` did not report whether it submitted the job", details=details)
 
-def asked() -> float | None:
-    """Seconds; None where nobody asked. Raises UsageError where it is no time to wait."""
+
+def query(argv: Sequence[str], environment: Mapping[str, str], timeout: float | None = None) -> shell.Result:
+    """Run a command that changes nothing. Raises SchedulerUnreachable if no answer comes in time."""
+    try:
+        return shell.run(argv, timeout=timeout or timeout_setting() or QUERY_SECONDS, env=environment)
+    except shell.TimedOut as late:
+        raise SchedulerUnreachable(late.message, details=late.details) from late
+
+
+def timeout_setting() -> float | None:
+    """Seconds; None if the user has set none. Raises UsageError for a value that is not a duration."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return None

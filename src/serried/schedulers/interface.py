@@ -1,20 +1,57 @@
-"""What Serried asks of a scheduler. A folder for each answers; one contract suite tests them all."""
+"""The duties of a scheduler: its traits, its part of job.sh, its commands. One contract suite tests them all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from serried.fs.files import MODES
-from serried.plan import Plan
+from serried.plan import Dialect, Plan
 from serried.protocol.reasons import Reason
+from serried.protocol.slug import plain
 from serried.protocol.successor_commands import Commands
 
 ERRAND_SECONDS = 3600
 ERRAND_MEMORY_MB = 1024
 """What a job asks for that fetches or removes something on one node."""
+
+LONGEST_NAME = 64
+"""Longer job names break the prologs of some sites, and subjects of mails."""
+
+
+class Traits(NamedTuple):
+    title: str
+    """As its makers write it."""
+    is_here: Callable[[Mapping[str, str]], bool]
+    """Whether jobs can be submitted to it from this machine."""
+    is_around: Callable[[Mapping[str, str]], bool]
+    """Whether the environment is that of one of its jobs."""
+    dialect: Dialect
+    """What the agents need to know about its jobs."""
+    survey: str = ""
+    """The commands that list its partitions, for messages."""
+    survey_command: str = ""
+    """The first of them."""
+    command: str = ""
+    """A program whose presence alone, without a cluster, deserves a note: packages on a laptop."""
+    is_this_machine: bool = False
+    """One node without a scheduler of its own: no defaults or limits apply, except those that the user sets."""
+    has_node_disk: bool = False
+    """Whether sites commonly give each job a folder on its nodes' disks."""
+    cluster_variable: str = ""
+    """In its jobs, the variable that holds the cluster's name."""
+    option_prefixes: tuple[str, ...] = ()
+    """Its submission commands read options from variables that begin with one of these: `SBATCH_ACCOUNT`."""
+    cpu_variables: tuple[str, ...] = ()
+    """Variables of its jobs that look like the user's wish for a number of CPUs."""
+    programs: tuple[str, ...] = ()
+    """Programs that job.sh calls; their folder stays on PATH."""
+    parts: tuple[str, ...] = ()
+    """Kinds of `launch.kind`, and container runtimes, that need it."""
+    hold_options: tuple[str, ...] = ()
+    """Options for a job that does not start until its user releases it."""
 
 
 @dataclass(frozen=True)
@@ -136,3 +173,68 @@ class Scheduler(Protocol):
 
     def classify(self, reason: str) -> Reason | None:
         """The code for the scheduler's reason for waiting; None for a reason that this scheduler does not know."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    cleanup: str
+    """Lines that remove what the submitting shell may have left and would change this job."""
+    job: str
+    """A word of bash: the job's id, for an array the array's."""
+    element: str
+    """A word of bash: the index of the element of an array."""
+    head_options: str
+    """More words for the head agent."""
+    functions: str
+    """What `again` needs."""
+    again: str
+    """Lines that run this job again. Where that cannot be they go on, with another $word to obey."""
+    check: str = ""
+    """Lines that end a job which cannot begin."""
+    index: str = ""
+    """A parameter of bash, without the `$`: the scheduler's own index of the element."""
+    index_variable: str = ""
+    """Where programs look for it."""
+    own_log: str = ""
+    """A line that gives the element of an array in parts a log of its own."""
+    of_part: str = ""
+    """Lines by which a job of an array in parts learns which element it is."""
+
+
+class Script(Protocol):
+    """The module `script` of a scheduler."""
+
+    @property
+    def FRAGMENT(self) -> Fragment: ...  # noqa: N802 - a constant of the module
+
+    @property
+    def INSIDE(self) -> Fragment:  # noqa: N802
+        """In the foreground of somebody's job: nothing is queued, but nodes and their launcher are the scheduler's."""
+
+    @property
+    def SHELL(self) -> str:  # noqa: N802
+        """What comes before an interactive shell: only the cleanup."""
+
+    def launcher(self, plan: Plan) -> str:
+        """Words of bash that start the words after them once on each node; empty where the head does that itself."""
+
+
+OF_THIS_MACHINE = Fragment(
+    cleanup="",
+    job='"${SERRIED_JOB:?}"',
+    element='"${SERRIED_ELEMENT:?}"',
+    head_options='--end "${SERRIED_JOB_END:-}"',
+    functions="",
+    again="  exit 85\n",
+)
+"""Where the job is a process of ours: its supervisor says by variables who it is."""
+
+
+def job_name(name: str, token: str) -> str:
+    """`name` made harmless, a dash, `token`: letters, digits, `.`, `_` and `-`, at most 64, no leading dash."""
+    return f"{plain(name, LONGEST_NAME - len(token) - 1) or 'serried'}-{token}"
+
+
+def names_token(name: str, token: str) -> bool:
+    """Whether the job called `name` was submitted under `token`."""
+    return name == token or name.endswith(f"-{token}")

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +48,36 @@ class Learnt:
     """By key of `table`: which command said it."""
 
 
+@dataclass(frozen=True)
+class Inside:
+    """What a job has to give. Where nodes differ, the least that each has."""
+
+    scheduler: str
+    job: str
+    hosts: tuple[str, ...]
+    """The scheduler's names for its nodes, the first one first."""
+    cpus: int
+    """On each node."""
+    gpus: int
+    """On each node."""
+    tasks: int
+    """Tasks on each node, as whoever asked for it said; 1 where nobody did."""
+    seconds: int | None
+    """Until its time is over; None has no end."""
+    is_here: bool
+    """Whether this is its first node: `salloc` leaves its shell where it was typed."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What tells the scheduler's commands which job they are in."""
+
+    @property
+    def to_first_node(self) -> tuple[str, ...]:
+        """Words that start the words after them on the first node; none where that is here."""
+        if self.is_here or self.scheduler != "slurm":
+            return ()
+        where = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--nodelist={self.hosts[0]}", "--gres=none")
+        return ("srun", *where, "--overlap", "--export=ALL", "--input=none", "--unbuffered", "--job-name=serried")
+
+
 class Site(Protocol):
     """The module `site` of a scheduler."""
 
@@ -61,6 +91,9 @@ class Site(Protocol):
 
     def learn(self, environ: Mapping[str, str], user: str, command: Command = ...) -> Learnt | None:
         """All that a profile may hold; None when it does not answer."""
+
+    def inside(self, environ: Mapping[str, str]) -> Inside:
+        """The job around us, for a scheduler whose traits say `is_around`. Raises SchedulerUnreachable."""
 
     def is_throwaway(self, environ: Mapping[str, str]) -> bool:
         """Whether it is a lab's: a cluster of this machine alone."""

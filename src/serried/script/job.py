@@ -10,7 +10,7 @@ from string import Template
 from serried import schedulers
 from serried.fs.files import MODES
 from serried.plan import Plan
-from serried.schedulers.fragment import Fragment
+from serried.schedulers.interface import Fragment
 from serried.script.environment import activate
 
 BEGINNING = Template("""\

@@ -18,7 +18,7 @@ from serried.protocol.names import CANCELLED, REQUEUE
 from serried.protocol.reasons import Reason
 from serried.records.record import Record
 from serried.records.status import status as stand
-from serried.schedulers.current_job import Inside
+from serried.schedulers.survey import Inside
 from serried.submission.deliver import establish
 from serried.submission.prepared import Prepared, remove
 

@@ -23,7 +23,7 @@ from serried.submission import dependencies
 from serried.submission.resume import resume_from
 
 if TYPE_CHECKING:
-    from serried.schedulers.current_job import Inside
+    from serried.schedulers.survey import Inside
 
 
 @dataclass(frozen=True)

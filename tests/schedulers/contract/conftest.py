@@ -16,7 +16,7 @@ from place import HAS_PBS
 from serried import schedulers
 from serried.plan import Limit, Plan
 from serried.protocol import names, successor_commands
-from serried.schedulers import cache
+from serried.schedulers import client
 from serried.schedulers.interface import Job, Scheduler
 
 
@@ -101,8 +101,8 @@ BACKENDS = ["local", "fake", pytest.param("lab", marks=pytest.mark.slurm), *(["p
 def bench(
     request: pytest.FixtureRequest, wait_until: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
-    monkeypatch.setattr(cache, "SHORTEST_SECONDS", 0.1)
-    monkeypatch.setattr(cache, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(client, "SHORTEST_SECONDS", 0.1)
+    monkeypatch.setattr(client, "LONGEST_SECONDS", 0.1)
     getattr(_Prepare, request.param)(request)
     name = request.param if request.param in schedulers.NAMES else "slurm"
     made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, *LIMITS[request.param])

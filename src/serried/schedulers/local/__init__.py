@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from serried.plan import Dialect
 from serried.protocol import names
-from serried.schedulers.description import Traits
+from serried.schedulers.interface import Traits
 
 
 def _no(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - it is what remains where no scheduler is

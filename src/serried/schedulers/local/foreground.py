@@ -18,10 +18,10 @@ from serried.fs.files import MODES, make_directory
 from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.environment import scrub
-from serried.schedulers.current_job import Inside
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.options import CPU, NOTHING, JobRequest
 from serried.schedulers.local.supervisor import Supervisor, available_slots
+from serried.schedulers.survey import Inside
 
 TICK_SECONDS = 0.1
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from serried.plan import Plan
 from serried.schedulers import indices
-from serried.schedulers.fragment import OF_THIS_MACHINE
-from serried.schedulers.job_name import job_name
+from serried.schedulers.interface import OF_THIS_MACHINE, job_name
 from serried.schedulers.local.jobs import WHOLE
 
 FRAGMENT = INSIDE = OF_THIS_MACHINE

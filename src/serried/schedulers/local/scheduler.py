@@ -20,8 +20,7 @@ from serried.protocol import successor_commands
 from serried.protocol.environment import scrub
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
-from serried.schedulers.interface import Job, Submission
-from serried.schedulers.job_name import names_token
+from serried.schedulers.interface import Job, Submission, names_token
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, JobFolder
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 
 from serried.plan import Dialect
-from serried.schedulers.description import Traits
+from serried.schedulers.interface import Traits
 
 STATE_QUERY = """
 PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin

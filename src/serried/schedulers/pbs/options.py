@@ -15,14 +15,18 @@ from pathlib import Path
 from serried.errors import UsageError
 from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
-from serried.protocol import job_states, names, successor_commands
+from serried.protocol import names
 from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
-from serried.protocol.successor_commands import Commands
-from serried.schedulers.fragment import OF_THIS_MACHINE, Fragment
-from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
-from serried.schedulers.job_name import job_name
-from serried.schedulers.pbs import TRAITS, parse
+from serried.schedulers.interface import (
+    ERRAND_MEMORY_MB,
+    ERRAND_SECONDS,
+    OF_THIS_MACHINE,
+    Fragment,
+    Submission,
+    job_name,
+)
+from serried.schedulers.pbs import parse
 
 MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 """Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""
@@ -119,18 +123,6 @@ def submission(
     hold = ("-h",) if held else ()
     argv = ("qsub", "-f", *_options(plan, token, element), *waits, *hold, *plan.allocation.extra, "--", *words)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
-
-
-def commands(plan: Plan) -> Commands:
-    """The same for the next job, and how it is cancelled and asked about, to be filled in by a job."""
-    element = successor_commands.ELEMENT if plan.array else ""
-    return Commands(
-        submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
-        cancel=("qdel", successor_commands.JOB),
-        ask=job_states.query(TRAITS.dialect.state_query, successor_commands.JOB),
-        environment={},
-        strands=True,
-    )
 
 
 def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_terminal: bool) -> Submission:

@@ -14,22 +14,22 @@ from pathlib import Path
 
 from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
-from serried.protocol import binds, job_states, successor_commands
+from serried.protocol import binds
 from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
-from serried.protocol.successor_commands import Commands
 from serried.schedulers import indices
-from serried.schedulers.fragment import OF_THIS_MACHINE, Fragment
-from serried.schedulers.interface import ERRAND_MEMORY_MB, ERRAND_SECONDS, Submission
-from serried.schedulers.job_name import job_name
-from serried.schedulers.slurm import TRAITS
+from serried.schedulers.interface import (
+    ERRAND_MEMORY_MB,
+    ERRAND_SECONDS,
+    OF_THIS_MACHINE,
+    Fragment,
+    Submission,
+    job_name,
+)
 
 LONGEST_LEAD = 65535
 """What `--signal` can carry."""
 
-
-CHANGED = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "TMPDIR")
-"""Variables that Slurm, or a site's plug-in, sets in a job to what is true of that job alone."""
 
 FRAGMENT = Fragment(
     cleanup="""
@@ -88,17 +88,6 @@ def submission(
     options = (*_options(plan, token, element), *waits, *hold, *plan.allocation.extra)
     argv = ("sbatch", "--parsable", *options, script, token)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
-
-
-def commands(plan: Plan, environment: Mapping[str, str]) -> Commands:
-    """The same for the next job, and how it is cancelled and asked about, to be filled in by a job."""
-    element = successor_commands.ELEMENT if plan.array else ""
-    return Commands(
-        submit=submission(plan, successor_commands.TOKEN, {}, after=successor_commands.JOB, element=element).argv,
-        cancel=("scancel", successor_commands.JOB),
-        ask=job_states.query(TRAITS.dialect.state_query, successor_commands.JOB),
-        environment={name: environment.get(name) for name in CHANGED},
-    )
 
 
 def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool) -> Submission:

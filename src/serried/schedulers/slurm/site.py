@@ -1,17 +1,20 @@
-"""What Slurm says about its cluster, as a profile's table. Parsers are pure: text in, table out."""
+"""Facts of a Slurm cluster, as a profile's table, and of the job around us. Parsers are pure: text in, values out."""
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from serried.clusters import machine
 from serried.clusters.machine import Command
+from serried.errors import SchedulerUnreachable, UsageError
+from serried.protocol import hostlist
 from serried.schedulers.slurm import is_here
-from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Learnt, asker, changed_at
+from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker, changed_at
 
 SINFO = ("sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%G|%c|%m|%s")
 """A line for each kind of node in each partition: name, time limit, GPUs, CPUs, memory in MiB, least and most nodes."""
@@ -23,6 +26,15 @@ ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc", "format=Ac
 
 LAB_RECORD = "lab.json"
 """Beside the slurm.conf of a lab."""
+
+KEPT = frozenset({
+    "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES",
+    "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_NODELIST", "SLURM_NNODES", "SLURM_TMPDIR", "SLURMD_NODENAME",
+})  # fmt: skip
+"""Variables that steps need. The rest are the user's options for `salloc`, which would change the steps."""
+
+_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=(\S+)(?:.*?\bGRES=(\S*))?")
 
 _NO_LIMIT = {"infinite", "n/a", "", "UNLIMITED", "NONE"}
 
@@ -216,3 +228,47 @@ def _seconds(clock: str) -> int:
     for part in rest.split(":"):
         seconds = seconds * 60 + _number(part)
     return _number(days) * 86400 + seconds
+
+
+def inside(environ: Mapping[str, str]) -> Inside:
+    """The job around us. `scontrol` reports it: the environment differs with the way into the job."""
+    from serried.schedulers.client import query
+
+    job, task = environ["SLURM_JOB_ID"], environ.get("SLURM_PROCID", "0")
+    if task != "0":
+        raise UsageError(
+            f"this is task {task} of a step, and each of them would start all ranks",
+            hint="start it once, without `srun`",
+        )
+    result = query(("scontrol", "show", "job", "--details", "--oneliner", job), {**environ, "LC_ALL": "C"})
+    if result.status:
+        raise SchedulerUnreachable(f"Slurm does not report the resources of job {job}", details=result.stderr)
+    return described_job(result.stdout, environ, time.time(), os.uname().nodename)
+
+
+def described_job(text: str, environ: Mapping[str, str], now: float, here: str) -> Inside:
+    """The job in `scontrol show job --details --oneliner`. Pure."""
+    hosts = tuple(hostlist.expand(environ["SLURM_JOB_NODELIST"]))
+    nodes = _NODES.findall(text)
+    given = environ.get("SLURM_NTASKS_PER_NODE", "")
+    return Inside(
+        scheduler="slurm",
+        job=environ["SLURM_JOB_ID"],
+        hosts=hosts,
+        cpus=min((_count(cpus) for _, cpus, _ in nodes), default=1),
+        gpus=min((sum(count for _, count in _gres(gres)) for _, _, gres in nodes), default=0),
+        tasks=int(given) if given.isdecimal() else 1,
+        seconds=_seconds_left(text, now),
+        variables={name: environ[name] for name in KEPT if name in environ},
+        is_here=environ.get("SLURMD_NODENAME", here.partition(".")[0]) == hosts[0],
+    )
+
+
+def _count(ids: str) -> int:
+    """How many CPUs are in `0-3,8`."""
+    return sum(int(last or first) - int(first) + 1 for first, last in re.findall(r"(\d+)(?:-(\d+))?", ids))
+
+
+def _seconds_left(text: str, now: float) -> int | None:
+    match = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text)
+    return max(1, int(time.mktime(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S")) - now)) if match else None
