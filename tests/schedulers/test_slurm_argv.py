@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from building import a_plan
-from serried import schedulers
 from serried.plan import Limit
 from serried.protocol import successor_commands
 from serried.schedulers.slurm import options
+from serried.schedulers.slurm.scheduler import Slurm
 from tables import for_each
 
 D = "/scratch/digits/train/k3f9q2"
@@ -182,21 +182,19 @@ def test_requeueing_is_always_stated(restarts, form, word):
 
 def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_the_one_before():
     plan = replace(plan_with(extra=("--nice=9",)), limit=Limit(restarts=1, form="successor"))
-    made = schedulers.get("slurm").commands(plan, {"TMPDIR": "/tmp", "HOME": "/home/ada"})
+    made = Slurm().commands(plan, {"TMPDIR": "/tmp", "HOME": "/home/ada"})
     first = argv(plan)
     further = [*first[:-3], "--dependency=afterany:123", *first[-3:]]
     assert successor_commands.fill(made.submit, token="k3f9q2-2", job="123") == [
         word.replace("k3f9q2-1", "k3f9q2-2") for word in further
     ]
     assert successor_commands.fill(made.cancel, job="123") == ["scancel", "123"]
-    assert made.environment == {**dict.fromkeys(options.CHANGED), "TMPDIR": "/tmp"}
+    assert made.environment == {**dict.fromkeys(Slurm.job_changes), "TMPDIR": "/tmp"}
 
 
 def test_the_further_job_of_an_element_is_that_element_alone():
     plan = replace(plan_with(indices=range(10)), limit=Limit(restarts=1, form="successor"))
-    words = successor_commands.fill(
-        schedulers.get("slurm").commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", element=4
-    )
+    words = successor_commands.fill(Slurm().commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", element=4)
     assert [word for word in words if word.startswith(("--array", "--dep", "--job-name", "--output"))] == [
         "--job-name=train-k3f9q2.4-2",
         f"--output={D}/scheduler-%a.log",

@@ -70,7 +70,7 @@ def test_the_manual_s_reasons_have_a_sentence(reason):
 @for_each(
     ("reason", "sentence"),
     [
-        ("Priority", "other jobs are ahead of it in the queue"),
+        ("Priority", "other jobs in the queue come first"),
         ("(Resources)", "it is next in line; the resources it asks for are in use"),
         (
             "ReqNodeNotAvail, UnavailableNodes:n[1-4]",

@@ -59,9 +59,6 @@ def here(environ: Mapping[str, str]) -> str | None:
 
 
 def job_around(environ: Mapping[str, str]) -> Inside | None:
-    """The job that `environ` is of, as its scheduler describes it; None outside of any.
-
-    Raises SchedulerUnreachable where the scheduler does not answer.
-    """
+    """The job whose environment `environ` is; None outside of any job. Raises SchedulerUnreachable."""
     name = next((name for name, its in every() if its.is_around(environ)), None)
-    return cast("Inside", _module(name, ".site").inside(environ)) if name else None
+    return site(name).inside(environ) if name else None

@@ -129,7 +129,7 @@ def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_t
     """`qsub -I`. It knows no `now`: who asked for that looks how the job stands."""
     if not has_terminal:
         raise UsageError(
-            "PBS gives an interactive job to a terminal alone, and this is none",
+            "PBS starts interactive jobs only from a terminal",
             hint="`serried submit -- COMMAND`, then `serried wait` and `serried logs`",
         )
     handover = _handover(plan)
@@ -321,6 +321,6 @@ def _range(indices: Sequence[int]) -> str:
     if list(indices) != list(range(indices[0], indices[-1] + 1, step)):
         raise UsageError(
             "PBS runs only arrays whose indices are a range with a step, such as `0-99` or `0-98:2`",
-            hint="submit one range at a time, or all of it: tasks that are not wanted can end at once",
+            hint="submit one range at a time, or the whole range: unwanted tasks can end at once",
         )
     return f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "")

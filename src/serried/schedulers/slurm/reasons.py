@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from serried.protocol.reasons import Reason
 
 REASONS = (
-    ("Priority", "other jobs are ahead of it in the queue"),
+    ("Priority", "other jobs in the queue come first"),
     ("Resources", "it is next in line; the resources it asks for are in use"),
     ("None", "Slurm has not looked at it yet"),
     ("BeginTime", "it may not start before a set time; after a requeue Slurm waits about two minutes"),
@@ -22,7 +22,7 @@ REASONS = (
     ("DependencyNeverSatisfied", "the job it waits for ended in a way that never lets it start; cancel it"),
     ("Licenses", "all licences it asks for are in use"),
     ("Reservation", "the reservation it asks for has not begun"),
-    ("ReservationDeleted", "the reservation it asked for is gone; submit it without"),
+    ("ReservationDeleted", "its reservation was deleted; submit it without one"),
     ("InvalidAccount", "its account is not valid; check `account`"),
     ("InvalidQOS", "its QoS is not valid; check `qos`"),
     ("QOSNotAllowed", "its account may not use this QoS in this partition"),
@@ -74,7 +74,7 @@ REASONS = (
     ("JobLaunchFailure", "Slurm could not launch it: a full disk, a missing folder or a file system that is away"),
     ("RaisedSignal*", "its script was killed by a signal"),
     ("SystemFailure", "Slurm, a file system or the network failed"),
-    ("OutOfMemory", "it used more memory than it asked for"),
+    ("OutOfMemory", "it used more memory than it requested"),
     ("TimeLimit", "it reached its time limit"),
     ("NodeFail", "a node failed under it"),
     ("InactiveLimit", "it was idle for longer than the site allows"),
