@@ -133,7 +133,7 @@ class CommandScheduler(Scheduler):
         return Commands(
             submit=self.submission(plan, successor_commands.TOKEN, {}, after=job, element=element).argv,
             cancel=(*self.cancel_command, job),
-            ask=job_states.words(schedulers.traits(self.name).dialect.state_query, job),
+            ask=job_states.query(schedulers.traits(self.name).dialect.state_query, job),
             environment={name: environment.get(name) for name in self.job_changes},
             strands=self.strands,
         )
