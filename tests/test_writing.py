@@ -10,11 +10,16 @@ from tables import for_each
 from writing import BANNED, banned_in, texts
 
 NOT_YET = (ROOT / "tests" / "not_yet_rewritten.txt").read_text().split("\n")
-"""Files that are still to be rewritten. A file leaves this list and never comes back."""
+"""Files and commands that are still to be rewritten. A line leaves this list and never comes back."""
 
 
 def test_no_text_has_a_banned_pattern() -> None:
     assert {where: lines for where, lines in _banned().items() if where not in NOT_YET} == {}
+
+
+def test_the_list_of_files_to_rewrite_only_shrinks() -> None:
+    banned = _banned()
+    assert [where for where in filter(None, NOT_YET) if where not in banned] == []
 
 
 def test_each_banned_pattern_has_a_bad_and_a_good_line() -> None:

@@ -40,7 +40,7 @@ def test_a_first_file_fits_the_folder(folder: Path):
     said = start()
     assert (folder / "serried.toml").read_text() == (
         """\
-# What runs, and where. `serried config show` explains each setting.
+# Experiments and their resources. `serried config show` explains each setting.
 [project]
 name = "digits"
 
@@ -49,9 +49,9 @@ command = ["python3", "train.py"]
 
 [experiments.train.resources]
 nodes = 1
-ranks = 2      # processes; where there are GPUs: gpus = 4
+ranks = 2      # processes; on GPUs: gpus = 4
 
-# Recognised here: cluster `local`. `serried clusters` lists them; one of them may differ:
+# Recognised here: cluster `local`. Settings for one cluster only (`serried clusters` lists all):
 # [experiments.train.on.slurm.resources]
 # nodes = 2
 """
@@ -61,7 +61,7 @@ ranks = 2      # processes; where there are GPUs: gpus = 4
 wrote serried.toml for `train.py` on cluster `local`
   serried run                run it here, now
   serried submit --dry-run   see what would be submitted
-  serried submit             send it to `local`
+  serried submit             submit it to `local`
 """
     )
 
@@ -74,14 +74,14 @@ def test_a_job_script_that_is_here_can_be_imported(folder: Path):
 
     (folder / "go there.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n")
     assert start().splitlines()[1] == (
-        "note: `go there.sh` is a job script: `serried import 'go there.sh' >> serried.toml` adds what it does"
+        "note: `go there.sh` is a job script; add its settings: serried import 'go there.sh' >> serried.toml"
     )
 
 
 def test_a_script_that_shares_nothing_out_is_noted(folder: Path):
     (folder / "train.py").write_text("import torch")
     assert start().splitlines()[1] == (
-        "note: `train.py` seems to train alone, so it gets one rank; for several, see docs/adapt.md"
+        "note: `train.py` does not seem to be distributed, so it gets one rank; for more, see docs/adapt.md"
     )
     assert "\nranks = 1 " in (folder / "serried.toml").read_text()
 
@@ -92,7 +92,7 @@ def test_of_several_scripts_none_is_taken_and_some_are_named(folder: Path):
     (folder / "setup.py").write_text("")
     assert start().splitlines() == [
         "wrote serried.toml for this folder on cluster `local`",
-        "note: write into `command` which script to run: `a.py`, `b.py`, `c.py` and 1 more are here",
+        "note: write the script to run into `command`; this folder has `a.py`, `b.py`, `c.py` and 1 more",
     ]
 
 
@@ -104,7 +104,7 @@ def test_where_a_cluster_has_gpus_and_this_machine_none_the_next_step_is_on_cpus
     assert start().splitlines()[1:] == [
         "  serried run --gpus 0 --ranks 2   run it here, now, on CPUs",
         "  serried submit --dry-run         see what would be submitted",
-        "  serried submit                   send it to `slurm`",
+        "  serried submit                   submit it to `slurm`",
     ]
 
 
@@ -118,19 +118,19 @@ def test_where_no_environment_is_active_it_says_that_one_can_be_built(folder: Pa
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    assert "`environment.venv = true` has Serried build one from `requirements.txt`" in start()
+    assert "with `environment.venv = true` Serried builds one from `requirements.txt`" in start()
 
 
 def test_a_file_that_is_there_is_never_overwritten(folder: Path):
     (folder / "serried.toml").write_text("mine")
-    with pytest.raises(UsageError, match="is here already"):
+    with pytest.raises(UsageError, match="exists already"):
         start()
     assert (folder / "serried.toml").read_text() == "mine"
 
 
 def test_a_link_that_leads_nowhere_is_not_followed(folder: Path):
     (folder / "serried.toml").symlink_to("elsewhere.toml")
-    with pytest.raises(UsageError, match="is here already"):
+    with pytest.raises(UsageError, match="exists already"):
         start()
     assert not (folder / "elsewhere.toml").exists()
 
@@ -163,32 +163,6 @@ def test_what_is_written_is_valid_for_every_cluster(cluster: str, gpus: int):
     assert text.count("\n") <= 20
 
 
-@pytest.mark.parametrize(
-    ("files", "script"),
-    [
-        (["train.py", "main.py"], "train.py"),
-        (["main.py", "src/train.py"], "main.py"),
-        (["src/train.py", "helpers.py"], "src/train.py"),
-        ([".venv/train.py", "tests/train.py"], None),
-        (["a.py", "b.py"], None),
-        (["my experiment.py", "setup.py", "test_it.py"], "my experiment.py"),
-        ([], None),
-    ],
-)
-def test_the_script_that_trains_is_found(tmp_path: Path, files: list[str], script: str | None):
-    for name in files:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    assert init.find_script(tmp_path) == script
-
-
-def test_the_one_program_among_modules_is_found(tmp_path: Path):
-    (tmp_path / "net.py").write_text("x = 1")
-    (tmp_path / "broken.py").write_text("def")
-    (tmp_path / "fit.py").write_text('if __name__ == "__main__":\n    pass\n')
-    assert init.find_script(tmp_path) == "fit.py"
-
-
 @pytest.mark.usefixtures("folder")
 def test_a_folder_that_cannot_be_written_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch):
     usual = Path.open
@@ -199,5 +173,5 @@ def test_a_folder_that_cannot_be_written_is_said_to_be_so(monkeypatch: pytest.Mo
         return usual(path, mode, **options)
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(UsageError, match="cannot be written: permission denied"):
+    with pytest.raises(UsageError, match=r"cannot write `serried\.toml`: permission denied"):
         start()

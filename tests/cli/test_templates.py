@@ -37,10 +37,10 @@ def test_a_template_is_written_whole_and_says_what_to_do_next(folder: Path, temp
     assert said == (
         f"""\
 wrote {", ".join(FILES)}
-  pip install -r requirements.txt   what it needs
-  pytest                            see two ranks learn, in seconds
+  pip install -r requirements.txt   install its requirements
+  pytest                            train on two ranks, in seconds
   serried run                       run it here, now
-  serried submit                    send it to the cluster
+  serried submit                    submit it to the cluster
 """
     )
     found = config.resolve(None, None, {}, "local", folder, os.environ)
@@ -53,13 +53,13 @@ def test_what_a_folder_may_have_anyway_stays_as_it_is(folder: Path):
     said = start("--template", "train").stderr
     assert (folder / ".gitignore").read_text() == "mine"
     assert not (folder / "nowhere.md").exists()
-    assert said.splitlines()[1] == "note: `.gitignore`, `README.md` stay as they were"
+    assert said.splitlines()[1] == "note: `.gitignore`, `README.md` were kept"
 
 
 @pytest.mark.parametrize("name", ["train.py", "serried.toml", "test_train.py", "requirements.txt"])
 def test_where_the_program_has_a_file_already_nothing_is_written(folder: Path, name: str):
     (folder / name).symlink_to("nowhere")
-    with pytest.raises(UsageError, match=rf"`{name}` is here already") as caught:
+    with pytest.raises(UsageError, match=rf"`{name}` exists already") as caught:
         start("--template", "plain")
     assert "in a new folder" in caught.value.hint
     assert [path.name for path in folder.iterdir()] == [name]
@@ -74,7 +74,7 @@ def test_when_one_file_cannot_be_written_none_is_left(folder: Path, monkeypatch:
         return usual(path, mode)
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(UsageError, match=r"`train\.py` cannot be written: no space left on device"):
+    with pytest.raises(UsageError, match=r"cannot write `train\.py`: no space left on device"):
         start("--template", "plain")
     assert list(folder.iterdir()) == []
 
