@@ -90,7 +90,8 @@ def test_kill_9_during_a_save_leaves_the_checkpoint_before_it(local, wait_until,
     state, cause, message = ending
     assert (end["state"], end["cause"]) == (state, cause)
     assert message is None or end["message"].replace(os.uname().nodename, "HOST") == message
-    assert loads(directory / "checkpoints") == [1]
+    # The kernel continues a stopped process whose group is orphaned: a writer may then complete its checkpoint.
+    assert loads(directory / "checkpoints") in ([[1]] if victim == 1 else [[1], [2, 1]])
     wait_until(lambda: marked_processes(run) == [])
 
 
