@@ -161,7 +161,7 @@ def test_an_attempt_that_has_ended_is_not_run_again(start):
     again = start(None, plan=run.plan)
 
     assert again.wait() == 0
-    assert "it has ended already: COMPLETED" in again.log
+    assert "the run has ended already: COMPLETED" in again.log
     assert (run.place.results / "ran").read_text() == "once\n"
 
 

@@ -258,7 +258,7 @@ def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serrie
 
 
 def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
-    told = "node n2 was lost", "2 files could not be brought back", "another attempt continues"
+    told = "node n2 was lost", "2 files could not be copied back", "another attempt continues"
     codes = "node-lost", "results-missing", "continues"
     conditions = [{"code": code, "message": text} for code, text in zip(codes, told, strict=True)]
     made = make().ending(message="; ".join(told), conditions=conditions, missing=[FULL])
@@ -271,12 +271,12 @@ def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
 
 
 def test_an_end_that_an_earlier_version_recorded_tells_of_the_rest_too(make):
-    made = make().ending(message="node n2 was lost; files could not be brought back", missing=[FULL])
+    made = make().ending(message="node n2 was lost; files could not be copied back", missing=[FULL])
     (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
     missing_outputs.strike(Selection(made.record), found)
     end = read_json(made.where.element(None).exit) or {}
     added = "; files that had stayed on nodes were fetched later"
-    assert end["message"] == f"node n2 was lost; files could not be brought back{added}"
+    assert end["message"] == f"node n2 was lost; files could not be copied back{added}"
 
 
 def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their_journals(make):
@@ -290,8 +290,8 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
 
     assert missing_outputs.of(of_it, has_ended=False) == []  # its nodes still bring it
     assert {host: found.told for host, found in by_host.items()} == {
-        "n1": "results on n1 (its agent ended before it had brought everything)",
-        "n2": "results on n2 (its agent ended before it had brought everything)",
+        "n1": "results on n1 (its agent ended before every file was copied)",
+        "n2": "results on n2 (its agent ended before every file was copied)",
     }
     assert [found.folder for found in by_host.values()] == ["/disk/0", "/disk/1"]
     for node, problem in enumerate(({"problem": None}, {"problem": "it is not there any more", "is_gone": True})):

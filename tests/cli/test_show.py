@@ -148,9 +148,9 @@ def test_what_was_written_and_no_pattern_names_is_in_the_timeline(serried, make)
     run.ending()
     events = [line["event"] for line in json.loads(serried("show", "last", "--json").out)["runs"][0]["timeline"]]
     left_out = (
-        "n1: no pattern of `data.results` names 2 files that are not kept: 'deep/a.csv', 'b\\n'; "
-        "n1: no pattern of `checkpoint.watch` names anything, and in `{checkpoints}` there is 'a.ckpt': "
-        "at the end the newest come to `unwatched` of the results"
+        "n1: 2 files match no pattern of `data.results` and are not kept: 'deep/a.csv', 'b\\n'; "
+        "n1: no file in `{checkpoints}` matches a pattern of `checkpoint.watch`: 'a.ckpt'; "
+        "at the end the newest are copied to `unwatched` in the results"
     )
     assert events[3:-1] == ["n1: results: 'huge' cannot be brought back: No space left", left_out]
 

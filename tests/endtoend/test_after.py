@@ -111,7 +111,7 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
     for run, other, to_be in ((runs["tidy"], runs["long"], "has completed"), (after_slow, slow, "ended CANCELLED")):
         end = place.show(run)
         success = "failure" if to_be == "has completed" else "success"
-        assert end["message"] == f"run {other} {to_be}, and this one was to come after its {success}"
+        assert end["message"] == f"run {other} {to_be}; this run requires its {success}"
         assert (end["cause"], end["exit_code"], end["attempts"]) == ("after", 143, [])
     told = [read_json(link) or {} for link in links]
     assert [(link["state"], link["moved"]) for link in told] == [("submitted", True)] * 2

@@ -1,4 +1,4 @@
-"""What could not be brought back stays on its node, and `serried fetch` brings it later."""
+"""What could not be copied back stays on its node, and `serried fetch` brings it later."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_a_node_kept_is_fetched_later_and_no_reader_calls_it_missing_then(p
     wait_until(lambda: list(disk.iterdir()) == [])
     assert place.show(run)["missing"] == []
     said = [place.serried(*words, run).stdout for words in (("show",), ("why",), ("ps", "--all")[:1])]
-    assert not any("serried fetch" in text or "could not be brought back" in text for text in said)
+    assert not any("serried fetch" in text or "could not be copied back" in text for text in said)
     assert place.serried("fetch", run).stderr.startswith(
         f"up to date: all results of run `{run}` are in the run directory\n"
     )

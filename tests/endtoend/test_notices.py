@@ -160,7 +160,7 @@ def test_each_event_is_told_once_and_costs_the_run_nothing(place, tell, receiver
     (finish,) = finishes()
     assert (finish["path"].partition("/canary")[0], finish["element"]) == ("/whole", None)
     text = finish["text"]
-    assert text == f"good ({whole}) on {place.cluster} COMPLETED: all of its 2 have completed"
+    assert text == f"good ({whole}) on {place.cluster} COMPLETED: all 2 tasks have completed"
 
     # The command: words as they are, the event in its environment and on its stdin.
     def good() -> list[list[str]]:

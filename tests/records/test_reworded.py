@@ -108,7 +108,7 @@ ENDS = {
 def test_advice_and_status_do_not_depend_on_the_words_of_an_end(make, slurm, changes):
     conditions = [
         {"code": changes["cause"], "message": "node n7 was lost", "nodes": ["n2"]},
-        {"code": "results-missing", "message": "2 files could not be brought back from n2: no space"},
+        {"code": "results-missing", "message": "2 files could not be copied back from n2: no space"},
     ]
     missing = [{"node": 1, "host": "n2", "kind": "results", "folder": "/d", "names": [], "problem": "it was full"}]
     failure = a_failure() if changes["state"] == "FAILED" else None

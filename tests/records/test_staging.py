@@ -11,7 +11,7 @@ from serried.protocol.layout import AttemptDirectory
 from serried.records import staging
 
 GB = 1_000_000_000
-COPIES = "which copies the same to the same node"
+COPIES = "which copies the same data to this node"
 
 
 def entry(event: str, **facts: object) -> dict:

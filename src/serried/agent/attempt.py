@@ -60,12 +60,12 @@ class Attempt:
 
     @property
     def index_offset(self) -> int:
-        """What the scheduler's own index of the element lacks."""
+        """The difference between the task's index and the scheduler's own."""
         offsets = (self.plan.get("array") or {}).get("offsets", ())
         return 0 if self.element is None else successor_commands.offset_of(offsets, self.element)
 
     def job_of(self, job: str) -> str:
-        """Of `job`, an array job, the element as the scheduler writes it."""
+        """The scheduler's id of this task in the array job `job`; `job` itself for a run without an array."""
         index = None if self.element is None else self.element - self.index_offset
         return successor_commands.job_of(job, index, self.dialect["element"])
 
@@ -76,7 +76,7 @@ class Attempt:
 
     @property
     def process_tag(self) -> str:
-        """What every process of the attempt carries in its environment as SERRIED_MARK."""
+        """The value of SERRIED_MARK in the environment of every process of the attempt."""
         return f"{self.plan['run']}/{'-' if self.element is None else self.element}/{self.number}"
 
     @property
@@ -90,7 +90,7 @@ class Attempt:
 
     @property
     def shape(self) -> Dict[str, str]:
-        """How large it is, by placeholder: of the whole attempt, then of each node."""
+        """The attempt's size by placeholder: the whole attempt first, then each node."""
         allocation = self.plan["allocation"]
         return {
             "nodes": str(self.nodes),
@@ -111,7 +111,7 @@ class Attempt:
 
     @property
     def may_use_all_cpus(self) -> bool:
-        """Whether a rank has the whole machine: the only one at home, where nobody said how many CPUs it gets."""
+        """Whether the only rank on this machine may use every CPU because the user requested no number."""
         return (
             self.plan["site"]["is_this_machine"]
             and self.ranks == 1
@@ -125,28 +125,28 @@ class Attempt:
 
     @property
     def lead_seconds(self) -> float:
-        """Seconds that ranks have to save and leave after they were asked to, before TERM."""
+        """Seconds between the stop notice and TERM, in which ranks save and exit."""
         return float(self.plan["limit"]["lead_seconds"])
 
     @property
     def urgent_grace_seconds(self) -> float:
-        """The same when the scheduler has sent TERM already and its KILL will follow."""
+        """`grace_seconds` after the scheduler's own TERM, which its KILL follows."""
         share = self.kill_wait_seconds / 2
         return min(self.grace_seconds, share if self.has_outputs else max(self.kill_wait_seconds - 5, share))
 
     @property
     def kill_wait_seconds(self) -> float:
-        """The scheduler's, between its TERM and its KILL."""
+        """Seconds between the scheduler's TERM and its KILL."""
         return float(self.plan["site"]["kill_wait_seconds"])
 
     @property
     def has_outputs(self) -> bool:
-        """Whether the agents copy something back, for which there must be time after the ranks."""
+        """Whether the agents copy files back, which takes time after the ranks have ended."""
         return bool((self.plan.get("data") or {}).get("results") or self.plan.get("sync"))
 
     @property
     def beat_seconds(self) -> float:
-        """How often a node says that it is there: often enough to notice a short silence of its ranks."""
+        """The interval of a node's heartbeats: short enough to notice a short silence of its ranks."""
         silence = self.plan["limit"]["silence_seconds"]
         return BEAT_SECONDS if silence is None else min(BEAT_SECONDS, max(0.5, silence / 4))
 
@@ -176,7 +176,7 @@ class Attempt:
 
     @property
     def command(self) -> List[str]:
-        """The command as the plan has it, or this element's own line."""
+        """The plan's command, or this task's own."""
         if not (self.plan.get("array") or {}).get("each"):
             return list(self.plan["command"])
         import json
@@ -191,7 +191,7 @@ class Attempt:
 
     @property
     def repeat(self) -> Optional[int]:
-        """Which of the repeats of its command this is, from 0; None where there are no repeats."""
+        """The number of this repeat of its command, from 0; None where there are no repeats."""
         array = self.plan.get("array") or {}
         repeats = array.get("repeat")
         return self.element % repeats if repeats and self.element is not None else None
@@ -204,12 +204,12 @@ class Attempt:
 
     @property
     def config(self) -> Dict[str, Any]:
-        """What the training is told, by dotted name."""
+        """The training's settings by dotted name."""
         return dict(self.plan.get("config") or {})
 
     @property
     def resume_from(self) -> Optional[str]:
-        """The checkpoint that the run was told to begin from."""
+        """The checkpoint that the plan tells the run to resume from."""
         resume = self.plan.get("resume")
         if not resume:
             return None
@@ -218,44 +218,44 @@ class Attempt:
 
     @property
     def dependencies(self) -> List[str]:
-        """The directories of the runs, or elements, that this one comes after."""
-        told = self.plan.get("after") or []
-        return [str(RunDirectory(Path(after["directory"])).element(after["element"]).path) for after in told]
+        """The directories of the runs, or tasks, that this run depends on."""
+        entries = self.plan.get("after") or []
+        return [str(RunDirectory(Path(after["directory"])).element(after["element"]).path) for after in entries]
 
     @property
     def newest_checkpoint(self) -> str:
-        """What this attempt goes on from: the run's own newest, else what it was told, else nothing."""
+        """The checkpoint that this attempt resumes from: the run's own newest, else `resume_from`, else empty."""
         own = checkpoints.newest(self.directory.checkpoints, self.watch_patterns)
         return str(own) if own is not None else self.resume_from or ""
 
     @property
     def watch_patterns(self) -> List[str]:
-        """Patterns of the checkpoints that are brought to the run's own."""
+        """Patterns of the checkpoints that are copied to the run directory."""
         return list((self.plan.get("sync") or {}).get("watch", ()))
 
     @property
     def restarts(self) -> int:
-        """How many attempts there may be after the first."""
+        """The number of attempts that may follow the first."""
         return self.plan["limit"]["restarts"]
 
     @property
     def launcher(self) -> str:
-        """What starts the ranks."""
+        """The kind of launcher that starts the ranks."""
         return self.plan.get("launch", {}).get("kind", "agent")
 
     @property
     def agents_start_ranks(self) -> bool:
-        """Whether ranks are started by the agents themselves and not by a launcher's processes."""
+        """Whether the agents start the ranks themselves, without a launcher's processes."""
         return self.launcher in ("agent", "single", "horovod")
 
     @property
     def expects_connections(self) -> bool:
-        """Whether ranks should connect to one another, and by nothing that a launcher brings along."""
+        """Whether ranks should connect to one another without a launcher's help."""
         return self.launcher == "agent" and self.nodes * self.ranks > 1 and bool(self.plan.get("ranks_meet", True))
 
     @property
     def continue_form(self) -> str:
-        """How the next attempt comes about."""
+        """How the next attempt starts: `names.REQUEUE` or by a further job."""
         return self.plan["limit"].get("form", names.REQUEUE)
 
 

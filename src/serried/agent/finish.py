@@ -1,4 +1,4 @@
-"""The role `finish`, after the head: waits for nodes, cleans up this one, and prints what job.sh has to do.
+"""The role `finish`, after the head: waits for nodes, cleans up this node, and prints the next step for job.sh.
 
 Also the role `fail-setup`, which ends an attempt that cannot start.
 """
@@ -24,14 +24,14 @@ from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
 
 RETRY_SECONDS = 300.0
-"""How long a full disk, or a run directory that is away, may keep the end from being written.
+"""How long to retry writing the end on a full disk or an unreachable file system.
 
-A scheduler that is about to kill us does so before.
+The scheduler may kill this process before.
 """
 ENDED = "ended"
-"""job.sh's word, the second time it calls us: the scheduler ended the job before it could be requeued."""
+"""`--final` of job.sh's second call: the scheduler ended the job before it could be requeued."""
 STRAGGLER_SECONDS = 10.0
-"""How much longer than their grace we wait for node agents whose head was killed."""
+"""How long to wait, beyond their grace, for node agents whose head was killed."""
 
 
 def main(arguments: List[str]) -> int:
@@ -48,14 +48,14 @@ def main(arguments: List[str]) -> int:
 
 
 class Finish:
-    """Concludes an attempt; may be tried again after any failure."""
+    """Concludes an attempt; may be retried after any failure."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self.is_unbegun = False
-        """The job has no attempt, and none can be made: there is nothing to conclude."""
+        """The job has no attempt, and none can be created: there is nothing to conclude."""
         self.word = f"fail {names.EXIT_CODES[names.LAUNCH_FAILED]}"
-        """What job.sh does, also where no file can say why."""
+        """The instruction for job.sh; this one where no file can be written."""
 
     def conclude(self) -> None:
         """Raises OSError, ValueError, or claims.Refused."""
@@ -69,7 +69,7 @@ class Finish:
         finalize.publish(begun, result)
 
     def _begun(self, work: Attempt) -> Attempt:
-        """The job's attempt. One that never began is made, to tell of it."""
+        """The job's attempt. Creates the attempt if the job ended before it began one, so that its end is recorded."""
         token, job = self._options.token, self._options.job
         begun = history.latest(work, token, job)
         if begun is None:
@@ -81,9 +81,9 @@ class Finish:
 
 
 def _final_reason(work: Attempt, final: str) -> str:
-    """What job.sh knows. TERM at the limit is no cancel: Slurm, PBS and the local scheduler all send it.
+    """The reason that job.sh knows. TERM at the limit does not mean a cancel: every scheduler sends it there.
 
-    Never judged by what is there already: the same question may come again when its answer was lost.
+    It never depends on files of an earlier call: job.sh repeats a call whose answer was lost.
     """
     if final == ENDED:
         return Reason.LIMIT if history.is_past_limit(work) else Reason.CANCEL
@@ -93,20 +93,20 @@ def _final_reason(work: Attempt, final: str) -> str:
 
 
 def _end(work: Attempt) -> Dict[str, Any]:
-    """Wait for what still ends, sweep, then judge."""
+    """Wait for nodes that are still ending, end leftovers, then judge."""
     attempt = work.directory.attempt(work.number)
     if not any(event["event"] == JournalEvent.ENDED for event in files.read_journal(attempt.events)):
         _await_stragglers(work)
     orphans.clear(work)
     orphans.end_groups(_unended(work))
     result = finalize.assess(work)
-    with contextlib.suppress(OSError):  # it is written again when all is known
+    with contextlib.suppress(OSError):  # `publish` writes the final version
         files.write_json(attempt.exit, result, work.file_mode)
     return result
 
 
 def _await_stragglers(work: Attempt) -> None:
-    """The head was killed: its nodes notice by themselves and end their ranks within the grace."""
+    """Wait for the nodes of a head that was killed: they notice by themselves and end their ranks within the grace."""
     attempt = work.directory.attempt(work.number)
     waiting = [node for node in range(work.nodes) if _is_busy(attempt.node_events(node))]
     limit = time.monotonic() + work.grace_seconds + STRAGGLER_SECONDS
@@ -128,7 +128,7 @@ def _is_busy(journal: Path) -> bool:
 
 
 def refuse(work: Attempt, options: Options, problem: str) -> None:
-    """End an attempt that is claimed, and of which nothing has started. Raises OSError."""
+    """End a claimed attempt before any rank has started. Raises OSError."""
     host = os.uname().nodename
     journal = files.Journal(work.directory.attempt(work.number).events, work.file_mode)
     for event, facts in (

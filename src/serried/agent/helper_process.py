@@ -1,6 +1,6 @@
-"""A process beside the agent of a node for long work: a role of agent.pyz, and JSON lines in both directions.
+"""Long work in a process beside a node's agent: a role of agent.pyz, with JSON lines in both directions.
 
-The process ignores signals that the scheduler sends to all processes, ends with its agent, and can be niced.
+The process ignores the scheduler's signals to all processes, ends with its agent, and can be niced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from serried.protocol.json_lines import Message
 
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 NICENESS = 15
-"""Beside ranks that keep all cores busy that is a thirtieth of one; 19 is a seventieth, and a copy takes minutes."""
+"""Gets a thirtieth of a core beside ranks that keep all cores busy; 19 gets a seventieth, too slow for a copy."""
 CHUNK = 1 << 16
 
 
@@ -53,12 +53,12 @@ class HelperProcess:
         return self._child.pid
 
     def send(self, message: Message) -> None:
-        """What cannot be sent now is sent when it can; a closed end shows in `on_message`."""
+        """Send `message` now or when the socket accepts it. `on_message` reports a closed connection."""
         self._backlog += json_lines.encode(message)
         self._flush()
 
     def wait_for_exit(self, seconds: float) -> None:
-        """Until it has ended, `seconds` at most: for the agent's own end. Its messages are dropped."""
+        """Wait up to `seconds` for its exit, at the agent's own end. Drops its messages."""
         until = time.monotonic() + seconds
         with contextlib.suppress(OSError):
             while time.monotonic() < until:
@@ -96,7 +96,7 @@ class HelperProcess:
 
 
 class AgentConnection:
-    """The process's end: what it is told, and what it tells. Its standard input is the way."""
+    """The process's end: a socket, which is its standard input."""
 
     def __init__(self, *, niced: bool = False) -> None:
         for number in IGNORED_SIGNALS:
@@ -116,7 +116,7 @@ class AgentConnection:
         self._socket.sendall(json_lines.encode(message))
 
     def receive(self, seconds: Optional[float] = None) -> Optional[List[Message]]:
-        """What has come, after `seconds` at most, or as soon as something comes; None where the agent is gone."""
+        """The messages that arrive first, none after `seconds`; None if the agent has ended."""
         self._socket.settimeout(seconds)
         try:
             data = self._socket.recv(CHUNK)
@@ -131,7 +131,7 @@ class AgentConnection:
         return self._buffer.messages(data)
 
     def messages(self) -> Iterator[Message]:
-        """What comes, until the agent is gone."""
+        """All messages until the agent ends."""
         while True:
             received = self.receive()
             if received is None:

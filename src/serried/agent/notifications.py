@@ -1,7 +1,7 @@
-"""Notices to people when a run begins, ends or stalls: a command of theirs, and a webhook.
+"""Notify people when a run begins, ends or stalls, by their own command and by a webhook.
 
-Best effort, at most once for each event. A process of its own sends them, in bounded time: no run fails with it, and
-none but one that has ended waits for it.
+Best effort, at most once for each event. A separate process sends the notifications, in bounded time. No run fails
+because of it, and only a run that has ended waits for it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from serried.protocol.times import iso
 WEBHOOK_SECONDS = 10
 COMMAND_SECONDS = 20
 OUTPUTS_SECONDS = 3
-"""To look for outputs. A notice without them is better than none."""
+"""The time limit for listing outputs. A notification without them is better than none."""
 LINGER_SECONDS = 15.0
-"""How long the end of a job waits for its notice: what it leaves is killed with it."""
+"""How long the end of a job waits for its notification: the scheduler kills processes that the job leaves."""
 STEP_SECONDS = 0.05
 
 _tried: Set[str] = set()
-"""Events that this process has sent, or found sent."""
+"""Events that this process has sent, or knows to be sent."""
 
 
 def tell(work: Attempt, event: str, **facts: Any) -> Optional[int]:
-    """Send `event` if the plan asks for it and nobody has; the process that does. Never raises."""
+    """Send `event` once, if the plan requests it. Returns the pid of the sending process. Never raises."""
     wanted = work.plan.get("notify") or {}
     if event not in wanted.get("on", ()) or event in _tried:
         return None
@@ -47,14 +47,14 @@ def tell(work: Attempt, event: str, **facts: Any) -> Optional[int]:
             return None
         return _start(work, json.dumps(_document(work, event, facts)).encode())
     except (OSError, ValueError) as error:
-        system.log(f"no notice of `{event}` could be sent: {error}")
+        system.log(f"cannot send the notification of `{event}`: {error}")
         return None
 
 
 def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
-    """The notice of an end: an array fails with its first element that does, and finishes with its last.
+    """Send the notification of an end: an array fails with its first failed task, and finishes with its last task.
 
-    Who stopped it with `serried stop` knows; and one that was ended from outside may begin again in the same job.
+    There is none after `serried stop`, whose user knows, and none if the scheduler may restart the cancelled job.
     """
     may_begin_again = end["cause"] == Reason.CANCEL and work.restarts and work.continue_form == names.REQUEUE
     if end["cause"] == Reason.USER or may_begin_again:
@@ -64,11 +64,11 @@ def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
         if not _have_all_completed(work):
             return
         count = len(work.tasks)
-        end = {"state": end["state"], "exit_code": end["exit_code"], "message": f"all of its {count} have completed"}
+        end = {"state": end["state"], "exit_code": end["exit_code"], "message": f"all {count} tasks have completed"}
         work = Attempt(work.run, work.plan, None, 0)
-    told = ("state", "exit_code", "cause", "message", "attempt", "seconds")
+    fields = ("state", "exit_code", "cause", "message", "attempt", "seconds")
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
-    pid = tell(work, event, **{name: end.get(name) for name in told})
+    pid = tell(work, event, **{name: end.get(name) for name in fields})
     if pid is not None and lingers:
         _linger(pid)
 
@@ -84,8 +84,8 @@ def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any
     plan = work.plan
     run = plan["run"] if work.element is None else f"{plan['run']}/{work.element}"
     words = {names.EVENT_START: "has started", names.EVENT_STALL: "is silent: no rank has written anything for a while"}
-    said = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
-    text = f"{plan['name']} ({run}) on {plan['site']['name']} {said}"
+    news = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
+    text = f"{plan['name']} ({run}) on {plan['site']['name']} {news}"
     return {
         "schema": SCHEMA,
         "event": event,
@@ -134,7 +134,7 @@ class _TooLongError(Exception):
 
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
-    """`tell`: send the event on stdin by all ways that the plan names; what went wrong is in the log."""
+    """`notify`: send the event on stdin in each way that the plan names, and log problems."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _give_up)
@@ -151,7 +151,7 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
 
 
 def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
-    """Add the run's outputs to the notice of an end, if they can be listed in time."""
+    """Add the run's outputs to the notification of an end, if they can be listed in time."""
     if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
         return document
     signal.alarm(OUTPUTS_SECONDS)
@@ -168,7 +168,7 @@ def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """File names may hold line ends, and bytes that are no text."""
+    """`text` without control characters: file names may contain newlines and undecodable bytes."""
     spelled = (one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
     return "".join(spelled)
 
@@ -182,7 +182,7 @@ def _note(document: Dict[str, Any], what: str, problem: Optional[str]) -> None:
 
 
 def _post(url: str, document: Dict[str, Any]) -> Optional[str]:
-    """What went wrong, in words that do not hold the address: that is a secret."""
+    """Post the document. Returns the problem, if any, without the address, which is a secret."""
     from urllib import request
 
     if not url.startswith(("https://", "http://")):
@@ -190,9 +190,9 @@ def _post(url: str, document: Dict[str, Any]) -> Optional[str]:
     headers = {"Content-Type": "application/json", "User-Agent": "serried"}
     signal.alarm(WEBHOOK_SECONDS)
     try:
-        asked = request.Request(url, json.dumps(document).encode(), headers)  # noqa: S310 - checked above
-        request.urlopen(asked, timeout=WEBHOOK_SECONDS).close()  # noqa: S310
-    except Exception as error:  # noqa: BLE001 - whatever urllib makes of an odd address
+        post = request.Request(url, json.dumps(document).encode(), headers)  # noqa: S310 - checked above
+        request.urlopen(post, timeout=WEBHOOK_SECONDS).close()  # noqa: S310
+    except Exception as error:  # noqa: BLE001 - urllib raises many kinds for an odd address
         return _words(error)
     finally:
         signal.alarm(0)
@@ -200,7 +200,7 @@ def _post(url: str, document: Dict[str, Any]) -> Optional[str]:
 
 
 def _words(error: Exception) -> str:
-    """Never urllib's own words: they may hold the address."""
+    """Describe the error without urllib's own message, which may contain the address."""
     from urllib.error import HTTPError, URLError
 
     if isinstance(error, HTTPError):
@@ -215,10 +215,10 @@ def _words(error: Exception) -> str:
 def _run(work: Attempt, command: List[str], document: Dict[str, Any]) -> Optional[str]:
     import subprocess
 
-    told = {
+    facts = {
         f"SERRIED_{name.upper()}": document.get(name) for name in ("event", "name", "state", "message", "exit_code")
     }
-    variables = {name: "" if value is None else str(value) for name, value in told.items()}
+    variables = {name: "" if value is None else str(value) for name, value in facts.items()}
     workdir = work.workdir if work.workdir.is_dir() else Path(work.run.path)
     try:
         process = subprocess.Popen(

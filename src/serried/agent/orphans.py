@@ -1,4 +1,4 @@
-"""Find and end what an attempt left behind: by its mark in /proc, never by name."""
+"""Find and end the processes that an attempt left behind: by its mark in /proc, never by name."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Leftover(NamedTuple):
 
     @property
     def is_of_setup(self) -> bool:
-        """Whether lines of `setup` started it: that may run as long as the ranks do, and is ended after them."""
+        """Whether `setup` started it. Such a process may run as long as the ranks do, and is ended after them."""
         return f"{names.SETUP}={names.IN_SETUP}".encode() in _environ(self.pid)
 
 
 def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> List[Leftover]:
-    """This user's processes that carry `mark`, on one node only if `node` says so, and `adopted_by`'s children."""
+    """This user's processes with `mark`, and the children of `adopted_by`. `node` restricts the former to one node."""
     wanted = {f"{names.MARK}={mark}".encode()}
     if node is not None:
         wanted.add(f"{names.NODE}={node}".encode())
@@ -37,17 +37,17 @@ def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> Lis
 
 
 def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap, bound: float = 5.0) -> int:
-    """KILL what `find` finds until it finds nothing, for `bound` seconds at most; how many there were.
+    """KILL the leftovers until `find` returns none, for `bound` seconds at most. Returns their number.
 
-    `reap` is called now and then: children that have ended may be somebody's, who waits to hear how.
+    `reap` is called repeatedly: a launcher may be waiting for the exit status of a child.
     """
     killed: Set[int] = set()
     limit = time.monotonic() + bound
     while time.monotonic() < limit:
-        found = find()
-        if not found:
+        remaining = find()
+        if not remaining:
             break
-        for leftover in found:
+        for leftover in remaining:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(leftover.pid, signal.SIGKILL)
             killed.add(leftover.pid)
@@ -57,7 +57,7 @@ def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.
 
 
 def end_groups(leaders: Iterable[int]) -> None:
-    """Where there is no /proc to look into (macOS): KILL the process groups that ranks have led."""
+    """On a system without /proc (macOS): KILL the process groups of the ranks."""
     if os.path.isdir(linux.PROC):  # noqa: PTH112 - a bare string
         return
     for leader in leaders:
@@ -66,14 +66,17 @@ def end_groups(leaders: Iterable[int]) -> None:
 
 
 def clear(work: Attempt) -> int:
-    """End what the attempt has left on this node, and remove what its agents could not; how many processes it was."""
+    """End the attempt's processes on this node, and delete the files that its agents could not delete.
+
+    Returns the number of processes.
+    """
     count = end(lambda: leftovers(work.process_tag))
     cleanup.clear(work)
     return count
 
 
 def _is_ours(pid: int, wanted: Set[bytes], adopted_by: int) -> bool:
-    """Does process `pid` run and have every entry of `wanted`, or is it a child of `adopted_by`?"""
+    """Whether process `pid` has every entry of `wanted` in its environment, or is a child of `adopted_by`."""
     return wanted <= _environ(pid) or (bool(adopted_by) and linux.parent(pid) == adopted_by)
 
 
@@ -86,7 +89,7 @@ def _command(pid: int) -> str:
 
 
 def main(arguments: List[str]) -> int:
-    """`sweep MARK ATTEMPT [ELEMENT]`: what the head starts on the nodes when an agent there was killed."""
+    """`sweep MARK ATTEMPT [ELEMENT]`: the head starts it on the nodes when an agent there was killed."""
     mark, (number, element) = arguments[0], [*map(int, arguments[1:]), None][:2]
     count = end(lambda: leftovers(mark))
     with contextlib.suppress(OSError, ValueError):  # a file system that is away

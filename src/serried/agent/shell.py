@@ -1,4 +1,4 @@
-"""A shell, or one command, with what a rank finds: on the first node of its own job, or beside a run's ranks."""
+"""Run a shell or one command in a rank's environment: on the first node of its own job, or beside a run's ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from serried.fs import files
 from serried.protocol import addresses, names
 
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
-"""What `~/.bashrc` may say something else of than the run's environment does."""
+"""Variables of the run's environment that `~/.bashrc` may change, and that are restored after it."""
 ALONE = (
     "RANK",
     "LOCAL_RANK",
@@ -35,17 +35,17 @@ ALONE = (
     "MASTER_PORT",
 )
 NOT_HERE = (names.MARK, names.NODE, names.STOP_FILE, names.ATTEMPT)
-"""Of an attempt, which a shell is not."""
+"""Variables of an attempt; a shell has no attempt."""
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 ANY_SHELL = ["/bin/sh", "-c", "command -v bash >/dev/null && exec bash -i; exec sh -i"]
-"""What an image has of them."""
+"""Starts bash in an image that has bash, else sh."""
 REMOVE_SECONDS = 10.0
 ENDED = 143
-"""What we exit with when the job ends around us."""
+"""The exit status when the job ends before the shell."""
 
 
 def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
-    """What a rank would find, were it the only one; who joins a run is none of its ranks."""
+    """The variables of an only rank. A shell that joins a run gets no rank of that run."""
     nodes = work.nodes
     shell = work.resized(nodes=1, ranks=1)
     limit = work.plan["allocation"]["time_seconds"]
@@ -60,21 +60,21 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
             deadline=time.time() + limit if limit and not joins else 0,
             stop_file="",
         )
-    told = command.environment(shell, place, os.environ)
-    told["SERRIED_CLUSTER"] = work.plan["site"]["name"]
+    values = command.environment(shell, place, os.environ)
+    values["SERRIED_CLUSTER"] = work.plan["site"]["name"]
     left_out = (*NOT_HERE, *(ALONE if joins else ()))
-    return {name: value for name, value in told.items() if name not in left_out}
+    return {name: value for name, value in values.items() if name not in left_out}
 
 
 def _address() -> str:
-    found = addresses.own(())
-    return found[0] if found else addresses.LOOPBACK
+    return next(iter(addresses.own(())), addresses.LOOPBACK)
 
 
-def run(work: Attempt, words: List[str], told: Dict[str, str], *, joins: bool) -> Optional[int]:
-    """Run `words`, or bash where there are none, in the run's working directory; return the exit status.
+def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) -> Optional[int]:
+    """Run `words`, or bash if `words` is empty, in the run's working directory with the variables `given`.
 
-    Its data is staged first, unless it joins a run, which has that. None where the job was ended around it.
+    Stages the data first, unless it joins a run, which has its data already. Returns the exit status, or None if the
+    job ended first.
     """
     child: Optional[system.Child] = None
     ended: List[int] = []
@@ -82,8 +82,8 @@ def run(work: Attempt, words: List[str], told: Dict[str, str], *, joins: bool) -
     def pass_on(number: int, _: object) -> None:
         ended.append(number)
         if child is not None:
-            with contextlib.suppress(ProcessLookupError):  # it was told by the scheduler too
-                # A shell at its prompt does not mind TERM.
+            with contextlib.suppress(ProcessLookupError):  # the scheduler signals it too
+                # A shell at its prompt ignores TERM.
                 os.kill(child.pid, number if words else signal.SIGHUP)
 
     own = Folder(work, "shell")
@@ -92,12 +92,12 @@ def run(work: Attempt, words: List[str], told: Dict[str, str], *, joins: bool) -
         where = running_attempt_variables(work) if joins else data.stage()
         if data.signal or data.problem:
             return _without_data(data)
-        for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal's, for whoever we run
+        for number in (signal.SIGINT, signal.SIGQUIT):  # from the terminal, for the child
             signal.signal(number, lambda *_: None)
         for number in PASSED_ON:
             signal.signal(number, pass_on)
-        told = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **told, **where}
-        argv, environment = _program(work, words, told, own.path)
+        given = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **given, **where}
+        argv, environment = _program(work, words, given, own.path)
         child = system.spawn(argv, environment, (0, 1, 2), directory=str(work.workdir))
         _, status = os.waitpid(child.pid, 0)
     finally:
@@ -113,39 +113,40 @@ def run(work: Attempt, words: List[str], told: Dict[str, str], *, joins: bool) -
 
 
 def _without_data(data: StandaloneStageIn) -> Optional[int]:
-    """The exit status of a shell that has not come about."""
+    """The exit status of a shell whose data could not be staged, or was interrupted."""
     if data.problem:
         print(f"serried: {os.uname().nodename}: {data.problem}", file=sys.stderr)
         return names.EXIT_CODES[names.LAUNCH_FAILED]
     return 130 if data.signal == signal.SIGINT else None
 
 
-def _program(work: Attempt, words: List[str], told: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
-    """What is executed, in the container where there is one; `own` is a folder for it on this node."""
+def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
+    """The command and environment, inside the container if the plan has one; `own` is its folder on this node."""
     inside = container.of(work, own)
     if inside is None:
         if not words:
             rc = own / "bashrc"
-            rc.write_bytes(system.encode(_rc(work, {**system.environment(), **told})))
+            rc.write_bytes(system.encode(_rc(work, {**system.environment(), **given})))
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
-        return words, {**command.visible(work, system.environment()), **told}
-    inherited = inside.inherited(system.environment())
-    given = {name: value for name, value in {**inherited, **told}.items() if name not in command.hidden(work)}
-    return inside.enter(words or ANY_SHELL, given)
+        return words, {**command.visible(work, system.environment()), **given}
+    every = {**inside.inherited(system.environment()), **given}
+    return inside.enter(
+        words or ANY_SHELL, {name: value for name, value in every.items() if name not in command.hidden(work)}
+    )
 
 
-def _rc(work: Attempt, told: Dict[str, str]) -> str:
-    """What bash reads first: the user's own, then what that must not change, and a prompt that says where one is."""
+def _rc(work: Attempt, environment: Dict[str, str]) -> str:
+    """bash's startup file: the user's own, then the variables that it must not change, and a prompt with the run."""
     lines = ["[[ -r ~/.bashrc ]] && . ~/.bashrc"]
-    lines += [f"export {name}={shlex.quote(told[name])}" for name in KEPT if name in told]
+    lines += [f"export {name}={shlex.quote(environment[name])}" for name in KEPT if name in environment]
     lines.append(f"PS1={shlex.quote('(' + work.plan['experiment'] + ') ')}$PS1")
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: List[str]) -> int:
-    """`shell` of its own job, `shell --join ATTEMPT [--element I] -- WORDS…` beside a run's ranks.
+    """`shell` in its own job, `shell --join ATTEMPT [--element I] -- WORDS…` beside a run's ranks.
 
-    With `--problem WHY` there is none, because its environment cannot be had.
+    With `--problem WHY` it only reports that its environment could not be prepared.
     """
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     options = dict(zip(arguments[:cut:2], arguments[1:cut:2]))  # noqa: B905 - `strict` is 3.10's

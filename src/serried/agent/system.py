@@ -14,7 +14,7 @@ from serried.process import linux
 
 RETRY_PAUSE_SECONDS = 2.0
 ANSWER_SECONDS = 20.0
-"""How long one question to the scheduler, or one cancellation, may take."""
+"""The time limit of one query to the scheduler, or of one cancellation."""
 
 DEFAULTED = (
     signal.SIGHUP,
@@ -27,13 +27,13 @@ DEFAULTED = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
 )
-"""What a child must not inherit: bash ignores INT and QUIT for what it starts with `&`, Python PIPE and XFSZ."""
+"""Signals that a child must not inherit as ignored: bash ignores INT and QUIT after `&`, Python PIPE and XFSZ."""
 
 _OPEN_FILES_BEFORE: List[Tuple[int, int]] = []
-"""The soft and the hard limit of open files, once we have raised the soft one."""
+"""The soft and the hard limit of open files before `allow_open_files` raised the soft one."""
 
 HELPER_PIDS: Set[int] = set()
-"""Processes that an agent has started beside its ranks, and ends itself: what looks for leftovers spares them."""
+"""Processes that an agent started beside its ranks and ends itself; `orphans` leaves them alone."""
 
 
 def log(text: str) -> None:
@@ -48,11 +48,11 @@ def retry(
     errors: Tuple[Type[Exception], ...] = (OSError,),
     hopeless: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Call `act` again while it raises one of `errors`, as on a full disk: for so many seconds, or until `hopeless`.
+    """Call `act` until it raises none of `errors`, as on a full disk; give up after `seconds` or when `hopeless`.
 
     Logs each new error, and the last one.
     """
-    until, said = time.monotonic() + seconds, ""
+    until, logged = time.monotonic() + seconds, ""
     while True:
         try:
             act()
@@ -60,16 +60,16 @@ def retry(
             if hopeless() or time.monotonic() > until:
                 log(f"cannot conclude: {error}")
                 return
-            if str(error) != said:
-                said = str(error)
-                log(f"cannot conclude yet: {said}")
+            if str(error) != logged:
+                logged = str(error)
+                log(f"cannot conclude yet: {logged}")
             time.sleep(RETRY_PAUSE_SECONDS)
         else:
             return
 
 
 def forbid_core(pid: int) -> None:
-    """Let process `pid` leave no core: a training's is as large as its memory. 1 holds for pipes too, see core(5)."""
+    """Keep process `pid` from dumping core, which is as large as its memory. A limit of 1 covers pipes, see core(5)."""
     with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
         import resource
 
@@ -78,9 +78,9 @@ def forbid_core(pid: int) -> None:
 
 
 def allow_open_files(count: int) -> Optional[int]:
-    """Let this process have `count` files open at once; the hard limit where that is lower, else None.
+    """Let this process have `count` files open at once. Returns the hard limit where that is lower, else None.
 
-    What `spawn` starts gets back the soft limit: ranks see the one that they would have without us.
+    `spawn` restores the soft limit in the child: ranks see the limit that they have without Serried.
     """
     import resource
 
@@ -112,8 +112,8 @@ def spawn(
 ) -> "Child":
     """Start `argv` in `directory` with `descriptors` as its stdin, stdout and stderr; return at once.
 
-    A fork of our own: subprocess would cost each start more to import, and its preexec_fn is this anyway.
-    Signals wait meanwhile: one meant for the child must not reach the parent's wake-up pipe, which both hold.
+    It forks by itself: importing subprocess would slow down each start, and its preexec_fn does the same.
+    Signals are blocked meanwhile: a signal for the child must not reach the parent's wake-up pipe, which both hold.
     """
     words, variables = [encode(word) for word in argv], {encode(name): encode(it) for name, it in environment.items()}
     reader, writer = os.pipe()
@@ -177,7 +177,7 @@ def spawn_with_log(
 
 
 def _move_descriptors(descriptors: Sequence[int]) -> None:
-    """Make `descriptors` 0, 1 and 2: through copies above 2, lest one is overwritten before it is used."""
+    """Make `descriptors` 0, 1 and 2: through copies above 2, so that none is overwritten before its use."""
     import fcntl
 
     copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in descriptors]
@@ -186,7 +186,7 @@ def _move_descriptors(descriptors: Sequence[int]) -> None:
 
 
 def agent_command(role: str, *arguments: str) -> List[str]:
-    """The words that start a role of this very file with this very Python."""
+    """The command that starts a role of this file with this Python."""
     return [sys.executable, "-I", "-S", sys.path[0], role, *arguments]
 
 
@@ -196,7 +196,7 @@ class Child:
         self._problem = problem
 
     def problem(self) -> Optional[Tuple[str, int]]:
-        """Once it has ended: where its start failed (`start`, `directory`, `command`) and errno; None if it began."""
+        """After its end: the failed step of its start (`start`, `directory`, `command`) and errno; None if it began."""
         stage, _, number = os.read(self._problem, 64).decode().partition(":")
         os.close(self._problem)
         return (stage, int(number)) if stage else None
@@ -216,7 +216,7 @@ def reap() -> List[Tuple[int, int]]:
 
 
 def query(argv: Sequence[str]) -> Optional[str]:
-    """What a command says that asks the scheduler something; None where it gives no answer."""
+    """The output of a command that queries the scheduler; None if the command fails or times out."""
     import subprocess  # milliseconds, and most never ask
 
     try:
@@ -234,7 +234,7 @@ def query(argv: Sequence[str]) -> Optional[str]:
 
 
 def environment() -> Dict[str, str]:
-    """This process's own, as `spawn` takes it, whatever the locale is."""
+    """This process's environment as `spawn` takes it, whatever the locale is."""
     return {decode(name): decode(value) for name, value in os.environb.items()}
 
 
@@ -243,5 +243,5 @@ def decode(value: bytes) -> str:
 
 
 def encode(text: str) -> bytes:
-    """What came through JSON as it was before: bytes that are no UTF-8 included."""
+    """Undo `decode`, also for bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""What a node has not brought back, by its own journal: of use to whoever finds that it told nobody else."""
+"""The outputs that a node has not copied back, by its own journal; needed where the node could not report them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Dict, List, Mapping, Sequence
 from serried.protocol.events import JournalEvent
 
 UNWATCHED = "unwatched"
-"""The folder of the results for what lay where checkpoints are watched, and was named by no pattern."""
-KILLED = "its agent ended before it had brought everything"
+"""The folder of the results for files that lie where checkpoints are watched and match no pattern."""
+KILLED = "its agent ended before every file was copied"
 _LISTED = 3
 
 
 def of_journal(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """For each kind, `results` or `checkpoints`: how much, if that is known, some names, why, and where."""
+    """For each kind, `results` or `checkpoints`: the size if known, some names, the problem and the folder."""
     begun = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_STARTED), None)
     ended = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_ENDED), None)
     if ended is not None:
@@ -24,16 +24,17 @@ def of_journal(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def left_out(facts: Mapping[str, Any]) -> List[str]:
-    """Sentences on what ranks wrote and no pattern names, by what a node says when all is brought."""
+    """Sentences about files that match no pattern, from the facts that a node reports after its last copy."""
     sentences = []
     left, unwatched = facts.get("unnamed"), facts.get("unwatched")
     if left:
-        what = "a file that is not kept" if left["files"] == 1 else f"{left['files']} files that are not kept"
-        sentences.append(f"no pattern of `data.results` names {what}: {_listed(left['names'])}")
+        which = "1 file matches" if left["files"] == 1 else f"{left['files']} files match"
+        kept = "is" if left["files"] == 1 else "are"
+        sentences.append(f"{which} no pattern of `data.results` and {kept} not kept: {_listed(left['names'])}")
     if unwatched:
         sentences.append(
-            f"no pattern of `checkpoint.watch` names anything, and in `{{checkpoints}}` there is {_listed(unwatched)}: "
-            f"at the end the newest come to `{UNWATCHED}` of the results"
+            f"no file in `{{checkpoints}}` matches a pattern of `checkpoint.watch`: {_listed(unwatched)}; "
+            f"at the end the newest are copied to `{UNWATCHED}` in the results"
         )
     return sentences
 

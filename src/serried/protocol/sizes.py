@@ -32,7 +32,7 @@ def progress(facts: Mapping[str, Any]) -> str:
     size, of, rate, left, waits_for = (facts.get(name) for name in ("bytes", "of", "rate", "left", "waits_for"))
     if waits_for is not None:
         far = f"{100 * min(size or 0, of) // of} % of {spell(of)}" if of else "0 %"
-        return f"{far}, waiting for {maker(waits_for)}, which copies the same to the same node"
+        return f"{far}, waiting for {maker(waits_for)}, which copies the same data to this node"
     if not of:
         return ""
     speed = f" at {spell(rate)}/s" if rate else ""

@@ -1,4 +1,4 @@
-"""What of a run's results and checkpoints stayed on its nodes' disks, because it could not be brought back in time."""
+"""What of a run's results and checkpoints stayed on its nodes' disks, because it could not be copied back in time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Missing:
     names: tuple[str, ...]
     """Some of them."""
     problem: str
-    """Why the first of them could not be brought back."""
+    """Why the first of them could not be copied back."""
     is_lost: bool = False
     """The node does not have it any more."""
 

@@ -240,7 +240,7 @@ def test_a_job_whose_predecessor_never_began_does_not_run(ended, start):
     after = follow(start, ended, number=3)
 
     assert after.wait() == 0
-    assert "the job that it comes after never began" in after.log
+    assert "the preceding job never began" in after.log
     assert not (plan_attempts(ended.plan) / "2").exists()
 
 

@@ -87,11 +87,11 @@ def notes(tmp_path):
     [
         ("COMPLETED", "ok", BEGINS),
         ("COMPLETED", "any", BEGINS),
-        ("COMPLETED", "notok", "run k3f9q2 has completed, and this one was to come after its failure"),
-        ("FAILED", "ok", "run k3f9q2 ended FAILED, and this one was to come after its success"),
+        ("COMPLETED", "notok", "run k3f9q2 has completed; this run requires its failure"),
+        ("FAILED", "ok", "run k3f9q2 ended FAILED; this run requires its success"),
         ("FAILED", "any", BEGINS),
         ("FAILED", "notok", BEGINS),
-        ("TIMEOUT", "ok", "run k3f9q2 ended TIMEOUT, and this one was to come after its success"),
+        ("TIMEOUT", "ok", "run k3f9q2 ended TIMEOUT; this run requires its success"),
     ],
 )
 def test_exit_json_says_how_the_other_ended(other, work, says, state, condition, told):  # noqa: PLR0917 - fixtures
@@ -118,7 +118,7 @@ def test_exit_json_says_how_the_other_ended(other, work, says, state, condition,
 )
 def test_without_one_a_job_that_is_over_is_no_success(other, work, says, word, state):
     says(job_10=word)
-    told = f"run {other.plan.run} ended {state}, and this one was to come after its success"
+    told = f"run {other.plan.run} ended {state}; this run requires its success"
     assert dependency.refusal(work(), "m2n3p4-1") == told
     assert dependency.refusal(work("any"), "m2n3p4-1") is BEGINS
 
@@ -144,7 +144,7 @@ def test_where_the_other_goes_on_it_queues_again_behind_the_newest_job_and_once(
     assert (link["state"], link["job"], link["moved"]) == ("submitted", "99", True)
     assert not run.run.exit.exists()
     # The scheduler may start the first job again; the second may begin where the first may not.
-    assert dependency.refusal(run, "m2n3p4-1") == "it has queued again"
+    assert dependency.refusal(run, "m2n3p4-1") == "this run is queued again"
     assert dependency.was_moved(run, "m2n3p4-2")
     assert notes(tmp_path) == ["m2n3p4-2 after 12"]
 

@@ -284,8 +284,8 @@ def test_what_a_misspelt_pattern_would_have_lost_is_told_of_and_comes_to_the_res
     node.rounds.poll()
     node.rounds.poll()
     sentence = (
-        "no pattern of `checkpoint.watch` names anything, and in `{checkpoints}` there is '3.ckpt', '2.ckpt': "
-        "at the end the newest come to `unwatched` of the results"
+        "no file in `{checkpoints}` matches a pattern of `checkpoint.watch`: '3.ckpt', '2.ckpt'; "
+        "at the end the newest are copied to `unwatched` in the results"
     )
     assert node.said == [sentence]
     assert node.finish() == {"missing": [], "torn": [], "unwatched": ["3.ckpt", "2.ckpt"]}

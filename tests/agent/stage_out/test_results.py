@@ -54,7 +54,7 @@ def test_while_no_pattern_names_anything_that_is_said_once(share):
     node.write("results/loss.csv")
     for _ in range(2):
         assert node.rounds.sync_results() == []
-    assert node.said == ["so far no pattern of `data.results` names a file that is not kept: 'loss.csv'"]
+    assert node.said == ["so far 1 file matches no pattern of `data.results` and is not kept: 'loss.csv'"]
     other = share(results=["*.csv"], node=1)
     other.write("results/loss.csv")
     other.write("results/else")

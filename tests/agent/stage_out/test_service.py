@@ -157,9 +157,9 @@ def test_a_killed_service_starts_again_and_what_a_killed_agent_had_is_fetched_la
     folders = (tmp_path / "disk").glob(f"serried-*/jobs/{run.plan.run}.-.1.1.*")
     folder = next(folder for folder in folders if folder.is_dir())
     gone = {"node": 1, "host": "fake2", "names": [], "folder": str(folder)}
-    problem = "its agent ended before it had brought everything"
+    problem = "its agent ended before every file was copied"
     assert run.exit["missing"] == [{**gone, "kind": kind, "problem": problem} for kind in ("checkpoints", "results")]
-    assert run.exit["message"].endswith(f"could not be brought back from fake2: {problem}")
+    assert run.exit["message"].endswith(f"could not be copied back from fake2: {problem}")
     assert sorted(path.name for path in (folder / "results").iterdir()) == ["1.bin", "same.csv"]
 
     (folder / "results" / "late").write_text("result")
@@ -188,7 +188,7 @@ def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
     problem = "No space left on device"
     missing = {"node": 0, "host": run.exit["nodes"][0], "kind": "results", "files": 1, "bytes": 9 << 20}
     assert run.exit["missing"] == [{**missing, "names": ["huge"], "problem": problem, "folder": str(folder.parent)}]
-    message = f"every rank exited with status 0; 1 file of results could not be brought back from {missing['host']}"
+    message = f"every rank exited with status 0; 1 file of results could not be copied back from {missing['host']}"
     assert run.ending == ("COMPLETED", 0, None, f"{message}: {problem}")
     assert sorted(tree(run.place.results)) == ["0.bin", "same.csv"]
     assert f"serried: results: 'huge' cannot be copied to the run directory: {problem}" in run.log
@@ -264,9 +264,7 @@ def test_a_run_that_trained_well_has_whoever_ends_its_agents_while_they_bring_th
     wait_until(lambda: run.events("node-ended"))  # of the other one, which the launcher is about to end
     os.kill(agent_of(run, "1"), signal.SIGKILL)
     assert run.wait() == 0
-    what = (
-        "results and checkpoints could not be brought back from fake2: its agent ended before it had brought everything"
-    )
+    what = "results and checkpoints could not be copied back from fake2: its agent ended before every file was copied"
     assert run.ending == ("COMPLETED", 0, None, f"every rank exited with status 0; {what}")
 
 

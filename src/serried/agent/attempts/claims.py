@@ -52,7 +52,7 @@ def _check_unfinished(work: Attempt, job: str) -> None:
     """An end is final, unless the scheduler ended this very job and has now started it again."""
     end = files.read_json(work.directory.exit)
     if end is not None and (end.get("job") != job or end.get("cause") not in RESTARTABLE):
-        raise Refused(f"it has ended already: {end.get('state')}")
+        raise Refused(f"the run has ended already: {end.get('state')}")
     _check_unstopped(work, job)
     _check_allowed(work, job)
     if end is not None:
@@ -69,7 +69,7 @@ def _check_unstopped(work: Attempt, job: str) -> None:
     unknown = {"schema": SCHEMA, "run": work.plan["run"], "element": work.element, "attempt": number, "job": job}
     end = reconcile.stopped(files.read_json(last.exit) or unknown, stop.by)
     files.write_json(work.directory.exit, {**end, "attempts": number}, work.file_mode)
-    raise Refused(f"it was {end['message']}")
+    raise Refused(f"the run was {end['message']}")
 
 
 def _check_allowed(work: Attempt, job: str) -> None:
@@ -85,7 +85,7 @@ def _check_allowed(work: Attempt, job: str) -> None:
     if obstacle is None:
         return
     result = finalize.publish(last, reconcile.go_on(reconcile.finalise(end, Reason.PREEMPT), obstacle))
-    raise Refused(f"it has ended already: {result['message']}")
+    raise Refused(f"the run has ended already: {result['message']}")
 
 
 def _check_others(work: Attempt, token: str, *, is_over: bool) -> None:
@@ -117,14 +117,14 @@ def _check_turn(work: Attempt, token: str) -> None:
     if claim.get("token") == token or (before is None and _is_first(work, token)):
         return
     if before is None or successor_commands.number_of(str(claim["token"])) != successor_commands.number_of(token) - 1:
-        raise Refused("the job that it comes after never began")
+        raise Refused("the preceding job never began")
     end = files.read_json(work.directory.attempt(before.number).exit)
     word = successor_jobs.how_it_stands(work, work.job_of(str(claim["job"])), successor_jobs.AWAY_SECONDS)
     known = end or finalize.assess(before, is_unrecorded=True)
     told = reconcile.by_the_scheduler(known, word, is_unrecorded=end is None)
     result = finalize.publish(before, finalize.reconsider(before, told, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:
-        raise Refused(f"it has ended already: {result['message']}")
+        raise Refused(f"the run has ended already: {result['message']}")
 
 
 def _make_next(folder: Path, mode: int) -> int:

@@ -65,7 +65,7 @@ def refusal(work: Attempt, token: str) -> Optional[str]:
 
 def has_moved(work: Attempt, token: str) -> Optional[str]:
     """What to say of the job of `token` where it was too early, and the run waits in another."""
-    return "it has queued again" if was_moved(work, _following(work, token)) else None
+    return "this run is queued again" if was_moved(work, _following(work, token)) else None
 
 
 def was_moved(work: Attempt, token: str) -> bool:
@@ -174,9 +174,9 @@ def _never(after: AfterJson, others: Others) -> Optional[str]:
     failed = [state for state in others.ended if state != names.COMPLETED]
     which = after["run"] if after["element"] is None else f"{after['run']}/{after['element']}"
     if after["condition"] == names.AFTER_OK and failed:
-        return f"run {which} ended {failed[0]}, and this one was to come after its success"
+        return f"run {which} ended {failed[0]}; this run requires its success"
     if after["condition"] == names.AFTER_NOTOK and not failed and not others.jobs:
-        return f"run {which} has completed, and this one was to come after its failure"
+        return f"run {which} has completed; this run requires its failure"
     return None
 
 

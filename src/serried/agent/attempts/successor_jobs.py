@@ -160,7 +160,7 @@ def missing(work: Attempt, token: str) -> Optional[str]:
     """Why there is no job to go on after the one of `token`; None where there is one. Waits a little to know."""
     following = list(_after(work, token))[:1]
     if not following:
-        return "no further job is there"
+        return "there is no further job"
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         link = files.read_json(work.run.link(following[0])) or {}

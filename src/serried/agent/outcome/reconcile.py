@@ -65,7 +65,7 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
         host = end["nodes"][0]
         return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", nodes=[host])
     if is_unrecorded and not word and end["cause"] in INTERRUPTED:
-        message = f"nothing says how job {end['job']} ended, so no attempt may follow it"
+        message = f"the end of job {end['job']} is unknown, so no attempt may follow"
         return _revised(end, names.LOST, Reason.LOST, message)
     return end
 

@@ -309,4 +309,4 @@ def _missing_sentence(missing: Sequence[Dict[str, Any]]) -> str:
     kinds = " and ".join(sorted({outputs["kind"] for outputs in missing}, reverse=True))
     count = "" if 0 in counts else f"{sum(counts)} {'file' if sum(counts) == 1 else 'files'} of "
     hosts = ", ".join(dict.fromkeys(outputs["host"] for outputs in missing))
-    return f"{count}{kinds} could not be brought back from {hosts}: {missing[0]['problem']}"
+    return f"{count}{kinds} could not be copied back from {hosts}: {missing[0]['problem']}"

@@ -236,9 +236,9 @@ class StageOut:
         facts = {name: value for name, value in facts_received.items() if name != "event"}
         missing = [{**entry, "folder": str(self._folder.path)} for entry in facts.get("missing", ())]
         for entry in missing:
-            system.log(f"{entry['kind']} could not be brought back: {entry['problem']}")
+            system.log(f"{entry['kind']} could not be copied back: {entry['problem']}")
         for name in facts.get("torn", ()):
-            system.log(f"checkpoint {name!r} may be torn, and was not brought back")
+            system.log(f"checkpoint {name!r} may be torn and was not copied back")
         for sentence in left_out(facts):
             system.log(sentence)
         self._log_event(JournalEvent.STAGE_OUT_ENDED, **{**facts, "missing": missing})
