@@ -136,7 +136,7 @@ def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) 
 
 
 def _rc(work: Attempt, environment: Dict[str, str]) -> str:
-    """bash's startup file: the user's own, then the variables that it must not change, and a prompt with the run."""
+    """The startup file: the user's own, then the variables that it must not change, and a prompt."""
     lines = ["[[ -r ~/.bashrc ]] && . ~/.bashrc"]
     lines += [f"export {name}={shlex.quote(environment[name])}" for name in KEPT if name in environment]
     lines.append(f"PS1={shlex.quote('(' + work.plan['experiment'] + ') ')}$PS1")

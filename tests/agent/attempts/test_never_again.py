@@ -96,7 +96,7 @@ def test_not_when_it_is_stopped_just_before_the_next_attempt(saving, start):
     assert again.wait() == 0
     assert again.ending == ("CANCELLED", 143, "user", "stopped by ada@login")
     assert not run.place.attempt(2).path.exists()
-    assert "serried: nothing to do: it was stopped by ada@login\n" in run.log
+    assert "serried: nothing to do: the run was stopped by ada@login\n" in run.log
 
 
 def test_an_attempt_ends_itself_when_a_later_one_has_begun(start, wait_until, marked_processes):

@@ -1,4 +1,4 @@
-"""Who may run: a job claims its submission, then the next attempt, each by something only one can do."""
+"""A job claims its submission and then the next attempt, each by an operation that succeeds only once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from serried.protocol import SCHEMA, names, successor_commands
 from serried.protocol.reasons import Reason
 
 RESTARTABLE = reconcile.INTERRUPTED | {Reason.CANCEL}
-"""Causes after which a scheduler may start the same job again by itself: its TERM is the same for all of them."""
+"""Causes after which a scheduler may restart the same job by itself: its TERM is the same for all of them."""
 
 
-class Refused(Exception):  # noqa: N818 - reads as what happened
-    """This attempt is not to be."""
+class Refused(Exception):  # noqa: N818 - not an error
+    """The job may not begin an attempt."""
 
 
 def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Attempt:
-    """Claim submission `token` for `job` and make the next attempt.
+    """Claim submission `token` for `job` and create the next attempt.
 
-    With `is_over` the job is ending, and the attempt is only there to say so.
+    With `is_over` the job is already ending, and the attempt only records its end.
 
-    Raises Refused when the token belongs to another job, was withdrawn, or the work is finished.
+    Raises Refused when the token belongs to another job, was withdrawn, or the run has ended.
     """
     files.make_directory(work.run.claims, work.directory_mode)
     owner = files.claim(work.run.claim(token), job)
@@ -38,18 +38,18 @@ def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Atte
     _check_others(work, token, is_over=is_over)
     _check_turn(work, token)
     files.make_directory(work.directory.attempts, work.directory_mode)
-    found = (
+    position = (
         checkpoint_progress.position(work.directory.checkpoints, work.watch_patterns)._asdict()
         if work.restarts
         else None
     )
     begun = Attempt(work.run, work.plan, work.element, _make_next(work.directory.attempts, work.directory_mode))
-    _describe(begun, token, job, found)
+    _describe(begun, token, job, position)
     return begun
 
 
 def _check_unfinished(work: Attempt, job: str) -> None:
-    """An end is final, unless the scheduler ended this very job and has now started it again."""
+    """Refuse after a final end; an end is not final if the scheduler has restarted the same job."""
     end = files.read_json(work.directory.exit)
     if end is not None and (end.get("job") != job or end.get("cause") not in RESTARTABLE):
         raise Refused(f"the run has ended already: {end.get('state')}")
@@ -60,7 +60,7 @@ def _check_unfinished(work: Attempt, job: str) -> None:
 
 
 def _check_unstopped(work: Attempt, job: str) -> None:
-    """Somebody may have asked the last attempt to stop when no agent was left to hear it."""
+    """Refuse after a user's request to stop that arrived when no agent was left to receive it."""
     number = max(files.numbers(work.directory.attempts), default=0)
     last = work.directory.attempt(number)
     stop = requests.by_user(last.control) if number else None
@@ -73,7 +73,7 @@ def _check_unstopped(work: Attempt, job: str) -> None:
 
 
 def _check_allowed(work: Attempt, job: str) -> None:
-    """A scheduler begins a job again as often as it preempts it; a run has only so many attempts."""
+    """Refuse when no attempt is left: the scheduler restarts a job as often as it preempts it."""
     last = history.last(work)
     if last is None or history.claim_of(last)["job"] != job:
         return
@@ -89,7 +89,7 @@ def _check_allowed(work: Attempt, job: str) -> None:
 
 
 def _check_others(work: Attempt, token: str, *, is_over: bool) -> None:
-    """A run that comes after others looks before its first attempt how they ended."""
+    """Before the first attempt of a run that depends on others, check how those ended."""
     if work.plan.get("after") and history.last(work) is None:
         from serried.agent.attempts import dependency
 
@@ -99,7 +99,7 @@ def _check_others(work: Attempt, token: str, *, is_over: bool) -> None:
 
 
 def _is_first(work: Attempt, token: str) -> bool:
-    """Whether the job of `token` may make the first attempt."""
+    """Whether the job of `token` may begin the first attempt."""
     if successor_commands.number_of(token) == 1:
         return True
     from serried.agent.attempts import dependency
@@ -108,9 +108,9 @@ def _is_first(work: Attempt, token: str) -> bool:
 
 
 def _check_turn(work: Attempt, token: str) -> None:
-    """A further job goes on where the one before it ended, if that ended so that it may.
+    """Refuse a further job unless the preceding attempt ended in a way that lets the run continue.
 
-    Where it may not, and nobody could write the end before, it is written now.
+    Writes the preceding end if no agent could.
     """
     before = history.last(work)
     claim = history.claim_of(before) if before else {}
@@ -121,8 +121,8 @@ def _check_turn(work: Attempt, token: str) -> None:
     end = files.read_json(work.directory.attempt(before.number).exit)
     word = successor_jobs.how_it_stands(work, work.job_of(str(claim["job"])), successor_jobs.AWAY_SECONDS)
     known = end or finalize.assess(before, is_unrecorded=True)
-    told = reconcile.by_the_scheduler(known, word, is_unrecorded=end is None)
-    result = finalize.publish(before, finalize.reconsider(before, told, "", next_is_here=True), token)
+    revised = reconcile.by_the_scheduler(known, word, is_unrecorded=end is None)
+    result = finalize.publish(before, finalize.reconsider(before, revised, "", next_is_here=True), token)
     if result["state"] != names.REQUEUED:
         raise Refused(f"the run has ended already: {result['message']}")
 

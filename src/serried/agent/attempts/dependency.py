@@ -1,7 +1,7 @@
-"""Whether a run that comes after others may begin: by how they ended, as Serried says it, not as the scheduler does.
+"""Decide whether a run that depends on others may begin, by the ends that Serried recorded for them.
 
-The scheduler only starts its job after theirs. A run that goes on in further jobs has not ended with its first: then
-this one queues once more, behind the newest of them, rather than wait on nodes that it cannot use yet.
+The scheduler only starts its job after theirs. A run that continues in further jobs has not ended with its first job.
+Then the dependent run queues again behind the newest of those, and holds no nodes meanwhile.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from serried.protocol.plan_json import AfterJson
 
 MISSING_SECONDS = 90.0
-"""How long the end of a run whose job is over may take to appear: shared file systems hide new files."""
+"""How long the recorded end of a finished job may take to appear: shared file systems show new files late."""
 BETWEEN_SECONDS = 2.0
 MOST_JOBS = 20
-"""Behind how many jobs of an array one queues at once; after these it looks again."""
+"""The number of an array's jobs to queue behind at once. The next job checks the rest."""
 MOST_MOVES = 200
 UNTELLING = ("", "COMPLETED")
-"""Words for an ended job that do not state how its run ended: only exit.json does."""
+"""The scheduler's states of an ended job that do not tell how its run ended: only exit.json does."""
 AMBIGUOUS = (Reason.CANCEL, *sorted(reconcile.INTERRUPTED))
-"""Causes after which the scheduler may have started the same job again."""
+"""Causes after which the scheduler may have restarted the same job."""
 
 
 class Others(NamedTuple):
-    """How the runs, or elements, of one entry of `after` stand."""
+    """The states of the runs, or tasks, of one entry of `after`."""
 
     ended: List[str]
     """States of those that have ended."""
     jobs: List[str]
-    """Where the others go on."""
+    """The jobs in which the others continue."""
 
 
 def refusal(work: Attempt, token: str) -> Optional[str]:
-    """Why the job of `token` is not to begin, if it is not: it has queued again, or never may."""
+    """Why the job of `token` may not begin, because it queued again or never may; None if it may begin."""
     if moved := has_moved(work, token):
         return moved
     open_jobs: List[str] = []
@@ -64,17 +64,17 @@ def refusal(work: Attempt, token: str) -> Optional[str]:
 
 
 def has_moved(work: Attempt, token: str) -> Optional[str]:
-    """What to say of the job of `token` where it was too early, and the run waits in another."""
+    """The refusal of the job of `token` if it was too early and the run waits in another job."""
     return "this run is queued again" if was_moved(work, _following(work, token)) else None
 
 
 def was_moved(work: Attempt, token: str) -> bool:
-    """Whether the job of `token` is there because it was too early for the one before it."""
+    """Whether the job of `token` exists because the job before it was too early."""
     return bool((files.read_json(work.run.link(token)) or {}).get("moved"))
 
 
 def _look(work: Attempt, after: AfterJson) -> Others:
-    """Look until it is known of each whether it has ended."""
+    """Wait until it is known for each run whether it has ended."""
     run = RunDirectory(Path(after["directory"]))
     ended: List[str] = []
     jobs: List[str] = []
@@ -92,13 +92,13 @@ def _look(work: Attempt, after: AfterJson) -> Others:
 
 
 class _Element(NamedTuple):
-    """Of another run; `number` None is the run."""
+    """A task of another run; `number` None is the run itself."""
 
     number: Optional[int]
     offsets: Sequence[int]
-    """Of its array, where that is several jobs."""
+    """The offsets of its array's jobs, if there are several."""
     spelling: Sequence[str]
-    """How its scheduler writes an element, which is ours."""
+    """The scheduler's format for a task's job id; both runs use the same scheduler."""
 
     def job_of(self, job: str) -> str:
         if self.number is None:
@@ -108,13 +108,13 @@ class _Element(NamedTuple):
         )
 
     def its(self, each: Sequence[str]) -> str:
-        """Of something for each job of the array, or for the one, its own."""
+        """The entry of `each`, which has one entry for each job of the array."""
         is_several = self.number is not None and len(each) > 1
         return each[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
 def _stand(work: Attempt, run: RunDirectory, after: AfterJson, element: _Element) -> Tuple[Optional[str], str]:
-    """The state in which it has ended, or the job in which it goes on."""
+    """The state in which it ended, or the job in which it continues."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
         end = files.read_json(run.element(element.number).exit) or {}
@@ -135,7 +135,7 @@ def _stand(work: Attempt, run: RunDirectory, after: AfterJson, element: _Element
 
 
 def _never_began(run: RunDirectory, name: str, element: _Element) -> bool:
-    """Whether it was stopped before its first attempt: nobody writes an end then, but a claim of it is taken."""
+    """Whether it was stopped before its first attempt, which leaves a withdrawn claim and no exit.json."""
     numbers = {1, *(number for number, _ in _links(run, None))}
     for number in () if run.element(element.number).attempts.exists() else numbers:
         token = element.its(
@@ -150,7 +150,7 @@ def _never_began(run: RunDirectory, name: str, element: _Element) -> bool:
 
 
 def _newest(run: RunDirectory, first: str, element: Optional[int]) -> str:
-    """The last job that it has or may have."""
+    """Its last job so far."""
     numbered = [(1, first), *_links(run, None)]
     numbered += _links(run, element) if element is not None else []
     return max(numbered)[1]
@@ -158,10 +158,10 @@ def _newest(run: RunDirectory, first: str, element: Optional[int]) -> str:
 
 def _links(run: RunDirectory, element: Optional[int]) -> Iterator[Tuple[int, str]]:
     try:
-        found = os.listdir(run.links)  # noqa: PTH208 - names are enough
+        links = os.listdir(run.links)  # noqa: PTH208 - names are enough
     except OSError:
         return
-    for name in found:
+    for name in links:
         token = name[: -len(".json")]
         if name.endswith(".json") and successor_commands.element_of(token) == element:
             link = files.read_json(run.link(token)) or {}
@@ -170,7 +170,7 @@ def _links(run: RunDirectory, element: Optional[int]) -> Iterator[Tuple[int, str
 
 
 def _never(after: AfterJson, others: Others) -> Optional[str]:
-    """Why it never may begin after these, if so."""
+    """Why it can never begin after these; None if it can."""
     failed = [state for state in others.ended if state != names.COMPLETED]
     which = after["run"] if after["element"] is None else f"{after['run']}/{after['element']}"
     if after["condition"] == names.AFTER_OK and failed:
@@ -181,7 +181,7 @@ def _never(after: AfterJson, others: Others) -> Optional[str]:
 
 
 def _move(work: Attempt, token: str, jobs: List[str]) -> str:
-    """Queue again behind `jobs`; what to say of it. Where that cannot be, the run has ended."""
+    """Queue again behind `jobs`, or end the run if that fails. Returns the message."""
     following = _following(work, token)
     behind = ", ".join(jobs)
     problem: Optional[str] = "this run already has further jobs in the queue"
@@ -204,7 +204,7 @@ def _following(work: Attempt, token: str) -> str:
 
 
 def _end(work: Attempt, token: str, message: str) -> None:
-    """It never began, and nothing of it is to begin any more."""
+    """Record that the run was cancelled before it began, and withdraw its further jobs."""
     moment = iso(time.time())
     document = {
         "schema": SCHEMA,

@@ -1,6 +1,6 @@
-"""How an attempt ended: judged by the evidence, then by what is known only afterwards, and written into exit.json.
+"""Judge how an attempt ended, first by the evidence, then by later knowledge, and write exit.json.
 
-Doing it twice changes nothing. Also decides whether another attempt may follow.
+A second call changes nothing. Also decides whether another attempt may follow.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from serried.protocol.reasons import Reason
 
 
 def conclude(work: Attempt, *, lingers: bool = False) -> None:
-    """The head's own way, when job.sh is no more: write what is known now."""
+    """Write the end from the head when job.sh was killed and cannot run `finish`."""
     publish(work, reconsider(work, assess(work), ""), lingers=lingers)
 
 
 def assess(work: Attempt, *, is_unrecorded: bool = False) -> Dict[str, Any]:
     """The contents of exit.json, from all evidence. `is_unrecorded`: every agent was killed before it wrote its end.
 
-    Raises OSError where what is known cannot be read.
+    Raises OSError if the evidence cannot be read.
     """
     evidence = gather(work, is_unrecorded=is_unrecorded)
     failure = first_failure(evidence)
@@ -40,13 +40,13 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
     attempt = work.directory.attempt(work.number)
     claim = files.read_json(attempt.claim) or {}
     head = files.entries(attempt.events)
-    told = {event["node"] for event in head if event["event"] == JournalEvent.NODE_ENDED}
+    reported = {event["node"] for event in head if event["event"] == JournalEvent.NODE_ENDED}
     reason = next((event["reason"] for event in head if event["event"] == JournalEvent.STOPPING), None)
     progressed = checkpoint_progress.position(work.directory.checkpoints, work.watch_patterns).is_beyond(
         history.where_it_began(claim)
     )
     nodes: Dict[int, Sequence[Event]] = {
-        node: files.entries(attempt.node_events(node)) for node in range(work.nodes) if node not in told
+        node: files.entries(attempt.node_events(node)) for node in range(work.nodes) if node not in reported
     }
     return Evidence(
         run=work.plan["run"],
@@ -74,7 +74,7 @@ def _tail(work: Attempt, evidence: Evidence, failure: Exit) -> List[str]:
 
 
 def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
-    """exit.json in the light of what job.sh (`final`) and the scheduler know, and of whether the run goes on."""
+    """Revise exit.json by the knowledge of job.sh (`final`) and of the scheduler, and by whether the run continues."""
     stop = requests.by_user(work.directory.attempt(work.number).control)
     if stop and result["state"] == names.REQUEUED:
         return reconcile.stopped(result, stop.by)
@@ -94,7 +94,7 @@ def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_her
 def obstacle(
     work: Attempt, reason: Optional[str], *, progressed: bool, next_is_here: bool = False
 ) -> Optional[Obstacle]:
-    """Why no attempt may follow this one: none is left, there is no progress, or no job for it. None if one may.
+    """Why no attempt may follow: none is left, there is no progress, or there is no job. None if an attempt may follow.
 
     `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
     """
@@ -111,15 +111,15 @@ def obstacle(
 
 
 def _stood_still(work: Attempt, number: int) -> bool:
-    """Whether attempt `number` got no further than where it began."""
+    """Whether attempt `number` made no progress."""
     return number > 0 and (files.read_json(work.directory.attempt(number).exit) or {}).get("progress") is False
 
 
 def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: bool = True) -> Dict[str, Any]:
-    """Write it; return it. The last attempt's end is the run's or the element's, unless it goes on.
+    """Write exit.json and return it. The last attempt's end is also that of the run or task, unless it continues.
 
-    `heir` is the token of the job that does this, where it is not the attempt's own. Who has time `lingers` until
-    people are told.
+    `heir` is the token of the calling job if the attempt belongs to another job. With `lingers` the caller waits until
+    people are notified.
     """
     attempt = work.directory.attempt(work.number)
     files.write_json(attempt.exit, result, work.file_mode)

@@ -1,4 +1,4 @@
-"""The attempts that a run, or an element, has had so far: which there are, whose they were, and where each began."""
+"""The attempts of a run or task so far: their numbers, their jobs, and the step at which each began."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def latest(work: Attempt, token: str, job: str) -> Optional[Attempt]:
 
 
 def check_readable(work: Attempt) -> None:
-    """Raises OSError where attempts may be there that cannot be read now: the file system may be away."""
+    """Raises OSError if attempts may exist that cannot be read now, as on an unreachable file system."""
     work.run.plan.read_bytes()
     with contextlib.suppress(FileNotFoundError):
         for name in filter(str.isdecimal, os.listdir(work.directory.attempts)):  # noqa: PTH208 - names are enough
@@ -32,16 +32,16 @@ def check_readable(work: Attempt) -> None:
 
 
 def last(work: Attempt) -> Optional[Attempt]:
-    """The last attempt that lived to say whose it is; one that did not has never begun."""
+    """The last attempt with a complete attempt.json; an attempt without it never began."""
     for number in reversed(files.numbers(work.directory.attempts)):
-        found = Attempt(work.run, work.plan, work.element, number)
-        if {"token", "job"} <= claim_of(found).keys():
-            return found
+        attempt = Attempt(work.run, work.plan, work.element, number)
+        if {"token", "job"} <= claim_of(attempt).keys():
+            return attempt
     return None
 
 
 def is_superseded(work: Attempt) -> bool:
-    """Whether a later attempt has begun: the scheduler believes that this one is over."""
+    """Whether a later attempt has begun: then the scheduler considers this one ended."""
     return any(number > work.number for number in files.numbers(work.directory.attempts))
 
 
@@ -51,13 +51,13 @@ def claim_of(work: Attempt) -> Dict[str, Any]:
 
 
 def where_it_began(claim: Dict[str, Any]) -> Position:
-    """What `attempt.json` says of the checkpoints that the attempt found."""
-    found = claim.get("position") or {}
-    return Position(found.get("step"), int(found.get("newest", 0)))
+    """The position of the newest checkpoint when the attempt began, from attempt.json."""
+    position = claim.get("position") or {}
+    return Position(position.get("step"), int(position.get("newest", 0)))
 
 
 def is_past_limit(work: Attempt) -> bool:
-    """Whether the scheduler may be ending the attempt's job for its limit by now: what the head knew of it."""
+    """Whether the attempt's time limit has passed, by the limit that the head recorded."""
     events = files.read_journal(work.directory.attempt(work.number).events)
     end = next((event.get("limit") for event in events if event["event"] == JournalEvent.CLAIMED), None)
     return end is not None and time.time() >= end

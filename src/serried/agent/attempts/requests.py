@@ -18,18 +18,18 @@ from serried.protocol.reasons import STOPS, Reason
 class Stop(NamedTuple):
     reason: str
     by: str
-    """Who asked."""
+    """The user and host that sent the request."""
     may_save: bool
 
 
 def outweighs(reason: str, before: Optional[str]) -> bool:
-    """Whether to heed a request to save after one for the reason `before`, or after ranks are being ended for it."""
+    """Whether a request to save takes precedence over an earlier stop for the reason `before`."""
     weights = STOPS
     return before is None or (before in weights and weights.index(reason) > weights.index(before))
 
 
 def by_user(control: Path) -> Optional[Stop]:
-    """The request of a user to stop, whether or not a head lived to heed it: nothing continues after that."""
+    """A user's request to stop, even if no head received it: no attempt follows after that."""
     stops = Requests(control).stops()
     return next((stop for stop in stops if stop.reason in (Reason.USER, Reason.CANCEL)), None)
 
@@ -40,14 +40,14 @@ class Requests:
         self._read = 0
 
     def stops(self) -> List[Stop]:
-        """The requests to stop since the last call. Opened anew each time, so that NFS looks at the server."""
+        """The requests to stop since the last call. Opens the file each time, so that NFS asks the server."""
         requests = files.read_journal(self._control)
         new, self._read = requests[self._read :], len(requests)
         return [_stop(request) for request in new if request.get("request") == "stop"]
 
 
 def _stop(request: Dict[str, Any]) -> Stop:
-    """A reason that we do not know is a user's: nothing continues after that."""
+    """Parse a request. An unknown reason counts as a user's, after which no attempt follows."""
     reason = request.get("reason")
     known = reason if reason in STOPS else Reason.USER
     return Stop(known, str(request.get("by", "")), request.get("save") is True)

@@ -25,11 +25,11 @@ AWAY_SECONDS = 600.0
 BETWEEN_SECONDS = 3.0
 FAREWELL_SECONDS = 0.2
 SETTLE_SECONDS = 15.0
-"""How long the end of an attempt waits to hear whether the next job was taken."""
+"""How long the end of an attempt waits for the result of submitting the next job."""
 
 
 def start(work: Attempt, token: str, job: str) -> None:
-    """Submit the next job in a process of its own: neither the ranks nor their end wait for the scheduler."""
+    """Submit the next job in a separate process: neither the ranks nor their end wait for the scheduler."""
     if work.continue_form != names.SUCCESSOR or work.number > work.restarts:
         return
     element = [] if work.element is None else ["--element", str(work.element)]
@@ -40,7 +40,7 @@ def start(work: Attempt, token: str, job: str) -> None:
 
 
 def main(arguments: List[str]) -> int:
-    """`link TOKEN --job ID [--element I]`: submit the job that comes after TOKEN's, unless somebody has."""
+    """`submit-next TOKEN --job ID [--element I]`: submit the job after TOKEN's, unless it was submitted already."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     options = parse(arguments)
@@ -55,7 +55,7 @@ def main(arguments: List[str]) -> int:
 
 
 def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]], **more: Any) -> Optional[str]:
-    """Submit job `token`, to come after any end of `after`, unless somebody has; why it was not, if it was not.
+    """Submit job `token` to start after any end of `after`, unless it was submitted already. Returns the problem.
 
     `after` may be several jobs with `:` between; `more` is kept in the link's file.
     """
@@ -78,9 +78,9 @@ def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional
     if files.claim(work.run.link(token), mine) != mine:
         return None
     job, message = _submit(work, token, after, why_not)
-    found = {"state": "failed" if job is None else "submitted", "job": job, "message": message}
-    files.write_json(work.run.link(token), {**intent, **found}, work.file_mode)
-    if _owner(work, token) == names.WITHDRAWN:  # meanwhile, by who could not know the job's id
+    result = {"state": "failed" if job is None else "submitted", "job": job, "message": message}
+    files.write_json(work.run.link(token), {**intent, **result}, work.file_mode)
+    if _owner(work, token) == names.WITHDRAWN:  # meanwhile, by a process that could not know the job's id
         _cancel(work, token)
     return message if job is None else None
 
@@ -95,7 +95,7 @@ def _is_over(work: Attempt, job: str) -> Optional[str]:
 def _submit(
     work: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]]
 ) -> Tuple[Optional[str], Optional[str]]:
-    """The new job's id, or why there is none. Submits once at most: no answer is not asked again."""
+    """The new job's id, or the problem. Submits once at most, also if the scheduler does not answer."""
     commands = successor_commands.read(work.run.link_commands)
     if commands is None:
         return None, f"{work.run.link_commands} is missing"
@@ -108,15 +108,18 @@ def _submit(
     argv = successor_commands.fill(commands.submit, token=token, job=after, element=index)
     environment = {**scrub(os.environ), **commands.environment}
     try:
-        said, complaint = _output(argv, {name: value for name, value in environment.items() if value is not None})
+        output, errors = _output(argv, {name: value for name, value in environment.items() if value is not None})
     except OSError as error:
         return None, str(error)
-    ids = re.findall(r"^(\d[^\s;]*)(?:;\S*)?\s*$", said, re.MULTILINE)
-    return (ids[-1], None) if ids else (None, _last_line(complaint or said) or "the scheduler printed nothing")
+    ids = re.findall(r"^(\d[^\s;]*)(?:;\S*)?\s*$", output, re.MULTILINE)
+    if ids:
+        return ids[-1], None
+    lines = [line.strip() for line in (errors or output).splitlines() if line.strip()]
+    return None, lines[-1] if lines else "the scheduler printed nothing"
 
 
 def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
-    """What a command prints until it closes its output; it may itself go on, as a supervisor does."""
+    """The output of a command until it closes its stdout; the process may keep running, as a supervisor does."""
     import subprocess
 
     def too_long(*_: object) -> None:
@@ -132,19 +135,19 @@ def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
         env=environment,
         start_new_session=True,
     )
-    said, complaint = [pipe.read() for pipe in (process.stdout, process.stderr) if pipe]
+    output, errors = [pipe.read() for pipe in (process.stdout, process.stderr) if pipe]
     signal.alarm(0)
     for pipe in filter(None, (process.stdout, process.stderr)):
         pipe.close()
     try:
         process.wait(FAREWELL_SECONDS)
     except subprocess.TimeoutExpired:
-        process.returncode = 0  # it goes on, and nobody waits for it
-    return said.decode("utf-8", "replace"), complaint.decode("utf-8", "replace")
+        process.returncode = 0  # keeps subprocess from warning about a child that still runs
+    return output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
 
 
 def how_it_stands(work: Attempt, job: str, patience: float = 0.0) -> Optional[str]:
-    """The scheduler's word for `job` (`123`, `123_4`); "" where it knows it no more, None where it gave no answer."""
+    """The scheduler's state of `job` (`123`, `123_4`); "" for a job it no longer knows, None without an answer."""
     commands = successor_commands.read(work.run.link_commands)
     if commands is None:
         return ""
@@ -157,7 +160,7 @@ def how_it_stands(work: Attempt, job: str, patience: float = 0.0) -> Optional[st
 
 
 def missing(work: Attempt, token: str) -> Optional[str]:
-    """Why there is no job to go on after the one of `token`; None where there is one. Waits a little to know."""
+    """Why no job follows the one of `token`; None if one does. Waits for a submission in progress."""
     following = list(_after(work, token))[:1]
     if not following:
         return "there is no further job"
@@ -173,7 +176,7 @@ def missing(work: Attempt, token: str) -> Optional[str]:
 
 
 def withdraw(work: Attempt, token: str) -> None:
-    """No job after the one of `token` may run any more: take their claims for nobody, then their place in the queue."""
+    """Withdraw all jobs after the one of `token`: first their claims, then their places in the queue."""
     following = list(_after(work, token))
     if work.element is None or work.continue_form == names.SUCCESSOR:
         for each in following:
@@ -181,7 +184,7 @@ def withdraw(work: Attempt, token: str) -> None:
                 files.claim(work.run.claim(each), names.WITHDRAWN)
     commands = successor_commands.read(work.run.link_commands)
     if commands is not None and commands.strands and work.run.followed.exists():
-        return  # what comes after them would never start: they start, find their claims taken, and are over
+        return  # jobs that depend on them would never start; they start, see their withdrawn claims, and exit
     for each in following:
         _cancel(work, each)
 
@@ -198,7 +201,7 @@ def _cancel(work: Attempt, token: str) -> None:
 
 
 def _after(work: Attempt, token: str) -> Iterator[str]:
-    """Tokens of the jobs that may come after the one of `token`: what is not submitted yet is among them."""
+    """Tokens of the jobs that may follow the one of `token`, including those that are not submitted yet."""
     number, run = successor_commands.number_of(token), work.plan["run"]
     if work.continue_form == names.SUCCESSOR:
         yield successor_commands.token_of(run, work.element, number + 1)
@@ -211,8 +214,3 @@ def _owner(work: Attempt, token: str) -> Optional[str]:
         return work.run.claim(token).read_text(encoding="utf-8")
     except OSError:
         return None
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

@@ -1,4 +1,4 @@
-"""What an attempt has saved and how far that is, by what its checkpoints directory shows."""
+"""The progress that an attempt has saved, by its checkpoints directory."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from serried.protocol import checkpoint_layouts, checkpoints
 
 class Saved(NamedTuple):
     is_newer: bool
-    """Something there is newer than the attempt, whoever wrote it."""
+    """The directory contains a file newer than the attempt, from any writer."""
     step: Optional[int]
-    """Of the newest checkpoint that the training library made whole in this attempt."""
+    """The step of the newest checkpoint that the training library completed in this attempt."""
 
 
 class Position(NamedTuple):
-    """How far the newest checkpoint is."""
+    """The position of the newest checkpoint."""
 
     step: Optional[int]
-    """Of the newest whole one that `serried.train` wrote; None where there is none."""
+    """The step of the newest complete checkpoint of `serried.train`; None if there is none."""
     newest: int
-    """When the newest file was changed, nanoseconds since the epoch by the file server's clock; 0 is none."""
+    """The newest modification time, in nanoseconds since the epoch by the file server's clock; 0 for no file."""
 
     def is_beyond(self, other: Position) -> bool:
         if self.step is not None and other.step is not None:
@@ -31,15 +31,15 @@ class Position(NamedTuple):
 
 
 def since(directory: Path, claim: Path, watch: Sequence[str] = ()) -> Saved:
-    """What is in `directory` and newer than `claim`: both by the clock of the file server."""
+    """The checkpoints in `directory` that are newer than `claim`, both by the file server's clock."""
     try:
         began = claim.stat().st_mtime_ns
     except OSError:
         return Saved(False, None)
     is_newer = _newest(directory, watch) > began
     wholes = ((step, checkpoints.directory_of(directory, step)) for step in checkpoints.steps(directory))
-    made = (step for step, path in wholes if checkpoints.changed(path / checkpoints.COMPLETE) > began)
-    return Saved(is_newer, next(made, None))
+    newer = (step for step, path in wholes if checkpoints.changed(path / checkpoints.COMPLETE) > began)
+    return Saved(is_newer, next(newer, None))
 
 
 def position(directory: Path, watch: Sequence[str] = ()) -> Position:
@@ -50,15 +50,15 @@ def position(directory: Path, watch: Sequence[str] = ()) -> Position:
 
 
 def _newest(directory: Path, watch: Sequence[str]) -> int:
-    """When the newest was changed that one may go on from; 0 where there is none."""
+    """The modification time of the newest checkpoint that an attempt may resume from; 0 if there is none."""
     is_of_train = checkpoints.is_of_train(directory)
-    found = list(_files(directory)) if is_of_train else checkpoints.ordered(directory, watch)
-    dated = sorted(((checkpoints.changed_within(path), path) for path in found), reverse=True)
+    paths = list(_files(directory)) if is_of_train else checkpoints.ordered(directory, watch)
+    dated = sorted(((checkpoints.changed_within(path), path) for path in paths), reverse=True)
     return next((moment for moment, path in dated if checkpoint_layouts.is_whole(path, watch)), 0)
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """All files of the library's but those that were never finished."""
-    for folder, below, found in os.walk(directory):
+    """All files of the training library's checkpoints, except unfinished ones."""
+    for folder, below, within in os.walk(directory):
         below[:] = [name for name in below if not checkpoints.is_unfinished(name)]
-        yield from (Path(folder, name) for name in found if not checkpoints.is_unfinished(name))
+        yield from (Path(folder, name) for name in within if not checkpoints.is_unfinished(name))

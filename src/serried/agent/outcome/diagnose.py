@@ -1,4 +1,4 @@
-"""What the last lines of a rank's output say about why it ended."""
+"""Find the reason of a rank's failure in the last lines of its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNS = (
     (Reason.IMPORT_ERROR, re.compile(r"^(ModuleNotFoundError|ImportError): ")),
     (Reason.COMMAND_NOT_FOUND, re.compile(r"^\S*bash: line \d+: .*: command not found$")),
 )
-"""In the order in which they are believed."""
+"""In order of precedence."""
 
 
 def read_tail(path: Path, count: int = LINES) -> List[str]:
@@ -35,12 +35,12 @@ def read_tail(path: Path, count: int = LINES) -> List[str]:
 
 
 def has_stumbled(log: Path) -> bool:
-    """Whether a rank that failed has only lost another, by its last exception. Stacks of its threads may follow."""
+    """Whether a failed rank only lost another rank, by its last exception. Stacks of its threads may follow."""
     return failure_report.ends_with_a_lost_peer(read_tail(log, WINDOW))
 
 
 def cause(exit_: Dict[str, Any], tail: List[str]) -> Reason:
-    """Why the rank of `exit_` ended: what the agent saw, else what the rank printed, else its status."""
+    """Why the rank of `exit_` ended: by the agent's observation, else the rank's output, else its status."""
     if exit_.get("problem"):
         return Reason(exit_["problem"])
     if exit_.get("oom"):

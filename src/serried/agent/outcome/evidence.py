@@ -1,6 +1,6 @@
-"""What is known about an attempt when it is over, and the questions that its verdict asks of it. Pure.
+"""The evidence about an ended attempt: the head's journal, the nodes' journals and the checkpoints. Pure.
 
-It is the head's journal, and the nodes' own where the head's misses them because it was killed.
+The nodes' journals are read only where the head's is incomplete because the head was killed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ Event = Dict[str, Any]
 Exit = Dict[str, Any]
 
 AS_ASKED = (names.EXIT_SAVED, names.EXIT_LEFT)
-"""What a rank may exit with when it was asked to save and leave; 85 only if something was saved."""
-
+"""Exit statuses of a rank that obeyed the stop notice; 85 counts only if something was saved."""
 
 OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""What no lost connection leads to. TERM is anybody's, and ABRT what C++ does with an exception that nobody catches."""
+"""Signals that a lost connection never causes. Any process may send TERM, and an uncaught C++ exception ends in ABRT."""
 
 
 class Obstacle(NamedTuple):
@@ -51,13 +50,12 @@ class Evidence(NamedTuple):
     ended: float
     head: Sequence[Event]
     nodes: Dict[int, Sequence[Event]]
-    """Journals of the nodes of which the head's journal does not tell the end."""
+    """Journals of the nodes whose end is missing from the head's journal."""
     saved: Saved
-    """What the checkpoints directory shows."""
     progressed: bool
     """Its newest checkpoint is further than the one that the attempt found."""
     obstacle: Optional[Obstacle]
-    """What keeps the run from going on, though something was saved; None where nothing does."""
+    """Why the run cannot continue although something was saved; None if it can."""
     is_unrecorded: bool = False
     """Both job.sh and the head were killed before they could record how it ended."""
 
@@ -69,7 +67,7 @@ class Evidence(NamedTuple):
 
     @property
     def has_started(self) -> bool:
-        """Or may have, on a node that was lost before it could say so."""
+        """Whether ranks started, or may have started on a node that was lost before it could report."""
         return (
             self.has(JournalEvent.STARTED)
             or (self.has(JournalEvent.STARTING_RANKS) and self.has(JournalEvent.NODE_LOST))
@@ -77,12 +75,12 @@ class Evidence(NamedTuple):
         )
 
     def was_cut_off(self, node: int) -> bool:
-        """Whether the node's agent lived on without the head, as it says itself."""
+        """Whether the node's agent lost the head, by its own journal."""
         return any(event["event"] == JournalEvent.HEAD_LOST for event in self.nodes.get(node, ()))
 
     @property
     def reasons(self) -> List[Reason]:
-        """Why it was to stop, the first reason first."""
+        """The reasons of all stops, in order."""
         stops = self.all(JournalEvent.STOPPING)
         if self._has_launcher_cancelled(stops):
             stops = [event for event in stops if "node" not in event]
@@ -110,12 +108,12 @@ class Evidence(NamedTuple):
 
     @property
     def notice(self) -> Optional[str]:
-        """The signal that went to ranks with the request, `USR1` say."""
+        """The signal that ranks received as the stop notice, such as `USR1`."""
         return next((event["notice"] for event in self.requests if event.get("notice")), None)
 
     @property
     def was_requeued(self) -> bool:
-        """Whether Slurm says that it ended the job to run it again. Somebody told it to, and it was none of us."""
+        """Whether Slurm reports that it ended the job to requeue it, at the request of another program."""
         return any(
             "DUE TO JOB REQUEUE" in line
             for event in self.all(JournalEvent.AGENT_LAUNCHER_EXITED)
@@ -128,7 +126,7 @@ class Evidence(NamedTuple):
 
     @property
     def exits(self) -> List[Exit]:
-        """How every rank that is known to have ended did, each with its node and host."""
+        """The exits of all ranks that are known to have ended, each with its node and host."""
         found = [
             {**exit_, "node": event["node"], "host": event["host"]}
             for event in self.all(JournalEvent.NODE_ENDED)
@@ -162,7 +160,7 @@ class Evidence(NamedTuple):
 
     @property
     def were_all_well(self) -> bool:
-        """Whether every rank had left well before anything ended the attempt: only results were still to be brought."""
+        """Whether every rank exited with 0 before any stop: only copies of results were pending."""
         order = [event["event"] for event in self.head]
         return (
             JournalEvent.ALL_RANKS_ENDED in order
@@ -172,7 +170,7 @@ class Evidence(NamedTuple):
 
     @property
     def were_well_though_lost(self) -> bool:
-        """Whether every rank left well, and nothing of theirs stayed, though an agent or job.sh was lost meanwhile."""
+        """Whether every rank exited with 0 and left no process, though an agent or job.sh was lost meanwhile."""
         swept = {event["node"]: event.get("swept") for event in self.all(JournalEvent.NODE_ENDED)}
         for node, events in self.nodes.items():
             swept[node] = next((event["count"] for event in events if event["event"] == JournalEvent.SWEPT), None)
@@ -181,7 +179,7 @@ class Evidence(NamedTuple):
 
     @property
     def have_saved(self) -> bool:
-        """Whether ranks said so, and the disk does not say otherwise."""
+        """Whether a rank exited with 85 and the disk has a newer checkpoint."""
         return self.saved.is_newer and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in self.exits)
 
     @property
@@ -201,11 +199,11 @@ class Evidence(NamedTuple):
 
 
 def first_failure(evidence: Evidence) -> Optional[Exit]:
-    """The rank that failed first by itself: as the ranks' common store has counted, else by its node's own clock.
+    """The rank that failed first by itself, in the order of the ranks' common store, else by its node's clock.
 
-    One that only lost another rank is it where all did, and neither a node nor the job is gone. One that left as it
-    was asked to has not failed, and one that failed after the notice had ended another is not the cause of anything.
-    Nor is one that died because the job did.
+    A rank that only lost another counts if all failed ranks did and neither a node nor the job was lost. A rank that
+    obeyed the stop notice did not fail. A rank that failed after the notice had ended another rank, or because its
+    job was killed, is not the cause.
     """
     exits = evidence.exits
     end = _end_by_notice(evidence, exits)
@@ -230,14 +228,14 @@ def first_failure(evidence: Evidence) -> Optional[Exit]:
 
 
 def _how_ordinary(exit_: Exit) -> int:
-    """Of several that ended at once: 1 is what Python makes of any exception, that of a lost connection too."""
+    """Rank simultaneous exits. Python exits with 1 after any exception, also after a lost connection."""
     if exit_["signal"] in OWN_SIGNALS:
         return 0
     return 1 if exit_["exit_code"] not in (None, 1) else 2
 
 
 def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:
-    """Whether job.sh was killed first: its scheduler then kills all of the job, and may kill ranks before agents."""
+    """Whether job.sh was killed first: the scheduler then kills the whole job, and may kill ranks before agents."""
     if exit_["signal"] != signal.SIGKILL or exit_.get("oom"):
         return False
     for event in evidence.head:
@@ -253,7 +251,7 @@ def _left_as_asked(evidence: Evidence, exit_: Exit) -> bool:
 
 
 def _end_by_notice(evidence: Evidence, exits: Sequence[Exit]) -> float:
-    """When the notice first ended a rank that knew nothing of it."""
+    """When the notice first ended a rank that does not handle its signal."""
     if evidence.notice is None:
         return float("inf")
     number = int(getattr(signal, f"SIG{evidence.notice}"))

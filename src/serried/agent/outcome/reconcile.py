@@ -1,4 +1,4 @@
-"""exit.json in the light of what is known only afterwards, by job.sh or by the scheduler. Pure."""
+"""Revise exit.json by later knowledge of job.sh or of the scheduler. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ End = Dict[str, Any]
 """An attempt's exit.json."""
 
 INTERRUPTED = frozenset({Reason.PREEMPT, Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED})
-"""Causes that are not the program's: it was not asked, so it need not have asked to go on."""
+"""Causes outside the program, which got no stop notice. Another attempt follows without the program's request."""
 
 
 def _revised(end: End, state: str, cause: Optional[Reason], message: str, **facts: Any) -> End:
@@ -30,16 +30,16 @@ def _preempted(end: End) -> End:
 
 
 def stopped(end: End, by: str) -> End:
-    """How it ended after all: it was to continue, and then a user's request to stop was found."""
+    """The end of an attempt that was to continue when a user's request to stop arrived."""
     step = end.get("saved_step")
     saved = "" if step is None else f"; saved at step {step}"
     return _revised(end, names.CANCELLED, Reason.USER, f"stopped by {by or 'its user'}{saved}")
 
 
 def finalise(end: End, reason: str) -> End:
-    """How it ended by what job.sh knows: it was cancelled, or `preempt`ed, or could not be run again (`limit`)."""
+    """The end by job.sh's knowledge: the job was cancelled, preempted, or could not be requeued (`limit`)."""
     if end["cause"] == Reason.REQUEUE:
-        return end  # job.sh has heard TERM, but the scheduler has said why
+        return end  # job.sh received TERM, but the scheduler reported the reason
     if reason == Reason.CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
         return _cancelled(end)
     if reason == Reason.PREEMPT and end["cause"] == Reason.CANCEL:
@@ -51,10 +51,10 @@ def finalise(end: End, reason: str) -> End:
 
 
 def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> End:
-    """How an attempt ended by the scheduler's word for its job; "" and None are no word.
+    """The end by the scheduler's state of the job; "" and None mean that the state is unknown.
 
-    `is_unrecorded`: nobody lived to write the end, and `end` is what was found afterwards. Where the scheduler does not
-    know it either the attempt is lost: it may have been cancelled.
+    `is_unrecorded`: every agent was killed before it could write the end, and `end` comes from the remaining evidence.
+    If the scheduler does not know the state either, the attempt is lost: it may have been cancelled.
     """
     state = job_states.state_of(word)
     if state == names.CANCELLED:
@@ -71,14 +71,14 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
 
 
 def may_go_on(end: End, form: str) -> bool:
-    """Whether it was interrupted, so that another attempt may go on without the program's asking for it."""
+    """Whether it was interrupted, so that another attempt may follow without the program's request."""
     if end["state"] == names.REQUEUED or end["cause"] not in INTERRUPTED:
         return False
     return end["cause"] != Reason.JOB_SCRIPT_KILLED or form != names.REQUEUE  # nobody is left to requeue it
 
 
 def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
-    """An interrupted attempt's end, where another one goes on or `obstacle` keeps it from that."""
+    """The end of an interrupted attempt that another attempt continues, unless there is an `obstacle`."""
     stated = conditions(end)
     if obstacle is None:
         continued = {"state": names.REQUEUED, "exit_code": names.EXIT_SAVED}
@@ -93,7 +93,7 @@ def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
 
 
 def word(end: End, form: str) -> str:
-    """What job.sh has to do."""
+    """The instruction for job.sh."""
     if end["state"] == names.COMPLETED:
         return "done"
     if end["state"] == names.REQUEUED:

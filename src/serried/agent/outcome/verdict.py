@@ -1,4 +1,4 @@
-"""Evidence in, exit.json out. Pure: what is known about an attempt when it is over, and what that means."""
+"""Conclude from the evidence of an attempt how it ended, and write that as exit.json. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from serried.protocol.reasons import Reason, condition, described, parse
 from serried.protocol.times import iso
 
 KILLED_CODE = 137
-"""Of a run whose own agent or script was killed."""
+"""The exit code of a run whose agent or job.sh was killed."""
 
 ASKED = (Reason.CANCEL, Reason.USER)
 """Reasons after which nothing continues."""
 ENDED_FROM_WITHOUT = (*ASKED, Reason.LOST, Reason.SILENCE)
-"""Reasons beside which a rank's own failure counts for nothing."""
+"""Reasons that take precedence over a rank's own failure."""
 SAVING = (Reason.LIMIT, Reason.PREEMPT)
 """Reasons after which ranks that saved may continue in another attempt."""
 CONTINUES = "another attempt continues"
 MOST_SUSPECTS = 4
-"""Ranks that are named as perhaps lost."""
+"""The most ranks that a message names as possibly lost."""
 CONSEQUENCES = (Reason.LAUNCHER_ENDED, Reason.STOP_IGNORED)
-"""Why nodes are given up after something else went wrong first."""
+"""Codes of lost nodes that follow from an earlier problem."""
 BUSY_SECONDS = 0.5
 """A rank that computed for less time is not training: `hostname` on four nodes needs no warning."""
 
@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
 
 
 def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdict:
-    """What the evidence comes to. Nothing but every rank's own 0 is COMPLETED."""
+    """The verdict on the evidence. It is COMPLETED only if every rank exited with status 0 by itself."""
     reason = next(iter(evidence.reasons), None)
     asked = next((one for one in evidence.reasons if one in ASKED), None)
     rules: Sequence[Tuple[bool, Callable[[], Verdict]]] = (
@@ -107,7 +107,7 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
 
 
 def _ended(state: str, cause: Optional[Reason], message: str) -> Verdict:
-    """Where no rank's own status says more than the state."""
+    """A verdict with the exit code of `state`, for an end without a telling exit status of a rank."""
     return Verdict(state, names.EXIT_CODES[state], cause, message)
 
 
@@ -147,7 +147,7 @@ def _of_failure(evidence: Evidence, failure: Exit, tail: List[str]) -> Verdict:
 
 
 def _lost(evidence: Evidence) -> str:
-    """Which rank that may have been, where only few have not failed themselves; those that left by themselves first."""
+    """The ranks that may have been lost, if only few did not fail; ranks that exited by themselves come first."""
     well = [exit_ for exit_ in evidence.exits if not (exit_["ended_by_us"] or exit_["exit_code"] or exit_["signal"])]
     suspects = well or [exit_ for exit_ in evidence.exits if exit_["ended_by_us"]]
     if not 0 < len(suspects) <= MOST_SUSPECTS:
@@ -172,7 +172,7 @@ def _of_request(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
 
 
 def _of_requeue(evidence: Evidence) -> Verdict:
-    """A program that was asked to save had its job run again by itself, as Lightning does. It counts as if we had."""
+    """The program requeued its own job after the stop notice, as Lightning does. It counts as Serried's requeue."""
     what = "hit its time limit, and the program requeued the job"
     if evidence.obstacle is None:
         return Verdict(names.REQUEUED, names.EXIT_SAVED, Reason.REQUEUE, what)
@@ -185,7 +185,7 @@ def _hindered(verdict: Verdict, obstacle: Obstacle) -> Verdict:
 
 
 def _of_loss(evidence: Evidence) -> Verdict:
-    """An agent that was killed takes the launcher with it; a node that is gone leaves it waiting."""
+    """A killed agent makes the launcher exit; a lost node leaves the launcher waiting."""
     every = evidence.all(JournalEvent.NODE_LOST)
     lost = [event for event in every if event.get("code") not in CONSEQUENCES] or every
     hosts = [event["host"] for event in lost] or [evidence.host]
@@ -219,7 +219,7 @@ def _of_silence(evidence: Evidence) -> Verdict:
 
 
 def _of_launcher(evidence: Evidence) -> Verdict:
-    """What starts the ranks ended before them, or did not start them as it should."""
+    """The launcher of the ranks ended before them, or did not start them correctly."""
     failure = evidence.all(JournalEvent.LAUNCHER_FAILED)[0]
     return Verdict(names.FAILED, failure["status"], Reason.LAUNCHER, failure["message"])
 
@@ -258,17 +258,17 @@ def _at_step(evidence: Evidence) -> str:
 
 
 def _unsaved(evidence: Evidence) -> List[Dict[str, Any]]:
-    """Checkpoints that a full disk or the like kept from being saved: the program may have continued all the same."""
-    found = [event["unsaved"] for event in evidence.all(JournalEvent.NODE_ENDED) if event.get("unsaved")]
-    if not found:
+    """Checkpoints that could not be saved, as on a full disk. The program may have continued nevertheless."""
+    unsaved = [event["unsaved"] for event in evidence.all(JournalEvent.NODE_ENDED) if event.get("unsaved")]
+    if not unsaved:
         return []
-    count, problem = found[0]["count"], found[0]["problem"]
+    count, problem = unsaved[0]["count"], unsaved[0]["problem"]
     few = "checkpoint" if count == 1 else "checkpoints"
     return [condition(Reason.UNSAVED, f"{count} {few} could not be saved: {problem}")]
 
 
 def _of_peace(evidence: Evidence) -> Verdict:
-    """Nobody asked it to stop, or all had ended well by then."""
+    """The end of an attempt without a stop, or whose ranks had all exited before the stop."""
     if not evidence.are_all_ended:
         return Verdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the head agent on {evidence.host} was killed")
     left = [(event["host"], event["left"]) for event in evidence.all(JournalEvent.NODE_ENDED) if event["left"]]
@@ -282,7 +282,7 @@ def _of_peace(evidence: Evidence) -> Verdict:
 
 
 def _unconnected_warnings(evidence: Evidence) -> List[Dict[str, str]]:
-    """Of ranks that ran as separate programs. None if a node cannot tell, or if a rank failed early."""
+    """The warning that ranks ran as separate programs; none if a node cannot tell, or if a rank failed early."""
     ends = evidence.all(JournalEvent.NODE_ENDED)
     is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
     if not is_known or evidence.has(JournalEvent.RANKS_CONNECTED):
@@ -304,7 +304,7 @@ def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
 
 
 def _missing_sentence(missing: Sequence[Dict[str, Any]]) -> str:
-    """Never a failure of the run. `missing` is not empty."""
+    """The condition for missing outputs, which never fail the run. `missing` is not empty."""
     counts = [outputs.get("files", 0) for outputs in missing]
     kinds = " and ".join(sorted({outputs["kind"] for outputs in missing}, reverse=True))
     count = "" if 0 in counts else f"{sum(counts)} {'file' if sum(counts) == 1 else 'files'} of "
