@@ -163,7 +163,7 @@ def missing(work: Attempt, token: str) -> Optional[str]:
     """Why no job follows the one of `token`; None if one does. Waits for a submission in progress."""
     following = list(_after(work, token))[:1]
     if not following:
-        return "there is no further job"
+        return "the run has no further job"
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         link = files.read_json(work.run.link(following[0])) or {}

@@ -21,7 +21,7 @@ AS_ASKED = (names.EXIT_SAVED, names.EXIT_LEFT)
 """Exit statuses of a rank that obeyed the stop notice; 85 counts only if something was saved."""
 
 OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Signals that a lost connection never causes. Any process may send TERM, and an uncaught C++ exception ends in ABRT."""
+"""Signals that a lost connection never causes. Any process may send TERM; an uncaught C++ exception ends in ABRT."""
 
 
 class Obstacle(NamedTuple):
